@@ -1,0 +1,83 @@
+"""An exchange: one request and everything that came back for it, byte for byte."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Ending(StrEnum):
+    """How the exchange ended, as seen on the connection."""
+
+    COMPLETE = "complete"
+    """The body ended as HTTP says that it ends."""
+    TRUNCATED = "truncated"
+    """The connection ended in the middle of the body."""
+    TIMEOUT = "timeout"
+    """The time that the run allows for one exchange was over."""
+    UNREACHABLE = "unreachable"
+    """No connection, or no HTTP answer on it."""
+    CANCELLED = "cancelled"
+    """The suite hung up on purpose, or the body outgrew the size that the run allows."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """One read from the connection."""
+
+    time: float
+    """Seconds since the request was sent, on a monotonic clock."""
+    data: bytes
+
+
+@dataclass(frozen=True)
+class HttpRequest:
+    """What was sent."""
+
+    method: str
+    path: str
+    body: Any = None
+    """The JSON value of the body; None for no body."""
+    raw_body: bytes | None = None
+    """The body as it was, where it is not JSON that this suite would write."""
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Server:
+    """What is known of the server from outside the exchange."""
+
+    name: str = ""
+    version: str = ""
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One request and everything that came back."""
+
+    name: str
+    """Unique within a capture, for example `generate/greedy-stream`."""
+    request: HttpRequest
+    scenario: str
+    """The scenario that asked; for a capture of unknown origin its file's name."""
+    status: int | None
+    headers: tuple[tuple[str, str], ...]
+    reads: tuple[Read, ...]
+    ending: Ending
+    detail: str = ""
+    """Why the exchange did not complete, in words."""
+    duration: float = 0.0
+    """Seconds from sending the request to the ending."""
+    started: str = ""
+    """UTC time of the request, ISO 8601."""
+    server: Server = field(default_factory=Server)
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(read.data for read in self.reads)
+
+    def header(self, name: str) -> str | None:
+        """The first value of a response header, by any spelling of its name."""
+        return next((value for key, value in self.headers if key.lower() == name.lower()), None)

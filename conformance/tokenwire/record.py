@@ -1,0 +1,235 @@
+"""The abstract record (spec chapter 1): what every server family's wire shape is read into.
+
+Checks see nothing but these classes. Nothing here knows a server, a file or the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from tokenwire.exchange import Exchange
+
+
+class Delivery(StrEnum):
+    """How a record travels."""
+
+    WHOLE = "whole"
+    CUMULATIVE = "cumulative"
+    INCREMENTAL = "incremental"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where something stands on the wire: the evidence of a finding."""
+
+    exchange: str
+    event: int | None = None
+    """Index of the event within its stream; None in an answer that is one document."""
+    pointer: str = ""
+    """JSON pointer (RFC 6901) into the event's data or the document."""
+    start: int = 0
+    """Byte range in the body."""
+    end: int = 0
+    time: float = 0.0
+    """Seconds since the request, when the last byte of it was read."""
+    excerpt: str = ""
+    """The bytes there, as text, cut to a readable length."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event of a stream, or the one document of a whole answer."""
+
+    index: int
+    place: Place
+    data: Any
+    """The JSON value; None where the data is not JSON (`problem` says why) or is the end mark."""
+    name: str = ""
+    """The event name field; empty for an unnamed event."""
+    done: bool = False
+    """The end mark, `[DONE]`."""
+    problem: str = ""
+    """Why the data is not one strict JSON object, in words."""
+    schema_errors: tuple[str, ...] = ()
+    """What the endpoint's schema refuses, each as `pointer: words`."""
+
+    @property
+    def error(self) -> Any:
+        """The in-band error that the event carries, or None."""
+        return self.data.get("error") if isinstance(self.data, dict) else None
+
+
+@dataclass(frozen=True)
+class Finish:
+    """A finish reason that is not null."""
+
+    type: str
+    matched: Any = None
+    """The stop id or stop string that ended the choice, where the server tells."""
+    length: int | None = None
+    raw: Any = None
+
+
+@dataclass(frozen=True)
+class Emission:
+    """What one event delivered for one choice, as it stood on the wire (not yet joined or sliced).
+
+    A field is None (or missing from its mapping) when the event does not carry it.
+    """
+
+    event: Event
+    choice: int
+    pointers: Mapping[str, str] = field(default_factory=dict)
+    """JSON pointer of each field that is present, by its name in this class or in its mappings."""
+    text: str | None = None
+    output_ids: Sequence[Any] | None = None
+    prompt_token_ids: Sequence[Any] | None = None
+    series: Mapping[str, Any] = field(default_factory=dict)
+    """Per-token output series by wire name, values as on the wire: normally one list entry per output id."""
+    customized: frozenset[str] = frozenset()
+    """Which of `series` are customized_info: keys that the sampler brought."""
+    prompt_series: Mapping[str, Any] = field(default_factory=dict)
+    """Per-token prompt-side series by wire name."""
+    counters: Mapping[str, Any] = field(default_factory=dict)
+    """completion_tokens, prompt_tokens, cached_tokens, reasoning_tokens, …, where present and not null."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """Other values by name: cached_tokens_details, role, meta_info, request_id, …"""
+    finish: Finish | None = None
+
+    def at(self, name: str) -> Place:
+        """The place of a field of this emission; of the whole emission where the field is absent."""
+        place = self.event.place
+        return Place(
+            place.exchange, place.event, self.pointers.get(name, ""), place.start, place.end, place.time, place.excerpt
+        )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One choice of an answer: all that was delivered for one index."""
+
+    index: int
+    emissions: tuple[Emission, ...]
+    delivery: Delivery
+
+    @property
+    def output_ids(self) -> tuple[Any, ...] | None:
+        """All output ids, put together by the delivery mode; None where no emission carries ids."""
+        carried = [e.output_ids for e in self.emissions if e.output_ids is not None]
+        if not carried:
+            return None
+        if self.delivery is Delivery.INCREMENTAL:
+            return tuple(t for ids in carried for t in ids)
+        return tuple(carried[-1])
+
+    @property
+    def text(self) -> str | None:
+        """The whole text, put together by the delivery mode; None where no emission carries text."""
+        carried = [e.text for e in self.emissions if e.text is not None]
+        if not carried:
+            return None
+        return "".join(carried) if self.text_is_incremental else carried[-1]
+
+    @property
+    def text_is_incremental(self) -> bool:
+        return self.delivery is Delivery.INCREMENTAL
+
+    def series(self, name: str) -> list[Any] | None:
+        """One per-token series, put together by the delivery mode; None where no emission carries it as a list."""
+        carried = [e.series[name] for e in self.emissions if isinstance(e.series.get(name), list)]
+        if not carried:
+            return None
+        if self.delivery is Delivery.INCREMENTAL:
+            return [entry for part in carried for entry in part]
+        return list(carried[-1])
+
+    @property
+    def series_names(self) -> frozenset[str]:
+        return frozenset(name for e in self.emissions for name in e.series)
+
+    @property
+    def customized(self) -> frozenset[str]:
+        return frozenset(name for e in self.emissions for name in e.customized)
+
+    @property
+    def finish(self) -> Finish | None:
+        return next((e.finish for e in reversed(self.emissions) if e.finish is not None), None)
+
+    def counter(self, name: str) -> int | None:
+        """The last value of a counter, where it was given as an integer."""
+        values = [e.counters[name] for e in self.emissions if type(e.counters.get(name)) is int]
+        return values[-1] if values else None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a request asked for, in the words of the abstract record, read back from the request itself."""
+
+    stream: bool = False
+    prompts: int = 1
+    n: int = 1
+    batch: bool = False
+    """The answer is a list of choices (a batch of prompts, or n > 1)."""
+    input_ids: tuple[tuple[int, ...], ...] | None = None
+    """The token ids sent, one tuple for each prompt; None for a text prompt or messages."""
+    text_prompt: bool = False
+    """A text prompt or messages were sent (perhaps beside input_ids)."""
+    max_new_tokens: int | None = None
+    stream_interval: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    no_stop_trim: bool = False
+    ignore_eos: bool = False
+    greedy: bool = False
+    seed: int | None = None
+    logprobs: bool = False
+    logprob_start: int | None = None
+    """First prompt position whose logprob was asked for; None for none."""
+    top_logprobs: int = 0
+    chosen_ids: tuple[int, ...] = ()
+    prompt_token_ids: bool = False
+    response_token_ids: bool = False
+    meta_info: bool = False
+    request_id: str | None = None
+    key: str = ""
+    """Equal for requests that must yield the same record: all that shapes the result, nothing that shapes delivery.
+
+    Empty where the result is not meant to be repeatable (sampling without a seed) or could not be read.
+    """
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One exchange, read by a dialect: the record that it delivered and how."""
+
+    exchange: Exchange
+    dialect: str
+    asked: Asked
+    delivery: Delivery
+    events: tuple[Event, ...]
+    choices: tuple[Choice, ...]
+    refused: bool = False
+    """Answered with a 4xx status instead of a record."""
+    error: Any = None
+    """The error body, or the in-band error of a stream."""
+    usage: Mapping[str, Any] | None = None
+    usage_place: Place | None = None
+    schema: str = ""
+    """Name of the schema that the events were judged by."""
+    unterminated: bytes = b""
+    """Bytes after the last complete event."""
+    undecodable_at: int | None = None
+    """Offset of the first byte that is not UTF-8."""
+
+    @property
+    def answered(self) -> bool:
+        """Whether there is a record to judge: a 200 that carries at least one choice."""
+        return bool(self.choices) and not self.refused
+
+    def emissions(self) -> list[Emission]:
+        """All emissions of all choices, in wire order."""
+        everything = [e for choice in self.choices for e in choice.emissions]
+        return sorted(everything, key=lambda e: (e.event.index, e.choice))

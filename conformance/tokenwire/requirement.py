@@ -1,0 +1,71 @@
+"""Requirements: one row for each normative sentence of the specification."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from typing import Any
+
+import yaml
+
+from tokenwire.spec_files import spec_root
+
+
+class Level(StrEnum):
+    MUST = "MUST"
+    SHOULD = "SHOULD"
+    MAY = "MAY"
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """One row of `spec/requirements/<chapter>.yaml`."""
+
+    id: str
+    chapter: str
+    level: Level
+    sentence: str
+    profile: str
+    contract: str
+    """`blackbox`: any URL will do. `instrumented`: the server must have been started in a special way."""
+    oracle: str
+    witnesses: int
+    """How many observations that could have gone wrong a PASS needs, over the whole run."""
+    applies_when: tuple[str, ...]
+    """The capabilities without which the requirement is UNSUPPORTED."""
+    condition: str | None
+    """What must have happened, in words; where it did not, the verdict is INCONCLUSIVE."""
+    upstream: tuple[str, ...]
+    excluded: str | None
+    """Why no check exists, where none can."""
+
+
+def _from_row(chapter: dict[str, Any], row: dict[str, Any]) -> Requirement:
+    return Requirement(
+        id=row["id"],
+        chapter=chapter["chapter"],
+        level=Level(row["level"]),
+        sentence=row["sentence"],
+        profile=row.get("profile", chapter["profile"]),
+        contract=row["contract"],
+        oracle=row["oracle"],
+        witnesses=row["witnesses"],
+        applies_when=tuple(row.get("applies_when", ())),
+        condition=row.get("condition"),
+        upstream=tuple(row.get("upstream", ())),
+        excluded=row.get("excluded"),
+    )
+
+
+@cache
+def load_requirements() -> dict[str, Requirement]:
+    """All requirements by id, in the order of the specification. Raises ValueError for an id that stands twice."""
+    requirements: dict[str, Requirement] = {}
+    for name in ("record", "delivery", "metadata", "tito", "framing"):
+        chapter = yaml.safe_load((spec_root() / "requirements" / f"{name}.yaml").read_text("utf-8"))
+        for row in chapter["requirements"]:
+            if row["id"] in requirements:
+                raise ValueError(f"requirement {row['id']!r} stands twice; ids are permanent and belong to one row")
+            requirements[row["id"]] = _from_row(chapter, row)
+    return requirements

@@ -1,0 +1,57 @@
+"""The eight verdicts, and what a run as a whole tells its caller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    """What can be said of one requirement in one scenario, worst last."""
+
+    PASS = "PASS"
+    """Observed often enough, never violated."""
+    INFO = "INFO"
+    """A MAY that the target uses, or a remark: it gates nothing."""
+    UNSUPPORTED = "UNSUPPORTED"
+    """The target neither declares nor shows what the requirement is about."""
+    NOT_TESTABLE = "NOT_TESTABLE"
+    """The target may have it, but this run lacks what a check needs; the message says what."""
+    INCONCLUSIVE = "INCONCLUSIVE"
+    """Too little was observed, or the condition that the requirement speaks of did not occur."""
+    WARN = "WARN"
+    """A SHOULD was violated."""
+    FAIL = "FAIL"
+    """A MUST was violated."""
+    HARNESS_ERROR = "HARNESS_ERROR"
+    """The suite itself failed; this says nothing about the target."""
+
+
+SEVERITY = {verdict: rank for rank, verdict in enumerate(Verdict)}
+
+
+class ExitStatus:
+    """Exit statuses of `tokenwire check` and `tokenwire replay`."""
+
+    CONFORMS = 0
+    VIOLATION = 1
+    USAGE = 2
+    HARNESS_ERROR = 3
+    NOTHING_EVALUATED = 4
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """The most severe of some verdicts. Raises ValueError where there are none."""
+    return max(verdicts, key=SEVERITY.__getitem__)
+
+
+def exit_status(verdicts: Iterable[Verdict]) -> int:
+    """The exit status that a set of verdicts stands for; no PASS and no violation is not success."""
+    seen = set(verdicts)
+    if Verdict.HARNESS_ERROR in seen:
+        return ExitStatus.HARNESS_ERROR
+    if Verdict.FAIL in seen:
+        return ExitStatus.VIOLATION
+    if not seen & {Verdict.PASS, Verdict.WARN, Verdict.INFO}:
+        return ExitStatus.NOTHING_EVALUATED
+    return ExitStatus.CONFORMS

@@ -1,0 +1,134 @@
+"""A request inside the engine: what it asks for, what has become of it. No torch, no HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+WEIGHT_VERSION = "default"
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How to choose tokens and when to stop. Names and defaults are SGLang's."""
+
+    max_new_tokens: int | None = 128
+    """None: as many as the context holds."""
+    min_new_tokens: int = 0
+    n: int = 1
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    stop_regex: tuple[str, ...] = ()
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    no_stop_trim: bool = False
+    stream_interval: int | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    sampling_seed: int | None = None
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature < 1e-6 or self.top_k == 1
+
+
+@dataclass(frozen=True)
+class FinishReason:
+    """Why a request ended."""
+
+    type: Literal["stop", "length", "abort"]
+    matched: int | str | None = None
+    """stop: the token id, the stop string or the pattern."""
+    length: int | None = None
+    """length: the number of tokens at which the budget ended."""
+    message: str | None = None
+    status_code: int | None = None
+    """abort: the HTTP status that the request is answered with; None for an abort that a client asked for."""
+
+    def to_wire(self) -> dict[str, Any]:
+        """The value of `meta_info.finish_reason`."""
+        match self.type:
+            case "stop":
+                return {"type": "stop", "matched": self.matched}
+            case "length":
+                return {"type": "length", "length": self.length}
+            case _:
+                return {
+                    "type": "abort",
+                    "message": self.message,
+                    "status_code": self.status_code,
+                    "err_type": None,
+                }
+
+
+@dataclass
+class Request:
+    """One prompt, one sample. The scheduler owns everything below the line.
+
+    `output_ids` and every list in `series` grow together, one entry for each token: one append-only record.
+    """
+
+    rid: str
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams
+    stream: bool = False
+    return_logprob: bool = False
+    logprob_start_len: int = -1
+    """First prompt position whose logprob is wanted; -1 for none."""
+    top_logprobs_num: int = 0
+    token_ids_logprob: tuple[int, ...] = ()
+    extra_key: str | None = None
+    """Requests share cached prefixes only under an equal key."""
+
+    # What has become of it.
+    output_ids: list[int] = field(default_factory=list)
+    series: dict[str, list[Any]] = field(default_factory=dict)
+    """Wire name (`output_token_logprobs`, …, customized_info keys) to one entry for each output id."""
+    customized_info_keys: set[str] = field(default_factory=set)
+    prompt_series: dict[str, list[Any]] = field(default_factory=dict)
+    """Wire name (`input_token_logprobs`, …) to one entry for each prompt position from `logprob_start_len`."""
+    finish: FinishReason | None = None
+    cached_tokens: int = 0
+    cached_tokens_device: int = 0
+    cached_tokens_host: int = 0
+    cached_tokens_storage: int = 0
+    num_retractions: int = 0
+
+    def append(self, token_id: int, entries: Mapping[str, Any], customized_info: Mapping[str, Any]) -> None:
+        """Add one sampled token with all that was said of it when it was sampled."""
+        for key, value in {**entries, **customized_info}.items():
+            self.series.setdefault(key, [None] * len(self.output_ids)).append(value)
+        self.customized_info_keys |= customized_info.keys()
+        self.output_ids.append(token_id)
+        for values in self.series.values():
+            values.extend([None] * (len(self.output_ids) - len(values)))
+
+
+@dataclass(frozen=True)
+class OutputRow:
+    """What the output streamer emits for one request: one range of tokens of its record.
+
+    `start` and `end` are positions in `output_ids`; every list here covers exactly that range.
+    """
+
+    rid: str
+    start: int
+    end: int
+    output_ids: Sequence[int]
+    series: Mapping[str, Sequence[Any]]
+    customized_info_keys: frozenset[str]
+    prompt_series: Mapping[str, Sequence[Any]]
+    """In the first row of a request only; empty in later ones."""
+    prompt_tokens: int
+    cached_tokens: int
+    cached_tokens_details: Mapping[str, Any] | None
+    num_retractions: int
+    finish: FinishReason | None
