@@ -199,6 +199,8 @@ class Asked:
 
     Empty where the result is not meant to be repeatable (sampling without a seed) or could not be read.
     """
+    ids_key: str = ""
+    """Equal for greedy requests for one sample of the same input_ids, budget and stops, on whatever endpoint."""
 
 
 @dataclass(frozen=True)
