@@ -1,0 +1,106 @@
+"""The sessions of Tokenwire: `conformance` checks a server, `tests` and `lint` check Tokenwire itself.
+
+nox -s conformance                                    the reference engine, started and stopped for you
+nox -s conformance -- --target http://host:port       any server
+python noxfile.py -s conformance --target http://…    the same, without the `--` that nox asks for
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+try:
+    import nox
+except ModuleNotFoundError:
+    sys.exit("nox is not installed for this Python; run `python -m pip install nox` first")
+
+nox.options.sessions = ["lint", "tests"]
+nox.options.reuse_existing_virtualenvs = True
+
+ROOT = Path(__file__).parent
+HAS_CUDA = shutil.which("nvidia-smi") is not None
+CONSTRAINTS = () if HAS_CUDA else ("-c", str(ROOT / "constraints" / "cpu.txt"))
+
+EMBEDDED = {
+    "cumulative delivery": (),
+    "incremental delivery, stream_interval 4": ("--incremental-streaming-output", "--stream-interval", "4"),
+}
+"""How the embedded reference engine is started: once for each delivery mode that the contract knows."""
+
+
+@contextlib.contextmanager
+def reference_server(session: nox.Session, *flags: str) -> Iterator[str]:
+    """Start the reference engine on a free loopback port; give its URL once it answers; stop it in the end."""
+    command = [
+        str(Path(session.bin) / "tokenwire-reference"),
+        *("serve", "--model", "builtin:tiny", "--port", "0", "--sampling-backend", "mirror"),
+        *flags,
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            url = next(
+                (word for line in server.stdout for word in line.split() if word.startswith("http://")), None
+            )
+            if url is None:
+                session.error(
+                    f"the reference engine ended with status {server.wait()} before it gave its URL"
+                )
+            yield url
+        finally:
+            server.terminate()
+
+
+@nox.session
+def conformance(session: nox.Session) -> None:
+    """Check a server: the one that --target names, or the reference engine where none is named."""
+    if any(argument.split("=")[0] == "--target" for argument in session.posargs):
+        session.install(".")
+        session.run("tokenwire", "check", *session.posargs)
+        return
+    session.install(".[reference]", *CONSTRAINTS)
+    for name, flags in EMBEDDED.items():
+        session.log(f"the reference engine: {name}")
+        with reference_server(session, *flags) as url:
+            session.run("tokenwire", "check", "--target", url, *session.posargs)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """The tests of both packages and of the specification."""
+    session.install("-e", ".[reference,dev]", *CONSTRAINTS)
+    session.run("pytest", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Formatting, lint, types, and the walls between the packages."""
+    session.install("-e", ".[reference,dev]", *CONSTRAINTS)
+    session.run("ruff", "format", "--check", ".")
+    session.run("ruff", "check", ".")
+    session.run("mypy")
+    session.run("lint-imports")
+
+
+def _main() -> int:
+    """Let `python noxfile.py -s SESSION --option …` stand for `nox -s SESSION -- --option …`."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "-s", "--session", "--sessions", dest="sessions", nargs="+", default=[], metavar="NAME"
+    )
+    known, passed_on = parser.parse_known_args()
+    command = [sys.executable, "-m", "nox", "-f", __file__]
+    command += ["-s", *known.sessions] if known.sessions else []
+    return subprocess.call([*command, "--", *(argument for argument in passed_on if argument != "--")])
+
+
+if __name__ == "__main__":
+    sys.exit(_main())
