@@ -36,7 +36,7 @@ EMBEDDED = {
 
 @contextlib.contextmanager
 def reference_server(session: nox.Session, *flags: str) -> Iterator[str]:
-    """Start the reference engine on a free loopback port, give its URL when it answers, stop it at the end."""
+    """Start the reference engine on a free loopback port, give its URL, and stop it in the end."""
     command = [
         str(Path(session.bin) / "tokenwire-reference"),
         *("serve", "--model", "builtin:tiny", "--port", "0", "--sampling-backend", "mirror"),
