@@ -1,0 +1,214 @@
+"""The judge: from all streams of one run to verdicts. Pure; nothing here knows where the streams came from.
+
+The unit of a verdict is a requirement in a scenario. A PASS needs the witnesses that the requirement asks for
+over the whole run; an observation that a condition occurred is no witness.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+
+from tokenwire.advertised import Advertised
+from tokenwire.capability import Capability, capabilities
+from tokenwire.check import CHECKS, Check, Comparison, Observation, Target
+from tokenwire.determinism import Determinism, comparisons, determinism
+from tokenwire.record import Stream
+from tokenwire.requirement import Level, Requirement, load_requirements
+from tokenwire.verdict import Verdict
+
+NO_SCENARIO = "-"
+"""Stands for the scenario of a requirement that no exchange of the run says anything about."""
+
+INSTRUMENTED = (
+    "start the server with a sampler that mirrors each sampled id into customized_info, "
+    "for example `tokenwire-reference serve --sampling-backend mirror`"
+)
+
+_ACROSS = "across-responses"
+_VIOLATED = {Level.MUST: Verdict.FAIL, Level.SHOULD: Verdict.WARN, Level.MAY: Verdict.INFO}
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that one server, started in one way, wrote."""
+
+    streams: tuple[Stream, ...]
+    advertised: Advertised = field(default_factory=Advertised)
+    name: str = ""
+    """The capture's file, where several are judged together; empty for a live run."""
+    tito_stream_refused: bool = True
+
+    @cached_property
+    def capabilities(self) -> dict[str, Capability]:
+        return capabilities(self.streams, self.advertised)
+
+    @cached_property
+    def determinism(self) -> Determinism:
+        return determinism(self.streams)
+
+    @cached_property
+    def comparisons(self) -> list[Comparison]:
+        return comparisons(self.streams, self.determinism)
+
+    @cached_property
+    def by_exchange(self) -> dict[str, Stream]:
+        """The streams by the names of their exchanges."""
+        return {stream.exchange.name: stream for stream in self.streams}
+
+    @cached_property
+    def target(self) -> Target:
+        """What checks are told about the target."""
+        return Target(
+            capabilities=frozenset(name for name, known in self.capabilities.items() if known.present),
+            stream_interval=self.advertised.stream_interval,
+            advertised_delivery=self.advertised.delivery,
+            tito_stream_refused=self.tito_stream_refused,
+        )
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict on one requirement in one scenario, with its evidence."""
+
+    requirement: Requirement
+    scenario: str
+    verdict: Verdict
+    witnesses: int = 0
+    message: str = ""
+    """Why, in one clause; empty for a PASS."""
+    violations: tuple[Observation, ...] = ()
+    """In wire order: the first is the one to show."""
+    run: Run = field(default_factory=lambda: Run(()), repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        return f"{self.requirement.id}[{self.scenario}]"
+
+
+@dataclass
+class _Looked:
+    """What the check of one requirement saw in one scenario."""
+
+    observations: list[Observation] = field(default_factory=list)
+    crash: str = ""
+
+
+def _guarded(looked: _Looked, observe: Callable[[], Iterator[Observation]]) -> None:
+    """Run a check. Should it raise, that is the suite's fault, not the target's: the traceback is kept."""
+    try:
+        looked.observations.extend(observe())
+    except Exception:  # a check that raises must neither end the run nor blame the target
+        looked.crash = looked.crash or traceback.format_exc()
+
+
+def _look(check: Check, run: Run, *, comparable: tuple[Stream, ...]) -> dict[str, _Looked]:
+    """Let a check look at all of a run; what it saw, by scenario.
+
+    `comparable` are the streams that a check which relates several exchanges may see.
+    """
+    looked: dict[str, _Looked] = defaultdict(_Looked)
+    target = run.target
+    if check.on_stream is not None:
+        for stream in run.streams:
+            _guarded(looked[stream.exchange.scenario], partial(check.on_stream, stream, target))
+    if check.on_comparison is not None:
+        for pair in run.comparisons:
+            _guarded(looked[pair.other.exchange.scenario], partial(check.on_comparison, pair, target))
+    if check.on_run is not None:
+        together = _Looked()
+        _guarded(together, partial(check.on_run, comparable, target))
+        for observation in together.observations:
+            source = run.by_exchange.get(observation.place.exchange)
+            looked[source.exchange.scenario if source else NO_SCENARIO].observations.append(observation)
+        if together.crash:
+            looked[NO_SCENARIO].crash = together.crash
+    return {scenario: seen for scenario, seen in looked.items() if seen.observations or seen.crash}
+
+
+def _unseen(requirement: Requirement, run: Run) -> str:
+    """Why nothing was observed, or too little, in words."""
+    if requirement.oracle == _ACROSS and (run.determinism.contradicted or not run.determinism.anywhere):
+        return run.determinism.reason
+    if requirement.condition:
+        return f"it did not happen that {requirement.condition}"
+    return "the run held nothing to look at"
+
+
+def _excused(requirement: Requirement, run: Run) -> tuple[Verdict, str] | None:
+    """The verdict on a requirement that does not apply to this target or run; None where it applies."""
+    if requirement.excluded:
+        return Verdict.NOT_TESTABLE, requirement.excluded
+    missing = [
+        run.capabilities[name] for name in requirement.applies_when if not run.capabilities[name].present
+    ]
+    if not missing:
+        return None
+    words = "; ".join(f"{capability.name}: {capability.established}" for capability in missing)
+    if requirement.contract == "instrumented":
+        return Verdict.NOT_TESTABLE, f"{words}; {INSTRUMENTED}"
+    return Verdict.UNSUPPORTED, words
+
+
+def _weigh(requirement: Requirement, run: Run, looked: dict[str, _Looked]) -> Iterator[Judgement]:
+    """Turn what was seen into one verdict for each scenario."""
+    witnesses = {
+        scenario: sum(not observation.condition_only for observation in seen.observations)
+        for scenario, seen in looked.items()
+    }
+    total = sum(witnesses.values())
+    answered = any(stream.answered for stream in run.streams)
+    for scenario, seen in looked.items():
+        violations = tuple(observation for observation in seen.observations if not observation.holds)
+        judged = partial(
+            Judgement, requirement, scenario, witnesses=witnesses[scenario], violations=violations, run=run
+        )
+        if seen.crash:
+            yield judged(Verdict.HARNESS_ERROR, message=seen.crash)
+        elif violations:
+            yield judged(_VIOLATED[requirement.level], message=violations[0].message)
+        elif not answered:
+            yield judged(Verdict.INCONCLUSIVE, message="no request of the run was answered by a record")
+        elif total < requirement.witnesses:
+            few = f"{total} of the {requirement.witnesses} witnesses that a PASS needs"
+            yield judged(
+                Verdict.INCONCLUSIVE, message=f"{few}; {_unseen(requirement, run)}" if not total else few
+            )
+        else:
+            yield judged(Verdict.PASS)
+
+
+def judge_requirement(requirement: Requirement, run: Run) -> list[Judgement]:
+    """The verdicts on one requirement; at least one, under `NO_SCENARIO` where nothing was seen."""
+    excuse = _excused(requirement, run)
+    if excuse is not None:
+        return [Judgement(requirement, NO_SCENARIO, excuse[0], message=excuse[1], run=run)]
+    check = CHECKS.get(requirement.id)
+    if check is None:
+        return [
+            Judgement(
+                requirement, NO_SCENARIO, Verdict.HARNESS_ERROR, message="no check is registered", run=run
+            )
+        ]
+    comparable = run.streams
+    if requirement.oracle == _ACROSS:
+        seen = run.determinism
+        comparable = (
+            tuple(s for s in run.streams if s.asked.key not in seen.contradicted) if seen.anywhere else ()
+        )
+    looked = _look(check, run, comparable=comparable)
+    if not looked:
+        message = _unseen(requirement, run)
+        return [Judgement(requirement, NO_SCENARIO, Verdict.INCONCLUSIVE, message=message, run=run)]
+    return list(_weigh(requirement, run, looked))
+
+
+def judge(run: Run, requirements: Iterable[Requirement] | None = None) -> list[Judgement]:
+    """The verdicts on all requirements, or on some, in the order of the specification."""
+    import tokenwire.checks  # noqa: F401  # fills CHECKS
+
+    wanted = load_requirements().values() if requirements is None else requirements
+    return [judgement for requirement in wanted for judgement in judge_requirement(requirement, run)]

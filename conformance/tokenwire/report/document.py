@@ -1,0 +1,112 @@
+"""The JSON report (`spec/schemas/report.json`): everything that the other reports are made from."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenwire import __version__
+from tokenwire.check import Observation
+from tokenwire.judge import Judgement
+from tokenwire.report.failure import clause
+from tokenwire.report.subject import Subject
+from tokenwire.verdict import Verdict
+
+SPEC_VERSION = "1"
+_MOST_EVIDENCE = 20
+"""How many violations of one requirement in one scenario a report holds; one fault may break every event."""
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401  # whatever stood on the wire
+    """The value as JSON can hold it: tuples as lists, numbers that are not finite as words."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, Sequence):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, set | frozenset):
+        return sorted(map(str, value))
+    return str(value)
+
+
+def _evidence(observation: Observation) -> dict[str, Any]:
+    place = observation.place
+    return {
+        "exchange": place.exchange,
+        "event": place.event,
+        "pointer": place.pointer,
+        "start": place.start,
+        "end": place.end,
+        "time": place.time,
+        "excerpt": place.excerpt,
+        "expected": _plain(observation.expected),
+        "actual": _plain(observation.actual),
+        "message": clause(observation),
+    }
+
+
+def _row(judgement: Judgement) -> dict[str, Any]:
+    return {
+        "requirement": judgement.requirement.id,
+        "level": judgement.requirement.level.value,
+        "sentence": judgement.requirement.sentence,
+        "scenario": judgement.scenario,
+        "verdict": judgement.verdict.value,
+        "witnesses": judgement.witnesses,
+        "message": judgement.message,
+        "evidence": [_evidence(observation) for observation in judgement.violations[:_MOST_EVIDENCE]],
+    }
+
+
+def _server(subject: Subject) -> dict[str, Any]:
+    advertised = [run.advertised for run in subject.runs]
+    if not advertised:
+        return {}
+    flags = {flag for run in subject.runs for stream in run.streams for flag in stream.exchange.server.flags}
+    return {
+        "name": next((each.name for each in advertised if each.name), ""),
+        "version": ", ".join(dict.fromkeys(each.version for each in advertised if each.version)),
+        "flags": sorted(flags),
+    }
+
+
+def document(subject: Subject, judgements: Sequence[Judgement], exit_status: int) -> dict[str, Any]:
+    """The report as one JSON value. Its last key, `footer`, shows a reader that nothing was cut off."""
+    counts = Counter(judgement.verdict for judgement in judgements)
+    known = {
+        name: capability
+        for run in subject.runs
+        for name, capability in run.capabilities.items()
+        if capability.present
+    }
+    return {
+        "tool": {"name": "tokenwire", "version": __version__, "spec": SPEC_VERSION},
+        "target": {
+            **({"url": subject.url} if subject.url else {"capture": ", ".join(subject.captures)}),
+            "server": _server(subject),
+            "dialects": list(subject.dialects),
+            "left_out": dict(subject.left_out),
+            "capabilities": sorted(known),
+            "established": {name: known[name].established for name in sorted(known)},
+            "remarks": list(subject.remarks),
+        },
+        "summary": {verdict.value: counts[verdict] for verdict in Verdict},
+        "verdicts": [_row(judgement) for judgement in judgements],
+        "exit_status": exit_status,
+        "footer": True,
+    }
+
+
+def write_document(path: Path, report: Mapping[str, Any]) -> None:
+    """Write the report in one piece: a reader never sees half of it. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.part")
+    unfinished.write_text(json.dumps(report, ensure_ascii=False, indent=1, allow_nan=False) + "\n", "utf-8")
+    unfinished.replace(path)

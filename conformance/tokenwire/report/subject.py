@@ -1,0 +1,28 @@
+"""What a report is about: the target or the captures, and how to come back to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tokenwire.judge import Run
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A server at a URL, or some captures, and what was recorded of them."""
+
+    url: str = ""
+    captures: tuple[str, ...] = ()
+    runs: tuple[Run, ...] = ()
+    dialects: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Dialects that were not asked, with the reason in words."""
+    remarks: tuple[str, ...] = ()
+    """What the reader should know before the verdicts: exchanges without a record, unknown endpoints, …"""
+    recorded: str = ""
+    """The folder that the exchanges were written to; empty where they were not."""
+
+    @property
+    def title(self) -> str:
+        return self.url or ", ".join(self.captures)
