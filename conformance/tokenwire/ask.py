@@ -1,0 +1,69 @@
+"""An ask: what a scenario wants of a server, in the words of the abstract record.
+
+A dialect renders an ask into the request of one server family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+
+class Omit(Enum):
+    """The type of `OMIT`."""
+
+    OMIT = "omit"
+
+
+OMIT: Final = Omit.OMIT
+"""As a value in `Ask.raw`: the key is left out of the body."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """An abstract request. A field at its default is not written into the body."""
+
+    input_ids: tuple[tuple[int, ...], ...] = ()
+    """The prompts as token ids, one tuple for each prompt."""
+    text: tuple[str, ...] = ()
+    """The prompts as text."""
+    messages: tuple[Mapping[str, Any], ...] = ()
+    """The prompt as chat messages."""
+    batch: bool = False
+    """Send a list of prompts also where there is only one."""
+    max_new_tokens: int | None = None
+    """None: the server's default."""
+    n: int = 1
+    stream: bool = False
+    stream_interval: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    no_stop_trim: bool = False
+    ignore_eos: bool = False
+    temperature: float | None = 0.0
+    """Greedy unless said otherwise; None: the server's default."""
+    seed: int | None = None
+    logprobs: bool = False
+    logprob_start: int | None = None
+    """First prompt position whose logprob is wanted; None for none."""
+    top_logprobs: int = 0
+    chosen_ids: tuple[int, ...] = ()
+    """Ids whose logprob is wanted at every position."""
+    return_prompt_token_ids: bool = False
+    return_token_ids: bool = False
+    return_meta_info: bool = False
+    usage: bool = False
+    """Ask a stream to end with its usage, where that has to be asked for."""
+    request_id: str | None = None
+    raw: Mapping[str, Any] = field(default_factory=dict)
+    """Laid over the rendered body last, object by object, for requests that no dialect would write.
+
+    `OMIT` as a value removes the key.
+    """
+
+    @property
+    def prompts(self) -> int:
+        """How many prompts the ask holds."""
+        return max(len(self.input_ids), len(self.text), 1 if self.messages else 0)

@@ -1,0 +1,159 @@
+"""Event streams (WHATWG HTML, "Server-sent events"): bytes in, events out.
+
+Nothing is forgiven and nothing lost. The parser works on bytes and decodes whole lines, so the events do not
+depend on how the network cut the stream.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_BOM = b"\xef\xbb\xbf"
+_MAX_RETRY_DIGITS = 18
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSentEvent:
+    """One dispatched event."""
+
+    data: str
+    name: str
+    """The event field; empty where there is none."""
+    id: str
+    """The last event id, which lives on from event to event."""
+    retry: int | None
+    """The last reconnection time that was given, in milliseconds."""
+    start: int
+    """Offset of the first byte of the event's first line, comments before it included."""
+    end: int
+    """Offset behind the blank line; the LF of a CRLF there is not counted, as it may never come."""
+
+
+class EventStreamParser:
+    """Incremental parser. Feed it bytes as they come, then close it.
+
+    `undecodable_at` is the offset of the first byte that is not UTF-8, or None. Undecodable bytes are read
+    as U+FFFD, as the standard has it.
+    """
+
+    def __init__(self) -> None:
+        self.undecodable_at: int | None = None
+        self._partial = bytearray()
+        """The line that has not ended yet."""
+        self._line_start = 0
+        self._after_cr = False
+        self._at_beginning = True
+        self._block = bytearray()
+        """The lines since the last blank line, with their line ends."""
+        self._block_start = 0
+        self._block_has_fields = False
+        self._data: list[str] = []
+        self._name = ""
+        self._id = ""
+        self._retry: int | None = None
+
+    def feed(self, data: bytes) -> list[ServerSentEvent]:
+        """Take the next bytes; give the events that they complete."""
+        events: list[ServerSentEvent] = []
+        position = 0
+        if self._after_cr and data:
+            self._after_cr = False
+            if data[0] == 0x0A:
+                position = 1
+                self._skip_line_feed()
+        for match in _LINE_END.finditer(data, position):
+            self._partial += data[position : match.start()]
+            ending = match[0]
+            if ending == b"\r" and match.end() == len(data):
+                self._after_cr = True
+            self._end_line(ending, events)
+            position = match.end()
+        self._partial += data[position:]
+        return events
+
+    def close(self, *, cut_off: bool = False) -> bytes:
+        """End the stream; give the bytes of an event that was begun and not ended by a blank line.
+
+        Such an event is not dispatched: it may be half of one. `cut_off`: the connection broke, so a
+        character that misses its last bytes is no fault of its own.
+        """
+        partial = bytes(self._partial)
+        if self._at_beginning and partial.startswith(_BOM):
+            partial = partial[len(_BOM) :]
+        try:
+            partial.decode()
+        except UnicodeDecodeError as error:
+            if not (cut_off and error.reason == "unexpected end of data"):
+                self._note_undecodable(self._line_start + len(self._partial) - len(partial) + error.start)
+        if not self._block_has_fields and (not partial or partial.startswith(b":")):
+            return b""
+        return bytes(self._block) + bytes(self._partial)
+
+    def _skip_line_feed(self) -> None:
+        """The LF of a CRLF whose CR came in the bytes before."""
+        self._line_start += 1
+        if self._block:
+            self._block += b"\n"
+        else:
+            self._block_start += 1
+
+    def _end_line(self, ending: bytes, events: list[ServerSentEvent]) -> None:
+        line = bytes(self._partial)
+        self._partial.clear()
+        line_start = self._line_start
+        self._line_start += len(line) + len(ending)
+        if self._at_beginning:
+            self._at_beginning = False
+            if line.startswith(_BOM):
+                line = line[len(_BOM) :]
+                line_start += len(_BOM)
+        if line:
+            self._block += line + ending
+            self._take_field(line, line_start)
+            return
+        if self._data:
+            end = line_start + 1
+            data = "\n".join(self._data)
+            events.append(ServerSentEvent(data, self._name, self._id, self._retry, self._block_start, end))
+        self._data.clear()
+        self._name = ""
+        self._block.clear()
+        self._block_has_fields = False
+        self._block_start = self._line_start
+
+    def _take_field(self, line: bytes, line_start: int) -> None:
+        try:
+            text = line.decode()
+        except UnicodeDecodeError as error:
+            self._note_undecodable(line_start + error.start)
+            text = line.decode(errors="replace")
+        if text.startswith(":"):
+            return
+        self._block_has_fields = True
+        field, _, value = text.partition(":")
+        value = value.removeprefix(" ")
+        match field:
+            case "data":
+                self._data.append(value)
+            case "event":
+                self._name = value
+            case "id" if "\0" not in value:
+                self._id = value
+            case "retry" if value.isascii() and value.isdigit() and len(value) <= _MAX_RETRY_DIGITS:
+                self._retry = int(value)
+
+    def _note_undecodable(self, offset: int) -> None:
+        if self.undecodable_at is None:
+            self.undecodable_at = offset
+
+
+def parse_event_stream(
+    body: bytes, *, cut_off: bool = False
+) -> tuple[list[ServerSentEvent], bytes, int | None]:
+    """A whole body at once: its events, the unterminated rest, the offset of the first byte not UTF-8."""
+    parser = EventStreamParser()
+    events = parser.feed(body)
+    rest = parser.close(cut_off=cut_off)
+    return events, rest, parser.undecodable_at

@@ -1,0 +1,66 @@
+"""JSON pointers (RFC 6901): where a value stands in a document, as text and as a tuple of keys."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+Keys = tuple[str, ...]
+
+
+class _Absent:
+    """The type of `ABSENT`; false, so that `value or default` reads well."""
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Final = _Absent()
+"""What `find` gives where the document has nothing; null is a value and not absent."""
+
+
+def parse(pointer: str) -> Keys:
+    """The keys of a pointer. Raises ValueError for a text that is not a pointer."""
+    if pointer and not pointer.startswith("/"):
+        raise ValueError(f"{pointer!r} is not a JSON pointer; a pointer is empty or begins with '/'")
+    return tuple(part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:])
+
+
+def join(*keys: object) -> str:
+    """The pointer that goes through some keys or positions, one after the other."""
+    return "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in keys)
+
+
+def find(document: Any, keys: Keys) -> Any:
+    """The value that the keys lead to, or `ABSENT`."""
+    for key in keys:
+        if isinstance(document, dict):
+            if key not in document:
+                return ABSENT
+            document = document[key]
+        elif isinstance(document, list) and key.isdecimal() and int(key) < len(document):
+            document = document[int(key)]
+        else:
+            return ABSENT
+    return document
+
+
+def put(document: dict[str, Any], keys: Keys, value: Any) -> None:
+    """Set a value, making the objects on the way to it. Raises ValueError for the empty pointer."""
+    if not keys:
+        raise ValueError("the empty pointer names the whole document, which cannot be put into itself")
+    for key in keys[:-1]:
+        document = document.setdefault(key, {})
+    document[keys[-1]] = value
+
+
+def remove(document: dict[str, Any], keys: Keys) -> None:
+    """Take a member away, and the objects that are left empty by it; no matter if it is absent."""
+    parent = find(document, keys[:-1])
+    if not isinstance(parent, dict) or keys[-1] not in parent:
+        return
+    del parent[keys[-1]]
+    if not parent and keys[:-1]:
+        remove(document, keys[:-1])
