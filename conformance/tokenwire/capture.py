@@ -24,8 +24,10 @@ FORMAT = 1
 REDACTED = "[redacted]"
 
 _SECRET = re.compile(
-    r"(^|[-_.])(auth|authorization|cookie|credential|key|apikey|passwd|password|secret|session|sig|signature|token)s?$",
-    re.IGNORECASE, ) _NO_SECRET = frozenset({"max-tokens", "max_tokens"})
+    r"(^|[-_.])(auth|authorization|cookie|credential|apikey|key|passwd|password|secret|sig|signature|token)s?$",
+    re.IGNORECASE,
+)
+_NO_SECRET = frozenset({"max-tokens", "max_tokens"})
 
 Headers = tuple[tuple[str, str], ...]
 Line = Mapping[str, Any]
