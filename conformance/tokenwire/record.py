@@ -201,6 +201,11 @@ class Asked:
     """
     ids_key: str = ""
     """Equal for greedy requests for one sample of the same input_ids, budget and stops, on whatever endpoint."""
+    other_sampling: str = ""
+    """Canonical JSON of every parameter that shapes the tokens and has no field here: penalties, bias, grammar, …
+
+    Empty where there is none. Requests that differ in it are never related to each other.
+    """
 
 
 @dataclass(frozen=True)
