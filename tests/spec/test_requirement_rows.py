@@ -1,0 +1,81 @@
+"""Each row of `spec/requirements/` is well-formed, and the loader reads it as it stands."""
+
+from __future__ import annotations
+
+import re
+
+from tokenwire.requirement import load_requirements
+
+PROFILES = {"stream-core", "stream-interval", "token-metadata", "tito", "tito-chat"}
+ORACLES = {"bytes", "schema", "within-response", "across-responses", "refusal"}
+KEYS = {
+    "id", "level", "sentence", "profile", "contract", "oracle", "witnesses", "applies_when", "condition", "upstream",
+    "excluded", "chapter",
+}  # fmt: skip
+
+
+def test_there_is_a_specification_to_speak_of(rows):
+    assert len(rows) >= 40
+
+
+def test_ids_are_unique_slugs(rows):
+    ids = [row["id"] for row in rows]
+    assert [one for one in ids if ids.count(one) > 1] == []
+    assert [one for one in ids if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", one)] == []
+
+
+def test_rows_have_known_keys_only(rows):
+    assert {row["id"]: set(row) - KEYS for row in rows if set(row) - KEYS} == {}
+
+
+def test_level_stands_in_the_sentence_and_no_other_does(rows):
+    for row in rows:
+        stated = set(re.findall(r"\b(MUST|SHOULD|MAY)\b", row["sentence"]))
+        assert stated == {row["level"]}, f"{row['id']}: level {row['level']}, sentence says {sorted(stated)}"
+
+
+def test_a_sentence_is_one_line_that_begins_and_ends_like_one(rows):
+    for row in rows:
+        sentence = row["sentence"]
+        assert "\n" not in sentence, row["id"]
+        assert sentence.endswith("."), row["id"]
+        assert sentence[0].isupper() or "_" in sentence.split()[0], row["id"]
+
+
+def test_profile_contract_and_oracle_are_known(rows):
+    for row in rows:
+        assert row["profile"] in PROFILES, row["id"]
+        assert row["contract"] in {"blackbox", "instrumented"}, row["id"]
+        assert row["oracle"] in ORACLES, row["id"]
+
+
+def test_no_pass_without_a_witness(rows):
+    assert [row["id"] for row in rows if type(row["witnesses"]) is not int or row["witnesses"] < 1] == []
+
+
+def test_capabilities_are_slugs(rows):
+    for row in rows:
+        for capability in row.get("applies_when", []):
+            assert re.fullmatch(r"[a-z]+(-[a-z]+)*", capability), f"{row['id']}: {capability!r}"
+
+
+def test_upstream_names_a_repository_and_a_thread(rows):
+    for row in rows:
+        for thread in row["upstream"]:
+            assert re.fullmatch(r"[\w.-]+/[\w.-]+ (PR|issue) #\d+", thread), f"{row['id']}: {thread!r}"
+
+
+def test_a_thread_is_an_issue_or_a_pull_request_but_not_both(rows):
+    kinds: dict[tuple[str, str], set[str]] = {}
+    for row in rows:
+        for thread in row["upstream"]:
+            repository, kind, number = thread.split()
+            kinds.setdefault((repository, number), set()).add(kind)
+    assert {thread: kind for thread, kind in kinds.items() if len(kind) > 1} == {}
+
+
+def test_the_loader_gives_every_row_in_order(rows):
+    loaded = list(load_requirements().values())
+    assert [(r.id, r.chapter, r.level.value, r.sentence, r.profile, r.witnesses) for r in loaded] == [
+        (r["id"], r["chapter"], r["level"], r["sentence"], r["profile"], r["witnesses"]) for r in rows
+    ]
