@@ -1,0 +1,324 @@
+"""The request side of a dialect: an ask rendered into a body, and a body read back into what it asked for."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokenwire import strict_json
+from tokenwire.ask import OMIT, Ask
+from tokenwire.exchange import HttpRequest
+from tokenwire.json_pointer import ABSENT, Keys, find, parse, put, remove
+from tokenwire.record import Asked
+
+_GREEDY_BELOW = 1e-6
+"""Temperatures below this are greedy (SGLang's rule)."""
+_SILENT = {"n": 1, "top_logprobs": 0}
+"""Values that an ask need not say; so are None, False and the empty tuple."""
+_NEED_LOGPROBS = ("logprob_start", "top_logprobs", "chosen_ids")
+_PROMPTS = ("input_ids", "text", "messages")
+_ASK_FIELDS = {field.name for field in dataclasses.fields(Ask)} - {*_PROMPTS, "batch", "raw"}
+_FIELDS = _ASK_FIELDS | {"top_k"}
+_TOLD_ONLY = frozenset(
+    {
+        "stream",
+        "stream_interval",
+        "logprobs",
+        "logprob_start",
+        "top_logprobs",
+        "chosen_ids",
+        "return_prompt_token_ids",
+        "return_token_ids",
+        "return_meta_info",
+        "usage",
+        "request_id",
+    }
+)
+"""Fields that shape the delivery or what is told, and never the result."""
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """The endpoint has no way to say what an ask wants."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class RequestBinding:
+    """Where the request of one endpoint says what. Made from the `request` part of a dialect."""
+
+    dialect: str
+    prompt: Mapping[str, Keys]
+    batches: bool
+    fields: Mapping[str, tuple[Keys, ...]]
+    always: frozenset[str]
+    never: frozenset[str]
+    implies: Mapping[str, tuple[str, ...]]
+    defaults: Mapping[str, Any]
+    constants: Mapping[Keys, Any]
+    beside_input_ids: Mapping[Keys, Any]
+    neutral: Mapping[Keys, Any]
+    same_ids_need: Mapping[Keys, Any]
+    report_only: tuple[Keys, ...]
+
+    @classmethod
+    def load(cls, dialect: str, table: Mapping[str, Any]) -> RequestBinding:
+        """Raises ValueError for a field that no ask has."""
+        fields = {
+            name: tuple(parse(at) for at in ([where] if isinstance(where, str) else where))
+            for name, where in table["fields"].items()
+        }
+        unknown = (fields.keys() - _FIELDS) | (table["prompt"].keys() - set(_PROMPTS))
+        if unknown:
+            raise ValueError(
+                f"dialect {dialect}: an ask has no field {sorted(unknown)[0]!r}; it has {sorted(_FIELDS)}"
+            )
+
+        def pointed(name: str) -> dict[Keys, Any]:
+            return {parse(at): value for at, value in table.get(name, {}).items()}
+
+        return cls(
+            dialect=dialect,
+            prompt={name: parse(at) for name, at in table["prompt"].items()},
+            batches=table["batches"],
+            fields=fields,
+            always=frozenset(table.get("always", ())),
+            never=frozenset(table.get("never", ())),
+            implies={name: tuple(others) for name, others in table.get("implies", {}).items()},
+            defaults=table.get("defaults", {}),
+            constants=pointed("constants"),
+            beside_input_ids=pointed("beside_input_ids"),
+            neutral=pointed("neutral"),
+            same_ids_need=pointed("same_ids_need"),
+            report_only=tuple(parse(at) for at in table.get("report_only", ())),
+        )
+
+    def render(self, ask: Ask) -> dict[str, Any] | Unsupported:
+        """The body that says what the ask wants, or why there is none."""
+        if ask.prompts == 0 and not ask.raw:
+            return Unsupported("the ask holds no prompt")
+        body: dict[str, Any] = {}
+        for keys, value in self.constants.items():
+            put(body, keys, value)
+        for name in _PROMPTS:
+            given = getattr(ask, name)
+            if not given:
+                continue
+            if name not in self.prompt:
+                return Unsupported(f"{self.dialect} takes no prompt as {name}")
+            if name == "messages":
+                put(body, self.prompt[name], [dict(message) for message in given])
+                continue
+            if not self.batches and (ask.batch or len(given) > 1):
+                return Unsupported(f"{self.dialect} takes one prompt in a request")
+            prompts = [list(ids) for ids in given] if name == "input_ids" else list(given)
+            put(body, self.prompt[name], prompts if ask.batch or len(prompts) > 1 else prompts[0])
+        if ask.input_ids and not ask.messages:
+            for keys, value in self.beside_input_ids.items():
+                put(body, keys, copy.deepcopy(value))
+        for name, value in _said(ask).items():
+            if name in self.always or name in self.never or (name == "usage" and not ask.stream):
+                continue
+            if name not in self.fields:
+                return Unsupported(f"{self.dialect} has no field for {name}")
+            put(body, self.fields[name][0], value)
+        _lay_over(body, ask.raw)
+        return body
+
+    def read(self, request: HttpRequest) -> Asked:
+        """What a request asked for. A request that cannot be read asks for nothing and has no key."""
+        body = _json_body(request)
+        if not isinstance(body, dict):
+            return Asked()
+        told = {name: self._told(body, name) for name in self.fields}
+        input_ids, listed = _id_prompts(find(body, self.prompt["input_ids"]))
+        text = _first_found(body, [self.prompt[n] for n in ("text", "messages") if n in self.prompt])
+        if isinstance(text, list) and "text" in self.prompt:
+            listed = listed or not input_ids
+        prompts = len(input_ids) if input_ids else (len(text) if listed and isinstance(text, list) else 1)
+        n = told["n"] if type(told["n"]) is int else 1
+        logprobs = _any_true(told.get("logprobs"))
+        start = told.get("logprob_start")
+        asked = Asked(
+            stream=told["stream"] is True,
+            prompts=prompts,
+            n=n,
+            batch=listed or n > 1,
+            input_ids=input_ids,
+            text_prompt=bool(text),
+            max_new_tokens=_int_or_none(told.get("max_new_tokens")),
+            stream_interval=_int_or_none(told.get("stream_interval")),
+            stop=_texts(told.get("stop")),
+            stop_token_ids=_ints(told.get("stop_token_ids")),
+            no_stop_trim=told.get("no_stop_trim") is True,
+            ignore_eos=told.get("ignore_eos") is True,
+            greedy=_is_greedy(told),
+            seed=_int_or_none(told.get("seed")),
+            logprobs=logprobs,
+            logprob_start=start if logprobs and type(start) is int and start >= 0 else None,
+            top_logprobs=(_int_or_none(told.get("top_logprobs")) or 0) if logprobs else 0,
+            chosen_ids=_ints(told.get("chosen_ids")) if logprobs else (),
+            prompt_token_ids=self._asks(told, "return_prompt_token_ids"),
+            response_token_ids=self._asks(told, "return_token_ids"),
+            meta_info=self._asks(told, "return_meta_info"),
+            request_id=told["request_id"] if isinstance(told.get("request_id"), str) else None,
+        )
+        key, ids_key = self._keys(body, told, asked)
+        return dataclasses.replace(asked, key=key, ids_key=ids_key)
+
+    def _told(self, body: Mapping[str, Any], name: str) -> Any:
+        """The value of a field, or its default; a tuple of values where items of a batch differ."""
+        for keys in self.fields[name]:
+            values = _gather(body, keys)
+            if values and any(value is not ABSENT for value in values):
+                default = self.defaults.get(name)
+                values = [default if value is ABSENT else value for value in values]
+                return values[0] if all(value == values[0] for value in values) else tuple(values)
+        return self.defaults.get(name)
+
+    def _asks(self, told: Mapping[str, Any], name: str) -> bool:
+        implied_by = (other for other, implied in self.implies.items() if name in implied)
+        return any(told.get(field) is True for field in (name, *implied_by))
+
+    def _keys(self, body: Mapping[str, Any], told: Mapping[str, Any], asked: Asked) -> tuple[str, str]:
+        """`key` and `ids_key` of `Asked`: canonical JSON of all that shapes the result."""
+        prompt = {
+            name: value for name in self.prompt if (value := find(body, self.prompt[name])) is not ABSENT
+        }
+        if not asked.greedy and asked.seed is None:
+            return "", ""
+        if "input_ids" in prompt:
+            if asked.input_ids is None:
+                return "", ""
+            for keys in self.beside_input_ids:
+                prompt = {name: value for name, value in prompt.items() if self.prompt[name] != keys}
+        shaping = {name: told[name] for name in told if name not in _TOLD_ONLY}
+        if asked.greedy:
+            shaping = {
+                name: value for name, value in shaping.items() if name not in {"temperature", "top_k", "seed"}
+            }
+        rest = self._rest(body)
+        key = f"{self.dialect} {_canonical([prompt, shaping, rest])}"
+        said = all(find(body, at) == value for at, value in self.same_ids_need.items())
+        alone = prompt.keys() == {"input_ids"} and not asked.batch and asked.greedy
+        if not (alone and said and not rest and asked.max_new_tokens is not None):
+            return key, ""
+        stops = [sorted(asked.stop), sorted(asked.stop_token_ids), asked.no_stop_trim, asked.ignore_eos]
+        return key, _canonical([asked.input_ids, asked.max_new_tokens, *stops])
+
+    def _rest(self, body: Mapping[str, Any]) -> Any:
+        """What the body says beyond the fields that the dialect binds, and that may shape the result."""
+        rest = copy.deepcopy(dict(body))
+        bound = [keys for places in self.fields.values() for keys in places]
+        for keys in (*self.prompt.values(), *bound, *self.report_only):
+            _remove_everywhere(rest, keys)
+        for keys, value in self.neutral.items():
+            if find(rest, keys) == value or find(rest, keys) is None:
+                remove(rest, keys)
+        return {name: value for name, value in rest.items() if value not in (None, {}, [])}
+
+
+def _said(ask: Ask) -> dict[str, Any]:
+    """The fields of an ask that have to be written, tuples as lists."""
+    said: dict[str, Any] = {}
+    for name in sorted(_ASK_FIELDS):
+        value = getattr(ask, name)
+        if value is None or value is False or value == () or _SILENT.get(name, ABSENT) == value:
+            continue
+        said[name] = list(value) if isinstance(value, tuple) else value
+    if any(name in said for name in _NEED_LOGPROBS):
+        said["logprobs"] = True
+    return said
+
+
+def _lay_over(body: dict[str, Any], raw: Mapping[str, Any]) -> None:
+    for name, value in raw.items():
+        if value is OMIT:
+            body.pop(name, None)
+        elif isinstance(value, Mapping) and isinstance(body.get(name), dict):
+            _lay_over(body[name], value)
+        else:
+            body[name] = value
+
+
+def _json_body(request: HttpRequest) -> Any:
+    if request.raw_body is None:
+        return request.body
+    try:
+        return strict_json.loads(request.raw_body.decode())
+    except ValueError:
+        return None
+
+
+def _gather(body: Any, keys: Keys) -> list[Any]:
+    """The values at a place, one for each item where a list of objects stands on the way."""
+    for position, key in enumerate(keys):
+        if isinstance(body, list):
+            return [value for item in body for value in _gather(item, keys[position:])]
+        body = find(body, (key,))
+    return [body]
+
+
+def _remove_everywhere(body: dict[str, Any], keys: Keys) -> None:
+    holder = body.get(keys[0])
+    if isinstance(holder, list) and len(keys) > 1:
+        for item in holder:
+            if isinstance(item, dict):
+                remove(item, keys[1:])
+        body[keys[0]] = [item for item in holder if item]
+    else:
+        remove(body, keys)
+
+
+def _first_found(body: Mapping[str, Any], places: Sequence[Keys]) -> Any:
+    return next((value for keys in places if (value := find(body, keys)) is not ABSENT), None)
+
+
+def _is_id(value: Any) -> bool:
+    return type(value) is int
+
+
+def _id_prompts(value: Any) -> tuple[tuple[tuple[int, ...], ...] | None, bool]:
+    """The prompts in a value of input_ids, None where malformed; whether they came as a list of prompts."""
+    if not isinstance(value, list):
+        return None, False
+    if all(_is_id(token) for token in value):
+        return (tuple(value),), False
+    if all(isinstance(prompt, list) and all(_is_id(token) for token in prompt) for prompt in value):
+        return tuple(tuple(prompt) for prompt in value), True
+    return None, False
+
+
+def _is_greedy(told: Mapping[str, Any]) -> bool:
+    temperature, top_k = told.get("temperature"), told.get("top_k")
+    cold = (
+        isinstance(temperature, int | float) and temperature is not False and 0 <= temperature < _GREEDY_BELOW
+    )
+    return cold or (type(top_k) is int and top_k == 1)
+
+
+def _int_or_none(value: Any) -> int | None:
+    return value if type(value) is int else None
+
+
+def _any_true(value: Any) -> bool:
+    return value is True or (isinstance(value, list | tuple) and any(_any_true(item) for item in value))
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()
+
+
+def _ints(value: Any) -> tuple[int, ...]:
+    return tuple(item for item in value if _is_id(item)) if isinstance(value, list) else ()
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
