@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-
 from tokenwire.spec_files import spec_root
 
 CHAPTERS = ("record", "delivery", "metadata", "tito", "framing")
@@ -44,7 +43,7 @@ def prose(spec: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def sentences(prose: dict[str, str]) -> list[tuple[str, str, str, str]]:
-    """(page, id, level, sentence) of each block quote that states a requirement, the conventions paragraph aside."""
+    """(page, id, level, sentence) of each block quote that states a requirement, conventions aside."""
     notation = re.compile(r"^> \*\*([a-z0-9-]+)\*\* \((MUST|SHOULD|MAY)\) (.+)$", re.MULTILINE)
     return [
         (page, *match.groups())

@@ -1,0 +1,441 @@
+"""The schemas accept what the prose allows and refuse what it forbids, in both validators alike."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import jsonschema
+import jsonschema_rs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenwire.spec_files import load_schema, spec_root
+from tokenwire.verdict import Verdict
+
+NAMES = (
+    "generate-request",
+    "generate-response",
+    "generate-event",
+    "chat-request",
+    "chat-response",
+    "chat-chunk",
+    "error",
+    "report",
+)
+
+META: dict[str, Any] = {
+    "id": "r1",
+    "finish_reason": {"type": "length", "length": 2},
+    "prompt_tokens": 3,
+    "completion_tokens": 2,
+    "cached_tokens": 1,
+    "cached_tokens_details": {"device": 1, "host": 0},
+    "weight_versions": [{"version": "default", "start": 0, "end": 2}],
+    "input_token_logprobs": [[None, 5, None], [-1.5, 6, " b"]],
+    "output_token_logprobs": [[-0.5, 11, None], [-0.25, 12, None]],
+    "output_token_logprobs_length": 2,
+    "output_top_logprobs": [[[-0.5, 11, None]], None],
+    "output_token_ids_logprobs": [[[-9.5, 5, None]], [[-8.5, 5, None]]],
+    "mirror_token_id": [11, 12],
+    "e2e_latency": 0.25,
+}
+GENERATED: dict[str, Any] = {
+    "text": " ab",
+    "output_ids": [11, 12],
+    "prompt_token_ids": [5, 6, 7],
+    "meta_info": META,
+}
+UNFINISHED = {**GENERATED, "index": 1, "meta_info": {**META, "finish_reason": None}}
+USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5, "prompt_tokens_details": None}
+CHAT_ANSWER: dict[str, Any] = {
+    "id": "r1",
+    "object": "chat.completion",
+    "created": 1795181628,
+    "model": "tiny",
+    "choices": [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "", "reasoning_content": None},
+            "logprobs": {"content": [{"token": "a", "bytes": [97], "logprob": -0.5, "top_logprobs": []}]},
+            "finish_reason": "stop",
+            "matched_stop": 2,
+            "prompt_token_ids": [5, 6, 7],
+            "response_token_ids": [11, 2],
+            "meta_info": META,
+        }
+    ],
+    "usage": USAGE,
+}
+CHUNK: dict[str, Any] = {
+    "id": "r1",
+    "object": "chat.completion.chunk",
+    "created": 1795181628,
+    "model": "tiny",
+    "choices": [
+        {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None, "logprobs": None}
+    ],
+}
+REPORT: dict[str, Any] = {
+    "tool": {"name": "tokenwire", "version": "0.1.0", "spec": "v1"},
+    "target": {"url": "http://127.0.0.1:30000", "dialects": ["sglang-generate"], "capabilities": ["stream"]},
+    "summary": {verdict.value: 0 for verdict in Verdict},
+    "verdicts": [
+        {
+            "requirement": "ids-are-counted",
+            "level": "MUST",
+            "scenario": "greedy",
+            "verdict": "FAIL",
+            "witnesses": 7,
+            "message": "one id is missing",
+            "evidence": [
+                {
+                    "exchange": "generate/greedy",
+                    "event": None,
+                    "pointer": "/output_ids",
+                    "start": 0,
+                    "end": 40,
+                    "time": 0.5,
+                    "excerpt": "[11]",
+                    "expected": 2,
+                    "actual": [1],
+                }
+            ],
+        }
+    ],
+    "exit_status": 1,
+    "footer": True,
+}
+GENERATE_REQUEST: dict[str, Any] = {
+    "input_ids": [5, 6, 7],
+    "sampling_params": {
+        "temperature": 0,
+        "max_new_tokens": 2,
+        "stop": ["x"],
+        "top_k": -1,
+        "stream_interval": 4,
+    },
+    "stream": True,
+    "return_logprob": True,
+    "top_logprobs_num": 2,
+    "token_ids_logprob": [5],
+    "logprob_start_len": 0,
+    "return_prompt_token_ids": True,
+}
+CHAT_REQUEST: dict[str, Any] = {
+    "model": "tiny",
+    "messages": [{"role": "user", "content": "Hello"}],
+    "input_ids": [5, 6, 7],
+    "max_tokens": 4,
+    "temperature": 0,
+    "return_meta_info": True,
+}
+
+GOOD: list[tuple[str, Any]] = [
+    ("generate-response", GENERATED),
+    ("generate-response", [GENERATED, GENERATED]),
+    (
+        "generate-response",
+        {"output_ids": [], "meta_info": {**META, "finish_reason": {"type": "abort", "message": "x"}}},
+    ),
+    ("generate-event", GENERATED),
+    ("generate-event", UNFINISHED),
+    (
+        "generate-event",
+        {"error": {"message": "no", "type": "invalid_request_error", "code": 400, "retryable": False}},
+    ),
+    ("chat-response", CHAT_ANSWER),
+    ("chat-chunk", CHUNK),
+    ("chat-chunk", {**CHUNK, "choices": [], "usage": USAGE}),
+    ("chat-chunk", {"error": {"object": "error", "message": "no", "type": "X", "param": None, "code": 503}}),
+    ("error", {"object": "error", "message": "no", "type": "BadRequest", "param": None, "code": 400}),
+    ("error", {"error": {"message": "no"}}),
+    ("error", {"error": "invalid type"}),
+    ("generate-request", GENERATE_REQUEST),
+    ("generate-request", {"text": "Hello", "unknown_key": 1}),
+    (
+        "generate-request",
+        {"input_ids": [[5], [6, 7]], "sampling_params": [{"n": 1}, {}], "return_logprob": [True, False]},
+    ),
+    (
+        "generate-request",
+        {"input_ids": [5], "sampling_params": {"stream_interval": None, "max_new_tokens": 0}},
+    ),
+    ("chat-request", CHAT_REQUEST),
+    (
+        "chat-request",
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}], "unknown": 1},
+    ),
+    ("report", REPORT),
+    ("report", {**REPORT, "target": {"capture": "run.jsonl"}}),
+]
+
+REMOVED = object()
+
+PLANTED: list[tuple[str, Any, str, Any]] = [
+    # (schema, sample, JSON pointer, what is put there)
+    ("generate-response", GENERATED, "/output_ids/0", 11.5),
+    ("generate-response", GENERATED, "/output_ids/0", -1),
+    ("generate-response", GENERATED, "/output_ids/0", 2**31),
+    ("generate-response", GENERATED, "/output_ids/0", True),
+    ("generate-response", GENERATED, "/output_ids/0", None),
+    ("generate-response", GENERATED, "/output_ids/0", "11"),
+    ("generate-response", GENERATED, "/output_ids", None),
+    ("generate-response", GENERATED, "/output_ids", REMOVED),
+    ("generate-response", GENERATED, "/prompt_token_ids", None),
+    ("generate-response", GENERATED, "/text", None),
+    ("generate-response", GENERATED, "/meta_info", REMOVED),
+    ("generate-response", GENERATED, "/meta_info/finish_reason", None),
+    ("generate-response", GENERATED, "/meta_info/finish_reason", "stop"),
+    ("generate-response", GENERATED, "/meta_info/finish_reason", {"type": "eos"}),
+    ("generate-response", GENERATED, "/meta_info/finish_reason", {"type": "length"}),
+    ("generate-response", GENERATED, "/meta_info/completion_tokens", REMOVED),
+    ("generate-response", GENERATED, "/meta_info/completion_tokens", -1),
+    ("generate-response", GENERATED, "/meta_info/completion_tokens", True),
+    ("generate-response", GENERATED, "/meta_info/cached_tokens_details", {"device": 1}),
+    ("generate-response", GENERATED, "/meta_info/output_token_logprobs/0", [-0.5, 11]),
+    ("generate-response", GENERATED, "/meta_info/output_token_logprobs/0", -0.5),
+    ("generate-response", GENERATED, "/meta_info/output_token_logprobs/0/0", "-0.5"),
+    ("generate-response", GENERATED, "/meta_info/output_token_logprobs/0/1", None),
+    ("generate-response", GENERATED, "/meta_info/output_top_logprobs", {}),
+    ("generate-response", [GENERATED], "", []),
+    ("generate-response", [GENERATED, GENERATED], "/1/output_ids", REMOVED),
+    ("generate-event", UNFINISHED, "/index", -1),
+    ("generate-event", UNFINISHED, "/prompt_token_ids", None),
+    ("generate-event", UNFINISHED, "/meta_info/finish_reason", {"type": "unknown"}),
+    ("generate-event", UNFINISHED, "/meta_info/id", REMOVED),
+    ("generate-event", UNFINISHED, "", [UNFINISHED]),
+    ("generate-event", UNFINISHED, "/error", "half an error"),
+    ("generate-event", {"error": {"message": "no"}}, "/error/message", REMOVED),
+    ("generate-event", {"error": {"message": "no"}}, "/error", "no"),
+    ("chat-response", CHAT_ANSWER, "/object", "chat.completion.chunk"),
+    ("chat-response", CHAT_ANSWER, "/choices", []),
+    ("chat-response", CHAT_ANSWER, "/choices/0/message/content", None),
+    ("chat-response", CHAT_ANSWER, "/choices/0/message/role", "user"),
+    ("chat-response", CHAT_ANSWER, "/choices/0/finish_reason", None),
+    ("chat-response", CHAT_ANSWER, "/choices/0/finish_reason", "eos"),
+    ("chat-response", CHAT_ANSWER, "/choices/0/prompt_token_ids", None),
+    ("chat-response", CHAT_ANSWER, "/choices/0/response_token_ids", None),
+    ("chat-response", CHAT_ANSWER, "/choices/0/response_token_ids/0", 0.5),
+    ("chat-response", CHAT_ANSWER, "/choices/0/meta_info", None),
+    ("chat-response", CHAT_ANSWER, "/choices/0/meta_info/finish_reason", None),
+    ("chat-response", CHAT_ANSWER, "/usage/total_tokens", REMOVED),
+    ("chat-chunk", CHUNK, "/choices/0/delta", REMOVED),
+    ("chat-chunk", CHUNK, "/choices/0/delta/role", "user"),
+    ("chat-chunk", CHUNK, "/choices/0/finish_reason", "done"),
+    ("chat-chunk", CHUNK, "/choices", None),
+    ("error", {"error": {"message": "no"}}, "", {}),
+    ("error", {"error": {"message": "no"}}, "/error", {}),
+    ("error", {"error": {"message": "no"}}, "/error", ""),
+    ("error", {"error": {"message": "no"}}, "/error/message", ""),
+    ("error", {"error": {"message": "no"}}, "", {"detail": "Not Found"}),
+    ("error", {"error": {"message": "no"}}, "", "no"),
+    ("generate-request", GENERATE_REQUEST, "/input_ids", REMOVED),
+    ("generate-request", GENERATE_REQUEST, "/input_ids", []),
+    ("generate-request", GENERATE_REQUEST, "/input_ids", [[5], []]),
+    ("generate-request", GENERATE_REQUEST, "/input_ids", [5, [6]]),
+    ("generate-request", GENERATE_REQUEST, "/input_ids", [[[5]]]),
+    ("generate-request", GENERATE_REQUEST, "/input_ids", "5 6"),
+    ("generate-request", GENERATE_REQUEST, "/input_ids", {"0": 5}),
+    ("generate-request", GENERATE_REQUEST, "/input_ids/1", True),
+    ("generate-request", GENERATE_REQUEST, "/input_ids/1", 6.5),
+    ("generate-request", GENERATE_REQUEST, "/input_ids/1", -1),
+    ("generate-request", GENERATE_REQUEST, "/input_ids/1", None),
+    ("generate-request", GENERATE_REQUEST, "/stream", None),
+    ("generate-request", GENERATE_REQUEST, "/stream", 1),
+    ("generate-request", GENERATE_REQUEST, "/return_prompt_token_ids", 1),
+    ("generate-request", GENERATE_REQUEST, "/top_logprobs_num", "2"),
+    ("generate-request", GENERATE_REQUEST, "/top_logprobs_num", -1),
+    ("generate-request", GENERATE_REQUEST, "/logprob_start_len", -2),
+    ("generate-request", GENERATE_REQUEST, "/token_ids_logprob", 5),
+    ("generate-request", GENERATE_REQUEST, "/sampling_params/no_such_parameter", 1),
+    ("generate-request", GENERATE_REQUEST, "/sampling_params/n", 0),
+    ("generate-request", GENERATE_REQUEST, "/sampling_params/n", None),
+    ("generate-request", GENERATE_REQUEST, "/sampling_params/n", True),
+    ("generate-request", GENERATE_REQUEST, "/sampling_params/max_new_tokens", -1),
+    ("generate-request", GENERATE_REQUEST, "/sampling_params/max_new_tokens", "4"),
+    ("generate-request", GENERATE_REQUEST, "/sampling_params/temperature", -0.1),
+    ("generate-request", GENERATE_REQUEST, "/sampling_params/temperature", True),
+    ("generate-request", GENERATE_REQUEST, "/sampling_params/top_p", 0),
+    ("generate-request", GENERATE_REQUEST, "/sampling_params/top_p", 1.1),
+    ("generate-request", GENERATE_REQUEST, "/sampling_params/top_k", 0),
+    ("generate-request", GENERATE_REQUEST, "/sampling_params/top_k", -2),
+    ("generate-request", GENERATE_REQUEST, "/sampling_params/min_p", 1.5),
+    ("generate-request", GENERATE_REQUEST, "/sampling_params/frequency_penalty", 2.5),
+    ("generate-request", GENERATE_REQUEST, "/sampling_params/presence_penalty", -2.5),
+    ("generate-request", GENERATE_REQUEST, "/sampling_params/repetition_penalty", 0),
+    ("generate-request", GENERATE_REQUEST, "/sampling_params/stop", ["x"] * 33),
+    ("generate-request", GENERATE_REQUEST, "/sampling_params/stop", [1]),
+    ("generate-request", GENERATE_REQUEST, "/sampling_params/stop_token_ids", [-5]),
+    ("generate-request", GENERATE_REQUEST, "/sampling_params/logit_bias", {"a": 1}),
+    ("generate-request", GENERATE_REQUEST, "/sampling_params", {"regex": "a", "json_schema": "{}"}),
+    ("chat-request", CHAT_REQUEST, "/messages", []),
+    ("chat-request", CHAT_REQUEST, "/messages", REMOVED),
+    ("chat-request", CHAT_REQUEST, "/messages/0/role", "alien"),
+    ("chat-request", CHAT_REQUEST, "/input_ids", []),
+    ("chat-request", CHAT_REQUEST, "/input_ids", [[5]]),
+    ("chat-request", CHAT_REQUEST, "/input_ids", [True]),
+    ("chat-request", CHAT_REQUEST, "/n", 0),
+    ("chat-request", CHAT_REQUEST, "/max_tokens", -1),
+    ("chat-request", CHAT_REQUEST, "/temperature", -1),
+    ("chat-request", CHAT_REQUEST, "/return_meta_info", "yes"),
+    ("report", REPORT, "/footer", REMOVED),
+    ("report", REPORT, "/footer", False),
+    ("report", REPORT, "/exit_status", 5),
+    ("report", REPORT, "/target", {}),
+    ("report", REPORT, "/summary/PASS", REMOVED),
+    ("report", REPORT, "/verdicts/0/verdict", "OK"),
+    ("report", REPORT, "/verdicts/0/requirement", "Series In Lockstep"),
+    ("report", REPORT, "/verdicts/0/evidence/0/pointer", None),
+    ("report", REPORT, "/verdicts/0/evidence/0/end", -1),
+]
+
+
+def with_value(sample: Any, pointer: str, value: Any) -> Any:
+    """A copy of a sample with another value, or none, at a JSON pointer."""
+    if not pointer:
+        return value
+    changed = copy.deepcopy(sample)
+    *parents, last = pointer.lstrip("/").split("/")
+    place = changed
+    for key in parents:
+        place = place[int(key) if isinstance(place, list) else key]
+    if value is REMOVED:
+        del place[last]
+    else:
+        place[int(last) if isinstance(place, list) else last] = value
+    return changed
+
+
+def judged(name: str, value: Any) -> tuple[bool, bool]:
+    """What the two validators say, in the order jsonschema, jsonschema_rs."""
+    schema = load_schema(name)
+    return jsonschema.Draft202012Validator(schema).is_valid(value), jsonschema_rs.is_valid(schema, value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_schema_is_valid_against_the_metaschema(name):
+    schema = load_schema(name)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert jsonschema_rs.meta.is_valid(schema)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_schema_says_what_it_is(name):
+    schema = load_schema(name)
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert schema["$id"] == f"urn:tokenwire:schema:v1:{name}"
+    assert schema["title"]
+    assert schema["description"]
+
+
+def test_no_schema_goes_untested():
+    files = {path.stem for path in (spec_root() / "schemas").glob("*.json")}
+    assert files - {"exchange"} == set(NAMES)
+    assert {name for name, _ in GOOD} == set(NAMES)
+    assert {name for name, *_ in PLANTED} == set(NAMES)
+
+
+def test_definitions_of_one_name_are_the_same_in_every_schema():
+    seen: dict[str, Any] = {}
+    for name in NAMES:
+        for key, definition in load_schema(name).get("$defs", {}).items():
+            assert seen.setdefault(key, definition) == definition, f"{name}: {key}"
+
+
+def test_the_report_lists_the_verdicts_of_the_suite():
+    schema = load_schema("report")
+    assert schema["$defs"]["verdict"]["enum"] == [verdict.value for verdict in Verdict]
+    assert set(schema["properties"]["summary"]["required"]) == {verdict.value for verdict in Verdict}
+
+
+@pytest.mark.parametrize(("name", "sample"), GOOD)
+def test_good_samples_are_accepted(name, sample):
+    assert judged(name, sample) == (True, True)
+
+
+@pytest.mark.parametrize(("name", "sample", "pointer", "value"), PLANTED)
+def test_planted_defects_are_refused(name, sample, pointer, value):
+    assert judged(name, sample) == (True, True)
+    assert judged(name, with_value(sample, pointer, value)) == (False, False)
+
+
+@pytest.mark.parametrize(
+    "name", ["generate-response", "generate-event", "chat-response", "chat-chunk", "error"]
+)
+@pytest.mark.parametrize("value", [{}, [], None, "", 0, [{}], {"detail": "Not Found"}, {"choices": []}])
+def test_a_server_that_says_nothing_fits_no_schema(name, value):
+    assert judged(name, value) == (False, False)
+
+
+def test_tool_calls_may_come_without_content():
+    called = with_value(CHAT_ANSWER, "/choices/0/message/content", None)
+    called["choices"][0]["message"]["tool_calls"] = [{"id": "c1", "type": "function"}]
+    assert judged("chat-response", called) == (True, True)
+
+
+@given(key=st.text(min_size=1).filter(lambda key: key not in META), value=st.lists(st.integers() | st.none()))
+def test_customized_info_of_any_name_is_accepted(key, value):
+    answer = with_value(GENERATED, f"/meta_info/{key.replace('/', '_')}", value)
+    assert judged("generate-response", answer) == (True, True)
+
+
+@given(ids=st.lists(st.integers(min_value=0, max_value=2**31 - 1)))
+def test_any_token_ids_are_accepted(ids):
+    assert judged("generate-event", with_value(UNFINISHED, "/output_ids", ids)) == (True, True)
+
+
+@given(
+    ids=st.lists(st.integers(min_value=0, max_value=2**31 - 1)),
+    position=st.integers(min_value=0),
+    intruder=st.integers(max_value=-1)
+    | st.integers(min_value=2**31)
+    | st.floats(allow_nan=False, allow_infinity=False).filter(lambda x: not x.is_integer())
+    | st.booleans()
+    | st.none()
+    | st.text()
+    | st.lists(st.integers(), max_size=2),
+)
+def test_one_intruder_among_token_ids_is_refused(ids, position, intruder):
+    at = position % (len(ids) + 1)
+    assert judged(
+        "generate-event", with_value(UNFINISHED, "/output_ids", [*ids[:at], intruder, *ids[at:]])
+    ) == (
+        False,
+        False,
+    )
+
+
+def places(value: Any, pointer: str = "") -> list[str]:
+    """JSON pointers of a value and of everything in it."""
+    children = (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    )
+    return [pointer, *(place for key, child in children for place in places(child, f"{pointer}/{key}"))]
+
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(min_value=-(2**40), max_value=2**40)
+    | st.floats(allow_nan=False, allow_infinity=False, width=32)
+    | st.sampled_from(["", "stop", "length", "abort", "assistant", "error"])
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["type", "message", "error", "length"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300)
+@given(sample=st.sampled_from(GOOD), data=st.data(), value=VALUES)
+def test_validators_agree_wherever_a_value_is_replaced(sample, data, value):
+    name, document = sample
+    changed = with_value(document, data.draw(st.sampled_from(places(document))), value)
+    python, rust = judged(name, changed)
+    assert python == rust, json.dumps(changed)
