@@ -13,6 +13,7 @@ from tokenwire.record import Delivery
 INFORMATION_PATHS = ("/server_info", "/model_info", "/v1/models")
 _OLDER_PATHS = {"/get_server_info": "/server_info", "/get_model_info": "/model_info"}
 _INCREMENTAL = "incremental_streaming_output"
+_INCREMENTAL_FLAG = "--incremental-streaming-output"
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,7 @@ def advertised_by(exchanges: Iterable[Exchange]) -> Advertised:
     model = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], dict) else {}
     flags = server.flags if server else ()
     interval = _flag(flags, "--stream-interval") or ""
-    flagged = (
-        _delivery("--incremental-streaming-output" in flags) if server and server.name == "sglang" else None
-    )
+    flagged = _delivery(_INCREMENTAL_FLAG in flags) if flags else None
     return Advertised(
         name=_text(server.name if server else "", model.get("owned_by")),
         version=_text(info.get("version"), server.version if server else ""),

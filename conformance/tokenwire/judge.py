@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
@@ -18,7 +18,7 @@ from tokenwire.check import CHECKS, Check, Comparison, Observation, Target
 from tokenwire.determinism import Determinism, comparisons, determinism
 from tokenwire.record import Stream
 from tokenwire.requirement import Level, Requirement, load_requirements
-from tokenwire.verdict import Verdict
+from tokenwire.verdict import SEVERITY, Verdict
 
 NO_SCENARIO = "-"
 """Stands for the scenario of a requirement that no exchange of the run says anything about."""
@@ -206,9 +206,22 @@ def judge_requirement(requirement: Requirement, run: Run) -> list[Judgement]:
     return list(_weigh(requirement, run, looked))
 
 
-def judge(run: Run, requirements: Iterable[Requirement] | None = None) -> list[Judgement]:
-    """The verdicts on all requirements, or on some, in the order of the specification."""
+def judge(runs: Sequence[Run], requirements: Iterable[Requirement] | None = None) -> list[Judgement]:
+    """The verdicts on all requirements, or on some, in the order of the specification.
+
+    Each run is judged by itself. A requirement of which a run says nothing is told only where all are silent.
+    """
     import tokenwire.checks  # noqa: F401  # fills CHECKS
 
-    wanted = load_requirements().values() if requirements is None else requirements
-    return [judgement for requirement in wanted for judgement in judge_requirement(requirement, run)]
+    verdicts: list[Judgement] = []
+    for requirement in load_requirements().values() if requirements is None else requirements:
+        everywhere = [judgement for run in runs for judgement in judge_requirement(requirement, run)]
+        telling = [
+            judgement
+            for judgement in everywhere
+            if judgement.scenario != NO_SCENARIO
+            or judgement.witnesses
+            or judgement.verdict is Verdict.HARNESS_ERROR
+        ]
+        verdicts += telling or sorted(everywhere, key=lambda each: SEVERITY[each.verdict])[-1:]
+    return verdicts

@@ -1,0 +1,144 @@
+"""Verdicts as pytest items, so that `-k`, `-x`, `--lf` and JUnit work as people know them.
+
+`tokenwire check` and `tokenwire replay` hand their judgements to pytest with `run_items`. Inside other pytest
+runs, `pytest -p tokenwire.pytest_plugin --tokenwire-capture PATH` judges a capture with pytest's own output.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tokenwire.judge import Judgement
+from tokenwire.report.failure import failure
+from tokenwire.report.subject import Subject
+from tokenwire.verdict import Verdict
+
+_UNDECIDED = (Verdict.UNSUPPORTED, Verdict.NOT_TESTABLE, Verdict.INCONCLUSIVE)
+
+
+class RequirementViolated(Exception):  # noqa: N818  # a verdict, not an error of the program
+    """A MUST was violated."""
+
+
+class HarnessFailed(Exception):  # noqa: N818  # as above
+    """The suite failed; its own traceback is the message."""
+
+
+class ConformanceItem(pytest.Item):
+    """One requirement in one scenario."""
+
+    def __init__(self, *, judgement: Judgement, subject: Subject, **node: Any) -> None:  # noqa: ANN401  # pytest's own
+        super().__init__(**node)
+        self.judgement = judgement
+        self.subject = subject
+        requirement = judgement.requirement
+        self.extra_keyword_matches.update(
+            {requirement.chapter, requirement.profile, requirement.level.value, requirement.contract}
+        )
+        self.user_properties.append(("verdict", judgement.verdict.value))
+        self.user_properties.append(("witnesses", judgement.witnesses))
+
+    def setup(self) -> None:
+        """Raise what is the suite's own failure here: pytest calls that an error, not a failure."""
+        if self.judgement.verdict is Verdict.HARNESS_ERROR:
+            raise HarnessFailed(self.judgement.message)
+
+    def runtest(self) -> None:
+        if self.judgement.verdict is Verdict.FAIL:
+            raise RequirementViolated(self.judgement.message)
+        if self.judgement.verdict in _UNDECIDED:
+            pytest.skip(f"{self.judgement.verdict}: {self.judgement.message}")
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:  # noqa: ANN401, ARG002  # pytest's own
+        """The failure in this suite's words; pytest's own traceback would show only this file."""
+        if isinstance(excinfo.value, RequirementViolated):
+            return failure(self.judgement, self.subject)
+        return str(excinfo.value)
+
+    def reportinfo(self) -> tuple[os.PathLike[str], int | None, str]:
+        return self.path, None, self.name
+
+
+@dataclass
+class ConformanceItems:
+    """The plugin that puts the items of one run in the place of test files, and notes which of them ran."""
+
+    judgements: Sequence[Judgement]
+    subject: Subject
+    ran: list[Judgement] = field(default_factory=list)
+    quiet: bool = False
+    """Leave the terminal to this suite's own report."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Take pytest's terminal report away where this suite prints its own."""
+        if self.quiet:
+            config.pluginmanager.unregister(name="terminalreporter")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self, session: pytest.Session) -> bool:
+        """Make the items; whatever tests lie in the working directory are none of this run's business."""
+        session.items = [
+            ConformanceItem.from_parent(
+                session,
+                name=judgement.name,
+                nodeid=f"{judgement.requirement.chapter}::{judgement.name}",
+                judgement=judgement,
+                subject=self.subject,
+            )
+            for judgement in self.judgements
+        ]
+        session.config.hook.pytest_collection_modifyitems(
+            session=session, config=session.config, items=session.items
+        )
+        session.config.hook.pytest_collection_finish(session=session)
+        session.testscollected = len(session.items)
+        return True
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if isinstance(item, ConformanceItem):
+            self.ran.append(item.judgement)
+
+
+def run_items(
+    judgements: Sequence[Judgement],
+    subject: Subject,
+    *,
+    keyword: str = "",
+    stop_at_first: bool = False,
+    last_failed: bool = False,
+    junit: Path | None = None,
+) -> tuple[list[Judgement], int]:
+    """Run the judgements as pytest items, silently; those that ran, and pytest's own exit code.
+
+    The settings and plugins of whatever project lies in the working directory are not read.
+    """
+    options = [
+        "-c",
+        os.devnull,
+        "--rootdir",
+        str(Path.cwd()),
+        "--noconftest",
+        "-o",
+        "junit_suite_name=tokenwire",
+    ]
+    options += ["-k", keyword] if keyword else []
+    options += ["-x"] if stop_at_first else []
+    options += ["--lf"] if last_failed else []
+    options += [f"--junitxml={junit}"] if junit else []
+    plugin = ConformanceItems(judgements, subject, quiet=True)
+    code = pytest.main(options, plugins=[plugin])
+    return plugin.ran, int(code)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("tokenwire", "conformance of an inference server")
+    group.addoption(
+        "--tokenwire-capture", metavar="PATH", action="append", help="judge the exchanges of a capture"
+    )

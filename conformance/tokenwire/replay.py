@@ -1,0 +1,128 @@
+"""Replay: captures in, runs out. The same judge, and no server."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tokenwire.advertised import INFORMATION_PATHS, advertised_by
+from tokenwire.capture import CaptureError
+from tokenwire.dialect import Dialect, dialect_for
+from tokenwire.exchange import Exchange
+from tokenwire.foreign_capture import read_any_capture
+from tokenwire.judge import Run
+from tokenwire.record import Stream
+from tokenwire.report.subject import Subject
+
+_SUFFIXES = (".jsonl", ".jsonl.gz")
+_MOST_NAMED = 3
+
+
+class NothingToReplay(ValueError):  # noqa: N818  # a fact about the command line
+    """The paths hold no capture; the message says which and what was expected."""
+
+
+def capture_files(path: Path) -> list[Path]:
+    """The capture files at a path: itself, or those anywhere below it, in the order of their names.
+
+    Raises NothingToReplay where there are none.
+    """
+    if path.is_file():
+        return [path]
+    files = sorted(p for p in path.rglob("*") if p.is_file() and p.name.endswith(_SUFFIXES))
+    if not files:
+        what = "holds no file that ends in " + " or ".join(_SUFFIXES) if path.is_dir() else "does not exist"
+        raise NothingToReplay(f"{path} {what}; give a capture, or a folder that `--record` wrote")
+    return files
+
+
+def _captures(path: Path) -> Iterator[tuple[str, list[Exchange]]]:
+    """The exchanges at a path, one list for each server that was recorded.
+
+    A file of many exchanges is one server's; files of one exchange each, as `--record` writes them, belong
+    together.
+    """
+    together: list[Exchange] = []
+    for file in capture_files(path):
+        exchanges = list(read_any_capture(file))
+        if len(exchanges) == 1 and path.is_dir():
+            together += exchanges
+        else:
+            yield str(file), exchanges
+    if together:
+        yield str(path), sorted(together, key=lambda exchange: exchange.started)
+
+
+def read_run(
+    exchanges: Sequence[Exchange], name: str, dialects: Mapping[str, Dialect] | None = None
+) -> tuple[Run, list[Exchange]]:
+    """Read all exchanges of one server; the run, and the exchanges that no dialect knows."""
+    advertised = advertised_by(exchanges)
+    streams, unknown = [], []
+    refused_by_policy = True
+    for exchange in exchanges:
+        dialect = dialect_for(exchange)
+        if dialect is None:
+            unknown.append(exchange)
+        elif dialects is None or dialect.name in dialects:
+            streams.append(dialect.read(exchange, delivery_hint=advertised.delivery))
+    return Run(tuple(streams), advertised, name, refused_by_policy), unknown
+
+
+def _endpoints(exchanges: Iterable[Exchange]) -> str:
+    counts = Counter(f"{e.request.method} {e.request.path.partition('?')[0]}" for e in exchanges)
+    return ", ".join(f"{endpoint} ({count})" for endpoint, count in counts.most_common())
+
+
+def silent(streams: Iterable[Stream]) -> str:
+    """Which exchanges gave neither a record nor a refusal, in words; empty where all did."""
+    reasons: dict[str, list[str]] = {}
+    for stream in streams:
+        if stream.answered or stream.refused:
+            continue
+        exchange = stream.exchange
+        reason = f"status {exchange.status}" if exchange.status not in (None, 200) else str(exchange.ending)
+        reasons.setdefault(reason, []).append(exchange.name)
+    if not reasons:
+        return ""
+    words = []
+    for reason, names in reasons.items():
+        some = ", ".join([*names[:_MOST_NAMED], *(["…"] if len(names) > _MOST_NAMED else [])])
+        words.append(f"{len(names)} with {reason} ({some})")
+    return "exchanges that gave no record: " + "; ".join(words)
+
+
+def remarks(run: Run, unknown: Sequence[Exchange] = ()) -> Iterator[str]:
+    """What a reader of the verdicts should know of a run."""
+    where = f"{run.name}: " if run.name else ""
+    nobodys = [exchange for exchange in unknown if exchange.request.path not in INFORMATION_PATHS]
+    if nobodys:
+        yield f"{where}{len(nobodys)} exchanges with endpoints that no dialect knows: {_endpoints(nobodys)}"
+    if words := silent(run.streams):
+        yield where + words
+
+
+def replay(paths: Sequence[Path]) -> Subject:
+    """Read captures, one run for each server that was recorded.
+
+    Raises NothingToReplay where there is nothing, CaptureError for a file that is no capture, OSError.
+    """
+    runs: list[Run] = []
+    told: list[str] = []
+    for path in paths:
+        for name, exchanges in _captures(path):
+            run, unknown = read_run(exchanges, name)
+            runs.append(run)
+            told += remarks(run, unknown)
+    if not any(run.streams for run in runs):
+        raise NothingToReplay(
+            f"no exchange in {', '.join(map(str, paths))} is with an endpoint that a dialect knows"
+        )
+    dialects = sorted({stream.dialect for run in runs for stream in run.streams})
+    return Subject(
+        captures=tuple(map(str, paths)), runs=tuple(runs), dialects=tuple(dialects), remarks=tuple(told)
+    )
+
+
+__all__ = ["CaptureError", "NothingToReplay", "capture_files", "read_run", "remarks", "replay", "silent"]

@@ -1,0 +1,146 @@
+"""Scenarios: what is asked of a target, and what each asking provokes.
+
+A scenario is a coroutine that asks, through a conversation, for the exchanges that checks want to see. It judges
+nothing. It may look at an answer to know what to ask next, for example for a stop string that will match.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tokenwire.advertised import Advertised
+from tokenwire.ask import Ask
+from tokenwire.dialect import Dialect, Unsupported
+from tokenwire.exchange import Exchange, HttpRequest
+from tokenwire.record import Choice, Stream
+from tokenwire.recorder import SlowReader
+
+PROMPT = (73, 39, 78, 220, 112, 31, 66, 205, 97, 154, 18, 243)
+"""The ids that most requests send: small, so that they are valid in nearly every vocabulary."""
+
+_SMALLEST_CONTEXT = 512
+"""What a target holds that does not advertise its context length."""
+
+
+class Sender(Protocol):
+    """What sends a request: the recorder, or a stand-in in tests."""
+
+    async def send(
+        self, name: str, scenario: str, request: HttpRequest, *, slow_reader: SlowReader | None = None
+    ) -> Exchange: ...
+
+
+@dataclass
+class Transcript:
+    """All that came of the asking: the streams in the order in which the answers ended, and what was not asked."""
+
+    streams: list[Stream] = field(default_factory=list)
+    not_asked: dict[str, str] = field(default_factory=dict)
+    """Exchanges that a dialect cannot put into words, with its reason."""
+    on_answer: Callable[[Stream], None] = lambda _: None
+    """Told of every answer as it comes; for a progress bar."""
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """One scenario's talk with one endpoint of the target."""
+
+    scenario: str
+    dialect: Dialect
+    sender: Sender
+    advertised: Advertised
+    transcript: Transcript
+
+    @property
+    def chat(self) -> bool:
+        """Whether this endpoint talks in messages."""
+        return self.dialect.name.endswith("-chat")
+
+    def fitting(self, max_new_tokens: int, prompt_tokens: int = len(PROMPT)) -> int:
+        """A budget, cut to what the target's context holds beside the prompt."""
+        room = (self.advertised.context_length or _SMALLEST_CONTEXT) - prompt_tokens - 8
+        return max(1, min(max_new_tokens, room))
+
+    async def ask(self, label: str, ask: Ask, *, slow_reader: SlowReader | None = None) -> Stream | None:
+        """Ask for one exchange; None where the dialect has no words for it.
+
+        The exchange is named `<dialect>/<scenario>/<label>`, so a label stands once in a scenario.
+        """
+        name = f"{self.dialect.name}/{self.scenario}/{label}"
+        request = self.dialect.render(ask)
+        if isinstance(request, Unsupported):
+            self.transcript.not_asked[name] = request.reason
+            return None
+        exchange = await self.sender.send(name, self.scenario, request, slow_reader=slow_reader)
+        stream = self.dialect.read(exchange, delivery_hint=self.advertised.delivery)
+        self.transcript.streams.append(stream)
+        self.transcript.on_answer(stream)
+        return stream
+
+    async def ask_all(self, asks: Mapping[str, Ask]) -> dict[str, Stream]:
+        """Ask for several exchanges at once; those that the dialect has words for, by label."""
+        answers = await asyncio.gather(*(self.ask(label, ask) for label, ask in asks.items()))
+        return {label: answer for label, answer in zip(asks, answers, strict=True) if answer is not None}
+
+
+Run = Callable[[Conversation], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A named asking."""
+
+    name: str
+    provokes: str
+    """What it provokes and how to see that it did, in a sentence or two."""
+    run: Run
+    chat: bool | None = None
+    """Only for endpoints that talk in messages (True), only for the others (False), or for all (None)."""
+
+
+SCENARIOS: dict[str, Scenario] = {}
+
+
+def scenario(*, chat: bool | None = None) -> Callable[[Run], Run]:
+    """Make a coroutine a scenario, named like the function; its docstring says what it provokes."""
+
+    def register(run: Run) -> Run:
+        name = getattr(run, "__name__", "").replace("_", "-")
+        provokes = " ".join((run.__doc__ or "").split())
+        if not provokes:
+            raise ValueError(f"scenario {name!r} has no docstring; it must say what it provokes")
+        if name in SCENARIOS:
+            raise ValueError(f"scenario {name!r} stands twice; rename one")
+        SCENARIOS[name] = Scenario(name, provokes, run, chat)
+        return run
+
+    return register
+
+
+def load_scenarios() -> dict[str, Scenario]:
+    """All scenarios by name."""
+    import tokenwire.scenarios  # noqa: F401  # fills SCENARIOS
+
+    return SCENARIOS
+
+
+def only_choice(stream: Stream | None) -> Choice | None:
+    """The one choice of an answer that carries exactly one; None where there is no such answer."""
+    return stream.choices[0] if stream is not None and stream.answered and len(stream.choices) == 1 else None
+
+
+def token_ids(stream: Stream | None) -> tuple[int, ...]:
+    """The output ids of an answer with one choice; empty where it has none or where they are not ids."""
+    choice = only_choice(stream)
+    ids = choice.output_ids if choice else None
+    return ids if ids and all(type(token) is int for token in ids) else ()
+
+
+def text_of(stream: Stream | None) -> str:
+    """The text of an answer with one choice; empty where there is none."""
+    choice = only_choice(stream)
+    text = choice.text if choice else None
+    return text if isinstance(text, str) else ""

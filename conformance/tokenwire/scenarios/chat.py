@@ -1,0 +1,66 @@
+"""Chat: messages in, and token-in-token-out on the chat endpoint."""
+
+from dataclasses import replace
+
+from tokenwire.ask import Ask
+from tokenwire.scenario import PROMPT, Conversation, scenario, token_ids
+
+_MESSAGES = (
+    {"role": "system", "content": "You answer briefly."},
+    {"role": "user", "content": "Name three rivers."},
+)
+
+
+@scenario(chat=True)
+async def chat_messages(talk: Conversation) -> None:
+    """Messages, whole (twice) and streamed with and without usage: content, roles, finish reason and counts."""
+    ask = Ask(messages=_MESSAGES, max_new_tokens=32)
+    await talk.ask_all(
+        {
+            "whole": ask,
+            "whole-again": ask,
+            "stream": replace(ask, stream=True),
+            "stream-usage": replace(ask, stream=True, usage=True),
+        }
+    )
+
+
+@scenario(chat=True)
+async def chat_samples(talk: Conversation) -> None:
+    """Two samples of one conversation: each choice has its own message, prompt ids and meta_info."""
+    ask = Ask(messages=_MESSAGES, max_new_tokens=12, n=2, temperature=1.0)
+    await talk.ask_all(
+        {
+            "whole": replace(ask, return_prompt_token_ids=True, return_meta_info=True),
+            "stream": replace(ask, stream=True, usage=True),
+        }
+    )
+
+
+@scenario(chat=True)
+async def chat_ids(talk: Conversation) -> None:
+    """Ids in and ids out on the chat endpoint: the same ids as on every other endpoint, and only what was asked for."""
+    ask = Ask(input_ids=(PROMPT,), max_new_tokens=talk.fitting(48), ignore_eos=True)
+    everything = replace(ask, return_prompt_token_ids=True, return_token_ids=True, return_meta_info=True)
+    await talk.ask_all(
+        {
+            "plain": ask,
+            "prompt-ids": replace(ask, return_prompt_token_ids=True),
+            "token-ids": replace(ask, return_token_ids=True),
+            "meta-info": replace(ask, return_meta_info=True),
+            "everything": everything,
+            "everything-again": everything,
+            "everything-logprobs": replace(everything, logprobs=True, top_logprobs=2),
+            "samples": replace(everything, n=2),
+            "stream": replace(ask, stream=True),
+        }
+    )
+
+
+@scenario(chat=True)
+async def chat_empty_text(talk: Conversation) -> None:
+    """The first id that the model chooses is made a stop id, so that there is no text: content is empty, not null."""
+    ask = Ask(messages=_MESSAGES, max_new_tokens=4, return_token_ids=True)
+    ids = token_ids(await talk.ask("unstopped", ask))
+    if ids:
+        await talk.ask("stopped-at-once", replace(ask, stop_token_ids=ids[:1]))

@@ -1,0 +1,21 @@
+"""A record cut in two: what token-in-token-out clients do with a partial rollout."""
+
+from tokenwire.ask import Ask
+from tokenwire.scenario import PROMPT, Conversation, scenario, token_ids
+
+
+@scenario(chat=False)
+async def continuation(talk: Conversation) -> None:
+    """The prompt with the first output ids appended goes on as the whole answer went on."""
+    budget = 24
+    whole = token_ids(
+        await talk.ask("whole", Ask(input_ids=(PROMPT,), max_new_tokens=budget, ignore_eos=True))
+    )
+    if len(whole) < budget:
+        return
+    await talk.ask_all(
+        {
+            f"after-{k}": Ask(input_ids=((*PROMPT, *whole[:k]),), max_new_tokens=budget - k, ignore_eos=True)
+            for k in (1, 7, 16)
+        }
+    )

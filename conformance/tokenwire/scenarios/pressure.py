@@ -1,0 +1,44 @@
+"""Pressure: many requests at once, and readers that do not keep up, so that outputs queue up and are joined."""
+
+import asyncio
+from dataclasses import replace
+
+from tokenwire.ask import Ask
+from tokenwire.recorder import SlowReader
+from tokenwire.scenario import PROMPT, Conversation, scenario
+
+_STREAMS = 24
+_LONG_PROMPT = PROMPT * 8
+
+
+@scenario(chat=False)
+async def concurrency(talk: Conversation) -> None:
+    """Many streams at once, as many as the run allows: outputs queue up, and each answer must stay its own."""
+    ask = Ask(max_new_tokens=talk.fitting(40), ignore_eos=True, stream=True, logprobs=True)
+    prompts = [(*PROMPT, 10 + position) for position in range(_STREAMS)]
+    await talk.ask_all(
+        {f"stream-{position}": replace(ask, input_ids=(ids,)) for position, ids in enumerate(prompts)}
+    )
+
+
+@scenario(chat=False)
+async def slow_reader(talk: Conversation) -> None:
+    """Readers that stop after the first bytes and drain late: events with more ids than the interval show coalescing.
+
+    Prompt logprobs stand in every event and make it large, so that buffers on the way fill up soon.
+    """
+    ask = Ask(
+        input_ids=(_LONG_PROMPT,),
+        max_new_tokens=talk.fitting(320, len(_LONG_PROMPT)),
+        ignore_eos=True,
+        logprobs=True,
+        logprob_start=0,
+        top_logprobs=5,
+    )
+    streamed = replace(ask, stream=True)
+    await asyncio.gather(
+        talk.ask("whole", ask),
+        talk.ask("whole-again", ask),
+        talk.ask("slow", streamed, slow_reader=SlowReader()),
+        talk.ask("slow-interval-4", replace(streamed, stream_interval=4), slow_reader=SlowReader()),
+    )

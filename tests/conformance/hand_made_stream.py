@@ -1,0 +1,63 @@
+"""Hand-made streams for the tests of judge and reports: one choice, incremental ids, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tokenwire.exchange import Ending, Exchange, HttpRequest, Read
+from tokenwire.record import Asked, Choice, Delivery, Emission, Event, Finish, Place, Stream
+
+
+def ids_stream(
+    *parts: Sequence[int],
+    name: str = "generate/one",
+    scenario: str = "one",
+    stream: bool = True,
+    key: str = "k",
+    asked: Asked | None = None,
+    series: dict[str, Sequence[Any]] | None = None,
+    answered: bool = True,
+) -> Stream:
+    """A stream that delivers `parts`, one event each, and ends with `length`; `series` has a value per event."""
+    asked = asked or Asked(stream=stream, key=key, greedy=True, input_ids=((1, 2),))
+    events, emissions, reads = [], [], []
+    position = 0
+    for index, ids in enumerate(parts):
+        data = f'data: {{"output_ids":{list(ids)}}}\n\n'.encode()
+        place = Place(
+            name, index, "", position, position + len(data), 0.1 * (index + 1), data.decode().strip()
+        )
+        position += len(data)
+        reads.append(Read(0.1 * (index + 1), data))
+        event = Event(index, place, {"output_ids": list(ids)})
+        events.append(event)
+        emissions.append(
+            Emission(
+                event,
+                0,
+                pointers={"output_ids": "/output_ids"},
+                output_ids=list(ids),
+                text="".join(chr(97 + i % 26) for i in ids),
+                series={k: v[index] for k, v in (series or {}).items()},
+                finish=Finish("length") if index == len(parts) - 1 else None,
+            )
+        )
+    exchange = Exchange(
+        name=name,
+        request=HttpRequest("POST", "/generate", {"input_ids": [1, 2], "text": "it's"}),
+        scenario=scenario,
+        status=200,
+        headers=(("content-type", "text/event-stream"),),
+        reads=tuple(reads),
+        ending=Ending.COMPLETE,
+    )
+    choices = (Choice(0, tuple(emissions), Delivery.INCREMENTAL if asked.stream else Delivery.WHOLE),)
+    return Stream(
+        exchange,
+        "sglang-generate",
+        asked,
+        Delivery.INCREMENTAL if asked.stream else Delivery.WHOLE,
+        tuple(events),
+        choices if answered else (),
+    )

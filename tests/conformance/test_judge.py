@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hand_made_stream import ids_stream
+from tokenwire.advertised import Advertised
+from tokenwire.check import (
+    CHECKS,
+    Check,
+    Comparison,
+    Observation,
+    Target,
+    condition_seen,
+    demand,
+    observe,
+)
+from tokenwire.judge import NO_SCENARIO, Run, judge, judge_requirement
+from tokenwire.record import Stream
+from tokenwire.requirement import Level, Requirement
+from tokenwire.verdict import ExitStatus, Verdict, exit_status
+
+
+def row(**changes: object) -> Requirement:
+    defaults = {
+        "id": "made-up",
+        "chapter": "record",
+        "level": Level.MUST,
+        "sentence": "Things MUST be so.",
+        "profile": "stream-core",
+        "contract": "blackbox",
+        "oracle": "within-response",
+        "witnesses": 2,
+        "applies_when": (),
+        "condition": None,
+        "upstream": (),
+        "excluded": None,
+    }
+    return Requirement(**{**defaults, **changes})  # type: ignore[arg-type]  # values are checked by the tests
+
+
+@pytest.fixture
+def register(monkeypatch: pytest.MonkeyPatch):
+    def add(**checks: object) -> None:
+        monkeypatch.setitem(CHECKS, "made-up", Check("made-up", **checks))  # type: ignore[arg-type]  # one of three
+
+    return add
+
+
+def every_emission_holds(stream: Stream, target: Target) -> Iterator[Observation]:
+    for emission in stream.emissions():
+        yield observe(emission.at("output_ids"), expected=1, actual=1)
+
+
+def at_most_two_ids(stream: Stream, target: Target) -> Iterator[Observation]:
+    for emission in stream.emissions():
+        count = len(emission.output_ids or ())
+        yield demand(
+            emission.at("output_ids"), count <= 2, expected="at most 2", actual=count, message="too many"
+        )
+
+
+def only(requirement: Requirement, run: Run):
+    judgements = judge_requirement(requirement, run)
+    assert len(judgements) == 1, judgements
+    return judgements[0]
+
+
+def test_enough_witnesses_pass(register) -> None:
+    register(on_stream=every_emission_holds)
+    judgement = only(row(), Run((ids_stream([1], [2]),)))
+    assert (judgement.verdict, judgement.witnesses, judgement.scenario) == (Verdict.PASS, 2, "one")
+
+
+def test_too_few_witnesses_are_inconclusive_and_say_so(register) -> None:
+    register(on_stream=every_emission_holds)
+    judgement = only(row(witnesses=3), Run((ids_stream([1], [2]),)))
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert "2 of the 3" in judgement.message
+
+
+def test_witnesses_count_over_the_run_but_verdicts_are_per_scenario(register) -> None:
+    register(on_stream=every_emission_holds)
+    run = Run(
+        (ids_stream([1], name="a", scenario="first"), ids_stream([1], [2], name="b", scenario="second"))
+    )
+    judgements = judge_requirement(row(witnesses=3), run)
+    assert [(j.scenario, j.verdict, j.witnesses) for j in judgements] == [
+        ("first", Verdict.PASS, 1),
+        ("second", Verdict.PASS, 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("level", "verdict"),
+    [(Level.MUST, Verdict.FAIL), (Level.SHOULD, Verdict.WARN), (Level.MAY, Verdict.INFO)],
+)
+def test_a_violation_weighs_by_its_level(register, level: Level, verdict: Verdict) -> None:
+    register(on_stream=at_most_two_ids)
+    judgement = only(row(level=level, witnesses=9), Run((ids_stream([1], [2, 3, 4], [5, 6, 7, 8]),)))
+    assert judgement.verdict is verdict
+    assert [v.place.event for v in judgement.violations] == [1, 2]
+    assert judgement.message == "too many"
+
+
+def test_a_condition_is_no_witness(register) -> None:
+    def sees_only_the_condition(stream: Stream, target: Target) -> Iterator[Observation]:
+        yield condition_seen(stream.events[0].place, "something")
+
+    register(on_stream=sees_only_the_condition)
+    judgement = only(
+        row(witnesses=1, condition="the moon is full"), Run((ids_stream([1]), ids_stream([2], name="b")))
+    )
+    assert (judgement.verdict, judgement.witnesses) == (Verdict.INCONCLUSIVE, 0)
+
+
+def test_nothing_seen_is_inconclusive_and_names_the_condition(register) -> None:
+    register(on_stream=lambda stream, target: iter(()))
+    judgement = only(row(condition="the moon is full"), Run((ids_stream([1]),)))
+    assert (judgement.verdict, judgement.scenario) == (Verdict.INCONCLUSIVE, NO_SCENARIO)
+    assert "the moon is full" in judgement.message
+
+
+def test_a_check_that_raises_is_the_suites_fault_and_does_not_end_the_run(register) -> None:
+    def breaks_in_one(stream: Stream, target: Target) -> Iterator[Observation]:
+        yield from every_emission_holds(stream, target)
+        if stream.exchange.scenario == "first":
+            raise KeyError("oops")
+
+    register(on_stream=breaks_in_one)
+    run = Run(
+        (ids_stream([1], name="a", scenario="first"), ids_stream([1], [2], name="b", scenario="second"))
+    )
+    first, second = judge_requirement(row(), run)
+    assert first.verdict is Verdict.HARNESS_ERROR
+    assert "KeyError" in first.message
+    assert "breaks_in_one" in first.message
+    assert second.verdict is Verdict.PASS
+    assert exit_status([first.verdict, second.verdict]) == ExitStatus.HARNESS_ERROR
+
+
+def test_a_requirement_without_a_check_is_a_harness_error() -> None:
+    assert only(row(id="nobody-checks-this"), Run((ids_stream([1]),))).verdict is Verdict.HARNESS_ERROR
+
+
+def test_an_absent_capability_is_unsupported_and_says_which(register) -> None:
+    register(on_stream=at_most_two_ids)
+    judgement = only(row(applies_when=("output-ids", "prompt-token-ids")), Run((ids_stream([1, 2, 3]),)))
+    assert judgement.verdict is Verdict.UNSUPPORTED
+    assert "prompt-token-ids: no answer carries prompt_token_ids" in judgement.message
+    assert "output-ids" not in judgement.message
+
+
+def test_an_instrumented_contract_without_instruments_is_not_testable_and_says_how(register) -> None:
+    register(on_stream=every_emission_holds)
+    judgement = only(row(contract="instrumented", applies_when=("mirror-sampler",)), Run((ids_stream([1]),)))
+    assert judgement.verdict is Verdict.NOT_TESTABLE
+    assert "--sampling-backend mirror" in judgement.message
+
+
+def test_an_excluded_row_gives_its_reason() -> None:
+    judgement = only(row(excluded="cannot be seen on the wire"), Run((ids_stream([1]),)))
+    assert (judgement.verdict, judgement.message) == (Verdict.NOT_TESTABLE, "cannot be seen on the wire")
+
+
+def test_a_run_without_any_record_passes_nothing(register) -> None:
+    def likes_headers(stream: Stream, target: Target) -> Iterator[Observation]:
+        for _ in range(5):
+            yield observe(stream.events[0].place, expected="application/json", actual="application/json")
+
+    register(on_stream=likes_headers)
+    judgement = only(row(), Run((ids_stream([1], answered=False),)))
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert "answered by a record" in judgement.message
+
+
+# Across responses
+
+
+def equal_ids(pair: Comparison, target: Target) -> Iterator[Observation]:
+    ours, theirs = pair.baseline.choices[0].output_ids, pair.other.choices[0].output_ids
+    yield observe(pair.other.events[0].place, expected=ours, actual=theirs)
+
+
+def compared(*streams: Stream) -> Run:
+    return Run(streams)
+
+
+def test_comparisons_need_a_target_that_repeats_itself(register) -> None:
+    register(on_comparison=equal_ids)
+    across = row(oracle="across-responses", witnesses=1)
+    whole = ids_stream([1, 2], name="w", stream=False, scenario="wholes")
+    again = replace(whole, exchange=replace(whole.exchange, name="w2"))
+    streamed = ids_stream([1], [3], name="s", scenario="streams")
+
+    alone = only(across, compared(whole, streamed))
+    assert alone.verdict is Verdict.INCONCLUSIVE
+    assert "not seen to repeat itself" in alone.message
+
+    seen = only(across, compared(whole, again, streamed))
+    assert (seen.verdict, seen.scenario) == (Verdict.FAIL, "streams")
+    assert seen.violations[0].expected == (1, 2)
+
+
+def test_a_target_that_contradicts_itself_is_not_compared(register) -> None:
+    register(on_comparison=equal_ids)
+    across = row(oracle="across-responses", witnesses=1)
+    wholes = [ids_stream([1, second], name=f"w{i}", stream=False) for i, second in enumerate((2, 2, 3))]
+    judgement = only(across, compared(*wholes, ids_stream([1], [9], name="s")))
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert "did not repeat itself" in judgement.message
+
+
+def test_the_probe_speaks_for_other_requests(register) -> None:
+    register(on_comparison=equal_ids)
+    across = row(oracle="across-responses", witnesses=1)
+    probes = [ids_stream([7], name=f"p{i}", stream=False, scenario="probe", key="probe") for i in range(2)]
+    pair = [ids_stream([1, 2], name="w", stream=False), ids_stream([1], [2], name="s")]
+    assert only(across, compared(*pair)).verdict is Verdict.INCONCLUSIVE
+    assert only(across, compared(*pair, *probes)).verdict is Verdict.PASS
+
+
+def test_streams_that_differ_do_not_switch_off_their_own_comparison(register) -> None:
+    register(on_comparison=equal_ids)
+    across = row(oracle="across-responses", witnesses=1)
+    wholes = [ids_stream([1, 2], name=f"w{i}", stream=False) for i in range(2)]
+    streams = [ids_stream([1], [2], name="s1"), ids_stream([1], [], name="s2")]
+    assert only(across, compared(*wholes, *streams)).verdict is Verdict.FAIL
+
+
+def test_a_check_of_the_whole_run_sees_no_contradicted_requests(register) -> None:
+    def names(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+        for stream in streams:
+            yield observe(stream.events[0].place, expected=1, actual=1)
+
+    register(on_run=names)
+    wholes = [ids_stream([i], name=f"w{i}", stream=False, key="shaky") for i in range(2)]
+    steady = [ids_stream([5], name=f"s{i}", stream=False, key="steady") for i in range(2)]
+    across = only(row(oracle="across-responses", witnesses=1), Run((*wholes, *steady)))
+    assert across.witnesses == 2
+    within = only(row(oracle="refusal", witnesses=1), Run((*wholes, *steady)))
+    assert within.witnesses == 4
+
+
+def test_several_runs_tell_what_was_seen_and_silence_only_once(register) -> None:
+    register(on_stream=every_emission_holds)
+    with_series = ids_stream([1], [2], name="a", scenario="file-a", series={"x": [[1], [2]]})
+    without = ids_stream([1], name="b", scenario="file-b")
+    runs = [Run((with_series,), name="a.jsonl"), Run((without,), name="b.jsonl")]
+    seen = judge(runs, [row(applies_when=("series",))])
+    assert [(j.scenario, j.verdict) for j in seen] == [("file-a", Verdict.PASS)]
+    silent = judge(runs, [row(applies_when=("usage",))])
+    assert [(j.scenario, j.verdict) for j in silent] == [(NO_SCENARIO, Verdict.UNSUPPORTED)]
+
+
+def test_checks_are_told_what_is_known_of_the_target(register) -> None:
+    told: list[Target] = []
+
+    def remember(stream: Stream, target: Target) -> Iterator[Observation]:
+        told.append(target)
+        yield from every_emission_holds(stream, target)
+
+    register(on_stream=remember)
+    only(row(), Run((ids_stream([1], [2]),), Advertised(stream_interval=4)))
+    assert told[0].stream_interval == 4
+    assert {"stream", "output-ids", "text", "incremental", "input-ids"} <= told[0].capabilities
+    assert "cumulative" not in told[0].capabilities
