@@ -1,0 +1,80 @@
+"""The tensors of one step: every segment's tokens packed into one row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tokenwire_reference.scheduler import Segment
+
+
+@dataclass(frozen=True)
+class Batch:
+    """T packed tokens, of which the first `live` are real; the rest pads T to a size that keeps bits stable.
+
+    `page_lists[i]` and `spans[i]` say where the keys of segment i lie and which positions it computes.
+    """
+
+    input_ids: Tensor
+    """[T] int64."""
+    positions: Tensor
+    """[T] int64."""
+    slots: Tensor
+    """[T] int64: page * page_size + offset, where keys and values go. Padding goes to page 0."""
+    logit_rows: Tensor
+    """[R] int64: the packed rows whose logits are wanted, padded like T."""
+    live: int
+    page_lists: Sequence[Sequence[int]]
+    spans: Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class WantedRows:
+    """Where the wanted logits of one segment lie in the first dimension of the logits."""
+
+    segment: Segment
+    prompt: slice
+    """One row for each of the segment's `prompt_logprob_positions`."""
+    sample: int | None
+
+
+def pack(
+    segments: Sequence[Segment], page_size: int, pad: Callable[[int], int], device: torch.device
+) -> tuple[Batch, list[WantedRows]]:
+    """The batch of a step, and where each segment finds its logits. `pad` rounds a number of rows up."""
+    ids: list[int] = []
+    positions: list[int] = []
+    slots: list[int] = []
+    rows: list[int] = []
+    wanted: list[WantedRows] = []
+    for segment in segments:
+        pages, base = segment.sequence.pages, len(ids) - segment.start
+        first = len(rows)
+        rows.extend(base + position for position in segment.prompt_logprob_positions)
+        prompt = slice(first, len(rows))
+        sample = None
+        if segment.samples and segment.sequence.rules.max_new_tokens > 0:
+            sample = len(rows)
+            rows.append(base + segment.end - 1)
+        wanted.append(WantedRows(segment, prompt, sample))
+        ids.extend(segment.sequence.token_ids[segment.start : segment.end])
+        span = range(segment.start, segment.end)
+        positions.extend(span)
+        slots.extend(pages[p // page_size] * page_size + p % page_size for p in span)
+    live = len(ids)
+    padding = [0] * (pad(live) - live)
+    rows.extend([0] * (pad(max(len(rows), 1)) - len(rows)))
+    packed = torch.tensor([ids + padding, positions + padding, slots + padding], device=device)
+    batch = Batch(
+        input_ids=packed[0],
+        positions=packed[1],
+        slots=packed[2],
+        logit_rows=torch.tensor(rows, device=device),
+        live=live,
+        page_lists=[segment.sequence.pages for segment in segments],
+        spans=[(segment.start, segment.end) for segment in segments],
+    )
+    return batch, wanted

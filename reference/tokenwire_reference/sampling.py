@@ -1,0 +1,133 @@
+"""From logits to token ids. Every row is decided by itself: neighbours change nothing, not even a bit.
+
+Greedy rows take the highest logit, ties by the lower id. Other rows add Gumbel noise to their
+log-probabilities and take the highest, which draws from exactly that distribution. The noise is a hash of
+(seed, position, token id): no generator, no state, so a seeded request gives the same ids in any company, and
+when it is resumed from its ids.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tokenwire_reference.request import SamplingParams
+
+MASK32 = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class SamplingRow:
+    """What one row of logits is sampled with."""
+
+    sampling: SamplingParams
+    seed: int
+    position: int
+    """The absolute position of the token whose logits these are."""
+    output_ids: Sequence[int]
+    """What was sampled before; penalties count these."""
+    banned_ids: frozenset[int] = frozenset()
+    """Ids that may not be chosen yet: what would stop the request before `min_new_tokens`."""
+
+
+def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
+    """Logits [R, V] after penalties, bans, bias and temperature. Output logprobs speak of these.
+
+    A temperature below 1e-6 means greedy, and is taken as 1. The order is that of sgl-project/sglang:
+    frequency and presence, ban, repetition, `logit_bias`, temperature. Penalties count output ids only.
+    """
+    adjusted = logits
+    for at, row in enumerate(rows):
+        p = row.sampling
+        penalised = p.frequency_penalty or p.presence_penalty or p.repetition_penalty != 1.0
+        temperature = 1.0 if p.temperature < 1e-6 else p.temperature
+        if not (penalised or row.banned_ids or p.logit_bias or temperature != 1.0):
+            continue
+        if adjusted is logits:
+            adjusted = logits.clone()
+        values = adjusted[at]
+        counts = Counter(row.output_ids) if penalised else Counter()
+        seen = torch.tensor(list(counts), dtype=torch.int64, device=values.device)
+        times = torch.tensor(list(counts.values()), dtype=values.dtype, device=values.device)
+        values[seen] -= p.frequency_penalty * times + p.presence_penalty
+        values[list(row.banned_ids)] = float("-inf")
+        values[seen] = torch.where(
+            values[seen] > 0, values[seen] / p.repetition_penalty, values[seen] * p.repetition_penalty
+        )
+        for token_id, bias in p.logit_bias.items():
+            values[token_id] += bias
+        values /= temperature
+    return adjusted
+
+
+def choose(adjusted: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
+    """One token id for each row of adjusted logits [R, V]."""
+    chosen: list[int] = adjusted.argmax(-1).tolist()
+    drawn = [at for at, row in enumerate(rows) if not row.sampling.greedy]
+    if drawn:
+        kept = _truncate(torch.log_softmax(adjusted[drawn].double(), -1), [rows[at].sampling for at in drawn])
+        keys = [noise_key(rows[at].seed, rows[at].position) for at in drawn]
+        noisy = kept + gumbel_noise(keys, adjusted.shape[-1], adjusted.device)
+        for at, token_id in zip(drawn, noisy.argmax(-1).tolist(), strict=True):
+            chosen[at] = token_id
+    return chosen
+
+
+def _truncate(logprobs: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """Set to -inf what top_k, top_p and min_p exclude. All three judge the whole distribution, best first.
+
+    Equal probabilities rank by id. The best id always stays.
+    """
+    if all(p.top_k < 1 and p.top_p >= 1.0 and p.min_p <= 0.0 for p in params):
+        return logprobs
+    ranked, ids = logprobs.sort(dim=-1, descending=True, stable=True)
+    probabilities = ranked.exp()
+    vocab_size = logprobs.shape[-1]
+
+    def column(values: list[float]) -> Tensor:
+        return torch.tensor(values, dtype=logprobs.dtype, device=logprobs.device)[:, None]
+
+    rank = torch.arange(vocab_size, device=logprobs.device)[None, :]
+    before = probabilities.cumsum(-1) - probabilities
+    dropped = rank >= column([p.top_k if p.top_k > 0 else vocab_size for p in params])
+    dropped |= (before > column([p.top_p for p in params])) & (rank > 0)
+    dropped |= probabilities < probabilities[:, :1] * column([p.min_p for p in params])
+    return logprobs.scatter(-1, ids, ranked.masked_fill(dropped, float("-inf")))
+
+
+def noise_key(seed: int, position: int) -> int:
+    """32 bits that stand for a seed (64 bits, signed or not) and a position."""
+    key = 0
+    for word in (seed & MASK32, seed >> 32 & MASK32, position & MASK32):
+        key = _mix(key ^ word)
+    return key
+
+
+def gumbel_noise(keys: Sequence[int], vocab_size: int, device: torch.device) -> Tensor:
+    """[len(keys), vocab_size] float64: independent standard Gumbel noise, a pure function of key and id."""
+    ids = torch.arange(1, vocab_size + 1, dtype=torch.int64, device=device)
+    key = torch.tensor(keys, dtype=torch.int64, device=device)[:, None]
+    bits = _mix_tensor(_mix_tensor(ids)[None, :] ^ key)
+    uniform = (bits.double() + 0.5) / 2**32
+    return -torch.log(-torch.log(uniform))
+
+
+def _mix(word: int) -> int:
+    """Spread 32 bits over 32 bits: the finaliser of MurmurHash3."""
+    word ^= word >> 16
+    word = word * 0x85EBCA6B & MASK32
+    word ^= word >> 13
+    word = word * 0xC2B2AE35 & MASK32
+    return word ^ word >> 16
+
+
+def _mix_tensor(words: Tensor) -> Tensor:
+    words = words ^ words >> 16
+    words = words * 0x85EBCA6B & MASK32
+    words = words ^ words >> 13
+    words = words * 0xC2B2AE35 & MASK32
+    return words ^ words >> 16

@@ -1,0 +1,187 @@
+"""Who runs in the next step. First come, first served, continuous batching, chunked prefill. No torch.
+
+One rule covers prefill, decode and recomputation after a retraction: a running sequence owns `token_ids` and
+has `computed` of them in the KV cache. Each step computes its next *segment*, up to the next absolute
+multiple of `chunked_prefill_size`; where the segment reaches the last id, the next token is sampled.
+
+A sequence is admitted only when all the pages that it can ever need are there, so nothing is ever preempted
+for want of memory.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tokenwire_reference.kv import PagePool
+from tokenwire_reference.request import Request
+from tokenwire_reference.stopping import StopRules
+
+
+@dataclass(eq=False)
+class Sequence:
+    """A request on its way through the engine."""
+
+    request: Request
+    rules: StopRules
+    token_ids: list[int]
+    """The prompt, then everything sampled."""
+    seed: int
+    computed: int = 0
+    """How many of `token_ids` have their keys and values in `pages`."""
+    pages: list[int] = field(default_factory=list)
+    admissions: int = 0
+
+    @property
+    def prompt_len(self) -> int:
+        return len(self.request.prompt_token_ids)
+
+    @property
+    def positions(self) -> int:
+        """Positions whose keys and values may ever be needed; the last token is never run."""
+        return max(self.prompt_len, self.prompt_len + self.rules.max_new_tokens - 1)
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether logprobs of prompt tokens are wanted."""
+        return self.request.return_logprob and 0 <= self.request.logprob_start_len < self.prompt_len
+
+    @property
+    def next_prompt_logprob(self) -> int:
+        """The first position whose logits a prompt logprob waits for; `prompt_len` when none does."""
+        if not self.scores_prompt:
+            return self.prompt_len
+        # The first entry is there from the beginning: nothing precedes the token, so nothing scores it.
+        return self.request.logprob_start_len + len(self.request.prompt_series["input_token_logprobs"]) - 1
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Positions `start` to `end` of one sequence, computed in one step."""
+
+    sequence: Sequence
+    start: int
+    end: int
+
+    @property
+    def samples(self) -> bool:
+        """Whether the logits of the last position choose a new token (or would, were there a budget)."""
+        return self.end == len(self.sequence.token_ids)
+
+    @property
+    def prompt_logprob_positions(self) -> range:
+        """Positions in this segment whose logits score the prompt token that follows."""
+        first = max(self.start, self.sequence.next_prompt_logprob)
+        return range(first, min(self.end, self.sequence.prompt_len - 1))
+
+
+class Scheduler:
+    """Waiting and running sequences over a pool of pages."""
+
+    def __init__(self, pool: PagePool, *, max_running_requests: int, chunked_prefill_size: int) -> None:
+        if max_running_requests < 1:
+            raise ValueError(f"max_running_requests is {max_running_requests}; at least 1 is needed")
+        if chunked_prefill_size < 1 or chunked_prefill_size % pool.page_size:
+            raise ValueError(
+                f"chunked_prefill_size is {chunked_prefill_size}; "
+                f"it must be a multiple of the page size {pool.page_size}"
+            )
+        self.pool = pool
+        self.max_running_requests = max_running_requests
+        self.chunked_prefill_size = chunked_prefill_size
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+
+    @property
+    def max_step_tokens(self) -> int:
+        """The token budget of a step: every decode, and room for one whole chunk."""
+        return self.chunked_prefill_size + self.max_running_requests
+
+    def __iter__(self) -> Iterator[Sequence]:
+        yield from self.running
+        yield from self.waiting
+
+    def find(self, rid: str) -> Sequence | None:
+        return next((s for s in (*self.running, *self.waiting) if s.request.rid == rid), None)
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence. Raises ValueError for one that the pool can never hold."""
+        if sequence.positions > self.pool.capacity:
+            raise ValueError(
+                f"request {sequence.request.rid} may need {sequence.positions} positions of the KV cache, "
+                f"which holds {self.pool.capacity}; lower max_new_tokens or raise max_total_tokens"
+            )
+        self.waiting.append(sequence)
+
+    def next_step(self) -> list[Segment]:
+        """The next step: decodes, then chunks of prefill in order of arrival. Empty when idle."""
+        budget = self.max_step_tokens
+        decodes = [s for s in self.running if s.computed == len(s.token_ids) - 1]
+        step = [Segment(s, s.computed, len(s.token_ids)) for s in decodes]
+        budget -= len(step)
+        for sequence in (s for s in self.running if s.computed < len(s.token_ids) - 1):
+            segment = self._next_segment(sequence)
+            if segment.end - segment.start > budget:
+                return step
+            step.append(segment)
+            budget -= segment.end - segment.start
+        while self.waiting and len(self.running) < self.max_running_requests and self._admit(self.waiting[0]):
+            sequence = self.waiting.popleft()
+            self.running.append(sequence)
+            segment = self._next_segment(sequence)
+            if segment.end - segment.start > budget:
+                return step
+            step.append(segment)
+            budget -= segment.end - segment.start
+        return step
+
+    def computed(self, segment: Segment) -> None:
+        """Note that a segment is in the cache, and share the pages that became full."""
+        sequence = segment.sequence
+        sequence.computed = segment.end
+        size = self.pool.page_size
+        if segment.end // size > segment.start // size:
+            self.pool.publish(sequence.token_ids[: segment.end], sequence.request.extra_key, sequence.pages)
+
+    def retract(self, sequence: Sequence) -> None:
+        """Take a running sequence's pages away and let it wait, first in line. All that it sampled stays."""
+        self.remove(sequence)
+        sequence.request.num_retractions += 1
+        self.waiting.appendleft(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a sequence and give its pages back."""
+        if sequence in self.running:
+            self.running.remove(sequence)
+        else:
+            self.waiting.remove(sequence)
+        self.pool.release(sequence.pages)
+        sequence.pages = []
+        sequence.computed = 0
+
+    def check_integrity(self) -> None:
+        """Raise PageAccountingError when the pages held do not add up to those of the running sequences."""
+        self.pool.check_integrity(sequence.pages for sequence in (*self.running, *self.waiting))
+
+    def _admit(self, sequence: Sequence) -> bool:
+        """Reserve every page that the sequence can need; False when they are not all there."""
+        # The last id is always run again: its logits choose the next token.
+        limit = min(len(sequence.token_ids) - 1, sequence.next_prompt_logprob)
+        prefix = self.pool.hold_prefix(sequence.token_ids, sequence.request.extra_key, limit)
+        missing = self.pool.pages_for(sequence.positions) - len(prefix)
+        if missing > self.pool.available:
+            self.pool.release(prefix)
+            return False
+        sequence.pages = prefix + self.pool.allocate(missing)
+        sequence.computed = len(prefix) * self.pool.page_size
+        if sequence.admissions == 0:
+            sequence.request.cached_tokens = sequence.request.cached_tokens_device = sequence.computed
+        sequence.admissions += 1
+        return True
+
+    def _next_segment(self, sequence: Sequence) -> Segment:
+        # Boundaries lie at absolute multiples, never at what a busy step has left over.
+        size = self.chunked_prefill_size
+        boundary = (sequence.computed // size + 1) * size
+        return Segment(sequence, sequence.computed, min(len(sequence.token_ids), boundary))

@@ -1,0 +1,66 @@
+"""When a request is done. No torch.
+
+Checked after every sampled token, in this order: stop string, stop pattern, stop token or end of sequence,
+budget. So a stop that completes exactly at the budget is reported as a stop (upstream: sgl-project/sglang
+`Req`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from tokenwire_reference.request import FinishReason, SamplingParams
+
+Decode = Callable[[Sequence[int]], str]
+"""Token ids to text, special tokens spelled out."""
+
+
+class StopRules:
+    """The stop conditions of one request.
+
+    `max_new_tokens` is the resolved budget. `decode` is needed for stop strings and patterns only; ValueError
+    when they are asked for without it, or when a pattern is not a regular expression.
+    """
+
+    def __init__(
+        self,
+        sampling: SamplingParams,
+        eos_token_ids: frozenset[int],
+        max_new_tokens: int,
+        decode: Decode | None,
+    ) -> None:
+        if decode is None and (sampling.stop or sampling.stop_regex):
+            raise ValueError(
+                "stop and stop_regex need a tokenizer, and this server runs without one; use stop_token_ids"
+            )
+        self.max_new_tokens = max_new_tokens
+        self.stop_ids = frozenset() if sampling.ignore_eos else eos_token_ids.union(sampling.stop_token_ids)
+        self._strings = sampling.stop
+        # Every id spells at least one byte, so a stop string spans at most as many ids as it has bytes. Three
+        # more let the character in which the tail begins be whole.
+        self._tail = max((len(string.encode()) for string in self._strings), default=0) + 3
+        try:
+            self._patterns = tuple(re.compile(pattern) for pattern in sampling.stop_regex)
+        except re.error as error:
+            raise ValueError(f"stop_regex {error.pattern!r} is not a regular expression: {error}") from error
+        self._decode = decode
+
+    def check(self, output_ids: Sequence[int]) -> FinishReason | None:
+        """The reason to end after the last of `output_ids`, or None."""
+        if self._decode is not None and output_ids:
+            if self._strings:
+                tail = self._decode(output_ids[-self._tail :])
+                for string in self._strings:
+                    if string in tail:
+                        return FinishReason("stop", matched=string)
+            if self._patterns:
+                text = self._decode(output_ids)
+                for pattern in self._patterns:
+                    if pattern.search(text):
+                        return FinishReason("stop", matched=pattern.pattern)
+        if output_ids and output_ids[-1] in self.stop_ids:
+            return FinishReason("stop", matched=output_ids[-1])
+        if len(output_ids) >= self.max_new_tokens:
+            return FinishReason("length", length=self.max_new_tokens)
+        return None
