@@ -1,0 +1,269 @@
+"""The acceptor: the executable definition of a legal delivery (spec chapter 2).
+
+A record may be cut into emissions in many ways, and a server's load decides which way it takes. So nothing is
+compared with a golden stream: a delivery is legal when it is some legal cut of the record. The acceptor
+walks the emissions once, carries no more than how far the record has come, and stops at the first that is
+illegal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tokenwire.record import Choice, Delivery
+
+
+@dataclass(frozen=True)
+class Record:
+    """What there is to deliver of one choice: its whole answer. None: nothing is known of it."""
+
+    output_ids: Sequence[Any] | None = None
+    text: str | None = None
+    series: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Per-token series by name, one entry for each output id."""
+    finish: str | None = None
+    """The type of the finish."""
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """What one emission carried, as it stood on the wire. None: the emission does not carry it."""
+
+    output_ids: Sequence[Any] | None = None
+    text: str | None = None
+    series: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    completion_tokens: int | None = None
+    finish: str | None = None
+
+
+@dataclass(frozen=True)
+class Rules:
+    """By which rules the record was to be delivered."""
+
+    mode: Delivery
+    """CUMULATIVE or INCREMENTAL."""
+    interval: int | None = None
+    """The stream interval that was in force; None where it is not known."""
+    logprob_tolerance: float = 0.0
+    """How far numbers that are not integers may differ: two runs may round differently."""
+    stop: tuple[str, ...] = ()
+    """Stop strings whose text must not be shown; they only sharpen the reason."""
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """Whether a delivery is legal, and if not, where and why."""
+
+    legal: bool
+    at: int | None = None
+    """Index of the first illegal emission; the number of emissions where one is missing at the end."""
+    field: str = ""
+    """`output_ids`, `text`, `completion_tokens`, `finish` or the name of a series: what is illegal there."""
+    reason: str = ""
+    """Why, as one clause."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the record has been delivered."""
+
+    ids: int = 0
+    text: int = 0
+    id_emissions: int = 0
+    """Emissions that carried ids, if only an empty list of them."""
+    finished: bool = False
+
+
+@dataclass(frozen=True)
+class Illegal:
+    """What is wrong with an emission."""
+
+    field: str
+    reason: str
+
+
+def same(one: Any, other: Any, tolerance: float) -> bool:
+    """Whether two JSON values are equal, of the same type, numbers with a fraction within the tolerance."""
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other, [tolerance] * len(one)))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key], tolerance) for key in one)
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, float) and isinstance(other, float):
+        return one == other or abs(one - other) <= tolerance
+    return type(one) is type(other) and bool(one == other)
+
+
+def _first_difference(expected: Sequence[Any], actual: Sequence[Any], tolerance: float) -> int | None:
+    """Index of the first entry of `actual` that is not the expected one."""
+    for index, entry in enumerate(actual):
+        if index >= len(expected) or not same(expected[index], entry, tolerance):
+            return index
+    return None
+
+
+def _judge_ids(record: Record, progress: Progress, ids: Sequence[Any], rules: Rules) -> int | Illegal:
+    """How many ids have been delivered after these, or why these are illegal."""
+    offset = progress.ids if rules.mode is Delivery.INCREMENTAL else 0
+    if record.output_ids is not None:
+        wrong = _first_difference(record.output_ids[offset:], ids, 0.0)
+        if wrong is not None:
+            position = offset + wrong
+            if position >= len(record.output_ids):
+                return Illegal(
+                    "output_ids", f"carries an id at position {position}, behind the record's last"
+                )
+            expected = repr(record.output_ids[position])
+            return Illegal("output_ids", f"has {ids[wrong]!r} at position {position}, the record {expected}")
+    delivered = offset + len(ids)
+    if delivered < progress.ids:
+        return Illegal("output_ids", f"goes back to {delivered} ids after {progress.ids} were delivered")
+    return delivered
+
+
+def _judge_text(record: Record, progress: Progress, text: str, rules: Rules) -> int | Illegal:
+    """How many characters have been delivered after these, or why these are illegal."""
+    if record.text is None:
+        return progress.text
+    offset = progress.text if rules.mode is Delivery.INCREMENTAL else 0
+    if not record.text.startswith(text, offset):
+        shown = next((stop for stop in rules.stop if stop and stop in text), None)
+        if shown is not None:
+            return Illegal("text", f"shows the stop string {shown!r}")
+        if text.startswith(record.text[offset:]):
+            return Illegal("text", "runs ahead of the record's text")
+        return Illegal("text", f"is not what the record says from character {offset}")
+    delivered = offset + len(text)
+    if delivered < progress.text:
+        return Illegal("text", f"goes back to {delivered} characters after {progress.text} were delivered")
+    return delivered
+
+
+def _judge_series(
+    record: Record, progress: Progress, emission: Delivered, ids: int, rules: Rules
+) -> Illegal | None:
+    """Whether every series covers exactly the ids of the emission, with the record's entries."""
+    start = progress.ids if rules.mode is Delivery.INCREMENTAL else 0
+    if emission.output_ids is None:
+        return None
+    for name in sorted(record.series.keys() | emission.series.keys()):
+        whole, entries = record.series.get(name), emission.series.get(name)
+        due = ids - start
+        if whole is not None and emission.finish is not None and not record.output_ids:
+            due = len(whole)  # the answer to a budget of zero may hold an entry without an id
+        if entries is None:
+            if due and whole is not None:
+                return Illegal(name, f"is missing beside {due} output ids")
+            continue
+        if len(entries) != due:
+            return Illegal(name, f"holds {len(entries)} entries for {due} output ids")
+        wrong = None if whole is None else _first_difference(whole[start:], entries, rules.logprob_tolerance)
+        if whole is not None and wrong is not None:
+            return Illegal(name, f"the entry of position {start + wrong} is not the record's")
+    return None
+
+
+def _judge_finish(record: Record, ids: int, text: int, finish: str) -> Illegal | None:
+    """Whether all that the record holds has been delivered with its finish."""
+    if record.finish is not None and finish != record.finish:
+        return Illegal("finish", f"is {finish!r} where the record ends with {record.finish!r}")
+    if record.output_ids is not None and ids < len(record.output_ids):
+        return Illegal("output_ids", f"finishes after {ids} of {len(record.output_ids)} output ids")
+    if record.text is not None and text < len(record.text):
+        return Illegal("text", f"finishes after {text} of {len(record.text)} characters")
+    return None
+
+
+def step(record: Record, progress: Progress, emission: Delivered, rules: Rules) -> Progress | Illegal:
+    """Take one emission: how far the record has come after it, or why it is illegal."""
+    if progress.finished:
+        return Illegal("finish", "comes after the finish")
+    ids, text = progress.ids, progress.text
+    if emission.output_ids is not None:
+        judged = _judge_ids(record, progress, emission.output_ids, rules)
+        if isinstance(judged, Illegal):
+            return judged
+        ids = judged
+        new = ids - progress.ids
+        if progress.id_emissions == 0 and new == 0 and (record.output_ids or emission.finish is None):
+            return Illegal("output_ids", "the first emission carries no id")
+        inner = progress.id_emissions > 0 and emission.finish is None
+        if inner and rules.interval is not None and 0 < new < rules.interval:
+            return Illegal("output_ids", f"carries {new} new ids under an interval of {rules.interval}")
+        if emission.completion_tokens is not None and emission.completion_tokens != ids:
+            return Illegal("completion_tokens", f"is {emission.completion_tokens} after {ids} output ids")
+    if emission.text is not None:
+        judged = _judge_text(record, progress, emission.text, rules)
+        if isinstance(judged, Illegal):
+            return judged
+        text = judged
+    illegal = _judge_series(record, progress, emission, ids, rules)
+    if illegal is None and emission.finish is not None:
+        illegal = _judge_finish(record, ids, text, emission.finish)
+    if illegal is not None:
+        return illegal
+    id_emissions = progress.id_emissions + (emission.output_ids is not None)
+    return Progress(ids, text, id_emissions, emission.finish is not None)
+
+
+def accept(record: Record, emissions: Iterable[Delivered], rules: Rules) -> Acceptance:
+    """Whether the emissions, in order, are a legal delivery of the record.
+
+    Legal is every cut in which the first emission carries an id (if there is any), each but the first and
+    the last carries at least the interval's number of new ids or none, every series stays in lockstep with
+    the ids, the text never leaves the record's text and may lag behind the ids until the finish, the finish
+    comes exactly once, when all is delivered, and nothing follows it. What no emission carries, or the
+    record does not hold, is not judged.
+    """
+    emissions = tuple(emissions)
+    record = _of_both_sides(record, emissions)
+    progress = Progress()
+    for index, emission in enumerate(emissions):
+        result = step(record, progress, emission, rules)
+        if isinstance(result, Illegal):
+            return Acceptance(False, index, result.field, result.reason)
+        progress = result
+    if not progress.finished:
+        return Acceptance(False, len(emissions), "finish", "the delivery ends without a finish")
+    return Acceptance(True)
+
+
+def _of_both_sides(record: Record, emissions: Sequence[Delivered]) -> Record:
+    """The record without what no emission carries: the requests may have asked for different things."""
+    carried = {name for emission in emissions for name in emission.series}
+    return replace(
+        record,
+        output_ids=record.output_ids if any(e.output_ids is not None for e in emissions) else None,
+        text=record.text if any(e.text is not None for e in emissions) else None,
+        series={name: entries for name, entries in record.series.items() if name in carried},
+    )
+
+
+def record_of(choice: Choice) -> Record:
+    """The record that a choice put together; the choice of a whole answer is the record itself."""
+    series = {name: choice.series(name) for name in choice.series_names}
+    return Record(
+        output_ids=choice.output_ids,
+        text=choice.text,
+        series={name: entries for name, entries in series.items() if entries is not None},
+        finish=choice.finish.type if choice.finish else None,
+    )
+
+
+def deliveries_of(choice: Choice) -> tuple[Delivered, ...]:
+    """What the emissions of a choice carried; a series that is not a list counts as not carried."""
+    return tuple(
+        Delivered(
+            output_ids=emission.output_ids,
+            text=emission.text,
+            series={name: entries for name, entries in emission.series.items() if isinstance(entries, list)},
+            completion_tokens=count
+            if type(count := emission.counters.get("completion_tokens")) is int
+            else None,
+            finish=emission.finish.type if emission.finish else None,
+        )
+        for emission in choice.emissions
+    )
