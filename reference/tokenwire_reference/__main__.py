@@ -1,0 +1,5 @@
+"""`python -m tokenwire_reference`."""
+
+from tokenwire_reference.cli import main
+
+main()

@@ -1,0 +1,72 @@
+"""The routes of the server."""
+
+from __future__ import annotations
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tokenwire_reference.api import control, info
+from tokenwire_reference.api.chat import PATH as CHAT_PATH
+from tokenwire_reference.api.chat import chat_completions
+from tokenwire_reference.api.errors import RefusalError, refusal_answer
+from tokenwire_reference.api.event_stream import ClientLeftError
+from tokenwire_reference.api.generate import generate
+from tokenwire_reference.api.json_answer import json_answer
+from tokenwire_reference.served import Served
+
+ROUTES = [
+    Route("/generate", generate, methods=["POST", "PUT"]),
+    Route(CHAT_PATH, chat_completions, methods=["POST"]),
+    Route("/server_info", info.server_info),
+    Route("/get_server_info", info.server_info),
+    Route("/model_info", info.model_info),
+    Route("/get_model_info", info.model_info),
+    Route("/v1/models", info.models),
+    Route("/v1/models/{name:path}", info.model),
+    Route("/health", info.health),
+    Route("/health_generate", info.health),
+    Route("/ready", info.ping),
+    Route("/ping", info.ping),
+    Route("/", info.root),
+    Route("/abort_request", control.abort_request, methods=["POST"]),
+    Route("/flush_cache", control.flush_cache, methods=["GET", "POST"]),
+]
+
+
+def build_app(served: Served) -> Starlette:
+    """Put the routes before what they serve."""
+    app = Starlette(
+        routes=ROUTES,
+        exception_handlers={
+            RefusalError: _refused,
+            ClientLeftError: _client_left,
+            HTTPException: _http_error,
+            Exception: _failed,
+        },
+    )
+    app.state.served = served
+    return app
+
+
+async def _refused(http_request: HttpRequest, error: Exception) -> Response:
+    assert isinstance(error, RefusalError)
+    return refusal_answer(http_request.url.path, error)
+
+
+async def _client_left(_: HttpRequest, __: Exception) -> Response:
+    return Response(status_code=499)
+
+
+async def _http_error(_: HttpRequest, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    answer = json_answer({"detail": error.detail}, error.status_code)
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+async def _failed(http_request: HttpRequest, error: Exception) -> Response:
+    refusal = RefusalError(f"{type(error).__name__}: {error}", type="InternalServerError", status=500)
+    return refusal_answer(http_request.url.path, refusal)

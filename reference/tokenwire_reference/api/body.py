@@ -1,0 +1,85 @@
+"""Request bodies: read, parsed strictly, and held against their schema."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import jsonschema_rs
+import orjson
+from starlette.requests import Request as HttpRequest
+from tokenwire.spec_files import load_schema
+
+from tokenwire_reference.api.errors import MALFORMED, RefusalError
+from tokenwire_reference.api.json_answer import Json
+
+
+async def read_object(http_request: HttpRequest) -> dict[str, Any]:
+    """The JSON object that a request carries. Raises RefusalError where it carries anything else."""
+    content_type = http_request.headers.get("content-type", "")
+    if content_type.split(";")[0].strip().lower() != "application/json":
+        raise RefusalError(
+            f"content-type is {content_type!r}; send the body as application/json", type=MALFORMED
+        )
+    try:
+        body = orjson.loads(await http_request.body())
+    except orjson.JSONDecodeError as error:
+        raise RefusalError(f"the body is not JSON: {error}", type=MALFORMED) from error
+    if not isinstance(body, dict):
+        raise RefusalError(f"the body is a JSON {type(body).__name__}; send an object", type=MALFORMED)
+    return body
+
+
+def hold_against_schema(body: dict[str, Any], schema: str) -> None:
+    """Raise RefusalError for the first thing in a body that its schema (`spec/schemas/`) refuses."""
+    if (error := next(_validator(schema).iter_errors(body), None)) is not None:
+        error = _most_telling(error)
+        where = _where(error.instance_path) or "the body"
+        raise RefusalError(f"{where}: {error.message[:300]}", type=MALFORMED)
+    _refuse_integral_floats(body, ())
+
+
+@cache
+def _validator(schema: str) -> jsonschema_rs.Validator:
+    return jsonschema_rs.validator_for(load_schema(schema))
+
+
+def _most_telling(error: jsonschema_rs.ValidationError) -> jsonschema_rs.ValidationError:
+    """Of the alternatives that all failed, follow the one that got deepest into the value."""
+    alternatives = [branch for branch in getattr(error.kind, "context", ()) if branch]
+    telling = [
+        branch[0]
+        for branch in alternatives
+        if len(branch[0].instance_path) > len(error.instance_path) or "not of type" not in branch[0].message
+    ]
+    if not telling:
+        return error
+    return _most_telling(max(telling, key=lambda inner: len(inner.instance_path)))
+
+
+_INTEGERS = {
+    *("input_ids", "logprob_start_len", "top_logprobs_num", "token_ids_logprob"),
+    *("max_new_tokens", "min_new_tokens", "n", "stop_token_ids", "top_k", "stream_interval", "sampling_seed"),
+    *("max_tokens", "max_completion_tokens", "min_tokens", "seed", "top_logprobs"),
+}
+
+
+def _refuse_integral_floats(value: Json, path: tuple[str | int, ...]) -> None:
+    """Refuse 6.0 where an integer is due: JSON Schema takes it for one, the specification does not."""
+    match value:
+        case float():
+            raise RefusalError(f"{_where(path)}: {value} is not an integer", type=MALFORMED)
+        case list():
+            for index, inner in enumerate(value):
+                _refuse_integral_floats(inner, (*path, index))
+        case dict():
+            for key, inner in value.items():
+                if key in _INTEGERS or key == "sampling_params":
+                    _refuse_integral_floats(inner, (*path, key))
+
+
+def _where(path: Sequence[str | int]) -> str:
+    """A path as people write it: sampling_params[0].stop."""
+    words = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return words.lstrip(".")

@@ -1,0 +1,192 @@
+"""`/v1/chat/completions`, with token-in-token-out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from tokenwire_reference.api.body import read_object
+from tokenwire_reference.api.chat_request import ChatCall, read_chat_call
+from tokenwire_reference.api.errors import RefusalError, stream_error
+from tokenwire_reference.api.event_stream import EventStream, unless_client_leaves, with_first
+from tokenwire_reference.api.json_answer import Json, json_answer
+from tokenwire_reference.api.meta_info import LogprobsAsked, meta_info
+from tokenwire_reference.api.submission import submit
+from tokenwire_reference.request_manager import Delivery, Emission
+from tokenwire_reference.served import Served, served_by
+from tokenwire_reference.token_bytes import token_bytes
+from tokenwire_reference.tokenizer import Tokenizer
+
+PATH = "/v1/chat/completions"
+
+
+async def chat_completions(http_request: HttpRequest) -> Response:
+    """Answer POST /v1/chat/completions."""
+    served = served_by(http_request)
+    call = read_chat_call(await read_object(http_request), http_request.headers, served)
+    generation = submit(served, call.requests, group=call.id)
+    try:
+        if call.stream:
+            emissions = generation.emissions(Delivery.INCREMENTAL)
+            first = await unless_client_leaves(http_request, anext(emissions))
+            _raise_for_abort([first])
+            return EventStream(_chunks(with_first(first, emissions), call, served), generation.close)
+        choices = await unless_client_leaves(http_request, generation.whole())
+        _raise_for_abort(choices)
+    except BaseException:
+        generation.close()
+        raise
+    return json_answer(_completion(choices, call, served))
+
+
+def _raise_for_abort(emissions: Iterable[Emission]) -> None:
+    for emission in emissions:
+        if emission.finish and (refusal := RefusalError.of_abort(emission.finish)):
+            raise refusal
+
+
+def _completion(choices: Sequence[Emission], call: ChatCall, served: Served) -> dict[str, Any]:
+    version = served.args.weight_version
+    answer = {
+        "id": call.id,
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": call.model,
+        "choices": [_choice(choice, call, served) for choice in choices],
+        "usage": _usage(choices, served),
+        "metadata": {
+            "weight_version": version,
+            "weight_versions": [{"version": version, "start": 0, "end": choices[0].completion_tokens}],
+        },
+    }
+    if sglext := _sglext(choices, call):
+        answer["sglext"] = sglext
+    return answer
+
+
+def _choice(choice: Emission, call: ChatCall, served: Served) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "index": choice.index,
+        "message": {"role": "assistant", "content": choice.text, "reasoning_content": None},
+        "logprobs": _logprobs(choice, call),
+        **_finish(choice),
+    }
+    if call.return_prompt_token_ids:
+        answer["prompt_token_ids"] = choice.prompt_token_ids
+    if call.return_token_ids:
+        answer["response_token_ids"] = choice.output_ids
+    if call.return_meta_info:
+        asked = LogprobsAsked.by(call.requests[choice.index], call.tokenizer)
+        answer["meta_info"] = meta_info(choice, asked, weight_version=served.args.weight_version)
+    return answer
+
+
+async def _chunks(
+    emissions: AsyncIterator[Emission], call: ChatCall, served: Served
+) -> AsyncIterator[dict[str, Any]]:
+    """Give a role chunk before the first content of each choice, content, and the finishes after all content.
+
+    A step whose ids show no text yet has a chunk with empty content where logprobs were asked for: no entry
+    is lost.
+    """
+    created = int(time.time())
+    last: dict[int, Emission] = {}
+    ids: dict[int, list[int]] = {}
+
+    def chunk(choices: list[dict[str, Any]], **more: Json) -> dict[str, Any]:
+        head = {"id": call.id, "object": "chat.completion.chunk", "created": created, "model": call.model}
+        return {**head, "choices": choices, **more}
+
+    async for emission in emissions:
+        if emission.finish and (refusal := RefusalError.of_abort(emission.finish)):
+            yield stream_error(PATH, refusal)
+            return
+        last[emission.index] = emission
+        ids.setdefault(emission.index, []).extend(emission.output_ids)
+        if emission.first:
+            yield chunk([_delta(emission.index, role="assistant", content="")])
+        logprobs = _logprobs(emission, call)
+        if emission.text or (logprobs and logprobs["content"]):
+            more = {"usage": _usage([emission], served)} if call.continuous_usage else {}
+            yield chunk([_delta(emission.index, logprobs, content=emission.text)], **more)
+    finals = [last[index] for index in sorted(last)]
+    for final in finals:
+        yield chunk([{**_delta(final.index), **_finish(final)}])
+    if sglext := _sglext(finals, call, [ids[final.index] for final in finals]):
+        yield chunk([], sglext=sglext)
+    if call.include_usage:
+        yield chunk([], usage=_usage(finals, served))
+
+
+def _delta(index: int, logprobs: dict[str, Any] | None = None, **delta: str) -> dict[str, Any]:
+    return {
+        "index": index,
+        "delta": {"reasoning_content": None, **delta},
+        "logprobs": logprobs,
+        "finish_reason": None,
+        "matched_stop": None,
+    }
+
+
+def _finish(choice: Emission) -> dict[str, Any]:
+    assert choice.finish is not None, "only an ended choice has a finish"
+    return {"finish_reason": choice.finish.type, "matched_stop": choice.finish.matched}
+
+
+def _logprobs(emission: Emission, call: ChatCall) -> dict[str, Any] | None:
+    if not call.logprobs:
+        return None
+    selected = emission.series.get("output_token_logprobs", ())
+    rows = emission.series.get("output_top_logprobs") or [()] * len(selected)
+    return {
+        "content": [
+            {
+                **_token_logprob(entry, call.tokenizer),
+                "top_logprobs": [_token_logprob(other, call.tokenizer) for other in row or ()],
+            }
+            for entry, row in zip(selected, rows, strict=True)
+        ]
+    }
+
+
+def _token_logprob(entry: Sequence[Any], tokenizer: Tokenizer) -> dict[str, Any]:
+    logprob, token_id = entry[0], entry[1]
+    return {
+        "token": tokenizer.decode([token_id]),
+        "bytes": list(token_bytes(tokenizer, token_id)),
+        "logprob": logprob,
+    }
+
+
+def _usage(choices: Sequence[Emission], served: Served) -> dict[str, Any]:
+    """What some choices of one prompt consumed: the prompt once, the output of each."""
+    prompt = len(choices[0].prompt_token_ids)
+    completion = sum(choice.completion_tokens for choice in choices)
+    cached = max(choice.cached_tokens for choice in choices)
+    return {
+        "prompt_tokens": prompt,
+        "total_tokens": prompt + completion,
+        "completion_tokens": completion,
+        "prompt_tokens_details": {"cached_tokens": cached} if served.args.enable_cache_report else None,
+        "reasoning_tokens": 0,
+        "completion_tokens_details": None,
+    }
+
+
+def _sglext(
+    choices: Sequence[Emission], call: ChatCall, output_ids: Sequence[Sequence[int]] | None = None
+) -> dict[str, Any]:
+    """SGLang's additions for the answer as a whole; empty where none was asked for."""
+    sglext: dict[str, Any] = {}
+    if call.cached_tokens_details:
+        details = [choice.cached_tokens_details for choice in choices if choice.cached_tokens_details]
+        sglext |= {"cached_tokens_details": details[0]} if details else {}
+    if call.input_ids_in_sglext:
+        sglext["input_ids"] = choices[0].prompt_token_ids
+    if call.output_ids_in_sglext:
+        sglext["output_ids"] = output_ids or [choice.output_ids for choice in choices]
+    return sglext

@@ -1,0 +1,186 @@
+"""`/v1/chat/completions` requests: what they ask for, and what is refused."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.datastructures import Headers
+
+from tokenwire_reference.api.body import hold_against_schema
+from tokenwire_reference.api.errors import UNCONVERTIBLE, RefusalError
+from tokenwire_reference.api.sampling_fields import (
+    read_sampling_params,
+    refuse_unknown_ids,
+    refuse_what_does_not_fit,
+    with_own_seed,
+)
+from tokenwire_reference.request import Request
+from tokenwire_reference.served import Served
+from tokenwire_reference.tokenizer import Tokenizer
+
+_UNSUPPORTED = (
+    *("tools", "functions", "response_format", "return_hidden_states", "return_routed_experts", "session_id"),
+    *("return_sampling_mask", "return_flat_raw_output_top_logprobs", "custom_logit_processor", "lora_path"),
+    *("custom_params", "regex", "ebnf", "structural_tag", "continue_final_message", "session_params"),
+)
+
+_SAME_NAME = (
+    *(
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "frequency_penalty",
+        "presence_penalty",
+        "repetition_penalty",
+    ),
+    *(
+        "stop",
+        "stop_token_ids",
+        "stop_regex",
+        "n",
+        "ignore_eos",
+        "no_stop_trim",
+        "skip_special_tokens",
+        "logit_bias",
+    ),
+)
+
+_NOT_STREAMED = {
+    "return_prompt_token_ids": (
+        "return_prompt_token_ids is not supported with streaming. "
+        "Please set stream=false when using return_prompt_token_ids=true."
+    ),
+    "return_token_ids": (
+        "return_token_ids is not supported with streaming on /v1/chat/completions. "
+        "Please set stream=false when using return_token_ids=true."
+    ),
+    "return_meta_info": (
+        "return_meta_info is not supported with streaming. "
+        "Please set stream=false when using return_meta_info=true."
+    ),
+}
+"""In the order and the words of SGLang (sgl-project/sglang PR #23751, PR #30917): clients look for them."""
+
+
+@dataclass(frozen=True)
+class ChatCall:
+    """One chat request, ready for the engine."""
+
+    id: str
+    model: str
+    tokenizer: Tokenizer
+    requests: tuple[Request, ...]
+    stream: bool
+    logprobs: bool
+    include_usage: bool
+    continuous_usage: bool
+    return_prompt_token_ids: bool
+    return_token_ids: bool
+    return_meta_info: bool
+    input_ids_in_sglext: bool
+    output_ids_in_sglext: bool
+    cached_tokens_details: bool
+
+
+def read_chat_call(body: dict[str, Any], headers: Headers, served: Served) -> ChatCall:
+    """Read a body. Raises RefusalError."""
+    if body.get("messages") == []:
+        raise RefusalError("Messages cannot be empty.")
+    if body.get("input_ids") == []:
+        raise RefusalError("input_ids cannot be empty.")
+    hold_against_schema(body, "chat-request")
+    for name in _UNSUPPORTED:
+        if body.get(name):
+            raise RefusalError(f"{name} is not supported by the reference engine; leave it out")
+    stream = bool(body.get("stream"))
+    for name, message in _NOT_STREAMED.items():
+        if stream and body.get(name):
+            raise RefusalError(message, type=UNCONVERTIBLE)
+    logprobs, top_logprobs = bool(body.get("logprobs")), body.get("top_logprobs") or 0
+    if top_logprobs and not logprobs:
+        raise RefusalError(f"top_logprobs is {top_logprobs} but logprobs is not true; set logprobs to true")
+    if top_logprobs > served.model.vocab_size:
+        raise RefusalError(
+            f"top_logprobs {top_logprobs} is above the vocabulary of {served.model.vocab_size} tokens"
+        )
+    if (tokenizer := served.tokenizer) is None:
+        raise RefusalError(
+            "chat needs a tokenizer and the server runs without one; use /generate with input_ids"
+        )
+    sampling = read_sampling_params(_sampling_fields(body), served)
+    prompt = _prompt(body, tokenizer, served.model.vocab_size)
+    refuse_what_does_not_fit(len(prompt), sampling, served.model.context_length)
+    rid = body.get("rid") or uuid.uuid4().hex
+    options = body.get("stream_options") or {}
+    return ChatCall(
+        id=rid,
+        model=body.get("model") or served.args.model_name,
+        tokenizer=tokenizer,
+        requests=tuple(
+            Request(
+                rid=rid if sampling.n == 1 else f"{rid}_{j}",
+                prompt_token_ids=tuple(prompt),
+                sampling=with_own_seed(sampling, j),
+                stream=stream,
+                return_logprob=logprobs,
+                top_logprobs_num=top_logprobs,
+                extra_key=body.get("extra_key") or None,
+            )
+            for j in range(sampling.n)
+        ),
+        stream=stream,
+        logprobs=logprobs,
+        include_usage=bool(options.get("include_usage")) or served.args.stream_response_default_include_usage,
+        continuous_usage=bool(options.get("continuous_usage_stats")),
+        return_prompt_token_ids=bool(body.get("return_prompt_token_ids") or body.get("return_token_ids")),
+        return_token_ids=bool(body.get("return_token_ids")),
+        return_meta_info=bool(body.get("return_meta_info")),
+        input_ids_in_sglext=served.args.return_input_ids or _asks(body, headers, "input"),
+        output_ids_in_sglext=served.args.return_output_ids or _asks(body, headers, "output"),
+        cached_tokens_details=bool(body.get("return_cached_tokens_details")),
+    )
+
+
+def _asks(body: Mapping[str, Any], headers: Headers, side: str) -> bool:
+    field, header = f"return_{side}_ids_in_sglext", f"x-sglext-return-{side}-ids"
+    return bool(body.get(field)) or headers.get(header) == "1"
+
+
+def _sampling_fields(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Sampling parameters under their native names. Without a budget, a chat answer may fill the context."""
+    given = {name: body[name] for name in _SAME_NAME if body.get(name) is not None}
+    budget = body.get("max_completion_tokens")
+    given["max_new_tokens"] = body.get("max_tokens") if budget is None else budget
+    given["min_new_tokens"] = body.get("min_tokens")
+    given["sampling_seed"] = body.get("seed")
+    return given
+
+
+def _prompt(body: Mapping[str, Any], tokenizer: Tokenizer, vocab_size: int) -> list[int]:
+    """The prompt's ids: input_ids just as they are, or the messages put through the chat template."""
+    if (ids := body.get("input_ids")) is not None:
+        refuse_unknown_ids("input_ids", ids, vocab_size)
+        return list(ids)
+    if not tokenizer.chat_template:
+        raise RefusalError(
+            "messages need a chat template and this model has none; send input_ids beside them"
+        )
+    messages = [_text_only(i, message) for i, message in enumerate(body["messages"])]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
+def _text_only(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
+    content = message.get("content")
+    if isinstance(content, list):
+        for part in content:
+            if part["type"] != "text":
+                raise RefusalError(
+                    f"messages[{index}] has a part of type {part['type']!r}; this model takes text only"
+                )
+        content = "".join(part.get("text", "") for part in content)
+    return {**message, "content": content or ""}

@@ -1,0 +1,235 @@
+"""`/generate`: prompts in, text and token ids out, whole or as a stream."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from tokenwire_reference.api.body import hold_against_schema, read_object
+from tokenwire_reference.api.errors import RefusalError, stream_error
+from tokenwire_reference.api.event_stream import EventStream, unless_client_leaves, with_first
+from tokenwire_reference.api.json_answer import Json, json_answer
+from tokenwire_reference.api.meta_info import LogprobsAsked, meta_info
+from tokenwire_reference.api.sampling_fields import (
+    read_sampling_params,
+    refuse_unknown_ids,
+    refuse_what_does_not_fit,
+    with_own_seed,
+)
+from tokenwire_reference.api.submission import submit
+from tokenwire_reference.request import Request, SamplingParams
+from tokenwire_reference.request_manager import Delivery, Emission
+from tokenwire_reference.served import Served, served_by
+
+_UNSUPPORTED = (
+    *("input_embeds", "image_data", "video_data", "audio_data", "lora_path", "session_params", "session_id"),
+    *("return_hidden_states", "return_routed_experts", "return_indexer_topk", "return_sampling_mask"),
+    *("return_flat_raw_top_logprobs", "return_flat_raw_output_top_logprobs", "custom_logit_processor"),
+    *("max_thinking_tokens", "watermark"),
+)
+
+
+@dataclass(frozen=True)
+class GenerateCall:
+    """One call of `/generate`, ready for the engine."""
+
+    requests: Sequence[Request]
+    is_batch: bool
+    """The answer is a list, and events carry an index."""
+    group: str | None
+    stream: bool
+    return_prompt_token_ids: bool
+    return_text_in_logprobs: bool
+
+
+async def generate(http_request: HttpRequest) -> Response:
+    """Answer POST and PUT /generate."""
+    served = served_by(http_request)
+    body = await read_object(http_request)
+    call = read_call(body, served)
+    generation = submit(served, call.requests, group=call.group)
+    try:
+        if call.stream:
+            incremental = served.args.incremental_streaming_output
+            emissions = generation.emissions(Delivery.INCREMENTAL if incremental else Delivery.CUMULATIVE)
+            first = await unless_client_leaves(http_request, anext(emissions))
+            _raise_for_abort([first])
+            return EventStream(_events(with_first(first, emissions), call, served), generation.close)
+        choices = await unless_client_leaves(http_request, generation.whole())
+        _raise_for_abort(choices)
+    except BaseException:
+        generation.close()
+        raise
+    answers = [_answer(choice, call, served) for choice in choices]
+    return json_answer(answers if call.is_batch else answers[0])
+
+
+def _raise_for_abort(emissions: Sequence[Emission]) -> None:
+    for emission in emissions:
+        if emission.finish and (refusal := RefusalError.of_abort(emission.finish)):
+            raise refusal
+
+
+async def _events(
+    emissions: AsyncIterator[Emission], call: GenerateCall, served: Served
+) -> AsyncIterator[Any]:
+    async for emission in emissions:
+        refusal = RefusalError.of_abort(emission.finish) if emission.finish else None
+        event = stream_error("/generate", refusal) if refusal else _answer(emission, call, served)
+        if call.is_batch:
+            event["index"] = emission.index
+        yield event
+
+
+def _answer(emission: Emission, call: GenerateCall, served: Served) -> dict[str, Any]:
+    tokenizer = served.tokenizer if call.return_text_in_logprobs else None
+    asked = LogprobsAsked.by(call.requests[emission.index], tokenizer)
+    answer: dict[str, Any] = {} if served.tokenizer is None else {"text": emission.text}
+    answer["output_ids"] = emission.output_ids
+    answer["meta_info"] = meta_info(emission, asked, weight_version=served.args.weight_version)
+    if call.return_prompt_token_ids:
+        answer["prompt_token_ids"] = emission.prompt_token_ids
+    return answer
+
+
+def read_call(body: dict[str, Any], served: Served) -> GenerateCall:
+    """Read a body into requests, prompt by prompt and sample by sample. Raises RefusalError.
+
+    A single rid names a single request; `rid_0`, `rid_1`, … the requests of a batch or of several samples,
+    which can be aborted together by the rid itself.
+    """
+    for name in _UNSUPPORTED:
+        if body.get(name):
+            raise RefusalError(f"{name} is not supported by the reference engine; leave it out")
+    if body.get("text") is None and body.get("input_ids") is None:
+        raise RefusalError("neither text nor input_ids is given; send one of them as the prompt")
+    if body.get("input_ids") == []:
+        raise RefusalError("input_ids is empty; send at least one token id")
+    hold_against_schema(body, "generate-request")
+    prompts, is_batch = _prompts(body, served)
+    sampling = [
+        read_sampling_params(params or {}, served)
+        for params in _for_each(body.get("sampling_params"), "sampling_params", len(prompts))
+    ]
+    counts = {params.n for params in sampling}
+    if len(counts) > 1:
+        raise RefusalError(f"n differs between the prompts of a batch: {sorted(counts)}; send one n for all")
+    n = counts.pop()
+    columns = {
+        name: _for_each(body.get(name), name, len(prompts))
+        for name in ("return_logprob", "logprob_start_len", "top_logprobs_num", "extra_key")
+    }
+    columns["token_ids_logprob"] = _id_lists(body.get("token_ids_logprob"), len(prompts))
+    rids = _rids(body.get("rid"), len(prompts), n, is_batch)
+    stream = body.get("stream", False)
+    requests = [
+        _request(
+            rids[i * n + j],
+            prompt,
+            with_own_seed(sampling[i], j),
+            {k: v[i] for k, v in columns.items()},
+            stream,
+        )
+        for i, prompt in enumerate(prompts)
+        for j in range(n)
+    ]
+    for request in requests:
+        _check(request, served)
+    rid = body.get("rid")
+    return GenerateCall(
+        requests=requests,
+        is_batch=is_batch or n > 1,
+        group=rid if isinstance(rid, str) else None,
+        stream=stream,
+        return_prompt_token_ids=body.get("return_prompt_token_ids", False),
+        return_text_in_logprobs=body.get("return_text_in_logprobs", False),
+    )
+
+
+def _prompts(body: dict[str, Any], served: Served) -> tuple[list[list[int]], bool]:
+    """The prompts as ids, and whether they came as a batch. input_ids beat text."""
+    if (ids := body.get("input_ids")) is not None:
+        nested = isinstance(ids[0], list)
+        prompts = ids if nested else [ids]
+        for i, prompt in enumerate(prompts):
+            refuse_unknown_ids(f"input_ids[{i}]" if nested else "input_ids", prompt, served.model.vocab_size)
+        return prompts, nested
+    if served.tokenizer is None:
+        raise RefusalError("text needs a tokenizer and the server runs without one; send input_ids")
+    texts = [body["text"]] if isinstance(body["text"], str) else body["text"]
+    prompts = [served.tokenizer.encode(text) for text in texts]
+    for text, prompt in zip(texts, prompts, strict=True):
+        if not prompt:
+            raise RefusalError(f"text {text!r} has no tokens; send a prompt that has")
+    return prompts, not isinstance(body["text"], str)
+
+
+def _for_each(value: Json, name: str, count: int) -> list[Any]:
+    """One value for each prompt: a list as it is, anything else repeated."""
+    if not isinstance(value, list):
+        return [value] * count
+    if len(value) != count:
+        raise RefusalError(
+            f"{name} has {len(value)} entries for {count} prompts; send one value, or one for each"
+        )
+    return value
+
+
+def _id_lists(value: list[Any] | None, count: int) -> list[list[int]]:
+    """token_ids_logprob for each prompt: one list for all, or a list of lists."""
+    if value and isinstance(value[0], list):
+        return _for_each(value, "token_ids_logprob", count)
+    return [value or []] * count
+
+
+def _rids(rid: str | list[str] | None, prompts: int, n: int, is_batch: bool) -> list[str]:
+    if rid is None:
+        return [uuid.uuid4().hex for _ in range(prompts * n)]
+    if isinstance(rid, str):
+        return [rid] if not is_batch and n == 1 else [f"{rid}_{i}" for i in range(prompts * n)]
+    names = _for_each(rid, "rid", prompts)
+    return names if n == 1 else [f"{name}_{j}" for name in names for j in range(n)]
+
+
+def _request(
+    rid: str, prompt: list[int], sampling: SamplingParams, asked: dict[str, Any], stream: bool
+) -> Request:
+    start = asked["logprob_start_len"]
+    return Request(
+        rid=rid,
+        prompt_token_ids=tuple(prompt),
+        sampling=sampling,
+        stream=stream,
+        return_logprob=bool(asked["return_logprob"]),
+        logprob_start_len=-1 if start is None else start,
+        top_logprobs_num=asked["top_logprobs_num"] or 0,
+        token_ids_logprob=tuple(asked["token_ids_logprob"]),
+        extra_key=asked["extra_key"] or None,
+    )
+
+
+def _check(request: Request, served: Served) -> None:
+    prompt_tokens = len(request.prompt_token_ids)
+    refuse_what_does_not_fit(prompt_tokens, request.sampling, served.model.context_length)
+    refuse_unknown_ids("token_ids_logprob", request.token_ids_logprob, served.model.vocab_size)
+    if request.top_logprobs_num > served.model.vocab_size:
+        raise RefusalError(
+            f"top_logprobs_num {request.top_logprobs_num} is above the vocabulary of "
+            f"{served.model.vocab_size} tokens"
+        )
+    if request.logprob_start_len > prompt_tokens:
+        raise RefusalError(
+            f"logprob_start_len {request.logprob_start_len} is beyond the prompt of {prompt_tokens} tokens; "
+            "send a smaller one, or -1 for no prompt logprobs"
+        )
+    if not request.return_logprob and (
+        request.top_logprobs_num or request.token_ids_logprob or request.logprob_start_len >= 0
+    ):
+        raise RefusalError(
+            "top_logprobs_num, token_ids_logprob and logprob_start_len need return_logprob; set it to true"
+        )

@@ -1,0 +1,88 @@
+"""`meta_info`: what is said of a choice beside its text and ids. The keys stand in SGLang's order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokenwire_reference.request import Request
+from tokenwire_reference.request_manager import Emission
+from tokenwire_reference.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class LogprobsAsked:
+    """Which logprob lists a request asked for."""
+
+    selected: bool = False
+    top: bool = False
+    chosen: bool = False
+    tokenizer: Tokenizer | None = None
+    """Gives each entry its token's text; None leaves it null."""
+
+    @classmethod
+    def by(cls, request: Request, tokenizer: Tokenizer | None = None) -> LogprobsAsked:
+        return cls(
+            request.return_logprob,
+            request.return_logprob and request.top_logprobs_num > 0,
+            request.return_logprob and bool(request.token_ids_logprob),
+            tokenizer,
+        )
+
+
+def meta_info(emission: Emission, asked: LogprobsAsked, *, weight_version: str) -> dict[str, Any]:
+    """The meta_info of an emission.
+
+    Lists of output tokens cover what the emission covers; counters count from the start.
+    """
+    finish = emission.finish
+    info: dict[str, Any] = {
+        "id": emission.rid,
+        "finish_reason": finish.to_wire() if finish else None,
+        "prompt_tokens": len(emission.prompt_token_ids),
+        "weight_version": weight_version,
+        "num_retractions": emission.num_retractions,
+    }
+    info |= _logprobs(emission, asked)
+    info |= {
+        "reasoning_tokens": 0,
+        "completion_tokens": emission.completion_tokens,
+        "cached_tokens": emission.cached_tokens,
+    }
+    if finish:
+        info["weight_versions"] = [{"version": weight_version, "start": 0, "end": emission.completion_tokens}]
+    info["cached_tokens_details"] = emission.cached_tokens_details
+    for name, values in emission.series.items():
+        if name in emission.customized_info_keys:
+            info[name] = values
+    info["dp_rank"] = None
+    if finish:
+        info["e2e_latency"] = emission.seconds
+    if emission.first:
+        info["response_sent_to_client_ts"] = time.time()
+    return info
+
+
+def _logprobs(emission: Emission, asked: LogprobsAsked) -> dict[str, Any]:
+    info: dict[str, Any] = {}
+    if asked.selected:
+        info["input_token_logprobs"] = _entries(emission.prompt_series.get("input_token_logprobs", ()), asked)
+        info["output_token_logprobs"] = _entries(emission.series.get("output_token_logprobs", ()), asked)
+        info["output_token_logprobs_length"] = emission.completion_tokens
+    for wanted, kind in ((asked.top, "top_logprobs"), (asked.chosen, "token_ids_logprobs")):
+        if wanted:
+            info[f"input_{kind}"] = _rows(emission.prompt_series.get(f"input_{kind}", ()), asked)
+            info[f"output_{kind}"] = _rows(emission.series.get(f"output_{kind}", ()), asked)
+    return info
+
+
+def _entries(entries: Sequence[Any], asked: LogprobsAsked) -> list[Any]:
+    if asked.tokenizer is None:
+        return list(entries)
+    return [[entry[0], entry[1], asked.tokenizer.decode([entry[1]])] for entry in entries]
+
+
+def _rows(rows: Sequence[Any], asked: LogprobsAsked) -> list[Any]:
+    return [None if row is None else _entries(row, asked) for row in rows]

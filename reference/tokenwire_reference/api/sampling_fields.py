@@ -1,0 +1,91 @@
+"""Sampling parameters of a body, checked beyond what a schema can say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from tokenwire_reference.api.errors import RefusalError
+from tokenwire_reference.request import SamplingParams
+from tokenwire_reference.served import Served
+
+_GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
+_UNSUPPORTED = (*_GRAMMARS, "custom_params")
+_KNOWN = {field.name for field in fields(SamplingParams)}
+
+
+def read_sampling_params(given: Mapping[str, Any], served: Served) -> SamplingParams:
+    """Sampling parameters from their wire names. Raises RefusalError for values that cannot be used.
+
+    Absent and null fields have the defaults of `SamplingParams`; a null `max_new_tokens` means what fits.
+    """
+    for name in _UNSUPPORTED:
+        if given.get(name) is not None:
+            raise RefusalError(f"{name} is not supported by the reference engine; leave it out")
+    if (given.get("beam_width") or 1) > 1:
+        raise RefusalError("beam_width above 1 is not supported by the reference engine; leave it out")
+    values = {
+        name: value
+        for name, value in given.items()
+        if name in _KNOWN and (value is not None or name == "max_new_tokens")
+    }
+    values["stop"] = _strings(values.get("stop"), "stop", served)
+    values["stop_regex"] = _strings(values.get("stop_regex"), "stop_regex", served)
+    for pattern in values["stop_regex"]:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise RefusalError(f"stop_regex {pattern!r} is not a pattern: {error}") from error
+    values["stop_token_ids"] = tuple(values.get("stop_token_ids", ()))
+    values["logit_bias"] = {int(key): bias for key, bias in values.get("logit_bias", {}).items()}
+    refuse_unknown_ids("logit_bias", list(values["logit_bias"]), served.model.vocab_size)
+    sampling = SamplingParams(**values)
+    if sampling.max_new_tokens is not None and sampling.min_new_tokens > sampling.max_new_tokens:
+        raise RefusalError(
+            f"min_new_tokens {sampling.min_new_tokens} is above max_new_tokens {sampling.max_new_tokens}"
+        )
+    return sampling
+
+
+def _strings(value: str | Sequence[str] | None, name: str, served: Served) -> tuple[str, ...]:
+    strings = (value,) if isinstance(value, str) else tuple(value or ())
+    if strings and served.tokenizer is None:
+        raise RefusalError(f"{name} needs a tokenizer; start the server without --skip-tokenizer-init")
+    if "" in strings:
+        raise RefusalError(f"{name} holds an empty string, which every text contains; leave it out")
+    return strings
+
+
+def refuse_unknown_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
+    """Raise RefusalError for the first id that is not in the vocabulary."""
+    for position, token_id in enumerate(ids):
+        if not 0 <= token_id < vocab_size:
+            raise RefusalError(
+                f"{name}[{position}] is {token_id}, which is not in the vocabulary; "
+                f"ids are 0 to {vocab_size - 1}"
+            )
+
+
+def refuse_what_does_not_fit(prompt_tokens: int, sampling: SamplingParams, context_length: int) -> None:
+    """Raise RefusalError for a prompt, or a prompt with its budget, that the context does not hold."""
+    if prompt_tokens >= context_length:
+        raise RefusalError(
+            f"the prompt (input_ids, text or messages) has {prompt_tokens} tokens and leaves no room in the "
+            f"context length of {context_length}; shorten it"
+        )
+    budget = sampling.max_new_tokens or 0
+    if prompt_tokens + budget > context_length:
+        raise RefusalError(
+            f"{prompt_tokens} prompt tokens and {budget} new tokens (max_new_tokens, max_tokens) make "
+            f"{prompt_tokens + budget}, more than the context length of {context_length}; shorten the prompt "
+            "or ask for fewer"
+        )
+
+
+def with_own_seed(sampling: SamplingParams, sample: int) -> SamplingParams:
+    """Give each of several samples a seed of its own; sample 0 is what n=1 would give."""
+    if sampling.sampling_seed is None or sample == 0:
+        return sampling
+    return replace(sampling, sampling_seed=(sampling.sampling_seed + sample) % 2**63)

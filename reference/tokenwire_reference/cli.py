@@ -1,0 +1,117 @@
+"""`tokenwire-reference`: start the reference engine behind HTTP."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from typer.models import OptionInfo
+
+from tokenwire_reference.server_args import ServerArgs
+
+DEFAULTS = ServerArgs()
+
+app = typer.Typer(
+    help="The reference engine of Tokenwire.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def _commands() -> None:
+    """Keep `serve` a command of its own, also while it is the only one."""
+
+
+def _flag(help_text: str, *names: str) -> OptionInfo:
+    option: OptionInfo = typer.Option(*names, help=help_text)
+    return option
+
+
+@app.command()
+def serve(  # noqa: PLR0917 - one parameter for each flag; typer calls it by name
+    model_path: Annotated[
+        str,
+        _flag(
+            "Directory of a causal language model, or a builtin one: builtin:tiny.", "--model-path", "--model"
+        ),
+    ] = DEFAULTS.model_path,
+    served_model_name: Annotated[
+        str | None, _flag("Name in /v1/models and answers.")
+    ] = DEFAULTS.served_model_name,
+    host: Annotated[str, _flag("Address to listen on.")] = DEFAULTS.host,
+    port: Annotated[int, _flag("Port to listen on; 0 for any free one.")] = DEFAULTS.port,
+    device: Annotated[str, _flag("cpu or cuda.")] = DEFAULTS.device,
+    dtype: Annotated[str, _flag("auto, float32, bfloat16 or float16.")] = DEFAULTS.dtype,
+    context_length: Annotated[
+        int | None, _flag("Shorten the context of the model.")
+    ] = DEFAULTS.context_length,
+    stream_interval: Annotated[
+        int, _flag("New tokens that an event of a stream holds at least.", "--stream-interval")
+    ] = DEFAULTS.stream_interval,
+    incremental_streaming_output: Annotated[
+        bool,
+        _flag("Stream what is new in each event, not all so far.", "--incremental-streaming-output"),
+    ] = DEFAULTS.incremental_streaming_output,
+    stream_response_default_include_usage: Annotated[
+        bool,
+        _flag("End every chat stream with its usage.", "--stream-response-default-include-usage"),
+    ] = DEFAULTS.stream_response_default_include_usage,
+    max_running_requests: Annotated[int, _flag("Requests that run at once.")] = DEFAULTS.max_running_requests,
+    max_total_tokens: Annotated[
+        int | None, _flag("Tokens that the KV cache holds.")
+    ] = DEFAULTS.max_total_tokens,
+    chunked_prefill_size: Annotated[
+        int, _flag("Prompt tokens that one step computes at most.")
+    ] = DEFAULTS.chunked_prefill_size,
+    page_size: Annotated[int, _flag("Tokens in a page of the KV cache.")] = DEFAULTS.page_size,
+    disable_radix_cache: Annotated[
+        bool, _flag("Compute every prompt in full; reuse no prefix.", "--disable-radix-cache")
+    ] = DEFAULTS.disable_radix_cache,
+    sampling_backend: Annotated[
+        str, _flag("Registered sampler: pytorch, or mirror, which repeats each id in customized_info.")
+    ] = DEFAULTS.sampling_backend,
+    skip_tokenizer_init: Annotated[
+        bool, _flag("Ids in, ids out: no tokenizer, no text.", "--skip-tokenizer-init")
+    ] = DEFAULTS.skip_tokenizer_init,
+    enable_cache_report: Annotated[
+        bool, _flag("Report cached tokens in chat usage.", "--enable-cache-report")
+    ] = DEFAULTS.enable_cache_report,
+    return_input_ids: Annotated[
+        bool, _flag("Put the prompt's ids into sglext of every chat answer.", "--return-input-ids")
+    ] = DEFAULTS.return_input_ids,
+    return_output_ids: Annotated[
+        bool, _flag("Put the output ids into sglext of every chat answer.", "--return-output-ids")
+    ] = DEFAULTS.return_output_ids,
+    random_seed: Annotated[int | None, _flag("Seed of requests that bring none.")] = DEFAULTS.random_seed,
+    weight_version: Annotated[str, _flag("Version named in meta_info.")] = DEFAULTS.weight_version,
+    log_level: Annotated[str, _flag("debug, info, warning or error.")] = DEFAULTS.log_level,
+    log_requests: Annotated[bool, _flag("Log each request.", "--log-requests")] = DEFAULTS.log_requests,
+    send_buffer_bytes: Annotated[
+        int, _flag("Kernel send buffer of a connection; small ones show slow readers soon.")
+    ] = DEFAULTS.send_buffer_bytes,
+    cpu_threads: Annotated[int, _flag("Threads of a torch operation.")] = DEFAULTS.cpu_threads,
+) -> None:
+    """Serve a model. The URL is printed as soon as requests are answered."""
+    given = locals()
+    args = ServerArgs(**given)
+    if args.stream_interval < 1:
+        raise typer.BadParameter(f"--stream-interval is {args.stream_interval}; it must be 1 or more")
+    # torch and transformers take seconds to import: only a server pays for them, not --help.
+    from tokenwire_reference.serve import serve as serve_model
+
+    try:
+        serve_model(args)
+    except (ValueError, OSError) as error:
+        raise typer.Exit(_complain(error)) from error
+
+
+def _complain(error: Exception) -> int:
+    typer.echo(f"tokenwire-reference: {error}", err=True)
+    return 2
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

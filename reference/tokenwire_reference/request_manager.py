@@ -1,0 +1,251 @@
+"""The event loop's side of every request: one append-only record each, and what a consumer takes of it.
+
+Rows append to the record; a consumer that wakes up takes everything that is pending, as one slice of ids, text
+and every series alike. Coalescing is therefore lossless by construction (sgl-project/sglang PR #27205), and an
+emission never holds a list that is still growing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+from tokenwire_reference.detokenizer import Detokenizer, finish_text
+from tokenwire_reference.request import FinishReason, OutputRow, Request, SamplingParams
+
+
+class Delivery(Enum):
+    """How much of a record an emission carries."""
+
+    CUMULATIVE = "cumulative"
+    """Everything so far. The final state of a record, taken once, is a whole answer."""
+    INCREMENTAL = "incremental"
+    """What no emission before it carried."""
+
+
+@dataclass(frozen=True)
+class Emission:
+    """What a consumer took of one record. Every list is its own and covers the same range of tokens."""
+
+    index: int
+    rid: str
+    first: bool
+    output_ids: Sequence[int]
+    text: str
+    series: Mapping[str, Sequence[Any]]
+    customized_info_keys: frozenset[str]
+    prompt_series: Mapping[str, Sequence[Any]]
+    prompt_token_ids: Sequence[int]
+    completion_tokens: int
+    """All tokens up to and including this emission, in either delivery."""
+    cached_tokens: int
+    cached_tokens_details: Mapping[str, Any] | None
+    num_retractions: int
+    finish: FinishReason | None
+    seconds: float
+    """Since the request came in."""
+
+
+@dataclass
+class Record:
+    """All that is known of one request, and how much of it its consumer has taken."""
+
+    index: int
+    rid: str
+    prompt_token_ids: Sequence[int]
+    sampling: SamplingParams
+    detokenizer: Detokenizer | None
+    wake: asyncio.Event
+    started: float = field(default_factory=time.monotonic)
+    output_ids: list[int] = field(default_factory=list)
+    text: str = ""
+    series: dict[str, list[Any]] = field(default_factory=dict)
+    customized_info_keys: frozenset[str] = frozenset()
+    prompt_series: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    cached_tokens: int = 0
+    cached_tokens_details: Mapping[str, Any] | None = None
+    num_retractions: int = 0
+    finish: FinishReason | None = None
+    ended: float = 0.0
+    taken_ids: int = 0
+    taken_text: int = 0
+    taken_first: bool = False
+    taken_finish: bool = False
+
+    def append(self, row: OutputRow) -> None:
+        """Add a row. Raises ValueError for one that does not begin where the record ends."""
+        if row.start != len(self.output_ids) or self.finish is not None:
+            raise ValueError(
+                f"row {row.start}:{row.end} of request {self.rid!r} does not follow its "
+                f"{len(self.output_ids)} tokens"
+            )
+        self.output_ids += row.output_ids
+        for name, entries in row.series.items():
+            # A key that starts late has nulls for the tokens before it.
+            self.series.setdefault(name, [None] * row.start).extend(entries)
+        for values in self.series.values():
+            values.extend([None] * (row.end - len(values)))
+        self.customized_info_keys |= row.customized_info_keys
+        if row.prompt_series:
+            self.prompt_series = row.prompt_series
+        self.cached_tokens = row.cached_tokens
+        self.cached_tokens_details = row.cached_tokens_details
+        self.num_retractions = row.num_retractions
+        if self.detokenizer is not None:
+            if row.finish is None:
+                self.text += self.detokenizer.push(row.output_ids)
+            else:
+                self.text = finish_text(
+                    self.detokenizer, self.text, row.output_ids, row.finish, self.sampling
+                )
+        if row.finish is not None:
+            self.finish, self.ended = row.finish, time.monotonic()
+        self.wake.set()
+
+    @property
+    def pending(self) -> bool:
+        return self.taken_ids < len(self.output_ids) or (self.finish is not None and not self.taken_finish)
+
+    def take(self, delivery: Delivery) -> Emission:
+        """Take everything that is pending, as one emission."""
+        incremental = delivery is Delivery.INCREMENTAL
+        tokens = slice(self.taken_ids if incremental else 0, len(self.output_ids))
+        emission = Emission(
+            index=self.index,
+            rid=self.rid,
+            first=not self.taken_first,
+            output_ids=self.output_ids[tokens],
+            text=self.text[self.taken_text if incremental else 0 :],
+            series={name: values[tokens] for name, values in self.series.items()},
+            customized_info_keys=self.customized_info_keys,
+            prompt_series=self.prompt_series,
+            prompt_token_ids=self.prompt_token_ids,
+            completion_tokens=tokens.stop,
+            cached_tokens=self.cached_tokens,
+            cached_tokens_details=self.cached_tokens_details,
+            num_retractions=self.num_retractions,
+            finish=self.finish,
+            seconds=(self.ended or time.monotonic()) - self.started,
+        )
+        self.taken_ids, self.taken_text, self.taken_first = tokens.stop, len(self.text), True
+        self.taken_finish = self.finish is not None
+        return emission
+
+
+class Submit(Protocol):
+    """What the manager needs of the engine's thread."""
+
+    def add(self, request: Request) -> None: ...
+
+    def abort(self, rid: str) -> None: ...
+
+
+class DuplicateRequestIdError(ValueError):
+    """A request id that a live request has."""
+
+
+class Generation:
+    """The records of one HTTP request, in the order of their index."""
+
+    def __init__(self, records: Sequence[Record], wake: asyncio.Event, abort: Callable[[str], None]) -> None:
+        self.records = records
+        self._wake = wake
+        self._abort = abort
+
+    async def emissions(self, delivery: Delivery) -> AsyncIterator[Emission]:
+        """Give emissions as they become due, of all records, until each has given its finish."""
+        while not all(record.taken_finish for record in self.records):
+            await self._wake.wait()
+            self._wake.clear()
+            for record in self.records:
+                if record.pending:
+                    yield record.take(delivery)
+
+    async def whole(self) -> list[Emission]:
+        """Wait for the end of every record and give each as a whole."""
+        while not all(record.finish for record in self.records):
+            await self._wake.wait()
+            self._wake.clear()
+        return [record.take(Delivery.CUMULATIVE) for record in self.records]
+
+    def close(self) -> None:
+        """Abort what has not ended: nobody is listening any more."""
+        for record in self.records:
+            if record.finish is None:
+                self._abort(record.rid)
+
+
+class RequestManager:
+    """Knows every live request by its id. Lives on the event loop: no other thread may call it."""
+
+    def __init__(
+        self,
+        engine: Submit,
+        decode: Callable[[Sequence[int], SamplingParams], str] | None,
+    ) -> None:
+        """`decode` turns ids into text as sampling parameters ask; None where there is no tokenizer."""
+        self._engine = engine
+        self._decode = decode
+        self._live: dict[str, Record] = {}
+        self._groups: dict[str, list[str]] = {}
+
+    @property
+    def live(self) -> int:
+        """How many requests have not ended."""
+        return len(self._live)
+
+    def submit(self, requests: Sequence[Request], *, group: str | None = None) -> Generation:
+        """Start the requests of one call. `group` is the id by which they can be aborted together.
+
+        Raises DuplicateRequestIdError where an id is in use or stands twice; nothing is started then.
+        """
+        names = [request.rid for request in requests]
+        for name in {*names, group} - {None}:
+            if name in self._live or name in self._groups or names.count(str(name)) > 1:
+                raise DuplicateRequestIdError(
+                    f"rid {name!r} is the id of a request that has not ended; choose another or send none"
+                )
+        wake = asyncio.Event()
+        records = [self._record(index, request, wake) for index, request in enumerate(requests)]
+        if group is not None and group not in names:
+            self._groups[group] = names
+        for request, record in zip(requests, records, strict=True):
+            self._live[request.rid] = record
+            self._engine.add(request)
+        return Generation(records, wake, self._engine.abort)
+
+    def _record(self, index: int, request: Request, wake: asyncio.Event) -> Record:
+        detokenizer = None
+        if (decode := self._decode) is not None:
+            sampling = request.sampling
+            detokenizer = Detokenizer(lambda ids: decode(ids, sampling), request.prompt_token_ids)
+        return Record(index, request.rid, request.prompt_token_ids, request.sampling, detokenizer, wake)
+
+    def deliver(self, rows: Sequence[OutputRow]) -> None:
+        """Append the rows of one step to their records, and forget the requests that ended."""
+        for row in rows:
+            record = self._live[row.rid]
+            record.append(row)
+            if record.finish is not None:
+                del self._live[row.rid]
+                self._forget_groups_without(row.rid)
+
+    def _forget_groups_without(self, rid: str) -> None:
+        for group, names in list(self._groups.items()):
+            if rid in names and not any(name in self._live for name in names):
+                del self._groups[group]
+
+    def abort(self, rid: str) -> None:
+        """Abort the request, or the group of requests, with exactly this id; an unknown id has no effect."""
+        for name in self._groups.get(rid, [rid]):
+            if name in self._live:
+                self._engine.abort(name)
+
+    def abort_all(self) -> None:
+        """Abort everything that has not ended."""
+        for name in list(self._live):
+            self._engine.abort(name)

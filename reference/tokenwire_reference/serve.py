@@ -1,0 +1,146 @@
+"""The server process: a model behind an engine's thread behind HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from tokenwire_reference.api.app import build_app
+from tokenwire_reference.engine import Engine
+from tokenwire_reference.engine_thread import EngineThread
+from tokenwire_reference.model import LoadedModel, load_model
+from tokenwire_reference.output_streamer import OutputStreamer
+from tokenwire_reference.request import OutputRow
+from tokenwire_reference.request_manager import RequestManager
+from tokenwire_reference.served import Served
+from tokenwire_reference.server_args import ServerArgs
+from tokenwire_reference.tokenizer import decode_as_asked
+
+SHUTDOWN_SECONDS = 1
+"""How long an open answer may go on after the server was told to end."""
+
+
+def serve(args: ServerArgs) -> None:
+    """Load the model, print the URL once requests are answered, and serve until SIGTERM or SIGINT.
+
+    Raises what `load_model` and `Engine` raise, and OSError where the port is taken.
+    """
+    logging.basicConfig(
+        level=args.log_level.upper(), stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
+    )
+    listening = listen(args)
+    torch.set_num_threads(args.cpu_threads)
+    model = load_model(
+        args.model_path,
+        device=args.device,
+        dtype=args.dtype,
+        context_length=args.context_length,
+        tokenizer=not args.skip_tokenizer_init,
+    )
+    loop = asyncio.new_event_loop()
+    served = assemble(replace(args, port=listening.getsockname()[1]), model, loop)
+    try:
+        served.engine_thread.start()
+        server = _Server(served)
+        # The signal that ended the server is raised again by uvicorn once everything is closed.
+        loop.run_until_complete(server.serve(sockets=[listening]))
+    finally:
+        served.engine_thread.stop()
+
+
+def listen(args: ServerArgs) -> socket.socket:
+    """Take the port. Connections inherit small send buffers: back-pressure reaches the request soon."""
+    family = socket.AF_INET6 if ":" in args.host else socket.AF_INET
+    listening = socket.create_server((args.host, args.port), family=family, backlog=2048)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, args.send_buffer_bytes)
+    return listening
+
+
+def assemble(args: ServerArgs, model: LoadedModel, loop: asyncio.AbstractEventLoop) -> Served:
+    """Put engine, streamer, thread and manager together, for one event loop. Nothing runs yet."""
+    engine = Engine(
+        model,
+        max_running_requests=args.max_running_requests,
+        chunked_prefill_size=args.chunked_prefill_size,
+        max_total_tokens=args.max_total_tokens,
+        page_size=args.page_size,
+        sampling_backend=args.sampling_backend,
+        prefix_caching=not args.disable_radix_cache,
+        random_seed=args.random_seed,
+    )
+    tokenizer = model.tokenizer
+    streamer = OutputStreamer(
+        stream_interval=args.stream_interval, decode=None if tokenizer is None else tokenizer.decode
+    )
+
+    def deliver(rows: Sequence[OutputRow]) -> None:
+        loop.call_soon_threadsafe(manager.deliver, rows)
+
+    engine_thread = EngineThread(engine, streamer, deliver)
+    manager = RequestManager(
+        engine_thread,
+        None if tokenizer is None else lambda ids, sampling: decode_as_asked(tokenizer, ids, sampling),
+    )
+    return Served(
+        args=replace(args, max_total_tokens=engine.max_total_tokens),
+        model=model,
+        tokenizer=tokenizer,
+        engine=engine,
+        engine_thread=engine_thread,
+        manager=manager,
+        facts=_facts(model),
+    )
+
+
+def _facts(model: LoadedModel) -> dict[str, Any]:
+    return {
+        "model": model.name,
+        "vocab_size": model.vocab_size,
+        "eos_token_ids": sorted(model.eos_token_ids),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "torch": torch.__version__,
+    }
+
+
+class _Protocol(H11Protocol):  # type: ignore[misc]  # uvicorn is not followed by mypy here
+    """HTTP that stops writing as soon as the kernel takes no more: outputs wait where they can coalesce."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        transport.set_write_buffer_limits(high=0)
+        super().connection_made(transport)
+
+
+class _Server(uvicorn.Server):  # type: ignore[misc]  # uvicorn is not followed by mypy here
+    """uvicorn, which says its URL on stdout and ends open answers when it is told to end."""
+
+    def __init__(self, served: Served) -> None:
+        super().__init__(
+            uvicorn.Config(
+                build_app(served),
+                http=_Protocol,
+                lifespan="off",
+                log_config=None,
+                access_log=served.args.log_requests,
+                timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+            )
+        )
+        self._served = served
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        args = self._served.args
+        host = f"[{args.host}]" if ":" in args.host else args.host
+        print(f"{args.model_path} is served at http://{host}:{args.port}", flush=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._served.manager.abort_all()
+        await super().shutdown(sockets)
