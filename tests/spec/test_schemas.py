@@ -375,17 +375,20 @@ def test_tool_calls_may_come_without_content():
     assert judged("chat-response", called) == (True, True)
 
 
+@settings(deadline=None)
 @given(key=st.text(min_size=1).filter(lambda key: key not in META), value=st.lists(st.integers() | st.none()))
 def test_customized_info_of_any_name_is_accepted(key, value):
     answer = with_value(GENERATED, f"/meta_info/{key.replace('/', '_')}", value)
     assert judged("generate-response", answer) == (True, True)
 
 
+@settings(deadline=None)
 @given(ids=st.lists(st.integers(min_value=0, max_value=2**31 - 1)))
 def test_any_token_ids_are_accepted(ids):
     assert judged("generate-event", with_value(UNFINISHED, "/output_ids", ids)) == (True, True)
 
 
+@settings(deadline=None)
 @given(
     ids=st.lists(st.integers(min_value=0, max_value=2**31 - 1)),
     position=st.integers(min_value=0),
@@ -432,7 +435,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(sample=st.sampled_from(GOOD), data=st.data(), value=VALUES)
 def test_validators_agree_wherever_a_value_is_replaced(sample, data, value):
     name, document = sample
