@@ -1,0 +1,246 @@
+"""The recorder: sends requests and keeps every byte that comes back, with its time.
+
+The only part of the suite that touches the network. It forgives nothing and repairs nothing: no retry, no
+redirect, no cookie, no decoding, no proxy from the environment. What a target does wrong becomes the ending
+of an exchange.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
+
+import httpcore
+import httpx
+
+from tokenwire import __version__
+from tokenwire.capture import CaptureWriter, ExchangeWriter, Headers, redact, redact_headers
+from tokenwire.exchange import Ending, Exchange, HttpRequest, Read, Server
+from tokenwire.slow_socket import SlowTransport
+
+_OWN_HEADERS = {
+    "accept": "*/*",
+    "accept-encoding": "identity",
+    "user-agent": f"tokenwire/{__version__}",
+}
+_NETWORK_FAULTS = (
+    httpx.TransportError,
+    httpcore.NetworkError,
+    httpcore.ProtocolError,
+    httpcore.TimeoutException,
+    OSError,
+)
+
+
+@dataclass(frozen=True)
+class SlowReader:
+    """How to read so slowly that the server feels it: stop after the first bytes, wait, read the rest."""
+
+    after_bytes: int = 1
+    """Stop as soon as so many bytes of the body were read."""
+    pause_s: float = 2.0
+    window: int = 4096
+    """Size of the receive buffer in bytes (the kernel doubles it)."""
+
+
+class _Recording:
+    """An exchange in the making, in memory and on disk."""
+
+    def __init__(self, file: ExchangeWriter | None) -> None:
+        self._file = file
+        self._sent = time.monotonic()
+        self.status: int | None = None
+        self.headers: Headers = ()
+        self.reads: list[Read] = []
+        self.size = 0
+        self.ending = Ending.UNREACHABLE
+        self.detail = ""
+
+    def seconds(self) -> float:
+        return time.monotonic() - self._sent
+
+    def response(self, status: int, headers: Headers) -> None:
+        self.status, self.headers = status, redact_headers(headers)
+        if self._file is not None:
+            self._file.response(status, headers)
+
+    def read(self, data: bytes) -> None:
+        read = Read(self.seconds(), data)
+        self.reads.append(read)
+        self.size += len(data)
+        if self._file is not None:
+            self._file.read(read)
+
+    def end(self, ending: Ending, detail: str = "") -> None:
+        self.ending, self.detail = ending, detail
+
+
+class Recorder:
+    """Sends requests to one target, some at a time; an async context manager.
+
+    base_url: scheme, host and perhaps a path that all requests go below. timeout_s: for a whole exchange,
+    from the first packet to the last byte. headers: sent with every request. max_concurrency: exchanges at
+    a time; others wait, and their time does not run yet. max_body_bytes: a longer answer is hung up on.
+    capture: where exchanges are written as they arrive. server: what is known of the target, noted in every
+    exchange.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        timeout_s: float = 60.0,
+        headers: Headers = (),
+        max_concurrency: int = 16,
+        max_body_bytes: int = 256 * 1024 * 1024,
+        capture: CaptureWriter | None = None,
+        server: Server | None = None,
+    ) -> None:
+        """Raises ValueError for a base_url that is no http or https URL."""
+        try:
+            url = httpx.URL(base_url)
+        except httpx.InvalidURL as error:
+            raise ValueError(f"{base_url!r} is not a URL: {error}; write http://host:port") from error
+        if url.scheme not in {"http", "https"} or not url.host:
+            raise ValueError(f"{base_url!r} is not the URL of a server; write http://host:port")
+        self.server = server or Server()
+        self._base = base_url.rstrip("/")
+        self._timeout_s = timeout_s
+        self._headers = headers
+        self._slots = asyncio.Semaphore(max_concurrency)
+        self._max_body_bytes = max_body_bytes
+        self._capture = capture
+        # A connection for each exchange: a kept one may be closed by the server just as it is used again.
+        self._transport = httpx.AsyncHTTPTransport(
+            trust_env=False, limits=httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close what is open."""
+        await self._transport.aclose()
+
+    async def send(
+        self,
+        name: str,
+        scenario: str,
+        request: HttpRequest,
+        *,
+        slow_reader: SlowReader | None = None,
+        hang_up_after: int | None = None,
+    ) -> Exchange:
+        """Send a request and record what comes back; what the target does wrong is told by the ending.
+
+        hang_up_after: close the connection as soon as so many bytes of the body were read. The exchange, in
+        memory and on disk, holds no credentials. Raises ValueError for a request that HTTP cannot carry,
+        FileExistsError where the capture holds an exchange of this name.
+        """
+        async with self._slots:
+            request = replace(request, headers=(*self._headers, *request.headers))
+            started = datetime.now(UTC).isoformat(timespec="milliseconds")
+            with contextlib.ExitStack() as files:
+                file = files.enter_context(self._capture.open(name)) if self._capture is not None else None
+                if file is not None:
+                    file.request(name, scenario, request, started=started, server=self.server)
+                recording = _Recording(file)
+                try:
+                    await self._record(request, recording, slow_reader, hang_up_after)
+                except asyncio.CancelledError:
+                    recording.end(Ending.CANCELLED, "the run was ended")
+                    raise
+                finally:
+                    duration = recording.seconds()
+                    if file is not None:
+                        file.end(recording.ending, detail=recording.detail, duration=duration)
+            return Exchange(
+                name,
+                redact(request),
+                scenario,
+                recording.status,
+                recording.headers,
+                tuple(recording.reads),
+                recording.ending,
+                recording.detail,
+                duration,
+                started,
+                self.server,
+            )
+
+    async def _record(
+        self,
+        request: HttpRequest,
+        recording: _Recording,
+        slow_reader: SlowReader | None,
+        hang_up_after: int | None,
+    ) -> None:
+        try:
+            outgoing = self._outgoing(request)
+            async with asyncio.timeout(self._timeout_s), self._answer(outgoing, slow_reader) as response:
+                headers = tuple((k.decode("latin-1"), v.decode("latin-1")) for k, v in response.headers.raw)
+                recording.response(response.status_code, headers)
+                await self._read_body(response, recording, slow_reader, hang_up_after)
+        except httpx.LocalProtocolError as error:
+            raise ValueError(f"{request.method} {request.path} cannot be sent: {error}") from error
+        except TimeoutError:
+            recording.end(Ending.TIMEOUT, f"not over after {self._timeout_s:g} s")
+        except _NETWORK_FAULTS as error:
+            ending = Ending.UNREACHABLE if recording.status is None else Ending.TRUNCATED
+            recording.end(ending, f"{type(error).__name__}: {error}")
+
+    def _outgoing(self, request: HttpRequest) -> httpx.Request:
+        body = request.raw_body
+        headers = dict(_OWN_HEADERS)
+        if body is None and request.body is not None:
+            body = json.dumps(request.body, separators=(",", ":")).encode("ascii")
+        if body is not None:
+            headers["content-type"] = "application/json"
+        outgoing = httpx.Request(request.method, self._base + request.path, headers=headers, content=body)
+        for name, value in request.headers:
+            outgoing.headers[name] = value
+        return outgoing
+
+    @contextlib.asynccontextmanager
+    async def _answer(
+        self, outgoing: httpx.Request, slow_reader: SlowReader | None
+    ) -> AsyncIterator[httpx.Response]:
+        transport = self._transport if slow_reader is None else SlowTransport(slow_reader.window)
+        response = await transport.handle_async_request(outgoing)
+        try:
+            yield response
+        finally:
+            await response.aclose()
+
+    async def _read_body(
+        self,
+        response: httpx.Response,
+        recording: _Recording,
+        slow_reader: SlowReader | None,
+        hang_up_after: int | None,
+    ) -> None:
+        paused = False
+        async for data in response.aiter_raw():
+            recording.read(data)
+            if recording.size > self._max_body_bytes:
+                recording.end(Ending.CANCELLED, f"the body outgrew {self._max_body_bytes} bytes")
+                return
+            if hang_up_after is not None and recording.size >= hang_up_after:
+                recording.end(Ending.CANCELLED, f"hung up on purpose after {recording.size} bytes")
+                return
+            if slow_reader is not None and not paused and recording.size >= slow_reader.after_bytes:
+                paused = True
+                await asyncio.sleep(slow_reader.pause_s)
+        recording.end(Ending.COMPLETE)
