@@ -88,6 +88,14 @@ def lint(session: nox.Session) -> None:
     session.run("lint-imports")
 
 
+@nox.session
+def benchmarks(session: nox.Session) -> None:
+    """Both sides of every performance claim, with their ratio."""
+    session.install("-e", ".[reference,dev]", *CONSTRAINTS)
+    columns = ("--benchmark-columns=min,median", "--benchmark-group-by=group", "--benchmark-sort=min")
+    session.run("pytest", "benchmarks", *columns, *session.posargs)
+
+
 def _main() -> int:
     """Let `python noxfile.py -s SESSION --option …` stand for `nox -s SESSION -- --option …`."""
     parser = argparse.ArgumentParser(
