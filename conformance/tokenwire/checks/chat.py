@@ -1,0 +1,115 @@
+"""Checks of the chat endpoint: roles, chunk ids, content, and what token-in-token-out adds to a choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tokenwire.check import Observation, Target, check, demand, observe
+from tokenwire.checks.logprob_entry import SAMPLED, read_entry
+from tokenwire.checks.walk import as_list, carries, finished_choices, is_error, joined_ids, streamed
+from tokenwire.record import Choice, Delivery, Stream
+
+
+def is_chat(stream: Stream) -> bool:
+    """Whether a stream belongs to a chat endpoint: the dialects of a family are named by their endpoint."""
+    return stream.dialect.endswith("-chat")
+
+
+@check("chat-role-comes-first")
+def chat_role_comes_first(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The role stands in the first chunk of a choice, and no later chunk names another."""
+    if not (is_chat(stream) and streamed(stream)):
+        return
+    first_seen: set[int] = set()
+    for emission in stream.emissions():
+        role = emission.details.get("role")
+        if emission.choice not in first_seen:
+            first_seen.add(emission.choice)
+            message = f"the first chunk of choice {emission.choice} has the role {role!r}"
+            yield observe(emission.at("role"), expected="assistant", actual=role, message=message)
+        elif role is not None:
+            message = f"a later chunk of choice {emission.choice} has the role {role!r}"
+            yield observe(emission.at("role"), expected="assistant", actual=role, message=message)
+
+
+@check("chat-chunks-share-a-choice-id")
+def chat_chunks_share_a_choice_id(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """One id in all chunks of a choice; choices of one answer may have different ones."""
+    if not (is_chat(stream) and streamed(stream)):
+        return
+    ids: dict[int, Any] = {}
+    for emission in stream.emissions():
+        chunk_id = emission.details.get("request_id")
+        if emission.choice in ids:
+            yield observe(emission.at("request_id"), expected=ids[emission.choice], actual=chunk_id)
+        else:
+            ids[emission.choice] = chunk_id
+
+
+@check("chat-content-never-null")
+def chat_content_never_null(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """A chat message without tool calls has a string as its content, the empty one where there is no text."""
+    if not is_chat(stream) or stream.delivery is not Delivery.WHOLE:
+        return
+    for choice in stream.choices:
+        for emission in choice.emissions:
+            if "content" in emission.details and not emission.details.get("tool_calls"):
+                content = emission.details["content"]
+                place = emission.at("content" if "content" in emission.pointers else "text")
+                message = f"the content is {content!r}, not a string"
+                yield demand(
+                    place, isinstance(content, str), expected="a string", actual=content, message=message
+                )
+
+
+@check("chat-meta-info-in-every-choice")
+def chat_meta_info_in_every_choice(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Every choice has its own meta_info when it was asked for, and not even the key when it was not."""
+    if not is_chat(stream) or stream.delivery is not Delivery.WHOLE:
+        return
+    for choice in finished_choices(stream):
+        emission = choice.emissions[-1]
+        place = emission.at("meta_info")
+        meta_info = emission.details.get("meta_info")
+        if stream.asked.meta_info:
+            message = f"choice {choice.index} has no meta_info object"
+            holds = isinstance(meta_info, Mapping)
+            yield demand(place, holds, expected="a meta_info object", actual=meta_info, message=message)
+        else:
+            message = f"choice {choice.index} has a meta_info key that nobody asked for"
+            holds = not carries(emission, "meta_info")
+            yield demand(place, holds, expected="no meta_info key", actual=meta_info, message=message)
+
+
+def _logprob_ids(choice: Choice) -> list[Any] | None:
+    entries = [read_entry(value) for value in choice.series(SAMPLED) or []]
+    return (
+        None if choice.series(SAMPLED) is None else [entry.token_id if entry else None for entry in entries]
+    )
+
+
+@check("chat-ids-agree-with-meta-info")
+def chat_ids_agree_with_meta_info(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The ids of a choice, their count in meta_info and the ids that its logprobs name are one story."""
+    if not is_chat(stream) or stream.delivery is not Delivery.WHOLE or stream.asked.max_new_tokens == 0:
+        return
+    for choice in stream.choices:
+        if is_error(choice.finish):
+            continue
+        emission, ids, named = choice.emissions[-1], joined_ids(choice), _logprob_ids(choice)
+        meta_info = emission.details.get("meta_info")
+        count = meta_info.get("completion_tokens") if isinstance(meta_info, Mapping) else None
+        if ids is not None and count is not None:
+            message = f"choice {choice.index} has {len(ids)} output ids, but meta_info counts {count!r}"
+            yield observe(emission.at("output_ids"), expected=count, actual=len(ids), message=message)
+        if named is None:
+            continue
+        if ids is not None:
+            message = f"the output logprobs of choice {choice.index} name other ids than its output ids"
+            yield observe(emission.at(SAMPLED), expected=as_list(ids), actual=named, message=message)
+        elif count is not None:
+            message = (
+                f"choice {choice.index} has {len(named)} output logprobs, but meta_info counts {count!r}"
+            )
+            yield observe(emission.at(SAMPLED), expected=count, actual=len(named), message=message)

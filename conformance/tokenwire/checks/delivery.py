@@ -1,0 +1,314 @@
+"""Checks of the chapter on delivery that one stream answers by itself: modes, intervals, joined outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from tokenwire.check import Observation, Target, check, condition_seen, demand, observe
+from tokenwire.checks.difference import observe_sequence, observe_text
+from tokenwire.checks.lockstep import lockstep
+from tokenwire.checks.walk import (
+    Step,
+    as_list,
+    by_choice,
+    finished_choices,
+    integer,
+    streamed,
+    walk,
+)
+from tokenwire.record import Asked, Choice, Delivery, Emission, Stream
+
+LONG_ANSWER = 50
+"""Answers up to this many ids prove nothing about accumulation: servers may collect them in one piece.
+
+SGLang sends what it has of a whole answer every 50 tokens.
+"""
+
+TELLING_GROWTHS = 3
+"""So many texts in a row that each extend the one before are cumulative: pieces do not grow like that."""
+
+
+def interval_of(asked: Asked, target: Target) -> int | None:
+    """The stream_interval in force: the request's, or the server's; None where it is not known.
+
+    0 stands for the server's value, a value below 0 for every step, which nothing can break.
+    """
+    interval = asked.stream_interval or target.stream_interval
+    return interval if interval is not None and interval > 0 else None
+
+
+def _mode_of_length(length: int, count: int, count_before: int) -> Delivery | None:
+    """What the length of a list says of its mode; None where it fits both or neither."""
+    if not 0 < count_before < count:
+        return None
+    if length == count - count_before:
+        return Delivery.INCREMENTAL
+    return Delivery.CUMULATIVE if length == count else None
+
+
+def _mode_of_text(emissions: tuple[Emission, ...]) -> Delivery | None:
+    """What the texts of a choice say of their mode; None where that is not clear."""
+    texts = [emission.text for emission in emissions if isinstance(emission.text, str) and emission.text]
+    grown = sum(after.startswith(before) and after != before for before, after in pairwise(texts))
+    broken = sum(not after.startswith(before) for before, after in pairwise(texts))
+    if broken > grown:
+        return Delivery.INCREMENTAL
+    return Delivery.CUMULATIVE if not broken and grown >= TELLING_GROWTHS else None
+
+
+def _modes(steps: list[Step]) -> Iterator[tuple[Step, str, Delivery]]:
+    """Which mode each list field of one choice shows, emission by emission, where it can be told.
+
+    Counted against completion_tokens; where there is no counter, against the ids, which then cannot be wrong.
+    """
+    count_before: int | None = 0
+    for step in steps:
+        counter = integer(step.emission.counters.get("completion_tokens"))
+        count, before = (step.after, step.before) if counter is None else (counter, count_before)
+        fields: dict[str, Any] = dict(step.emission.series)
+        if counter is not None:
+            fields = {"output_ids": step.ids, **fields}
+        for name, value in fields.items():
+            entries = as_list(value)
+            mode = None if entries is None or before is None else _mode_of_length(len(entries), count, before)
+            if mode is not None:
+                yield step, name, mode
+        count_before = counter
+
+
+@check("one-mode-per-stream")
+def one_mode_per_stream(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """All fields are of the mode that the first telling field shows, ids before series before text."""
+    if not streamed(stream):
+        return
+    choices = {choice.index: choice for choice in stream.choices}
+    first: Delivery | None = None
+    for index, steps in by_choice(walk(stream)).items():
+        for step, name, mode in _modes(steps):
+            first = first or mode
+            message = f"{name} is {mode} in a stream that began {first}"
+            yield observe(step.emission.at(name), expected=str(first), actual=str(mode), message=message)
+        text_mode = _mode_of_text(choices[index].emissions)
+        if first is not None and text_mode is not None:
+            place = next(e for e in reversed(choices[index].emissions) if e.text is not None).at("text")
+            message = f"text is {text_mode} in a stream whose ids and series are {first}"
+            yield observe(place, expected=str(first), actual=str(text_mode), message=message)
+
+
+@check("mode-is-advertised")
+def mode_is_advertised(stream: Stream, target: Target) -> Iterator[Observation]:
+    """The ids of each choice come in the mode that the server says that it streams in."""
+    advertised = target.advertised_delivery
+    if advertised is None or not streamed(stream):
+        return
+    for steps in by_choice(walk(stream)).values():
+        for step, name, mode in _modes(steps):
+            if name == "output_ids":
+                message = f"the server advertises {advertised} streams, but output_ids is {mode}"
+                yield observe(
+                    step.emission.at(name), expected=str(advertised), actual=str(mode), message=message
+                )
+                break
+
+
+def _cumulative(stream: Stream) -> list[Step]:
+    return walk(stream) if streamed(stream) and stream.delivery is Delivery.CUMULATIVE else []
+
+
+@check("cumulative-ids-extend")
+def cumulative_ids_extend(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Output ids that were sent stay, and stay first."""
+    held: dict[int, list[Any]] = {}
+    for step in _cumulative(stream):
+        if step.ids is None:
+            continue
+        before = held.get(step.emission.choice)
+        if before is not None:
+            yield observe_sequence(
+                step.emission.at("output_ids"),
+                "output id",
+                expected=before,
+                actual=step.ids[: len(before)],
+                source="the emission before it",
+            )
+        held[step.emission.choice] = step.ids
+
+
+@check("cumulative-text-extends")
+def cumulative_text_extends(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Text that was sent stays, and stays first."""
+    held: dict[int, str] = {}
+    for step in _cumulative(stream):
+        text = step.emission.text
+        if not isinstance(text, str):
+            continue
+        before = held.get(step.emission.choice)
+        if before is not None:
+            yield observe_text(
+                step.emission.at("text"),
+                expected=before,
+                actual=text[: len(before)],
+                source="the emission before it",
+            )
+        held[step.emission.choice] = text
+
+
+@check("cumulative-series-extend")
+def cumulative_series_extend(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Entries that were sent stay as they are, and stay first."""
+    held: dict[tuple[int, str], list[Any]] = {}
+    for step in _cumulative(stream):
+        for name, value in step.emission.series.items():
+            entries, key = as_list(value), (step.emission.choice, name)
+            if entries is None:
+                continue
+            if key in held:
+                yield observe_sequence(
+                    step.emission.at(name),
+                    f"{name} entry",
+                    expected=held[key],
+                    actual=entries[: len(held[key])],
+                    source="the emission before it",
+                )
+            held[key] = entries
+
+
+@check("incremental-ids-are-new")
+def incremental_ids_are_new(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """An emission carries as many ids as completion_tokens grew by: none again, none left out."""
+    if not streamed(stream) or stream.delivery is not Delivery.INCREMENTAL:
+        return
+    for steps in by_choice(walk(stream)).values():
+        if all(step.ids is None for step in steps):
+            continue
+        counted, carried = 0, 0
+        for step in steps:
+            carried += len(step.ids or ())
+            count = integer(step.emission.counters.get("completion_tokens"))
+            if count is None:
+                continue
+            message = f"{carried} output ids came while completion_tokens grew from {counted} to {count}"
+            yield observe(
+                step.emission.at("output_ids"), expected=count - counted, actual=carried, message=message
+            )
+            counted, carried = count, 0
+
+
+@check("first-emission-has-a-token")
+def first_emission_has_a_token(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Ids start with an id, not with an empty list."""
+    if not streamed(stream):
+        return
+    for choice, steps in by_choice(walk(stream)).items():
+        carrying = [step for step in steps if step.ids is not None]
+        if any(step.ids for step in carrying):
+            message = f"the first emission of choice {choice} carries no output id"
+            size = len(carrying[0].ids or ())
+            yield demand(
+                carrying[0].emission.at("output_ids"),
+                size > 0,
+                expected="at least one id",
+                actual=size,
+                message=message,
+            )
+
+
+@check("interval-is-kept")
+def interval_is_kept(stream: Stream, target: Target) -> Iterator[Observation]:
+    """Between the first and the last emission, none carries fewer new ids than the interval.
+
+    An interval of 1 cannot be broken; an emission without new ids is another requirement's matter.
+    """
+    interval = interval_of(stream.asked, target)
+    if interval is None or interval == 1 or not streamed(stream):
+        return
+    for step in walk(stream):
+        inner = not step.first and not step.last and step.emission.finish is None
+        if inner and step.ids is not None and step.new > 0:
+            message = f"{step.new} new output ids at a stream_interval of {interval}"
+            yield demand(
+                step.emission.at("output_ids"),
+                step.new >= interval,
+                expected=f"at least {interval} new ids",
+                actual=step.new,
+                message=message,
+            )
+
+
+@check("no-idle-emissions")
+def no_idle_emissions(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Every emission brings something: an id, text, a finish reason, or the role that opens a chat choice."""
+    if not streamed(stream):
+        return
+    for steps in by_choice(walk(stream)).values():
+        if all(step.ids is None for step in steps):
+            continue
+        held: Any = ""
+        for step in steps:
+            text = step.emission.text
+            new_text = bool(text) and (step.delivery is Delivery.INCREMENTAL or text != held)
+            held = held if text is None else text
+            brings = step.new > 0 or new_text or step.emission.finish is not None
+            if step.emission.details.get("role") is None:
+                yield demand(
+                    step.emission.at("output_ids"),
+                    brings,
+                    expected="a new id, new text or a finish reason",
+                    actual="something new" if brings else "nothing new",
+                    message="the emission brings no new id, no new text and no finish reason",
+                )
+
+
+@check("whole-accumulates")
+def whole_accumulates(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """A long whole answer still has all its ids and entries, counted by its completion_tokens."""
+    if stream.delivery is not Delivery.WHOLE or stream.asked.max_new_tokens == 0:
+        return
+    for choice in finished_choices(stream):
+        for seen in _whole_lists(choice):
+            count = choice.counter("completion_tokens") or 0
+            if count > LONG_ANSWER or not seen.holds:
+                yield seen
+
+
+def _whole_lists(choice: Choice) -> Iterator[Observation]:
+    emission, count = choice.emissions[-1], choice.counter("completion_tokens")
+    lists = {"output_ids": emission.output_ids, **emission.series}
+    for name, value in lists.items():
+        entries = as_list(value)
+        if entries is not None and count is not None:
+            message = f"{name} holds {len(entries)} entries of an answer of {count} tokens"
+            yield observe(emission.at(name), expected=count, actual=len(entries), message=message)
+
+
+@check("coalescing-keeps-all")
+def coalescing_keeps_all(stream: Stream, target: Target) -> Iterator[Observation]:
+    """An emission of more ids than one output holds has all of its entries, and its counters count them.
+
+    One output holds as many new ids as the interval says, the first one id; where the interval is not known,
+    1. What was lost is seen by completion_tokens, which counts on. Servers that yield several tokens in one
+    step join outputs too, and owe the same.
+    """
+    if not streamed(stream):
+        return
+    interval = interval_of(stream.asked, target) or 1
+    for steps in by_choice(walk(stream)).values():
+        names = frozenset(name for step in steps for name in step.emission.series)
+        counted = 0
+        for step in steps:
+            emission = step.emission
+            count = integer(emission.counters.get("completion_tokens"))
+            grown = 0 if count is None else count - counted
+            counted = counted if count is None else count
+            if step.ids is None or max(step.new, grown) <= (1 if step.first else interval):
+                continue
+            place = emission.at("output_ids")
+            yield condition_seen(place, f"an emission of {max(step.new, grown)} ids at interval {interval}")
+            if count is not None:
+                message = f"the joined emission counts {count} tokens, but {step.after} ids were delivered"
+                yield observe(
+                    emission.at("completion_tokens"), expected=step.after, actual=count, message=message
+                )
+            yield from lockstep([step], names)

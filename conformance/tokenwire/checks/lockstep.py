@@ -1,0 +1,39 @@
+"""Per-token series in lockstep with the output ids: one entry for each id, in every emission."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tokenwire.check import Observation, demand
+from tokenwire.checks.walk import Step, as_list
+
+
+def _said(step: Step, count: int) -> str:
+    ids = "output id" if count == 1 else "output ids"
+    return f"{count} {ids} {'of this event' if step.expected_entries == step.new else 'delivered so far'}"
+
+
+def observe_length(step: Step, name: str, value: object) -> Observation:
+    """Look whether a series of an emission holds as many entries as it must."""
+    place, count = step.emission.at(name), step.expected_entries
+    entries = as_list(value)
+    if entries is None:
+        kind = "is missing" if value is None else f"is a {type(value).__name__}, not a list,"
+        return demand(
+            place, False, expected=count, actual=value, message=f"{name} {kind} for {_said(step, count)}"
+        )
+    message = f"{name} holds {len(entries)} entries for {_said(step, count)}"
+    return demand(place, len(entries) == count, expected=count, actual=len(entries), message=message)
+
+
+def lockstep(steps: Iterable[Step], names: frozenset[str]) -> Iterator[Observation]:
+    """Look at some series of some steps of one choice.
+
+    A series that the choice carries anywhere is expected wherever there are ids; where there are none it may
+    be left out.
+    """
+    for step in steps:
+        for name in sorted(names):
+            value = step.emission.series.get(name)
+            if step.counted and (step.expected_entries > 0 or value is not None):
+                yield observe_length(step, name, value)

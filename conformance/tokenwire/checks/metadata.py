@@ -1,0 +1,442 @@
+"""Checks of the chapter on per-token metadata: customized_info, logprobs, prompt-side series."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
+from tokenwire.check import Observation, Target, check, demand, observe
+from tokenwire.checks.chat import is_chat
+from tokenwire.checks.difference import alike, observe_sequence
+from tokenwire.checks.lockstep import lockstep
+from tokenwire.checks.logprob_entry import (
+    CHOSEN,
+    LENGTH,
+    PROMPT,
+    PROMPT_CHOSEN,
+    SAMPLED,
+    TOP,
+    LogprobEntry,
+    illegal_logprobs,
+    read_entry,
+    read_position,
+)
+from tokenwire.checks.walk import (
+    Step,
+    as_list,
+    by_choice,
+    ended,
+    finished_choices,
+    integer,
+    prompt_of,
+    streamed,
+    walk,
+)
+from tokenwire.record import Choice, Delivery, Emission, Stream
+
+MIRRORED_ID = "mirror_token_id"
+MIRRORED_POSITION = "mirror_position"
+"""What the mirror sampler attaches to each token: the id that it chose, and the position of its choice."""
+
+
+def is_logprob_series(name: str) -> bool:
+    """Whether a series of the server holds logprobs of the model, not of the sampler's own distribution."""
+    return "logprob" in name and "sampling" not in name
+
+
+def _in_lockstep(
+    stream: Stream, delivery: Delivery, names: Callable[[Choice], frozenset[str]]
+) -> Iterator[Observation]:
+    """One entry for each id, in every emission; a budget of zero is another requirement's matter."""
+    if stream.delivery is not delivery or stream.asked.max_new_tokens == 0:
+        return
+    wanted = {choice.index: names(choice) for choice in stream.choices}
+    for step in walk(stream):
+        yield from lockstep([step], wanted[step.emission.choice])
+
+
+def _customized(choice: Choice) -> frozenset[str]:
+    return choice.customized
+
+
+def _own(choice: Choice) -> frozenset[str]:
+    return choice.series_names - choice.customized
+
+
+@check("customized-info-incremental")
+def customized_info_incremental(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """What the sampler attached is cut like the ids."""
+    yield from _in_lockstep(stream, Delivery.INCREMENTAL, _customized)
+
+
+@check("customized-info-cumulative")
+def customized_info_cumulative(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """What the sampler attached grows with the ids."""
+    yield from _in_lockstep(stream, Delivery.CUMULATIVE, _customized)
+
+
+@check("customized-info-whole")
+def customized_info_whole(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """What the sampler attached is all there."""
+    yield from _in_lockstep(stream, Delivery.WHOLE, _customized)
+
+
+@check("logprobs-incremental")
+def logprobs_incremental(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Logprobs are cut like the ids."""
+    yield from _in_lockstep(stream, Delivery.INCREMENTAL, _own)
+
+
+@check("logprobs-cumulative")
+def logprobs_cumulative(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Logprobs grow with the ids."""
+    yield from _in_lockstep(stream, Delivery.CUMULATIVE, _own)
+
+
+@check("logprobs-whole")
+def logprobs_whole(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Logprobs are all there."""
+    yield from _in_lockstep(stream, Delivery.WHOLE, _own)
+
+
+def _beside_ids(step: Step, name: str) -> tuple[list[Any], list[Any]] | None:
+    """The new ids of an emission and what a series holds for them; None where the two differ in length."""
+    entries = as_list(step.emission.series.get(name))
+    if entries is None or step.ids is None or len(entries) != len(step.ids):
+        return None
+    return step.unseen(step.ids), step.unseen(entries)
+
+
+@check("customized-info-is-fixed-at-sampling")
+def customized_info_is_fixed_at_sampling(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """What the mirror sampler attached is the id at the same place, and positions count on."""
+    position: dict[int, Any] = {}
+    for step in walk(stream):
+        pair, choice = _beside_ids(step, MIRRORED_ID), step.emission.choice
+        if pair is not None and pair[0]:
+            yield observe_sequence(
+                step.emission.at(MIRRORED_ID),
+                f"{MIRRORED_ID} entry",
+                expected=pair[0],
+                actual=pair[1],
+                source="the output ids",
+            )
+        pair = _beside_ids(step, MIRRORED_POSITION)
+        if pair is not None and pair[1]:
+            start = integer(position.get(choice, pair[1][0]))
+            expected = [start] if start is None else list(range(start, start + len(pair[1])))
+            yield observe_sequence(
+                step.emission.at(MIRRORED_POSITION),
+                f"{MIRRORED_POSITION} entry",
+                expected=expected,
+                actual=pair[1],
+                source="the positions in order",
+            )
+            position[choice] = None if start is None else start + len(pair[1])
+
+
+@check("logprobs-name-their-ids")
+def logprobs_name_their_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The logprob at a place belongs to the id at that place."""
+    for step in walk(stream):
+        pair = _beside_ids(step, SAMPLED)
+        if pair is not None and pair[0]:
+            named = [entry.token_id if entry else None for entry in map(read_entry, pair[1])]
+            yield observe_sequence(
+                step.emission.at(SAMPLED),
+                f"the id of {SAMPLED} entry",
+                expected=pair[0],
+                actual=named,
+                source="the output ids",
+            )
+
+
+@check("logprob-values-are-legal")
+def logprob_values_are_legal(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Logarithms of probabilities: finite, and not above 0."""
+    for step in walk(stream):
+        for name in sorted(step.emission.series.keys() - step.emission.customized):
+            entries = step.unseen(as_list(step.emission.series[name]) or [])
+            if entries and is_logprob_series(name):
+                wrong = [value for entry in entries for value in illegal_logprobs(entry)]
+                message = f"{name} holds {wrong[0]!r}, which is no logprob" if wrong else ""
+                yield demand(
+                    step.emission.at(name),
+                    not wrong,
+                    expected="finite numbers not above 0",
+                    actual=wrong[:3],
+                    message=message,
+                )
+
+
+@check("logprob-counter-follows")
+def logprob_counter_follows(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The counter of logprob entries counts those that were delivered."""
+    delivered: dict[int, int] = {}
+    for step in walk(stream):
+        emission, choice = step.emission, step.emission.choice
+        entries = as_list(emission.series.get(SAMPLED))
+        if entries is not None:
+            before = delivered.get(choice, 0) if step.delivery is Delivery.INCREMENTAL else 0
+            delivered[choice] = before + len(entries)
+        counter = emission.counters.get(LENGTH, emission.details.get(LENGTH))
+        if counter is not None and choice in delivered:
+            message = f"{LENGTH} is {counter!r} after {delivered[choice]} delivered entries"
+            yield observe(emission.at(LENGTH), expected=delivered[choice], actual=counter, message=message)
+
+
+def _fault_in_top(value: object, k: int) -> str:
+    """What is wrong with one position of the top logprobs, in words; empty for nothing."""
+    entries = read_position(value)
+    if entries is None:
+        return f"is {value!r}, not a list of entries"
+    if len(entries) != k:
+        return f"holds {len(entries)} entries instead of {k}"
+    if any(one.token_id == other.token_id for at, one in enumerate(entries) for other in entries[:at]):
+        return "names an id twice"
+    numbers = [entry.logprob for entry in entries if type(entry.logprob) in {int, float}]
+    if any(after > before for before, after in pairwise(numbers)):
+        return "is not in falling order"
+    return ""
+
+
+@check("top-logprobs-have-k")
+def top_logprobs_have_k(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """As many alternatives at each position as were asked for, the most likely first."""
+    k = stream.asked.top_logprobs
+    if k < 1:
+        return
+    for step in walk(stream):
+        before = 0 if step.delivery is Delivery.INCREMENTAL else step.before
+        positions = step.unseen(as_list(step.emission.series.get(TOP)) or [])
+        if positions:
+            faults = ((at + before, _fault_in_top(value, k)) for at, value in enumerate(positions))
+            fault = next((f"position {at} of {TOP} {words}" for at, words in faults if words), "")
+            expected = f"{k} entries with different ids in falling order"
+            place = step.emission.at(TOP)
+            yield demand(place, not fault, expected=expected, actual=fault or expected, message=fault)
+
+
+def _fault_in_belonging(sampled: LogprobEntry | None, value: object, *, greedy: bool) -> str:
+    """How the sampled id and the top logprobs of a position contradict each other; empty if they do not."""
+    top = read_position(value)
+    if sampled is None or not top:
+        return ""
+    own = next((entry for entry in top if entry.token_id == sampled.token_id), None)
+    if own is not None and not alike(own.logprob, sampled.logprob):
+        return f"gives id {own.token_id!r} the logprob {own.logprob!r}, but {SAMPLED} {sampled.logprob!r}"
+    if greedy and top[0].token_id != sampled.token_id:
+        tied = own is not None and alike(top[0].logprob, sampled.logprob)
+        if not tied:
+            return f"is headed by id {top[0].token_id!r}, but greedy sampling chose {sampled.token_id!r}"
+    return ""
+
+
+@check("top-logprobs-belong-to-position")
+def top_logprobs_belong_to_position(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The sampled id has one logprob, wherever it stands; a greedy choice stands first.
+
+    Two ids of equal logprob may stand in either order. Penalties and biases may come between the logprobs and
+    the choice: with them, greedy does not mean first.
+    """
+    greedy = stream.asked.greedy and not stream.asked.other_sampling
+    for step in walk(stream):
+        sampled, top = (as_list(step.emission.series.get(name)) for name in (SAMPLED, TOP))
+        if not sampled or top is None or len(sampled) != len(top):
+            continue
+        before = 0 if step.delivery is Delivery.INCREMENTAL else step.before
+        pairs = zip(step.unseen(sampled), step.unseen(top), strict=True)
+        faults = (
+            (at + before, _fault_in_belonging(read_entry(one), row, greedy=greedy))
+            for at, (one, row) in enumerate(pairs)
+        )
+        fault = next((f"position {at} of {TOP} {words}" for at, words in faults if words), "")
+        expected = "the sampled id with its own logprob"
+        if len(sampled) > before:
+            place = step.emission.at(TOP)
+            yield demand(place, not fault, expected=expected, actual=fault or expected, message=fault)
+
+
+@check("chosen-logprobs-are-the-asked-ids")
+def chosen_logprobs_are_the_asked_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Each position names the asked ids, in the order in which they were asked for."""
+    asked = list(stream.asked.chosen_ids)
+    if not asked:
+        return
+    for step in walk(stream):
+        lists = [(CHOSEN, step.unseen(as_list(step.emission.series.get(CHOSEN)) or []))]
+        if step.first:
+            lists.append((PROMPT_CHOSEN, (as_list(step.emission.prompt_series.get(PROMPT_CHOSEN)) or [])[1:]))
+        for name, positions in lists:
+            named = [[e.token_id for e in read_position(value) or []] for value in positions]
+            wrong = next((ids for ids in named if ids != asked), None)
+            if positions:
+                message = f"a position of {name} names {wrong} instead of {asked}"
+                place = step.emission.at(name)
+                yield demand(place, wrong is None, expected=asked, actual=wrong or asked, message=message)
+
+
+def _first_carrying(choice: Choice, name: str) -> tuple[Emission, list[Any]] | None:
+    """The first emission of a choice that carries a prompt-side series as a list, and that list."""
+    lists = ((emission, as_list(emission.prompt_series.get(name))) for emission in choice.emissions)
+    return next(((emission, entries) for emission, entries in lists if entries is not None), None)
+
+
+@check("prompt-logprobs-cover-the-prompt")
+def prompt_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """From the asked start to the end of the prompt, each entry for its own id."""
+    start = stream.asked.logprob_start
+    if start is None:
+        return
+    for choice in finished_choices(stream):
+        carried = _first_carrying(choice, PROMPT)
+        if carried is None:
+            continue
+        emission, entries = carried
+        prompt: list[Any] | None = as_list(prompt_of(stream, choice.index)) or as_list(
+            emission.prompt_token_ids
+        )
+        if prompt is not None:
+            named = [entry.token_id if entry else None for entry in map(read_entry, entries)]
+            yield observe_sequence(
+                emission.at(PROMPT),
+                f"the id of {PROMPT} entry",
+                expected=prompt[start:],
+                actual=named,
+                source=f"the prompt from position {start}",
+            )
+        elif (count := choice.counter("prompt_tokens")) is not None:
+            message = (
+                f"{PROMPT} holds {len(entries)} entries for a prompt of {count} tokens from position {start}"
+            )
+            expected = max(0, count - start)
+            yield observe(emission.at(PROMPT), expected=expected, actual=len(entries), message=message)
+
+
+@check("prompt-logprobs-null-only-first")
+def prompt_logprobs_null_only_first(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Only what has nothing before it has no logprob."""
+    for choice in finished_choices(stream):
+        for name in sorted({name for emission in choice.emissions for name in emission.prompt_series}):
+            carried = _first_carrying(choice, name)
+            if carried is None or not carried[1] or not is_logprob_series(name):
+                continue
+            emission, (first, *rest) = carried
+            entry = read_entry(first)
+            first_is_null = first is None or (entry is not None and entry.logprob is None)
+            judged = rest if first_is_null else [first, *rest]
+            wrong = [value for entry in judged for value in illegal_logprobs(entry)]
+            if judged:
+                message = f"{name} holds {wrong[0]!r} after its first entry" if wrong else ""
+                yield demand(
+                    emission.at(name),
+                    not wrong,
+                    expected="null in the first entry only, then finite numbers not above 0",
+                    actual=wrong[:3],
+                    message=message,
+                )
+
+
+@check("prompt-series-constant")
+def prompt_series_constant(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The prompt does not change while it is answered."""
+    if not streamed(stream):
+        return
+    first: dict[tuple[int, str], Any] = {}
+    for step in walk(stream):
+        for name, value in step.emission.prompt_series.items():
+            key, place = (step.emission.choice, name), step.emission.at(name)
+            entries = as_list(value)
+            if key not in first:
+                first[key] = entries
+            elif entries is None or first[key] is None:
+                message = f"{name} is {value!r}, not a list"
+                yield demand(place, False, expected="a list", actual=value, message=message)
+            else:
+                yield observe_sequence(
+                    place,
+                    f"{name} entry",
+                    expected=first[key],
+                    actual=entries,
+                    source="the emission before it",
+                )
+
+
+@check("metadata-only-on-request")
+def metadata_only_on_request(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """No logprobs where none were asked for, and no top or chosen ones where others were."""
+    asked = stream.asked
+    unasked: list[Callable[[str], bool]] = []
+    if not asked.logprobs:
+        unasked.append(is_logprob_series)
+    if not asked.top_logprobs:
+        unasked.append(lambda name: name == TOP)
+    if not asked.chosen_ids:
+        unasked.append(lambda name: name == CHOSEN)
+    for steps in by_choice(walk(stream)).values() if unasked else ():
+        found = next(
+            (
+                (step.emission, name)
+                for step in steps
+                for name, value in {**step.emission.series, **step.emission.prompt_series}.items()
+                if value is not None
+                and name not in step.emission.customized
+                and any(is_unasked(name) for is_unasked in unasked)
+            ),
+            None,
+        )
+        emission, name = found or (steps[-1].emission, "")
+        yield demand(
+            emission.at(name),
+            found is None,
+            expected="no logprob series that was not asked for",
+            actual=name or "none",
+            message=f"{name} stands in an answer whose request did not ask for it",
+        )
+
+
+def _has_logprobs(choice: Choice) -> bool:
+    told = any(emission.details.get("logprobs") is not None for emission in choice.emissions)
+    return told or any(is_logprob_series(name) for name in _own(choice))
+
+
+def _has_top(choice: Choice) -> bool:
+    """Whether the top logprobs are there, by position or in a flat form that a request may prefer."""
+    if TOP in choice.series_names:
+        return True
+    infos = (emission.details.get("meta_info") for emission in choice.emissions)
+    return any(isinstance(info, Mapping) and any(str(key).startswith(TOP) for key in info) for info in infos)
+
+
+def _asked_fields(stream: Stream) -> Iterator[tuple[str, Callable[[Choice], bool]]]:
+    """What a request asks for, each with the way to see it in a choice."""
+    asked, native = stream.asked, not is_chat(stream)
+    if asked.prompt_token_ids:
+        yield "prompt_token_ids", lambda c: any(e.prompt_token_ids is not None for e in c.emissions)
+    if asked.response_token_ids:
+        yield "output_ids", lambda c: any(e.output_ids is not None for e in c.emissions)
+    if asked.meta_info:
+        yield "meta_info", lambda c: any(isinstance(e.details.get("meta_info"), Mapping) for e in c.emissions)
+    if asked.logprobs:
+        yield SAMPLED, _has_logprobs
+    if asked.top_logprobs and native:
+        yield TOP, _has_top
+    if asked.chosen_ids and native:
+        yield CHOSEN, lambda c: CHOSEN in c.series_names
+    if asked.logprob_start is not None and native:
+        yield PROMPT, lambda c: _first_carrying(c, PROMPT) is not None
+
+
+@check("asked-or-refused")
+def asked_or_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """What was asked for is in every choice. A refusal is honest, and is not looked at here."""
+    if not ended(stream):
+        return
+    for choice in finished_choices(stream):
+        for name, is_there in _asked_fields(stream):
+            holds = is_there(choice)
+            message = f"choice {choice.index} has no {name}, though the request asked for it and was answered"
+            place = choice.emissions[-1].at(name)
+            actual = "there" if holds else "absent"
+            yield demand(place, holds, expected=f"{name} in every choice", actual=actual, message=message)

@@ -1,0 +1,404 @@
+"""Checks of the chapter on the abstract record: choices, ids, counters, finish."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tokenwire.check import Observation, Target, check, demand, observe
+from tokenwire.checks.chat import is_chat
+from tokenwire.checks.logprob_entry import entries_of
+from tokenwire.checks.refusals import was_refused
+from tokenwire.checks.walk import (
+    Step,
+    as_list,
+    carries,
+    count_of,
+    end_place,
+    ended,
+    finished_choices,
+    integer,
+    is_error,
+    joined_ids,
+    joined_text,
+    start_place,
+    streamed,
+    walk,
+    witnessed,
+)
+from tokenwire.dialect import load_dialects
+from tokenwire.exchange import Ending
+from tokenwire.record import Emission, Stream
+
+ID_LIMIT = 2**31
+FINISH_TYPES = frozenset({"stop", "length", "abort"})
+"""What a choice can finish with where its dialect lists no types."""
+TIERS = ("device", "host", "storage")
+
+_CUT_BY_US = frozenset({Ending.CANCELLED, Ending.TIMEOUT, Ending.UNREACHABLE})
+
+
+@check("answer-fits-schema")
+def answer_fits_schema(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """A whole answer is one JSON document of the shape that its endpoint has."""
+    if stream.asked.stream or stream.exchange.status != 200 or stream.exchange.ending in _CUT_BY_US:
+        return
+    expected = f"one JSON document valid against {stream.schema or 'its schema'}"
+
+    def documents() -> Iterator[Observation]:
+        for event in stream.events:
+            faults = [event.problem] if event.problem else list(event.schema_errors)
+            yield demand(
+                event.place, not faults, expected=expected, actual=faults[:5], message="; ".join(faults[:2])
+            )
+
+    yield from witnessed(stream, documents())
+
+
+@check("choices-complete")
+def choices_complete(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """A choice for each sample of each prompt, and no other; an answer without any is the worst case."""
+    if stream.refused or stream.exchange.status != 200 or not stream.events or not ended(stream):
+        return
+    expected = list(range(stream.asked.prompts * stream.asked.n))
+    actual = [choice.index for choice in stream.choices]
+    holds = len(actual) == len(expected) and set(actual) == set(expected)
+    message = (
+        f"the answer has the choices {actual}, but {stream.asked.prompts} x {stream.asked.n} were asked for"
+    )
+    yield demand(end_place(stream), holds, expected=expected, actual=actual, message=message)
+
+
+@check("one-finish-per-choice")
+def one_finish_per_choice(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """One finish for each choice: none is missing at the end, none is sent twice."""
+    for choice in stream.choices if stream.answered else ():
+        finishes = [emission for emission in choice.emissions if emission.finish is not None]
+        if finishes or ended(stream):
+            where = finishes[min(1, len(finishes) - 1)] if finishes else choice.emissions[-1]
+            message = f"choice {choice.index} finished {len(finishes)} times"
+            yield observe(where.at("finish"), expected=1, actual=len(finishes), message=message)
+
+
+def _content(emission: Emission) -> str | None:
+    """What of a choice an emission carries, in words; None for nothing."""
+    if emission.finish is not None:
+        return "a second finish reason"
+    if emission.text:
+        return "text"
+    if emission.output_ids:
+        return "output ids"
+    return next((f"entries of {name}" for name, value in emission.series.items() if value), None)
+
+
+@check("finish-comes-last")
+def finish_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Nothing of a choice comes after its finish reason; emissions without content may."""
+    if not streamed(stream):
+        return
+    for choice in stream.choices:
+        finish = next((i for i, emission in enumerate(choice.emissions) if emission.finish is not None), None)
+        if finish is None:
+            continue
+        later = ((emission, _content(emission)) for emission in choice.emissions[finish + 1 :])
+        where, content = next(
+            ((emission, what) for emission, what in later if what), (choice.emissions[finish], None)
+        )
+        message = f"{content} of choice {choice.index} came after its finish reason"
+        yield demand(
+            where.at("finish"), content is None, expected="nothing after it", actual=content, message=message
+        )
+
+
+def _finish_types(stream: Stream) -> frozenset[str]:
+    dialect = load_dialects().get(stream.dialect)
+    return frozenset(dialect.policy.get("finish_types", FINISH_TYPES)) if dialect else FINISH_TYPES
+
+
+@check("finish-type-is-known")
+def finish_type_is_known(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The finish reason has a known type; a stop names what stopped it, and that is really there."""
+    asked = stream.asked
+    known = _finish_types(stream)
+    for choice in stream.choices if stream.answered else ():
+        for emission in choice.emissions:
+            finish = emission.finish
+            if finish is None:
+                continue
+            place = emission.at("finish")
+            holds = isinstance(finish.type, str) and finish.type in known
+            message = f"the finish reason {finish.type!r} is none of {', '.join(sorted(known))}"
+            yield demand(place, holds, expected=sorted(known), actual=finish.type, message=message)
+            if finish.type != "stop":
+                continue
+            ids = joined_ids(choice)
+            if integer(finish.matched) is not None and ids:
+                message = f"stopped by id {finish.matched}, but the last output id is {ids[-1]!r}"
+                yield observe(place, expected=finish.matched, actual=ids[-1], message=message)
+            elif finish.matched is None and asked.ignore_eos and not asked.stop and not asked.stop_token_ids:
+                message = "the finish reason is stop, but the request had no stop condition"
+                yield demand(place, False, expected="length or abort", actual="stop", message=message)
+
+
+def _is_token_id(value: object) -> bool:
+    number = integer(value)
+    return number is not None and 0 <= number < ID_LIMIT
+
+
+def _id_lists(step: Step) -> Iterator[tuple[str, list[Any] | None]]:
+    """The lists of token ids in an emission by name, without those that earlier emissions carried already."""
+    emission = step.emission
+    if carries(emission, "output_ids"):
+        yield "output_ids", None if step.ids is None else step.unseen(step.ids)
+    if carries(emission, "prompt_token_ids"):
+        yield "prompt_token_ids", as_list(emission.prompt_token_ids)
+    for name in sorted(emission.series.keys() - emission.customized):
+        if "logprob" in name:
+            entries = step.unseen(as_list(emission.series[name]) or [])
+            yield name, [entry.token_id for value in entries for entry in entries_of(value)]
+
+
+@check("ids-are-token-ids")
+def ids_are_token_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Every id on the wire is a JSON integer in the range of token ids."""
+    seen: dict[tuple[int, str], list[Any]] = {}
+    expected = "integers t with 0 <= t < 2^31"
+    for step in walk(stream):
+        for name, ids in _id_lists(step):
+            key, place = (step.emission.choice, name), step.emission.at(name)
+            if ids is None:
+                message = f"{name} is not a list of token ids"
+                yield demand(place, False, expected=expected, actual="no list", message=message)
+            elif ids and (name != "prompt_token_ids" or seen.get(key) != ids):
+                seen[key] = ids
+                wrong = [value for value in ids if not _is_token_id(value)]
+                message = f"{name} holds {wrong[0]!r}, which is no token id" if wrong else ""
+                yield demand(
+                    place, not wrong, expected=expected, actual=wrong[:3] or ids[:3], message=message
+                )
+
+
+@check("ids-are-counted")
+def ids_are_counted(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """All output ids of a finished choice number its completion_tokens."""
+    for choice in finished_choices(stream):
+        ids = joined_ids(choice)
+        counted = [e for e in choice.emissions if "completion_tokens" in e.counters]
+        if ids is not None and counted:
+            count = counted[-1].counters["completion_tokens"]
+            message = f"choice {choice.index} has {len(ids)} output ids, but completion_tokens is {count!r}"
+            yield observe(
+                counted[-1].at("completion_tokens"), expected=len(ids), actual=count, message=message
+            )
+
+
+@check("counter-follows-ids")
+def counter_follows_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """completion_tokens counts the ids delivered so far, in every emission that carries ids."""
+    if not streamed(stream):
+        return
+    for step in walk(stream):
+        if step.ids is not None and "completion_tokens" in step.emission.counters:
+            count = step.emission.counters["completion_tokens"]
+            message = f"completion_tokens is {count!r} after {step.after} delivered output ids"
+            yield observe(
+                step.emission.at("completion_tokens"), expected=step.after, actual=count, message=message
+            )
+
+
+@check("counters-never-fall")
+def counters_never_fall(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """No counter of a choice is smaller than it was in an emission before."""
+    if not streamed(stream):
+        return
+    held: dict[tuple[int, str], int] = {}
+    for step in walk(stream):
+        for name, value in step.emission.counters.items():
+            key, place = (step.emission.choice, name), step.emission.at(name)
+            count = integer(value)
+            if count is None:
+                if not isinstance(value, float) or name.endswith("_tokens"):
+                    message = f"{name} is {value!r}, not an integer"
+                    yield demand(place, False, expected="an integer", actual=value, message=message)
+                continue
+            if key in held:
+                message = f"{name} fell from {held[key]} to {count}"
+                yield demand(
+                    place, count >= held[key], expected=f"at least {held[key]}", actual=count, message=message
+                )
+            held[key] = count
+
+
+@check("prompt-tokens-constant")
+def prompt_tokens_constant(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """prompt_tokens is what it was in the first emission of the choice."""
+    if not streamed(stream):
+        return
+    first: dict[int, Any] = {}
+    for step in walk(stream):
+        emission = step.emission
+        if "prompt_tokens" not in emission.counters:
+            continue
+        value = emission.counters["prompt_tokens"]
+        if emission.choice in first:
+            message = f"prompt_tokens changed from {first[emission.choice]!r} to {value!r}"
+            yield observe(
+                emission.at("prompt_tokens"), expected=first[emission.choice], actual=value, message=message
+            )
+        else:
+            first[emission.choice] = value
+
+
+@check("cached-within-prompt")
+def cached_within_prompt(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """No more of a prompt comes from the cache than the prompt has."""
+    for step in walk(stream):
+        counters = step.emission.counters
+        if "cached_tokens" not in counters:
+            continue
+        cached, prompt = integer(counters["cached_tokens"]), integer(counters.get("prompt_tokens"))
+        holds = cached is not None and cached >= 0 and (prompt is None or cached <= prompt)
+        said = counters["cached_tokens"]
+        yield demand(
+            step.emission.at("cached_tokens"),
+            holds,
+            expected="an integer from 0" if prompt is None else f"an integer from 0 to {prompt}",
+            actual=said,
+            message=f"cached_tokens is {said!r} for a prompt of {prompt} tokens",
+        )
+
+
+def _fault_in_details(details: object, cached: int | None) -> str:
+    """What is wrong with cached_tokens_details, in words; empty for nothing."""
+    if not isinstance(details, Mapping):
+        return f"cached_tokens_details is {details!r}, not an object"
+    counts = {name: details[name] for name in TIERS if details.get(name) is not None}
+    missing = [name for name in ("device", "host") if name not in counts]
+    if missing:
+        return f"cached_tokens_details does not name {' and '.join(missing)}"
+    wrong = [name for name, value in counts.items() if type(value) is not int or value < 0]
+    if wrong:
+        return f"cached_tokens_details.{wrong[0]} is {counts[wrong[0]]!r}, not a count"
+    if cached is not None and sum(counts.values()) > cached:
+        return f"the tiers add up to {sum(counts.values())}, more than the {cached} cached_tokens"
+    return ""
+
+
+@check("cached-details-add-up")
+def cached_details_add_up(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The tiers of the cache share out what was cached, and no more."""
+    for step in walk(stream):
+        details = step.emission.details.get("cached_tokens_details")
+        if details is None:
+            continue
+        fault = _fault_in_details(details, integer(step.emission.counters.get("cached_tokens")))
+        yield demand(
+            step.emission.at("cached_tokens_details"),
+            not fault,
+            expected="counts for device and host, together not above cached_tokens",
+            actual=details,
+            message=fault,
+        )
+
+
+@check("budget-is-kept")
+def budget_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """No choice has more output ids than the request allowed."""
+    budget = stream.asked.max_new_tokens
+    if budget is None or (budget == 0 and is_chat(stream)):
+        return
+    over = {step.emission.choice: step for step in reversed(walk(stream)) if step.after > budget}
+    for choice in stream.choices if stream.answered else ():
+        count = count_of(stream, choice)
+        if count is None or is_error(choice.finish):
+            continue
+        emission = over[choice.index].emission if choice.index in over else choice.emissions[-1]
+        message = f"choice {choice.index} has {count} output ids for a budget of {budget}"
+        yield demand(
+            emission.at("output_ids"),
+            count <= budget,
+            expected=f"at most {budget}",
+            actual=count,
+            message=message,
+        )
+
+
+@check("length-means-budget")
+def length_means_budget(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Only a choice that used up its budget finished with length."""
+    budget = stream.asked.max_new_tokens
+    if budget is None or (budget == 0 and is_chat(stream)):
+        return
+    for choice in finished_choices(stream):
+        count = count_of(stream, choice)
+        if choice.finish is not None and choice.finish.type == "length" and count is not None:
+            message = f"choice {choice.index} finished with length after {count} of {budget} tokens"
+            yield observe(choice.emissions[-1].at("finish"), expected=budget, actual=count, message=message)
+
+
+@check("zero-budget-has-no-ids")
+def zero_budget_has_no_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """A budget of zero yields nothing at all, in no list."""
+    if stream.asked.max_new_tokens != 0 or is_chat(stream):
+        return
+    if was_refused(stream):
+        yield demand(start_place(stream), True, expected="a refusal", actual=stream.exchange.status)
+    for choice in finished_choices(stream):
+        last = choice.emissions[-1]
+        parts: dict[str, Any] = {"output_ids": joined_ids(choice), "text": joined_text(choice)}
+        parts |= {name: choice.series(name) for name in sorted(choice.series_names)}
+        for name, part in parts.items():
+            if part is not None:
+                message = f"{name} is not empty for a budget of zero tokens"
+                yield demand(last.at(name), not part, expected="empty", actual=part, message=message)
+        if choice.finish is not None:
+            yield observe(last.at("finish"), expected="length", actual=choice.finish.type)
+
+
+@check("request-id-constant")
+def request_id_constant(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """One request id in all emissions of a choice: the client's own for a single request."""
+    asked = stream.asked
+    chosen = asked.request_id if asked.prompts * asked.n == 1 and not asked.batch else None
+    first: dict[int, Any] = {} if chosen is None else {0: chosen}
+    for step in walk(stream):
+        emission = step.emission
+        request_id = emission.details.get("request_id")
+        if emission.choice in first:
+            expected = first[emission.choice]
+            message = f"the request id is {request_id!r}, not {expected!r}"
+            yield observe(emission.at("request_id"), expected=expected, actual=request_id, message=message)
+        elif request_id is not None:
+            first[emission.choice] = request_id
+
+
+@check("usage-adds-up")
+def usage_adds_up(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """total_tokens is the sum of the two parts."""
+    usage = stream.usage
+    if not stream.answered or not isinstance(usage, Mapping) or "total_tokens" not in usage:
+        return
+    parts = [integer(usage.get(name)) for name in ("prompt_tokens", "completion_tokens")]
+    total = sum(part for part in parts if part is not None)
+    holds = None not in parts and integer(usage["total_tokens"]) == total
+    message = f"total_tokens is {usage['total_tokens']!r}; its parts add up to {total}"
+    place = stream.usage_place or end_place(stream)
+    yield demand(place, holds, expected=total, actual=usage["total_tokens"], message=message)
+
+
+@check("usage-counts-ids")
+def usage_counts_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The usage of an answer counts the output ids of all its choices."""
+    usage = stream.usage
+    if not (
+        stream.answered and ended(stream) and isinstance(usage, Mapping) and "completion_tokens" in usage
+    ):
+        return
+    ids = [joined_ids(choice) for choice in stream.choices]
+    if any(one is None for one in ids):
+        return
+    count = sum(len(one) for one in ids if one is not None)
+    said = usage["completion_tokens"]
+    message = f"usage counts {said!r} completion_tokens, but the choices have {count} output ids"
+    place = stream.usage_place or end_place(stream)
+    yield observe(place, expected=count, actual=said, message=message)

@@ -1,0 +1,221 @@
+"""Checks of refusals: what must be refused, how it is said, and that nobody else is harmed by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tokenwire.check import Observation, Target, check, check_run, demand
+from tokenwire.checks.chat import is_chat
+from tokenwire.checks.difference import observe_sequence, observe_text
+from tokenwire.checks.walk import end_place, ended, integer, joined_ids, joined_text, start_place
+from tokenwire.record import Asked, Stream
+
+NOT_ABOUT_THE_REQUEST = frozenset({401, 403, 404, 405, 407, 408, 429})
+"""4xx statuses that say nothing of the request's content: no such path, no access, not now."""
+
+TITO_FIELDS: Mapping[str, str] = {
+    "prompt_token_ids": "prompt_token_ids",
+    "meta_info": "meta_info",
+    "response_token_ids": "token_ids",
+}
+"""What a chat stream may have to refuse: the field of `Asked`, and what its wire names have in common."""
+
+
+def words_of(error: object) -> str:
+    """What an error body says, in words; empty where it says nothing."""
+    if isinstance(error, str):
+        return error.strip()
+    if isinstance(error, Mapping):
+        said = (words_of(error[name]) for name in ("message", "error", "detail") if name in error)
+        return next((words for words in said if words), "")
+    return ""
+
+
+def _refused_in_band(stream: Stream) -> bool:
+    """Whether a stream's first and only word was an error event with a 4xx code.
+
+    A server that has committed itself to status 200 before it looked at the request has no other way.
+    """
+    error = stream.error
+    if (
+        stream.choices
+        or not stream.asked.stream
+        or stream.exchange.status != 200
+        or not isinstance(error, Mapping)
+    ):
+        return False
+    nested = error.get("error")
+    code = integer((nested if isinstance(nested, Mapping) else error).get("code"))
+    return code is not None and 400 <= code < 500 and code not in NOT_ABOUT_THE_REQUEST
+
+
+def was_refused(stream: Stream) -> bool:
+    """Whether the target refused what the request asks for, by its status or by a stream's first event."""
+    by_status = stream.refused and stream.exchange.status not in NOT_ABOUT_THE_REQUEST
+    return by_status or _refused_in_band(stream)
+
+
+def _observe_refusal(stream: Stream, what: str) -> Iterator[Observation]:
+    """Look whether a request was refused; nothing to see where no answer came, or none about it."""
+    status = stream.exchange.status
+    if status is None or status in NOT_ABOUT_THE_REQUEST:
+        return
+    message = f"{what} answered with status {status} instead of being refused"
+    yield demand(
+        start_place(stream), was_refused(stream), expected="a 4xx status", actual=status, message=message
+    )
+
+
+@check("refusal-is-json")
+def refusal_is_json(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """A refusal is JSON of the shape of an error, and says why."""
+    if not stream.refused or not was_refused(stream):
+        return
+    faults = [fault for event in stream.events for fault in (event.problem, *event.schema_errors) if fault]
+    said = words_of(stream.error)
+    if not faults and not said:
+        faults = ["the body does not say why"]
+    yield demand(
+        start_place(stream),
+        not faults,
+        expected="a JSON error that says why",
+        actual=faults[:3] or said,
+        message="; ".join(faults[:2]),
+    )
+
+
+def _asks_for_nothing(asked: Asked) -> bool:
+    return asked.input_ids is not None and not (asked.input_ids and all(asked.input_ids))
+
+
+@check("empty-input-ids-refused")
+def empty_input_ids_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """No ids are no prompt, alone or in a batch."""
+    if _asks_for_nothing(stream.asked):
+        yield from _observe_refusal(stream, "an empty list of input_ids was")
+
+
+def _is_id(value: object) -> bool:
+    return type(value) is int
+
+
+def _malformed(value: object) -> bool:
+    """Whether a JSON value is neither a list of integers nor a list of such lists."""
+    if not isinstance(value, (list, tuple)):
+        return True
+    if all(isinstance(row, (list, tuple)) for row in value):
+        return not all(_is_id(one) for row in value for one in row)
+    return not all(_is_id(one) for one in value)
+
+
+@check("malformed-input-ids-refused")
+def malformed_input_ids_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Strings, fractions, booleans, null and deeper lists are no token ids."""
+    body = stream.exchange.request.body
+    value = body.get("input_ids") if isinstance(body, Mapping) else None
+    if value is not None and _malformed(value):
+        yield from _observe_refusal(stream, "malformed input_ids were")
+
+
+def _asks_in_vain(stream: Stream, target: Target, name: str) -> bool:
+    """Whether a chat stream was asked for something that this dialect does not stream."""
+    return (
+        target.tito_stream_refused
+        and is_chat(stream)
+        and stream.asked.stream
+        and bool(getattr(stream.asked, name))
+        and stream.exchange.status is not None
+        and stream.exchange.status not in NOT_ABOUT_THE_REQUEST
+    )
+
+
+def _observe_early_refusal(stream: Stream, target: Target, name: str) -> Iterator[Observation]:
+    if not _asks_in_vain(stream, target, name):
+        return
+    status = stream.exchange.status
+    message = f"a chat stream that asks for {TITO_FIELDS[name]} was answered with status {status}"
+    yield demand(
+        start_place(stream),
+        stream.refused and status == 400,
+        expected="status 400 before any event",
+        actual=status,
+        message=message,
+    )
+
+
+@check("chat-stream-refuses-prompt-ids")
+def chat_stream_refuses_prompt_ids(stream: Stream, target: Target) -> Iterator[Observation]:
+    """Chat streams have no place for prompt_token_ids."""
+    yield from _observe_early_refusal(stream, target, "prompt_token_ids")
+
+
+@check("chat-stream-refuses-meta-info")
+def chat_stream_refuses_meta_info(stream: Stream, target: Target) -> Iterator[Observation]:
+    """Chat streams have no place for meta_info."""
+    yield from _observe_early_refusal(stream, target, "meta_info")
+
+
+@check("chat-stream-refuses-token-ids")
+def chat_stream_refuses_token_ids(stream: Stream, target: Target) -> Iterator[Observation]:
+    """Chat streams have no place for the ids of the response."""
+    yield from _observe_early_refusal(stream, target, "response_token_ids")
+
+
+@check("refusal-names-the-field")
+def refusal_names_the_field(stream: Stream, target: Target) -> Iterator[Observation]:
+    """The refusal of a chat stream names the field, and says that it is to be had without streaming."""
+    fields = [part for name, part in TITO_FIELDS.items() if _asks_in_vain(stream, target, name)]
+    if not fields or not was_refused(stream):
+        return
+    said = words_of(stream.error)
+    holds = any(field in said for field in fields) and "stream" in said
+    expected = f"words that name {' or '.join(fields)} and the way out: no stream"
+    message = "the refusal does not name the field and the way out"
+    yield demand(start_place(stream), holds, expected=expected, actual=said, message=message)
+
+
+@check_run("refused-request-harms-nobody")
+def refused_request_harms_nobody(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """The next request of the same scenario is answered as the same request was elsewhere in the run.
+
+    Only a request that the target could answer at another time tells whether a refusal did harm.
+    """
+    for position, refused in enumerate(streams):
+        if not was_refused(refused):
+            continue
+        later = (s for s in streams[position + 1 :] if s.exchange.scenario == refused.exchange.scenario)
+        control = next((s for s in later if not was_refused(s) and not _asks_for_nothing(s.asked)), None)
+        if control is None or not control.asked.key:
+            continue
+        twin = next(
+            (
+                s
+                for s in streams
+                if s is not control and s.asked.key == control.asked.key and s.answered and ended(s)
+            ),
+            None,
+        )
+        if twin is None:
+            continue
+        message = f"the request after a refusal got no complete answer ({control.exchange.ending})"
+        related = (start_place(refused), start_place(twin))
+        holds = control.answered and ended(control)
+        status = control.exchange.status
+        place = end_place(control)
+        yield demand(place, holds, expected="an answer", actual=status, message=message, related=related)
+        yield from _as_before(control, twin) if holds else ()
+
+
+def _as_before(control: Stream, twin: Stream) -> Iterator[Observation]:
+    source = "the answer to the same request elsewhere"
+    others = {choice.index: choice for choice in twin.choices}
+    for choice in control.choices:
+        if choice.index not in others:
+            continue
+        place, other = choice.emissions[-1].at("output_ids"), others[choice.index]
+        ids, other_ids = joined_ids(choice), joined_ids(other)
+        text, other_text = joined_text(choice), joined_text(other)
+        if ids is not None and other_ids is not None:
+            yield observe_sequence(place, "output id", expected=other_ids, actual=ids, source=source)
+        elif text is not None and other_text is not None:
+            yield observe_text(place, expected=other_text, actual=text, source=source)

@@ -1,0 +1,162 @@
+"""Checks that compare answers to one request: a stream with the whole answer, one interval with another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tokenwire.acceptor import Rules, accept, deliveries_of, record_of
+from tokenwire.check import Comparison, Observation, Target, compare, demand, observe
+from tokenwire.checks.delivery import interval_of
+from tokenwire.checks.difference import ROUNDING, alike, observe_sequence, observe_text
+from tokenwire.checks.walk import as_list, ended, integer, joined_ids, joined_text, streamed
+from tokenwire.record import Choice, Delivery, Emission, Place, Stream
+
+COUNTERS = ("completion_tokens", "prompt_tokens", "reasoning_tokens")
+"""Counters that the result decides; cached_tokens depends on what ran before."""
+
+Pair = tuple[Choice, Choice]
+
+
+def _pairs(comparison: Comparison) -> list[Pair]:
+    """The choices that both answers finished undisturbed, baseline first."""
+
+    def undisturbed(stream: Stream) -> dict[int, Choice]:
+        if not stream.answered or not ended(stream):
+            return {}
+        return {c.index: c for c in stream.choices if c.finish is not None and c.finish.type != "abort"}
+
+    ours, theirs = undisturbed(comparison.baseline), undisturbed(comparison.other)
+    return [(ours[index], theirs[index]) for index in sorted(ours.keys() & theirs.keys())]
+
+
+def _with_whole(comparison: Comparison) -> list[Pair]:
+    """The pairs of a comparison between a whole answer and a stream."""
+    is_one = comparison.baseline.delivery is Delivery.WHOLE and streamed(comparison.other)
+    return _pairs(comparison) if is_one else []
+
+
+def _carrying(choice: Choice, field: str) -> Emission:
+    """The last emission of a choice that carries a field; its last one where none does."""
+    return next((e for e in reversed(choice.emissions) if field in e.pointers), choice.emissions[-1])
+
+
+def _places(pair: Pair, field: str) -> tuple[Place, tuple[Place, ...]]:
+    return _carrying(pair[1], field).at(field), (_carrying(pair[0], field).at(field),)
+
+
+def same_ids(pair: Pair, source: str) -> Iterator[Observation]:
+    """Look whether two choices have the same output ids, where both carry any list of them."""
+    ours, theirs = joined_ids(pair[0]), joined_ids(pair[1])
+    if ours is not None and theirs is not None:
+        place, related = _places(pair, "output_ids")
+        yield observe_sequence(
+            place, "output id", expected=ours, actual=theirs, source=source, related=related
+        )
+
+
+def same_text(pair: Pair, source: str) -> Iterator[Observation]:
+    """Look whether two choices have the same text, where both carry text."""
+    ours, theirs = joined_text(pair[0]), joined_text(pair[1])
+    if ours is not None and theirs is not None:
+        place, related = _places(pair, "text")
+        yield observe_text(place, expected=ours, actual=theirs, source=source, related=related)
+
+
+def same_series(pair: Pair, source: str) -> Iterator[Observation]:
+    """Look whether the series that both choices carry are the same up to rounding."""
+    for name in sorted(pair[0].series_names & pair[1].series_names):
+        ours, theirs = as_list(pair[0].series(name)), as_list(pair[1].series(name))
+        if ours is not None and theirs is not None:
+            place, related = _places(pair, name)
+            yield observe_sequence(
+                place,
+                f"{name} entry",
+                expected=ours,
+                actual=theirs,
+                source=source,
+                same=alike,
+                related=related,
+            )
+
+
+def same_finish(pair: Pair, source: str) -> Iterator[Observation]:
+    """Look whether two choices finished for the same reason."""
+    ours, theirs = pair[0].finish, pair[1].finish
+    if ours is None or theirs is None:
+        return
+    place, related = _places(pair, "finish")
+    message = f"finished with {theirs.type!r}, but {source} with {ours.type!r}"
+    yield observe(place, expected=ours.type, actual=theirs.type, message=message, related=related)
+    if ours.matched is not None and theirs.matched is not None:
+        message = f"stopped by {theirs.matched!r}, but {source} by {ours.matched!r}"
+        yield observe(place, expected=ours.matched, actual=theirs.matched, message=message, related=related)
+
+
+@compare("result-independent-of-interval")
+def result_independent_of_interval(comparison: Comparison, target: Target) -> Iterator[Observation]:
+    """Two streams of one request at different intervals are the same record, cut differently."""
+    ours, theirs = comparison.baseline, comparison.other
+    if not (streamed(ours) and streamed(theirs)):
+        return
+    intervals = [interval_of(stream.asked, target) for stream in (ours, theirs)]
+    if intervals[0] == intervals[1]:
+        return
+    source = f"the stream at interval {intervals[0] or 'unknown'}"
+    for pair in _pairs(comparison):
+        yield from same_ids(pair, source)
+        yield from same_text(pair, source)
+        yield from same_series(pair, source)
+        yield from same_finish(pair, source)
+
+
+@compare("stream-ids-equal-whole")
+def stream_ids_equal_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+    """No id is lost, repeated or changed by streaming."""
+    for pair in _with_whole(comparison):
+        yield from same_ids(pair, "the whole answer")
+
+
+@compare("stream-text-equals-whole")
+def stream_text_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+    """No character is lost, repeated or changed by streaming."""
+    for pair in _with_whole(comparison):
+        yield from same_text(pair, "the whole answer")
+
+
+@compare("stream-series-equal-whole")
+def stream_series_equal_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+    """No entry is lost, repeated or changed by streaming."""
+    for pair in _with_whole(comparison):
+        yield from same_series(pair, "the whole answer")
+
+
+@compare("stream-finish-equals-whole")
+def stream_finish_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+    """A stream ends for the same reason and with the same counters."""
+    for pair in _with_whole(comparison):
+        yield from same_finish(pair, "the whole answer")
+        for name in COUNTERS:
+            ours, theirs = (integer(choice.counter(name)) for choice in pair)
+            if ours is not None and theirs is not None:
+                place, related = _places(pair, name)
+                message = f"{name} is {theirs} at the end, but {ours} in the whole answer"
+                yield observe(place, expected=ours, actual=theirs, message=message, related=related)
+
+
+@compare("stream-is-legal-delivery")
+def stream_is_legal_delivery(comparison: Comparison, target: Target) -> Iterator[Observation]:
+    """The stream sent some legal cut of the whole answer; the acceptor names the first step that is not."""
+    asked = comparison.other.asked
+    interval, stop = interval_of(asked, target), () if asked.no_stop_trim else asked.stop
+    for ours, theirs in _with_whole(comparison):
+        rules = Rules(theirs.delivery, interval, ROUNDING, stop)
+        verdict = accept(record_of(ours), deliveries_of(theirs), rules)
+        last = len(theirs.emissions) - 1
+        emission = theirs.emissions[last if verdict.at is None else min(verdict.at, last)]
+        yield demand(
+            emission.at(verdict.field or "output_ids"),
+            verdict.legal,
+            expected="a legal delivery of the whole answer",
+            actual=verdict.reason or "a legal delivery of the whole answer",
+            message=f"{verdict.field} {verdict.reason}",
+        )

@@ -1,0 +1,99 @@
+"""Checks of stop strings: not shown, held back in time, and without effect where they do not match."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tokenwire.check import Observation, Target, check, check_run, demand
+from tokenwire.checks.relations import Whole, related_streams
+from tokenwire.checks.sameness import same_finish, same_ids, same_text
+from tokenwire.checks.walk import finished_choices, joined_text, running_texts, streamed
+from tokenwire.record import Choice, Delivery, Stream
+
+
+def _stopped_by(stream: Stream, choice: Choice) -> str | None:
+    """The asked stop string that ended a choice; None where none did."""
+    finish = choice.finish
+    if finish is None or finish.type != "stop" or not isinstance(finish.matched, str):
+        return None
+    return finish.matched if finish.matched in stream.asked.stop else None
+
+
+@check("stop-string-not-shown")
+def stop_string_not_shown(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """What stopped a choice is not part of its text."""
+    if stream.asked.no_stop_trim:
+        return
+    for choice in finished_choices(stream):
+        stop, text = _stopped_by(stream, choice), joined_text(choice)
+        if stop and text is not None:
+            message = f"the text of choice {choice.index} contains the stop string {stop!r}"
+            yield demand(
+                choice.emissions[-1].at("text"),
+                stop not in text,
+                expected=f"no {stop!r}",
+                actual=text[-80:],
+                message=message,
+            )
+
+
+def _final_text(stream: Stream, choice: Choice, streams: tuple[Stream, ...]) -> str | None:
+    """The text of a choice up to its stop string, as something else than its own deltas says it.
+
+    That is the same request answered whole; failing that, the last snapshot of a cumulative stream.
+    """
+    for other in streams:
+        if other.asked.key == stream.asked.key != "" and other.delivery is Delivery.WHOLE:
+            twin = next((c for c in finished_choices(other) if c.index == choice.index), None)
+            if twin is not None and _stopped_by(other, twin) == _stopped_by(stream, choice):
+                return joined_text(twin)
+    return joined_text(choice) if choice.delivery is Delivery.CUMULATIVE else None
+
+
+@check_run("stop-prefix-held-back")
+def stop_prefix_held_back(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """No text was shown that the stop string later took away."""
+    for stream in streams:
+        if not streamed(stream) or stream.asked.no_stop_trim:
+            continue
+        for choice in finished_choices(stream):
+            stop = _stopped_by(stream, choice)
+            final = _final_text(stream, choice, streams) if stop else None
+            if final is None:
+                continue
+            for emission, shown in running_texts(choice):
+                if shown:
+                    message = f"{shown[-40:]!r} was shown, but the text before {stop!r} ends {final[-40:]!r}"
+                    yield demand(
+                        emission.at("text"),
+                        final.startswith(shown),
+                        expected=f"a beginning of {final[-80:]!r}",
+                        actual=shown[-80:],
+                        message=message,
+                    )
+
+
+@check_run("unmatched-stop-changes-nothing")
+def unmatched_stop_changes_nothing(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """A request whose stop strings never matched yields what the same request without them yields."""
+    wholes = related_streams(streams)
+    without = {_unstopped(one): one for one in reversed(wholes) if not one.stream.asked.stop}
+    for one in wholes:
+        twin = without.get(_unstopped(one)) if one.stream.asked.stop else None
+        if twin is None or _stopped_by(one.stream, one.choice) is not None:
+            continue
+        for look in (same_ids, same_text, same_finish):
+            yield from look((twin.choice, one.choice), "the request without stop strings")
+
+
+def _unstopped(one: Whole) -> tuple[object, ...]:
+    """All that shapes a result, but for its stop strings."""
+    asked = one.stream.asked
+    return (
+        one.stream.dialect,
+        one.prompt,
+        one.sampling,
+        asked.max_new_tokens,
+        asked.stop_token_ids,
+        asked.ignore_eos,
+    )

@@ -1,0 +1,160 @@
+"""Checks of the chapter on token-in-token-out that one answer decides: the prompt ids are those that ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tokenwire.check import Observation, Target, check, demand, observe
+from tokenwire.checks.difference import observe_sequence
+from tokenwire.checks.refusals import was_refused, words_of
+from tokenwire.checks.walk import (
+    as_list,
+    carries,
+    end_place,
+    ended,
+    finished_choices,
+    integer,
+    prompt_of,
+    start_place,
+    streamed,
+    walk,
+)
+from tokenwire.record import Choice, Emission, Stream
+
+FIELD = "prompt_token_ids"
+REQUEST = "the input_ids of the request"
+
+
+def _told(choice: Choice) -> tuple[Emission, list[Any]] | None:
+    """The first emission of a choice that carries prompt_token_ids as a list, and that list."""
+    lists = ((emission, as_list(emission.prompt_token_ids)) for emission in choice.emissions)
+    return next(((emission, ids) for emission, ids in lists if ids is not None), None)
+
+
+def _as_sent(stream: Stream) -> Iterator[Observation]:
+    """Look whether each choice has the ids of its own prompt, where the request sent ids."""
+    for choice in finished_choices(stream):
+        told, sent = _told(choice), prompt_of(stream, choice.index)
+        if told is not None and sent is not None:
+            emission, ids = told
+            yield observe_sequence(emission.at(FIELD), "prompt id", expected=sent, actual=ids, source=REQUEST)
+
+
+@check("prompt-ids-are-the-input-ids")
+def prompt_ids_are_the_input_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The ids that were sent are the ids that were run."""
+    yield from _as_sent(stream)
+
+
+@check("prompt-tokens-count-the-input-ids")
+def prompt_tokens_count_the_input_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Nothing was added to the ids that were sent, and nothing cut, as each choice or the usage counts."""
+    counted = False
+    for choice in finished_choices(stream):
+        sent = prompt_of(stream, choice.index)
+        carrying = next((e for e in choice.emissions if "prompt_tokens" in e.counters), None)
+        if sent is not None and carrying is not None:
+            counted = True
+            count = carrying.counters["prompt_tokens"]
+            message = f"prompt_tokens is {count!r} for {len(sent)} input_ids"
+            yield observe(carrying.at("prompt_tokens"), expected=len(sent), actual=count, message=message)
+    prompts, usage = stream.asked.input_ids, stream.usage
+    if counted or prompts is None or not stream.answered or not isinstance(usage, Mapping):
+        return
+    if "prompt_tokens" in usage:
+        total = sum(map(len, prompts))
+        message = f"usage counts {usage['prompt_tokens']!r} prompt_tokens for {total} input_ids"
+        place = stream.usage_place or end_place(stream)
+        yield observe(place, expected=total, actual=usage["prompt_tokens"], message=message)
+
+
+@check("prompt-ids-match-their-count")
+def prompt_ids_match_their_count(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """As many prompt ids as prompt_tokens says."""
+    for choice in finished_choices(stream):
+        told = _told(choice)
+        count = choice.counter("prompt_tokens")
+        if count is None and stream.asked.prompts == 1 and isinstance(stream.usage, Mapping):
+            count = integer(stream.usage.get("prompt_tokens"))
+        if told is not None and count is not None:
+            emission, ids = told
+            message = f"choice {choice.index} has {len(ids)} prompt ids, but prompt_tokens is {count}"
+            yield observe(emission.at(FIELD), expected=count, actual=len(ids), message=message)
+
+
+@check("prompt-ids-in-every-choice")
+def prompt_ids_in_every_choice(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """No choice of a batch, and no sample of a prompt, goes without the ids of its prompt."""
+    asked = stream.asked
+    several = asked.prompts * asked.n > 1
+    if not (asked.prompt_token_ids and several and ended(stream)):
+        return
+    of_prompt: dict[int, list[Any]] = {}
+    for choice in finished_choices(stream):
+        told, prompt = _told(choice), choice.index // max(asked.n, 1)
+        if told is None:
+            place = choice.emissions[-1].at(FIELD)
+            message = f"choice {choice.index} has no {FIELD}"
+            yield demand(place, False, expected="the ids of its prompt", actual=None, message=message)
+            continue
+        emission, ids = told
+        sent = prompt_of(stream, choice.index)
+        own = of_prompt.setdefault(prompt, ids) if sent is None else list(sent)
+        source = "the first sample of its prompt" if sent is None else "its own prompt"
+        yield observe_sequence(emission.at(FIELD), "prompt id", expected=own, actual=ids, source=source)
+
+
+@check("prompt-ids-only-on-request")
+def prompt_ids_only_on_request(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The key is there when it was asked for, with a list; otherwise it is not there at all."""
+    for choice in finished_choices(stream):
+        keyed = [emission for emission in choice.emissions if carries(emission, FIELD)]
+        if stream.asked.prompt_token_ids:
+            null = next((emission for emission in keyed if emission.prompt_token_ids is None), None)
+            if keyed:
+                place = (null or keyed[0]).at(FIELD)
+                message = f"{FIELD} is a key without a list of ids"
+                actual = "a list" if null is None else None
+                yield demand(place, null is None, expected="a list of ids", actual=actual, message=message)
+        else:
+            place = (keyed or choice.emissions)[0].at(FIELD)
+            message = f"{FIELD} stands in an answer whose request did not ask for it"
+            actual = "a key" if keyed else "no key"
+            yield demand(place, not keyed, expected="no key", actual=actual, message=message)
+
+
+@check("prompt-ids-constant")
+def prompt_ids_constant(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The prompt of a choice does not change while it is answered."""
+    if not streamed(stream):
+        return
+    first: dict[int, list[Any]] = {}
+    for step in walk(stream):
+        emission = step.emission
+        ids = as_list(emission.prompt_token_ids)
+        if ids is None:
+            continue
+        if emission.choice in first:
+            yield observe_sequence(
+                emission.at(FIELD),
+                "prompt id",
+                expected=first[emission.choice],
+                actual=ids,
+                source="the first emission",
+            )
+        first.setdefault(emission.choice, ids)
+
+
+@check("input-ids-beat-text")
+def input_ids_beat_text(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Of a text and ids, the ids are run, or neither."""
+    asked = stream.asked
+    if not (asked.text_prompt and asked.input_ids and all(asked.input_ids)):
+        return
+    if was_refused(stream):
+        # A refusal for another reason says nothing here: it has to speak of the ids.
+        if "input_ids" in words_of(stream.error):
+            yield demand(start_place(stream), True, expected="a refusal", actual=stream.exchange.status)
+        return
+    yield from _as_sent(stream)

@@ -1,0 +1,195 @@
+"""One walk through a stream in wire order, with the running count of each choice's output ids.
+
+Everything that a target wrote is untrusted JSON: what is read here may have any type, and is never trusted
+to have the right one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tokenwire.check import Observation
+from tokenwire.exchange import Ending
+from tokenwire.record import Choice, Delivery, Emission, Finish, Place, Stream
+
+
+@dataclass(frozen=True)
+class Step:
+    """One emission, and how many output ids of its choice were delivered before and after it.
+
+    Counts come from the ids; where no emission of the choice carries ids, from completion_tokens.
+    """
+
+    emission: Emission
+    delivery: Delivery
+    ids: list[Any] | None
+    """The output ids as they stand in the emission, new ones or all so far; None where there is no list."""
+    before: int
+    after: int
+    first: bool
+    """The first emission of its choice."""
+    last: bool
+    counted: bool = True
+    """Whether `after` is known: the emission carries ids, or its mode lets their absence mean none."""
+
+    @property
+    def new(self) -> int:
+        return self.after - self.before
+
+    @property
+    def expected_entries(self) -> int:
+        """How many entries a per-token series of this emission must hold."""
+        return self.new if self.delivery is Delivery.INCREMENTAL else self.after
+
+    def unseen(self, entries: list[Any]) -> list[Any]:
+        """Those of a list's entries that no emission before this one carried."""
+        return entries if self.delivery is Delivery.INCREMENTAL else entries[self.before :]
+
+
+def as_list(value: object) -> list[Any] | None:
+    """A JSON array as a list; None for everything else."""
+    return list(value) if isinstance(value, (list, tuple)) else None
+
+
+def integer(value: object) -> int | None:
+    """A JSON integer; None for everything else, true and 1.0 among them."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def is_error(finish: Finish | None) -> bool:
+    """Whether a choice was ended by a failure instead of being finished: an abort with an HTTP status.
+
+    Such an ending replaces the answer; of what came with it nothing is promised.
+    """
+    return (
+        finish is not None
+        and finish.type == "abort"
+        and isinstance(finish.raw, Mapping)
+        and finish.raw.get("status_code") is not None
+    )
+
+
+def ended(stream: Stream) -> bool:
+    """Whether the answer came to its end, so that what is missing will not come."""
+    return stream.exchange.ending is Ending.COMPLETE and stream.error is None
+
+
+def streamed(stream: Stream) -> bool:
+    """Whether a record was delivered in events."""
+    return stream.answered and stream.delivery is not Delivery.WHOLE
+
+
+def finished_choices(stream: Stream) -> list[Choice]:
+    """The choices of a record that reached a finish reason, an abort that a client asked for among them."""
+    if stream.refused:
+        return []
+    return [choice for choice in stream.choices if choice.finish is not None and not is_error(choice.finish)]
+
+
+def _steps(choice: Choice) -> Iterator[Step]:
+    carries_ids = any(as_list(emission.output_ids) is not None for emission in choice.emissions)
+    incremental = choice.delivery is Delivery.INCREMENTAL
+    delivered = 0
+    for position, emission in enumerate(choice.emissions):
+        ids = as_list(emission.output_ids)
+        count = integer(emission.counters.get("completion_tokens"))
+        counted = True
+        if ids is not None:
+            after = delivered + len(ids) if incremental else len(ids)
+        elif carries_ids:
+            after, counted = delivered, incremental
+        else:
+            after, counted = (delivered, False) if count is None else (count, True)
+        first, last = position == 0, position == len(choice.emissions) - 1
+        yield Step(emission, choice.delivery, ids, delivered, after, first, last, counted)
+        delivered = after
+
+
+def walk(stream: Stream) -> list[Step]:
+    """All emissions of an answered stream in wire order, without those that report a failure."""
+    if not stream.answered:
+        return []
+    steps = [
+        step for choice in stream.choices for step in _steps(choice) if not is_error(step.emission.finish)
+    ]
+    return sorted(steps, key=lambda step: (step.emission.event.index, step.emission.choice))
+
+
+def by_choice(steps: Iterable[Step]) -> dict[int, list[Step]]:
+    """Steps of a walk, gathered by choice."""
+    gathered: dict[int, list[Step]] = {}
+    for step in steps:
+        gathered.setdefault(step.emission.choice, []).append(step)
+    return gathered
+
+
+def joined_ids(choice: Choice) -> list[Any] | None:
+    """All output ids of a choice, put together by its delivery mode; None where no emission has a list."""
+    carried = [
+        ids for ids in (as_list(emission.output_ids) for emission in choice.emissions) if ids is not None
+    ]
+    if not carried:
+        return None
+    return [t for ids in carried for t in ids] if choice.delivery is Delivery.INCREMENTAL else carried[-1]
+
+
+def running_texts(choice: Choice) -> list[tuple[Emission, str]]:
+    """The text that a client holds after each emission that carries text."""
+    texts: list[tuple[Emission, str]] = []
+    held = ""
+    for emission in choice.emissions:
+        if isinstance(emission.text, str):
+            held = held + emission.text if choice.text_is_incremental else emission.text
+            texts.append((emission, held))
+    return texts
+
+
+def joined_text(choice: Choice) -> str | None:
+    """The whole text of a choice; None where no emission carries text."""
+    texts = running_texts(choice)
+    return texts[-1][1] if texts else None
+
+
+def count_of(stream: Stream, choice: Choice) -> int | None:
+    """How many output ids a choice has: its ids counted, else completion_tokens, else the answer's usage."""
+    ids = joined_ids(choice)
+    if ids is not None:
+        return len(ids)
+    count = choice.counter("completion_tokens")
+    if count is None and len(stream.choices) == 1 and isinstance(stream.usage, Mapping):
+        count = integer(stream.usage.get("completion_tokens"))
+    return count
+
+
+def carries(emission: Emission, name: str) -> bool:
+    """Whether a key stands in the emission, be it with the value null."""
+    return (
+        name in emission.pointers
+        or getattr(emission, name, None) is not None
+        or name in emission.details
+        or name in emission.series
+    )
+
+
+def prompt_of(stream: Stream, choice: int) -> tuple[int, ...] | None:
+    """The input_ids that a choice answers, where the request sent ids: choices stand prompt by prompt."""
+    prompts, n = stream.asked.input_ids, stream.asked.n
+    if prompts is None or n < 1 or not 0 <= choice // n < len(prompts):
+        return None
+    return prompts[choice // n]
+
+
+def end_place(stream: Stream) -> Place:
+    """The end of an answer: its last event, or the exchange where there is none."""
+    return stream.events[-1].place if stream.events else Place(stream.exchange.name)
+
+
+def start_place(stream: Stream) -> Place:
+    return stream.events[0].place if stream.events else Place(stream.exchange.name)
+
+
+def witnessed(stream: Stream, observations: Iterable[Observation]) -> Iterator[Observation]:
+    """Let observations that hold count only where the answer carries a record: `{}` proves nothing."""
+    return (seen for seen in observations if stream.answered or not seen.holds)
