@@ -1,7 +1,8 @@
 """Scenarios: what is asked of a target, and what each asking provokes.
 
-A scenario is a coroutine that asks, through a conversation, for the exchanges that checks want to see. It judges
-nothing. It may look at an answer to know what to ask next, for example for a stop string that will match.
+A scenario is a coroutine that asks, through a conversation, for the exchanges that checks want to see. It
+judges nothing. It may look at an answer to know what to ask next, for example for a stop string that will
+match.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class Sender(Protocol):
 
 @dataclass
 class Transcript:
-    """All that came of the asking: the streams in the order in which the answers ended, and what was not asked."""
+    """All that came of the asking: the streams in the order in which the answers ended, and what was not
+    asked.
+    """
 
     streams: list[Stream] = field(default_factory=list)
     not_asked: dict[str, str] = field(default_factory=dict)

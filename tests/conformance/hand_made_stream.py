@@ -19,7 +19,9 @@ def ids_stream(
     series: dict[str, Sequence[Any]] | None = None,
     answered: bool = True,
 ) -> Stream:
-    """A stream that delivers `parts`, one event each, and ends with `length`; `series` has a value per event."""
+    """A stream that delivers `parts`, one event each, and ends with `length`; `series` has a value per
+    event.
+    """
     asked = asked or Asked(stream=stream, key=key, greedy=True, input_ids=((1, 2),))
     events, emissions, reads = [], [], []
     position = 0

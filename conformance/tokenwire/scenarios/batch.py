@@ -11,7 +11,9 @@ _PROMPTS = (PROMPT, PROMPT[:3], PROMPT[2:9])
 
 @scenario(chat=False)
 async def samples(talk: Conversation) -> None:
-    """One prompt, three samples, whole and streamed: choices 0 to 2, each with its own ids and its prompt's ids."""
+    """One prompt, three samples, whole and streamed: choices 0 to 2, each with its own ids and its prompt's
+    ids.
+    """
     ask = Ask(
         input_ids=(PROMPT,),
         n=3,
@@ -25,7 +27,9 @@ async def samples(talk: Conversation) -> None:
 
 @scenario(chat=False)
 async def batch_of_prompts(talk: Conversation) -> None:
-    """Three prompts of unequal length in one request, whole and streamed: one choice each, prompt by prompt."""
+    """Three prompts of unequal length in one request, whole and streamed: one choice each, prompt by
+    prompt.
+    """
     ask = Ask(
         input_ids=_PROMPTS,
         batch=True,

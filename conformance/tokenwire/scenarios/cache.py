@@ -11,7 +11,9 @@ _LONGER_THAN_A_PAGE = tuple(10 + (7 * position) % 240 for position in range(150)
 
 @scenario(chat=False)
 async def cached_prompt(talk: Conversation) -> None:
-    """A long prompt three times, one after another: cached_tokens of the later ones shows the cache; the ids do not."""
+    """A long prompt three times, one after another: cached_tokens of the later ones shows the cache; the
+    ids do not.
+    """
     ask = Ask(input_ids=(_LONGER_THAN_A_PAGE,), max_new_tokens=8, ignore_eos=True)
     await talk.ask("first", ask)
     await talk.ask("second", ask)

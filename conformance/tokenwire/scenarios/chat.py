@@ -13,7 +13,9 @@ _MESSAGES = (
 
 @scenario(chat=True)
 async def chat_messages(talk: Conversation) -> None:
-    """Messages, whole (twice) and streamed with and without usage: content, roles, finish reason and counts."""
+    """Messages, whole (twice) and streamed with and without usage: content, roles, finish reason and
+    counts.
+    """
     ask = Ask(messages=_MESSAGES, max_new_tokens=32)
     await talk.ask_all(
         {
@@ -39,7 +41,9 @@ async def chat_samples(talk: Conversation) -> None:
 
 @scenario(chat=True)
 async def chat_ids(talk: Conversation) -> None:
-    """Ids in and ids out on the chat endpoint: the same ids as on every other endpoint, and only what was asked for."""
+    """Ids in and ids out on the chat endpoint: the same ids as on every other endpoint, and only what was
+    asked for.
+    """
     ask = Ask(input_ids=(PROMPT,), max_new_tokens=talk.fitting(48), ignore_eos=True)
     everything = replace(ask, return_prompt_token_ids=True, return_token_ids=True, return_meta_info=True)
     await talk.ask_all(
@@ -59,7 +63,9 @@ async def chat_ids(talk: Conversation) -> None:
 
 @scenario(chat=True)
 async def chat_empty_text(talk: Conversation) -> None:
-    """The first id that the model chooses is made a stop id, so that there is no text: content is empty, not null."""
+    """The first id that the model chooses is made a stop id, so that there is no text: content is empty,
+    not null.
+    """
     ask = Ask(messages=_MESSAGES, max_new_tokens=4, return_token_ids=True)
     ids = token_ids(await talk.ask("unstopped", ask))
     if ids:

@@ -8,7 +8,9 @@ from tokenwire.scenario import PROMPT, Conversation, scenario
 
 @scenario(chat=False)
 async def greedy_stream(talk: Conversation) -> None:
-    """One greedy request, whole (twice) and streamed at several intervals: all must join to the same record."""
+    """One greedy request, whole (twice) and streamed at several intervals: all must join to the same
+    record.
+    """
     ask = Ask(input_ids=(PROMPT,), max_new_tokens=talk.fitting(48), ignore_eos=True)
     streamed = replace(ask, stream=True)
     intervals = {f"interval-{k}": replace(streamed, stream_interval=k) for k in (1, 3, 7, 50)}
@@ -17,7 +19,9 @@ async def greedy_stream(talk: Conversation) -> None:
 
 @scenario(chat=False)
 async def natural_end(talk: Conversation) -> None:
-    """Two text prompts run until the model ends by itself or the budget does: the finish reason tells which."""
+    """Two text prompts run until the model ends by itself or the budget does: the finish reason tells
+    which.
+    """
     for label, text in (("question", "Who are you?"), ("counting", "One, two, three, four,")):
         ask = Ask(text=(text,), max_new_tokens=talk.fitting(64, 64))
         await talk.ask_all({f"{label}-whole": ask, f"{label}-stream": replace(ask, stream=True)})
@@ -25,7 +29,9 @@ async def natural_end(talk: Conversation) -> None:
 
 @scenario(chat=False)
 async def long_output(talk: Conversation) -> None:
-    """More tokens than a server holds back for a whole answer (SGLang: 50), with logprobs: nothing may get lost."""
+    """More tokens than a server holds back for a whole answer (SGLang: 50), with logprobs: nothing may get
+    lost.
+    """
     ask = Ask(input_ids=(PROMPT,), max_new_tokens=talk.fitting(130), ignore_eos=True, logprobs=True)
     streamed = replace(ask, stream=True)
     intervals = {f"interval-{k}": replace(streamed, stream_interval=k) for k in (8, 60)}
@@ -34,7 +40,9 @@ async def long_output(talk: Conversation) -> None:
 
 @scenario(chat=False)
 async def small_budget(talk: Conversation) -> None:
-    """Budgets of no token and of one, at both ends of what can be delivered: first and last event are the same."""
+    """Budgets of no token and of one, at both ends of what can be delivered: first and last event are the
+    same.
+    """
     for budget in (0, 1):
         ask = Ask(input_ids=(PROMPT,), max_new_tokens=budget, ignore_eos=True, logprobs=True)
         await talk.ask_all({f"{budget}-whole": ask, f"{budget}-stream": replace(ask, stream=True)})

@@ -11,7 +11,9 @@ _CHOSEN = (40, 11, 97)
 
 @scenario(chat=False)
 async def logprob_families(talk: Conversation) -> None:
-    """Logprobs of the sampled ids, the top three and three chosen ids; whole, streamed, and several ids to an event."""
+    """Logprobs of the sampled ids, the top three and three chosen ids; whole, streamed, and several ids to
+    an event.
+    """
     ask = Ask(
         input_ids=(PROMPT,),
         max_new_tokens=24,

@@ -1,4 +1,4 @@
-"""Pressure: many requests at once, and readers that do not keep up, so that outputs queue up and are joined."""
+"""Pressure: many requests at once, and readers that do not keep up, so that outputs are joined."""
 
 import asyncio
 from dataclasses import replace
@@ -13,7 +13,7 @@ _LONG_PROMPT = PROMPT * 8
 
 @scenario(chat=False)
 async def concurrency(talk: Conversation) -> None:
-    """Many streams at once, as many as the run allows: outputs queue up, and each answer must stay its own."""
+    """Many streams at once, as many as the run allows: outputs queue up, and each answer stays its own."""
     ask = Ask(max_new_tokens=talk.fitting(40), ignore_eos=True, stream=True, logprobs=True)
     prompts = [(*PROMPT, 10 + position) for position in range(_STREAMS)]
     await talk.ask_all(
@@ -23,7 +23,7 @@ async def concurrency(talk: Conversation) -> None:
 
 @scenario(chat=False)
 async def slow_reader(talk: Conversation) -> None:
-    """Readers that stop after the first bytes and drain late: events with more ids than the interval show coalescing.
+    """Readers that stop early and drain late: events with more ids than the interval show coalescing.
 
     Prompt logprobs stand in every event and make it large, so that buffers on the way fill up soon.
     """

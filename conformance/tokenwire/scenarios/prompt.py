@@ -9,12 +9,14 @@ from tokenwire.scenario import PROMPT, Conversation, only_choice, scenario
 _NEVER_MERGED = (97, 97, 97, 97, 220, 220, 98, 98, 98, 98)
 """Repeats that a byte-pair tokenizer would join: no text yields these ids."""
 
-_RANDOM = tuple(random.Random(23751).randint(10, 250) for _ in range(40))  # noqa: S311  # no secret
+_RANDOM = tuple(random.Random(23751).randint(10, 250) for _ in range(40))
 
 
 @scenario(chat=False)
 async def prompt_ids(talk: Conversation) -> None:
-    """Ids that no text yields come back as prompt_token_ids exactly as sent; and only where they are asked for."""
+    """Ids that no text yields come back as prompt_token_ids exactly as sent; and only where they are asked
+    for.
+    """
     for label, ids in (
         ("plain", PROMPT),
         ("never-merged", _NEVER_MERGED),
@@ -33,7 +35,9 @@ async def prompt_ids(talk: Conversation) -> None:
 
 @scenario()
 async def text_prompt(talk: Conversation) -> None:
-    """A text or a message, then the prompt_token_ids that it yielded, sent back as input_ids: the output must be the same."""
+    """A text or a message, then the prompt_token_ids that it yielded, sent back as input_ids: the output
+    must be the same.
+    """
     words = "Tell me about the sea."
     ask = Ask(
         text=() if talk.chat else (words,),

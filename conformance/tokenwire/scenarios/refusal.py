@@ -23,7 +23,9 @@ _MALFORMED: Mapping[str, Any] = {
 
 @scenario()
 async def malformed_ids(talk: Conversation) -> None:
-    """input_ids that are no list of integers, whole: each is refused, and the request after it is answered as before."""
+    """input_ids that are no list of integers, whole: each is refused, and the request after it is answered
+    as before.
+    """
     control = replace(_CONTROL, return_token_ids=talk.chat)
     await talk.ask("control", control)
     for label, value in _MALFORMED.items():
@@ -33,7 +35,9 @@ async def malformed_ids(talk: Conversation) -> None:
 
 @scenario(chat=True)
 async def refused_in_stream(talk: Conversation) -> None:
-    """A chat stream that asks for token-in-token-out fields: refused before any event, and nobody is harmed."""
+    """A chat stream that asks for token-in-token-out fields: refused before any event, and nobody is
+    harmed.
+    """
     fields = {
         "prompt-ids": replace(_CONTROL, return_prompt_token_ids=True),
         "meta-info": replace(_CONTROL, return_meta_info=True),

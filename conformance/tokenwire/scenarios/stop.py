@@ -21,8 +21,8 @@ def _pieces(choice: Choice) -> list[str]:
 def stop_across_tokens(choice: Choice | None) -> str | None:
     """A string that the choice contains, that begins in one token's text and ends in another's.
 
-    The first border from a third of the text on where both sides are plain; None where there is none. The string
-    occurs nowhere before that border, so that a stop there is the first.
+    The first border from a third of the text on where both sides are plain; None where there is none. The
+    string occurs nowhere before that border, so that a stop there is the first.
     """
     if choice is None:
         return None
@@ -41,7 +41,9 @@ def stop_across_tokens(choice: Choice | None) -> str | None:
 
 @scenario(chat=False)
 async def stop_string(talk: Conversation) -> None:
-    """A stop string that begins in one token and ends in another: what began like it is held back and never shown."""
+    """A stop string that begins in one token and ends in another: what began like it is held back and never
+    shown.
+    """
     ask = Ask(input_ids=(PROMPT,), max_new_tokens=talk.fitting(48), ignore_eos=True)
     streamed = replace(ask, stream=True, stream_interval=1)
     stop = stop_across_tokens(only_choice(await talk.ask("unstopped", streamed)))
@@ -58,7 +60,9 @@ async def stop_string(talk: Conversation) -> None:
 
 @scenario(chat=False)
 async def unmatched_stop(talk: Conversation) -> None:
-    """Stop strings that never match, one of which the output begins like: held-back text must come in the end."""
+    """Stop strings that never match, one of which the output begins like: held-back text must come in the
+    end.
+    """
     ask = Ask(input_ids=(PROMPT,), max_new_tokens=talk.fitting(48), ignore_eos=True)
     text = text_of(await talk.ask("unstopped", ask))
     middle = text[len(text) // 2 :][:3]
@@ -79,7 +83,9 @@ async def unmatched_stop(talk: Conversation) -> None:
 
 @scenario(chat=False)
 async def stop_ids(talk: Conversation) -> None:
-    """An id from the middle of a known answer is made a stop id: it ends the choice and stays among the ids."""
+    """An id from the middle of a known answer is made a stop id: it ends the choice and stays among the
+    ids.
+    """
     ask = Ask(input_ids=(PROMPT,), max_new_tokens=talk.fitting(24))
     ids = token_ids(await talk.ask("unstopped", ask))
     stop = next((token for position, token in enumerate(ids[2:], 2) if token not in ids[:position]), None)

@@ -1,0 +1,257 @@
+"""The command line: `tokenwire check`, `tokenwire replay`, `tokenwire list`."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import sys
+import traceback
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from tokenwire import __version__
+from tokenwire.capture import CaptureError
+from tokenwire.dialect import load_dialects
+from tokenwire.judge import judge
+from tokenwire.pytest_plugin import run_items
+from tokenwire.replay import NothingToReplay
+from tokenwire.replay import replay as read_captures
+from tokenwire.report.document import document, write_document
+from tokenwire.report.progress import TerminalProgress
+from tokenwire.report.subject import Subject
+from tokenwire.report.terminal import make_console, print_report
+from tokenwire.requirement import load_requirements
+from tokenwire.run import Plan, Unreached, interrogate
+from tokenwire.scenario import load_scenarios
+from tokenwire.verdict import ExitStatus, exit_status
+
+_INTERRUPTED = 130
+_PYTEST_COULD_NOT_RUN = {2: _INTERRUPTED, 3: ExitStatus.HARNESS_ERROR, 4: ExitStatus.USAGE}
+"""pytest's own exit codes that are not about tests."""
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Checks what an LLM inference server puts on the wire for every token.",
+)
+
+Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON.")]
+Junit = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write the report as JUnit XML.")]
+Requirements = Annotated[
+    list[str] | None,
+    typer.Option("--requirement", metavar="ID", help="Judge only this requirement; repeatable."),
+]
+Keyword = Annotated[str, typer.Option("-k", metavar="EXPR", help="Judge only what matches, as in pytest.")]
+StopAtFirst = Annotated[bool, typer.Option("-x", help="Stop at the first violation, as in pytest.")]
+LastFailed = Annotated[bool, typer.Option("--lf", help="Judge only what failed last time, as in pytest.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Tell every reason in full.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print only failures and the last line.")]
+
+
+@dataclass(frozen=True)
+class _Reporting:
+    """What to judge and where to tell it."""
+
+    requirements: tuple[str, ...]
+    keyword: str
+    stop_at_first: bool
+    last_failed: bool
+    json: Path | None
+    junit: Path | None
+    verbosity: int
+
+
+def _known(kind: str, names: Iterable[str], known: Collection[str]) -> tuple[str, ...]:
+    """The names, all of which must be known. Raises BadParameter with what was probably meant."""
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"`tokenwire list {kind}s` tells them all"
+            raise typer.BadParameter(f"there is no {kind} {name!r}; {hint}")
+    return tuple(names)
+
+
+def _header(line: str) -> tuple[str, str]:
+    name, colon, value = line.partition(":")
+    if not colon or not name.strip():
+        raise typer.BadParameter(f"{line!r} is no header; write --header 'Name: value'")
+    return name.strip(), value.strip()
+
+
+def _tell(subject: Subject, reporting: _Reporting, console: Console) -> int:
+    """Judge, report everywhere, and give the exit status."""
+    known = load_requirements()
+    wanted = [known[name] for name in reporting.requirements] if reporting.requirements else None
+    ran, code = run_items(
+        judge(subject.runs, wanted),
+        subject,
+        keyword=reporting.keyword,
+        stop_at_first=reporting.stop_at_first,
+        last_failed=reporting.last_failed,
+        junit=reporting.junit,
+    )
+    status = _PYTEST_COULD_NOT_RUN.get(code, exit_status(judgement.verdict for judgement in ran))
+    print_report(console, subject, ran, status, verbosity=reporting.verbosity)
+    if reporting.json is not None:
+        write_document(reporting.json, document(subject, ran, status))
+    return status
+
+
+@app.command()
+def check(
+    *,
+    target: Annotated[str, typer.Option("--target", metavar="URL", help="Base URL of the server.")],
+    json: Json = None,
+    junit: Junit = None,
+    record: Annotated[
+        Path | None, typer.Option("--record", metavar="DIR", help="Write every exchange there as it arrives.")
+    ] = None,
+    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds for one exchange.")] = 60.0,
+    max_concurrency: Annotated[
+        int, typer.Option("--max-concurrency", min=1, help="Exchanges at a time.")
+    ] = 16,
+    dialect: Annotated[
+        list[str] | None, typer.Option("--dialect", metavar="NAME", help="Only this dialect; repeatable.")
+    ] = None,
+    scenario: Annotated[
+        list[str] | None,
+        typer.Option("--scenario", metavar="NAME", help="Ask only this scenario; repeatable."),
+    ] = None,
+    requirement: Requirements = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", metavar="'NAME: VALUE'", help="Send this too; repeatable.")
+    ] = None,
+    keyword: Keyword = "",
+    stop_at_first: StopAtFirst = False,
+    last_failed: LastFailed = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+) -> None:
+    """Check a running server: ask all scenarios, then judge every requirement.
+
+    Exit status: 0 conforms, 1 violation, 2 usage, 3 the suite failed, 4 nothing was evaluated or the target
+    could not be reached.
+    """
+    if record is not None and record.exists() and (not record.is_dir() or any(record.iterdir())):
+        raise typer.BadParameter(f"--record {record} is not an empty folder; give a new one for each run")
+    plan = Plan(
+        url=target.rstrip("/"),
+        timeout_s=timeout,
+        max_concurrency=max_concurrency,
+        headers=tuple(map(_header, header or ())),
+        record=record,
+        dialects=_known("dialect", dialect or (), load_dialects()),
+        scenarios=_known("scenario", scenario or (), load_scenarios()),
+    )
+    reporting = _Reporting(
+        _known("requirement", requirement or (), load_requirements()),
+        keyword,
+        stop_at_first,
+        last_failed,
+        json,
+        junit,
+        verbose - quiet,
+    )
+    console = make_console()
+    try:
+        with TerminalProgress(make_console(stderr=True)) as progress:
+            subject = asyncio.run(interrogate(plan, progress))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    if isinstance(subject, Unreached):
+        console.print(Text(subject.diagnosis), soft_wrap=True)
+        subject = subject.subject
+    raise typer.Exit(_tell(subject, reporting, console))
+
+
+@app.command()
+def replay(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Captures, or folders of captures.")],
+    *,
+    json: Json = None,
+    junit: Junit = None,
+    requirement: Requirements = None,
+    keyword: Keyword = "",
+    stop_at_first: StopAtFirst = False,
+    last_failed: LastFailed = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+) -> None:
+    """Judge recorded exchanges: the same verdicts, and no server.
+
+    A folder that `--record` wrote is one run; so is each file that holds many exchanges.
+    """
+    reporting = _Reporting(
+        _known("requirement", requirement or (), load_requirements()),
+        keyword,
+        stop_at_first,
+        last_failed,
+        json,
+        junit,
+        verbose - quiet,
+    )
+    try:
+        subject = read_captures(paths)
+    except (NothingToReplay, CaptureError, OSError) as error:
+        raise typer.BadParameter(str(error)) from error
+    raise typer.Exit(_tell(subject, reporting, make_console()))
+
+
+class Kind(StrEnum):
+    """What can be listed."""
+
+    REQUIREMENTS = "requirements"
+    SCENARIOS = "scenarios"
+    DIALECTS = "dialects"
+
+
+@app.command("list")
+def list_names(
+    what: Annotated[Kind, typer.Argument(metavar="[requirements|scenarios|dialects]")] = Kind.REQUIREMENTS,
+) -> None:
+    """Tell all requirements, scenarios or dialects, one to a line."""
+    match what:
+        case Kind.REQUIREMENTS:
+            rows = [(each.id, f"{each.level} {each.sentence}") for each in load_requirements().values()]
+        case Kind.SCENARIOS:
+            rows = [(each.name, each.provokes) for each in load_scenarios().values()]
+        case Kind.DIALECTS:
+            rows = [
+                (each.name, f"{'|'.join(each.endpoint.methods)} {each.endpoint.path}")
+                for each in load_dialects().values()
+            ]
+    for name, words in rows:
+        typer.echo(f"{name:36}  {words}")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"tokenwire {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Tell the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """The program `tokenwire`. Whatever goes wrong inside the suite is told apart from a violation."""
+    try:
+        app()
+    except Exception:  # the traceback is for us; the status must not blame the target
+        traceback.print_exc()
+        sys.exit(ExitStatus.HARNESS_ERROR)

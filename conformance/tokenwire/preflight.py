@@ -1,0 +1,148 @@
+"""Preflight: is anything there, what does it say of itself, and which dialects does it speak?
+
+Nothing is judged here. A dialect is left out, with the reason, where one minimal request yields no record:
+what is not an inference server must neither pass nor fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tokenwire.advertised import INFORMATION_PATHS, Advertised, advertised_by
+from tokenwire.ask import Ask
+from tokenwire.dialect import Dialect, Unsupported
+from tokenwire.exchange import Ending, Exchange, HttpRequest
+from tokenwire.record import Stream
+from tokenwire.report.failure import cut
+from tokenwire.scenario import PROMPT, Sender
+
+SCENARIO = "preflight"
+
+_MINIMAL_ASKS = (
+    Ask(messages=({"role": "user", "content": "Hello"},), max_new_tokens=4),
+    Ask(input_ids=(PROMPT[:4],), max_new_tokens=4),
+    Ask(text=("Hello",), max_new_tokens=4),
+)
+"""Prompts in three forms: the first that a dialect has words for is sent."""
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What was found out about a target before anything is asked in earnest."""
+
+    url: str
+    advertised: Advertised
+    speaks: tuple[Dialect, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Dialects that gave no record, with the reason in words."""
+    diagnosis: str = ""
+    """Where no dialect is spoken: what the target seems to be, and what to do, for a newcomer."""
+
+
+def has_record(stream: Stream) -> bool:
+    """Whether an answer can be understood: at least one choice that carries ids, text or a finish reason."""
+    return stream.answered and any(
+        emission.output_ids is not None or emission.text is not None or emission.finish is not None
+        for emission in stream.emissions()
+    )
+
+
+def _beginning(exchange: Exchange) -> str:
+    return cut(exchange.body[:400].decode("utf-8", "replace"), 80) or "nothing"
+
+
+def _is_html(exchange: Exchange) -> bool:
+    media_type = exchange.header("content-type") or ""
+    return "html" in media_type.lower() or exchange.body.lstrip()[:9].lower().startswith(
+        (b"<!doctype", b"<html")
+    )
+
+
+def why_no_record(exchange: Exchange) -> str:
+    """What came instead of a record, in words."""
+    line = f"{exchange.request.method} {exchange.request.path}"
+    match exchange.ending:
+        case Ending.UNREACHABLE:
+            return f"{line}: no answer: {exchange.detail}"
+        case Ending.TIMEOUT:
+            return f"{line}: no complete answer within {exchange.duration:.0f} s"
+    if exchange.status == 200 and _is_html(exchange):
+        return f"{line}: 200 with an HTML page"
+    words = f"{line}: status {exchange.status}, and the body begins with {_beginning(exchange)}"
+    return words if exchange.ending is Ending.COMPLETE else f"{words} ({exchange.ending}: {exchange.detail})"
+
+
+def diagnosis(url: str, exchanges: Sequence[Exchange]) -> str:
+    """What a target seems to be that speaks no dialect, and what to do; for a newcomer.
+
+    `exchanges` are the minimal requests with what came back, at least one.
+    """
+    first = exchanges[0]
+    tried = ", ".join(f"{exchange.request.method} {exchange.request.path}" for exchange in exchanges)
+    statuses = {exchange.status for exchange in exchanges}
+    if all(exchange.ending is Ending.UNREACHABLE for exchange in exchanges):
+        fact = f"Nothing answers at {url} ({first.detail})."
+        way_out = (
+            "Start the server first, or check host and port: a target looks like http://127.0.0.1:30000."
+        )
+    elif all(exchange.ending is Ending.TIMEOUT for exchange in exchanges):
+        fact = (
+            f"Something listens at {url}, but completed no answer to {tried} within {first.duration:.0f} s."
+        )
+        way_out = "It may still be loading its model: try again, or raise --timeout."
+    elif any(_is_html(exchange) for exchange in exchanges):
+        fact = (
+            f"{url} answers with an HTML page: that is a web site or a proxy's page, not an inference server."
+        )
+        way_out = "Give the base URL of the server's API."
+    elif statuses <= {401, 403}:
+        fact = f"{url} wants credentials (status {first.status})."
+        way_out = "Pass them: --header 'Authorization: Bearer …'."
+    elif statuses <= {404, 405}:
+        fact = f"{url} has none of the endpoints that this suite knows: {tried} gave status {first.status}."
+        way_out = "Give the base URL without a path; `tokenwire list dialects` tells what is known."
+    elif all(status is not None and status >= 500 for status in statuses):
+        fact = f"{url} fails at every request: {why_no_record(first)}."
+        way_out = "Look into the server's log."
+    else:
+        fact = f"{url} answers, but not as an inference server that this suite understands."
+        way_out = "; ".join(map(why_no_record, exchanges)) + "."
+    return f"{fact} {way_out}"
+
+
+def minimal_request(dialect: Dialect) -> HttpRequest:
+    """The smallest request that a dialect has words for. Raises ValueError where it has none at all."""
+    for ask in _MINIMAL_ASKS:
+        request = dialect.render(ask)
+        if not isinstance(request, Unsupported):
+            return request
+    raise ValueError(
+        f"dialect {dialect.name!r} takes no messages, no input_ids and no text; its table is wrong"
+    )
+
+
+async def preflight(url: str, sender: Sender, dialects: Sequence[Dialect]) -> Preflight:
+    """Ask the information endpoints, and each dialect for a few tokens, all at once.
+
+    As long as the sender's own time limit at most.
+    """
+
+    async def ask(name: str, request: HttpRequest) -> Exchange:
+        return await sender.send(f"{SCENARIO}/{name}", SCENARIO, request)
+
+    exchanges = await asyncio.gather(
+        *(ask(path.strip("/"), HttpRequest("GET", path)) for path in INFORMATION_PATHS),
+        *(ask(dialect.name, minimal_request(dialect)) for dialect in dialects),
+    )
+    advertised = advertised_by(exchanges)
+    answers = dict(zip(dialects, exchanges[len(INFORMATION_PATHS) :], strict=True))
+    left_out = {
+        dialect.name: why_no_record(exchange)
+        for dialect, exchange in answers.items()
+        if not has_record(dialect.read(exchange, delivery_hint=advertised.delivery))
+    }
+    speaks = tuple(dialect for dialect in dialects if dialect.name not in left_out)
+    words = "" if speaks else diagnosis(url, list(answers.values()))
+    return Preflight(url, advertised, speaks, left_out, words)
