@@ -1,0 +1,161 @@
+"""When a request emits, and what a row carries."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenwire_reference.output_streamer import OutputStreamer, cached_tokens_details, may_become_stop
+from tokenwire_reference.request import FinishReason, Request, SamplingParams
+
+
+def spell(ids):
+    """A vocabulary in which id n is the letter with that code."""
+    return "".join(chr(i) for i in ids)
+
+
+def request(text="", *, stream=True, interval=None, stop=(), **fields):
+    asked = Request(
+        rid="r",
+        prompt_token_ids=(1, 2, 3),
+        sampling=SamplingParams(stream_interval=interval, stop=stop),
+        stream=stream,
+        **fields,
+    )
+    for letter in text:
+        asked.append(ord(letter), {}, {})
+    return asked
+
+
+def row_sizes(steps, *, server_interval=1, ends=True, **fields):
+    """The sizes of the rows of a request that gets so many tokens in each step."""
+    streamer = OutputStreamer(stream_interval=server_interval, decode=spell)
+    asked = request(**fields)
+    streamer.admit(asked)
+    sizes = []
+    for i, count in enumerate(steps):
+        for _ in range(count):
+            asked.append(ord("x"), {}, {})
+        if ends and i + 1 == len(steps):
+            asked.finish = FinishReason("length", length=len(asked.output_ids))
+        sizes += [row.end - row.start for row in streamer.stream([asked])]
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("steps", "request_interval", "server_interval", "sizes"),
+    [
+        ([1] * 10, 3, 1, [1, 3, 3, 3]),
+        ([1] * 10, 4, 1, [1, 4, 4, 1]),
+        ([1] * 10, None, 4, [1, 4, 4, 1]),
+        ([1] * 10, 0, 4, [1, 4, 4, 1]),
+        ([1] * 4, -1, 4, [1, 1, 1, 1]),
+        ([1] * 4, 1, 4, [1, 1, 1, 1]),
+        ([1] * 10, 8, 2, [1, 8, 1]),
+        ([3] * 5, 4, 1, [3, 6, 6]),
+        ([1], 100, 1, [1]),
+    ],
+)
+def test_rows_come_first_then_by_interval_then_at_the_end(steps, request_interval, server_interval, sizes):
+    assert row_sizes(steps, interval=request_interval, server_interval=server_interval) == sizes
+
+
+def test_a_request_that_is_not_streamed_has_a_row_every_50_tokens():
+    assert row_sizes([1] * 120, stream=False, interval=1) == [50, 50, 20]
+
+
+def test_a_step_without_a_token_has_no_row():
+    assert row_sizes([1, 0, 0, 1], ends=False) == [1, 1]
+
+
+def test_a_finish_is_emitted_once_even_where_it_brings_no_token():
+    streamer = OutputStreamer(stream_interval=1, decode=None)
+    asked = request("a")
+    streamer.admit(asked)
+    assert len(streamer.stream([asked])) == 1
+    asked.finish = FinishReason("abort")
+    (last,) = streamer.stream([asked])
+    assert (last.start, last.end, last.finish) == (1, 1, asked.finish)
+    assert streamer.stream([asked]) == []
+
+
+def test_a_live_request_id_cannot_be_admitted_twice():
+    streamer = OutputStreamer(stream_interval=1, decode=None)
+    streamer.admit(request())
+    with pytest.raises(ValueError, match="'r' is in use"):
+        streamer.admit(request())
+
+
+def test_a_prefix_of_a_stop_string_is_held_back_and_tried_again_at_the_next_step():
+    streamer = OutputStreamer(stream_interval=1, decode=spell)
+    asked = request(stop=("<end>",))
+    streamer.admit(asked)
+    texts = []
+    for letter in "a<enough <en<end>":
+        asked.append(ord(letter), {}, {})
+        if spell(asked.output_ids).endswith("<end>"):
+            asked.finish = FinishReason("stop", matched="<end>")
+        texts += [spell(row.output_ids) for row in streamer.stream([asked])]
+    assert texts == ["a", "<eno", "u", "g", "h", " ", "<en<end>"]
+
+
+def test_a_held_first_token_waits_too():
+    assert row_sizes([1, 1], stop=("xy",), ends=False) == []
+
+
+def test_an_incomplete_character_does_not_hide_the_prefix_before_it():
+    assert may_become_stop("so n\ufffd", ["n\u8a9e"])
+    assert not may_become_stop("so m\ufffd", ["n\u8a9e"])
+
+
+@given(st.text("ab", max_size=12), st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3))
+def test_what_is_not_held_back_shows_no_part_of_a_stop_string(text, stops):
+    """Whatever follows, a stop string that completes later begins at or after the end of a text that was let go."""
+    if not may_become_stop(text, stops):
+        for stop in stops:
+            assert stop not in text
+            assert not any(text.endswith(stop[:n]) for n in range(1, len(stop) + 1))
+
+
+def test_every_series_is_sliced_as_the_ids_are():
+    streamer = OutputStreamer(stream_interval=2, decode=None)
+    asked = request()
+    asked.prompt_series["input_token_logprobs"] = [[None, 1, None]]
+    streamer.admit(asked)
+    rows = []
+    for i in range(5):
+        late = {"late": i} if i >= 2 else {}
+        asked.append(10 + i, {"output_token_logprobs": [-1.0, 10 + i, None]}, late)
+        rows += streamer.stream([asked])
+    assert [(row.start, row.end) for row in rows] == [(0, 1), (1, 3), (3, 5)]
+    for row in rows:
+        assert row.output_ids == [10 + i for i in range(row.start, row.end)]
+        assert [entry[1] for entry in row.series["output_token_logprobs"]] == row.output_ids
+    assert [list(row.series.get("late", "-")) for row in rows] == [["-"], [None, 2], [3, 4]]
+    assert [list(row.prompt_series) for row in rows] == [["input_token_logprobs"], [], []]
+
+
+def test_a_row_does_not_grow_with_its_request():
+    streamer = OutputStreamer(stream_interval=1, decode=None)
+    asked = request("a")
+    asked.series["s"] = [0]
+    streamer.admit(asked)
+    (row,) = streamer.stream([asked])
+    asked.append(5, {"s": 1}, {})
+    assert (row.output_ids, row.series["s"]) == ([97], [0])
+
+
+@pytest.mark.parametrize(
+    ("cached", "device", "host", "storage", "details"),
+    [
+        (0, 0, 0, 0, None),
+        (7, 0, 0, 0, {"device": 7, "host": 0}),
+        (7, 5, 2, 0, {"device": 5, "host": 2}),
+        (7, 4, 0, 3, {"device": 4, "host": 0, "storage": 3}),
+    ],
+)
+def test_cached_tokens_details(cached, device, host, storage, details):
+    asked = request()
+    asked.cached_tokens = cached
+    asked.cached_tokens_device, asked.cached_tokens_host, asked.cached_tokens_storage = device, host, storage
+    assert cached_tokens_details(asked) == details

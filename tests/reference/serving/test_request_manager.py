@@ -1,0 +1,263 @@
+"""One append-only record for each request, and what a consumer takes of it, however late it comes."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenwire_reference.output_streamer import OutputStreamer
+from tokenwire_reference.request import FinishReason, OutputRow, Request, SamplingParams
+from tokenwire_reference.request_manager import Delivery, DuplicateRequestIdError, RequestManager
+
+LOGPROBS = "output_token_logprobs"
+
+
+def spell(ids, sampling):
+    del sampling
+    return "".join(chr(i) for i in ids)
+
+
+class Inbox:
+    """Stands where the engine's thread does."""
+
+    def __init__(self):
+        self.added = []
+        self.aborted = []
+
+    def add(self, request):
+        self.added.append(request.rid)
+
+    def abort(self, rid):
+        self.aborted.append(rid)
+
+
+def row(start, text, *, rid="r", finish=None, late=None, **fields):
+    ids = [ord(letter) for letter in text]
+    series = {LOGPROBS: [[-0.5, i, None] for i in ids]}
+    if late is not None:
+        series["late"] = late
+    return OutputRow(
+        rid=rid,
+        start=start,
+        end=start + len(ids),
+        output_ids=ids,
+        series=series,
+        customized_info_keys=frozenset({"late"} if late is not None else ()),
+        prompt_series={"input_token_logprobs": [[None, 7, None]]} if start == 0 else {},
+        prompt_tokens=1,
+        cached_tokens=0,
+        cached_tokens_details=None,
+        num_retractions=0,
+        finish=finish,
+        **fields,
+    )
+
+
+def ask(rid="r", **sampling):
+    return Request(rid, (7,), SamplingParams(**sampling), stream=True, return_logprob=True)
+
+
+END = FinishReason("length", length=9)
+
+
+def run(scenario):
+    return asyncio.run(scenario())
+
+
+async def collect(generation, delivery):
+    return [emission async for emission in generation.emissions(delivery)]
+
+
+@given(
+    text=st.text("abcdef", min_size=1, max_size=12),
+    cuts=st.sets(st.integers(1, 11)),
+    reads=st.lists(st.booleans(), min_size=13, max_size=13),
+    delivery=st.sampled_from(Delivery),
+)
+def test_whenever_the_consumer_comes_nothing_is_lost(text, cuts, reads, delivery):
+    """Rows cut anywhere, taken now or later: ids, text and series stay in lockstep and join to the record."""
+    places = [0, *sorted(c for c in cuts if c < len(text)), len(text)]
+
+    async def scenario():
+        manager = RequestManager(Inbox(), spell)
+        generation = manager.submit([ask()])
+        record = generation.records[0]
+        taken = []
+        for i, (a, b) in enumerate(zip(places, places[1:], strict=False)):
+            manager.deliver([row(a, text[a:b], finish=END if b == len(text) else None)])
+            if reads[i]:
+                taken.append(record.take(delivery))
+        if record.pending:
+            taken.append(record.take(delivery))
+        return taken
+
+    taken = run(scenario)
+    for emission in taken:
+        assert len(emission.output_ids) == len(emission.series[LOGPROBS])
+        assert [entry[1] for entry in emission.series[LOGPROBS]] == emission.output_ids
+        assert emission.text == spell(emission.output_ids, None)
+        assert emission.prompt_series == {"input_token_logprobs": [[None, 7, None]]}
+    joined = taken[-1].text if delivery is Delivery.CUMULATIVE else "".join(e.text for e in taken)
+    assert joined == text
+    assert [e.finish for e in taken] == [None] * (len(taken) - 1) + [END]
+    assert taken[-1].completion_tokens == len(text)
+    assert [e.first for e in taken] == [True] + [False] * (len(taken) - 1)
+
+
+def test_an_emission_holds_no_list_that_still_grows():
+    async def scenario():
+        manager = RequestManager(Inbox(), spell)
+        record = manager.submit([ask()]).records[0]
+        manager.deliver([row(0, "ab")])
+        emission = record.take(Delivery.CUMULATIVE)
+        manager.deliver([row(2, "cd")])
+        return emission
+
+    emission = run(scenario)
+    assert (emission.text, len(emission.output_ids), len(emission.series[LOGPROBS])) == ("ab", 2, 2)
+
+
+def test_a_key_that_starts_late_or_stays_away_has_nulls_there():
+    async def scenario():
+        manager = RequestManager(Inbox(), spell)
+        record = manager.submit([ask()]).records[0]
+        manager.deliver([row(0, "ab")])
+        early = record.take(Delivery.INCREMENTAL)
+        manager.deliver([row(2, "cd", late=[None, 4])])
+        manager.deliver([row(4, "ef")])
+        delta = record.take(Delivery.INCREMENTAL)
+        return early, delta, record.take(Delivery.CUMULATIVE)
+
+    early, delta, everything = run(scenario)
+    assert "late" not in early.series
+    assert delta.series["late"] == [None, 4, None, None]
+    assert everything.series["late"] == [None, None, None, 4, None, None]
+    assert everything.customized_info_keys == {"late"}
+
+
+def test_a_row_out_of_order_is_an_error():
+    async def scenario():
+        manager = RequestManager(Inbox(), spell)
+        manager.submit([ask()])
+        manager.deliver([row(0, "ab")])
+        with pytest.raises(ValueError, match=r"row 3:4 of request 'r' does not follow its 2 tokens"):
+            manager.deliver([row(3, "d")])
+
+    run(scenario)
+
+
+def test_choices_of_one_call_come_interleaved_until_each_has_ended():
+    async def scenario():
+        manager = RequestManager(Inbox(), spell)
+        generation = manager.submit([ask("a"), ask("b")])
+        reading = asyncio.ensure_future(collect(generation, Delivery.INCREMENTAL))
+        for rows in (
+            [row(0, "x", rid="a"), row(0, "u", rid="b", finish=END)],
+            [row(1, "y", rid="a", finish=END)],
+        ):
+            manager.deliver(rows)
+            await asyncio.sleep(0)
+        return await reading, manager.live
+
+    emissions, live = run(scenario)
+    assert [(e.index, e.rid, e.text) for e in emissions] == [(0, "a", "x"), (1, "b", "u"), (0, "a", "y")]
+    assert live == 0
+
+
+def test_whole_waits_for_every_choice():
+    async def scenario():
+        manager = RequestManager(Inbox(), spell)
+        generation = manager.submit([ask("a"), ask("b")])
+        whole = asyncio.ensure_future(generation.whole())
+        manager.deliver([row(0, "xy", rid="b", finish=END)])
+        await asyncio.sleep(0)
+        assert not whole.done()
+        manager.deliver([row(0, "uv", rid="a", finish=END)])
+        return await whole
+
+    assert [choice.text for choice in run(scenario)] == ["uv", "xy"]
+
+
+def test_a_stop_string_never_shows_in_a_stream():
+    """Held back by the streamer, cut by the detokenizer: the two together, token by token."""
+
+    async def scenario():
+        manager = RequestManager(Inbox(), spell)
+        asked = ask(stop=("END",))
+        record = manager.submit([asked]).records[0]
+        streamer = OutputStreamer(stream_interval=1, decode=lambda ids: spell(ids, None))
+        streamer.admit(asked)
+        texts = []
+        for letter in "an ENDEND"[:6]:
+            asked.append(ord(letter), {LOGPROBS: [-0.5, ord(letter), None]}, {})
+            if letter == "D":
+                asked.finish = FinishReason("stop", matched="END")
+            manager.deliver(streamer.stream([asked]))
+            if record.pending:
+                texts.append(record.take(Delivery.CUMULATIVE).text)
+        return texts
+
+    assert run(scenario) == ["a", "an", "an ", "an "]
+
+
+def test_a_duplicate_id_is_refused_and_harms_nobody():
+    async def scenario():
+        inbox = Inbox()
+        manager = RequestManager(inbox, spell)
+        first = manager.submit([ask("a"), ask("b")], group="g")
+        for names, group in ((["a"], None), (["c", "c"], None), (["g"], None), (["c"], "a"), (["c"], "g")):
+            with pytest.raises(DuplicateRequestIdError, match="has not ended"):
+                manager.submit([ask(name) for name in names], group=group)
+        assert inbox.added == ["a", "b"]
+        manager.deliver([row(0, "x", rid="a", finish=END), row(0, "y", rid="b", finish=END)])
+        texts = [choice.text for choice in await first.whole()]
+        again = manager.submit([ask("a")], group="g")
+        manager.deliver([row(0, "z", rid="a", finish=END)])
+        return texts, (await again.whole())[0].text
+
+    assert run(scenario) == (["x", "y"], "z")
+
+
+def test_abort_matches_whole_ids_and_groups():
+    async def scenario():
+        inbox = Inbox()
+        manager = RequestManager(inbox, spell)
+        manager.submit([ask("req-1")])
+        manager.submit([ask("req-10")])
+        manager.submit([ask("g_0"), ask("g_1")], group="g")
+        manager.abort("req-1")
+        manager.abort("req")
+        manager.abort("nobody")
+        manager.abort("g")
+        aborted = list(inbox.aborted)
+        manager.abort_all()
+        return aborted, inbox.aborted[len(aborted) :]
+
+    assert run(scenario) == (["req-1", "g_0", "g_1"], ["req-1", "req-10", "g_0", "g_1"])
+
+
+def test_closing_aborts_only_what_has_not_ended():
+    async def scenario():
+        inbox = Inbox()
+        manager = RequestManager(inbox, spell)
+        generation = manager.submit([ask("a"), ask("b")])
+        manager.deliver([row(0, "x", rid="a", finish=END)])
+        generation.close()
+        manager.deliver([row(0, "", rid="b", finish=FinishReason("abort"))])
+        return inbox.aborted, manager.live
+
+    assert run(scenario) == (["b"], 0)
+
+
+def test_without_a_tokenizer_there_is_no_text():
+    async def scenario():
+        manager = RequestManager(Inbox(), None)
+        generation = manager.submit([ask()])
+        manager.deliver([replace(row(0, "ab"), finish=END)])
+        return (await generation.whole())[0]
+
+    choice = run(scenario)
+    assert (choice.text, choice.output_ids) == ("", [97, 98])
