@@ -194,6 +194,8 @@ class Asked:
     response_token_ids: bool = False
     meta_info: bool = False
     request_id: str | None = None
+    uniform: bool = True
+    """Every prompt of a batch was asked for the same metadata; where not, this class cannot say what was asked."""
     key: str = ""
     """Equal for requests that must yield the same record: all that shapes the result, nothing that shapes delivery.
 

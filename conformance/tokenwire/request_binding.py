@@ -20,6 +20,7 @@ _GREEDY_BELOW = 1e-6
 _SILENT = {"n": 1, "top_logprobs": 0}
 """Values that an ask need not say; so are None, False and the empty tuple."""
 _NEED_LOGPROBS = ("logprob_start", "top_logprobs", "chosen_ids")
+_PER_PROMPT = ("logprobs", "logprob_start", "top_logprobs")
 _PROMPTS = ("input_ids", "text", "messages")
 _ASK_FIELDS = {field.name for field in dataclasses.fields(Ask)} - {*_PROMPTS, "batch", "raw"}
 _FIELDS = _ASK_FIELDS | {"top_k"}
@@ -167,9 +168,12 @@ class RequestBinding:
             response_token_ids=self._asks(told, "return_token_ids"),
             meta_info=self._asks(told, "return_meta_info"),
             request_id=told["request_id"] if isinstance(told.get("request_id"), str) else None,
+            uniform=_uniform(told),
         )
         key, ids_key = self._keys(body, told, asked)
-        return dataclasses.replace(asked, key=key, ids_key=ids_key)
+        rest = self._rest(body)
+        other_sampling = _canonical(rest) if rest else ""
+        return dataclasses.replace(asked, key=key, ids_key=ids_key, other_sampling=other_sampling)
 
     def _told(self, body: Mapping[str, Any], name: str) -> Any:
         """The value of a field, or its default; a tuple of values where items of a batch differ."""
@@ -308,6 +312,13 @@ def _int_or_none(value: Any) -> int | None:
 
 def _any_true(value: Any) -> bool:
     return value is True or (isinstance(value, list | tuple) and any(_any_true(item) for item in value))
+
+
+def _uniform(told: Mapping[str, Any]) -> bool:
+    """Whether all prompts of a batch were asked for the same metadata; a flat list of ids is for all of them."""
+    chosen = told.get("chosen_ids")
+    nested = isinstance(chosen, list | tuple) and any(not _is_id(item) for item in chosen)
+    return not nested and not any(isinstance(told.get(name), list | tuple) for name in _PER_PROMPT)
 
 
 def _texts(value: Any) -> tuple[str, ...]:

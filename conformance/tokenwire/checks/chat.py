@@ -42,7 +42,12 @@ def chat_chunks_share_a_choice_id(stream: Stream, _target: Target) -> Iterator[O
     for emission in stream.emissions():
         chunk_id = emission.details.get("request_id")
         if emission.choice in ids:
-            yield observe(emission.at("request_id"), expected=ids[emission.choice], actual=chunk_id)
+            message = (
+                f"a chunk of choice {emission.choice} has the id {chunk_id!r}, not {ids[emission.choice]!r}"
+            )
+            yield observe(
+                emission.at("request_id"), expected=ids[emission.choice], actual=chunk_id, message=message
+            )
         else:
             ids[emission.choice] = chunk_id
 

@@ -24,7 +24,7 @@ def identical(one: object, other: object) -> bool:
 
 
 def _close(one: float, other: float) -> bool:
-    """Whether two numbers lie within `ROUNDING`; integers, of any size, only where a fraction stands beside them."""
+    """Whether two numbers lie within `ROUNDING`; integers only beside a fraction."""
     near, far = (one, other) if isinstance(one, float) else (other, one)
     return isinstance(near, float) and near - ROUNDING <= far <= near + ROUNDING
 

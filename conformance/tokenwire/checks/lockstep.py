@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator
 
 from tokenwire.check import Observation, demand
 from tokenwire.checks.walk import Step, as_list
+from tokenwire.record import Delivery
 
 
 def _said(step: Step, count: int) -> str:
     ids = "output id" if count == 1 else "output ids"
-    return f"{count} {ids} {'of this event' if step.expected_entries == step.new else 'delivered so far'}"
+    where = {Delivery.WHOLE: "of the answer", Delivery.INCREMENTAL: "of this event"}
+    return f"{count} {ids} {where.get(step.delivery, 'delivered so far')}"
 
 
 def observe_length(step: Step, name: str, value: object) -> Observation:

@@ -123,7 +123,9 @@ def customized_info_is_fixed_at_sampling(stream: Stream, _target: Target) -> Ite
                 source="the output ids",
             )
         pair = _beside_ids(step, MIRRORED_POSITION)
-        if pair is not None and pair[1]:
+        if pair is None:
+            position.pop(choice, None)
+        elif pair[1]:
             start = integer(position.get(choice, pair[1][0]))
             expected = [start] if start is None else list(range(start, start + len(pair[1])))
             yield observe_sequence(
@@ -133,7 +135,8 @@ def customized_info_is_fixed_at_sampling(stream: Stream, _target: Target) -> Ite
                 actual=pair[1],
                 source="the positions in order",
             )
-            position[choice] = None if start is None else start + len(pair[1])
+            if start is not None:
+                position[choice] = start + len(pair[1])
 
 
 @check("logprobs-name-their-ids")
@@ -368,6 +371,8 @@ def metadata_only_on_request(stream: Stream, _target: Target) -> Iterator[Observ
     """No logprobs where none were asked for, and no top or chosen ones where others were."""
     asked = stream.asked
     unasked: list[Callable[[str], bool]] = []
+    if not asked.uniform:
+        return
     if not asked.logprobs:
         unasked.append(is_logprob_series)
     if not asked.top_logprobs:
@@ -418,9 +423,11 @@ def _asked_fields(stream: Stream) -> Iterator[tuple[str, Callable[[Choice], bool
         yield "output_ids", lambda c: any(e.output_ids is not None for e in c.emissions)
     if asked.meta_info:
         yield "meta_info", lambda c: any(isinstance(e.details.get("meta_info"), Mapping) for e in c.emissions)
+    if not asked.uniform:
+        return
     if asked.logprobs:
         yield SAMPLED, _has_logprobs
-    if asked.top_logprobs and native:
+    if asked.top_logprobs > 0 and native:
         yield TOP, _has_top
     if asked.chosen_ids and native:
         yield CHOSEN, lambda c: CHOSEN in c.series_names

@@ -58,14 +58,19 @@ def answer_fits_schema(stream: Stream, _target: Target) -> Iterator[Observation]
 @check("choices-complete")
 def choices_complete(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A choice for each sample of each prompt, and no other; an answer without any is the worst case."""
-    if stream.refused or stream.exchange.status != 200 or not stream.events or not ended(stream):
+    asked = stream.asked
+    if (
+        stream.refused
+        or stream.exchange.status != 200
+        or not stream.events
+        or not ended(stream)
+        or asked.n < 1
+    ):
         return
-    expected = list(range(stream.asked.prompts * stream.asked.n))
+    expected = list(range(asked.prompts * asked.n))
     actual = [choice.index for choice in stream.choices]
     holds = len(actual) == len(expected) and set(actual) == set(expected)
-    message = (
-        f"the answer has the choices {actual}, but {stream.asked.prompts} x {stream.asked.n} were asked for"
-    )
+    message = f"the answer has the choices {actual}, but {asked.prompts} x {asked.n} were asked for"
     yield demand(end_place(stream), holds, expected=expected, actual=actual, message=message)
 
 

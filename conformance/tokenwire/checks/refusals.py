@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from tokenwire.check import Observation, Target, check, check_run, demand
 from tokenwire.checks.chat import is_chat
 from tokenwire.checks.difference import observe_sequence, observe_text
-from tokenwire.checks.walk import end_place, ended, integer, joined_ids, joined_text, start_place
+from tokenwire.checks.walk import end_place, ended, integer, is_error, joined_ids, joined_text, start_place
+from tokenwire.exchange import Ending
 from tokenwire.record import Asked, Stream
 
 NOT_ABOUT_THE_REQUEST = frozenset({401, 403, 404, 405, 407, 408, 429})
@@ -174,35 +175,46 @@ def refusal_names_the_field(stream: Stream, target: Target) -> Iterator[Observat
     yield demand(start_place(stream), holds, expected=expected, actual=said, message=message)
 
 
+def _controls(streams: tuple[Stream, ...]) -> Iterator[tuple[Stream, Stream]]:
+    """Each request that was sent next after a refusal in the same scenario, behind that refusal."""
+    refusals: dict[str, Stream] = {}
+    for stream in streams:
+        scenario = stream.exchange.scenario
+        if was_refused(stream):
+            refusals[scenario] = stream
+        elif scenario in refusals and not _failed(stream):
+            yield refusals.pop(scenario), stream
+
+
+def _failed(stream: Stream) -> bool:
+    """Whether an answer failed as the request itself may have caused, or was given up by this suite."""
+    failures = (is_error(choice.finish) for choice in stream.choices)
+    return _asks_for_nothing(stream.asked) or any(failures) or stream.exchange.ending is Ending.CANCELLED
+
+
 @check_run("refused-request-harms-nobody")
 def refused_request_harms_nobody(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
-    """The next request of the same scenario is answered as the same request was elsewhere in the run.
+    """The request after a refusal is answered as the same request was elsewhere in the run.
 
     Only a request that the target could answer at another time tells whether a refusal did harm.
     """
-    for position, refused in enumerate(streams):
-        if not was_refused(refused):
-            continue
-        later = (s for s in streams[position + 1 :] if s.exchange.scenario == refused.exchange.scenario)
-        control = next((s for s in later if not was_refused(s) and not _asks_for_nothing(s.asked)), None)
-        if control is None or not control.asked.key:
-            continue
-        twin = next(
-            (
-                s
-                for s in streams
-                if s is not control and s.asked.key == control.asked.key and s.answered and ended(s)
-            ),
-            None,
-        )
+    answers: dict[str, list[Stream]] = {}
+    for stream in streams:
+        if stream.asked.key and stream.answered and ended(stream) and not _failed(stream):
+            answers.setdefault(stream.asked.key, []).append(stream)
+    for refused, control in _controls(streams):
+        twin = next((one for one in answers.get(control.asked.key, ()) if one is not control), None)
         if twin is None:
             continue
-        message = f"the request after a refusal got no complete answer ({control.exchange.ending})"
-        related = (start_place(refused), start_place(twin))
         holds = control.answered and ended(control)
-        status = control.exchange.status
-        place = end_place(control)
-        yield demand(place, holds, expected="an answer", actual=status, message=message, related=related)
+        yield demand(
+            end_place(control),
+            holds,
+            expected="an answer",
+            actual=control.exchange.status,
+            message=f"the request after a refusal got no complete answer ({control.exchange.ending})",
+            related=(start_place(refused), start_place(twin)),
+        )
         yield from _as_before(control, twin) if holds else ()
 
 
