@@ -1,4 +1,4 @@
-"""Hand-made streams for the tests of judge and reports: one choice, incremental ids, nothing else."""
+"""Hand-made streams and rows for the tests of judge and reports: one choice, ids, text, nothing else."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from tokenwire.exchange import Ending, Exchange, HttpRequest, Read
 from tokenwire.record import Asked, Choice, Delivery, Emission, Event, Finish, Place, Stream
+from tokenwire.requirement import Level, Requirement
 
 
 def ids_stream(
@@ -63,3 +64,22 @@ def ids_stream(
         tuple(events),
         choices if answered else (),
     )
+
+
+def made_up_row(**changes: object) -> Requirement:
+    """A requirement that no specification holds."""
+    defaults = {
+        "id": "made-up",
+        "chapter": "record",
+        "level": Level.MUST,
+        "sentence": "Things MUST be so.",
+        "profile": "stream-core",
+        "contract": "blackbox",
+        "oracle": "within-response",
+        "witnesses": 2,
+        "applies_when": (),
+        "condition": None,
+        "upstream": (),
+        "excluded": None,
+    }
+    return Requirement(**{**defaults, **changes})  # type: ignore[arg-type]  # values are checked by the tests

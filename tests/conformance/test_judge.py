@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from hand_made_stream import ids_stream
+from hand_made_stream import made_up_row as row
 from tokenwire.advertised import Advertised
 from tokenwire.check import (
     CHECKS,
@@ -20,24 +21,6 @@ from tokenwire.judge import NO_SCENARIO, Run, judge, judge_requirement
 from tokenwire.record import Stream
 from tokenwire.requirement import Level, Requirement
 from tokenwire.verdict import ExitStatus, Verdict, exit_status
-
-
-def row(**changes: object) -> Requirement:
-    defaults = {
-        "id": "made-up",
-        "chapter": "record",
-        "level": Level.MUST,
-        "sentence": "Things MUST be so.",
-        "profile": "stream-core",
-        "contract": "blackbox",
-        "oracle": "within-response",
-        "witnesses": 2,
-        "applies_when": (),
-        "condition": None,
-        "upstream": (),
-        "excluded": None,
-    }
-    return Requirement(**{**defaults, **changes})  # type: ignore[arg-type]  # values are checked by the tests
 
 
 @pytest.fixture

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import jsonschema
+import pytest
+from hand_made_stream import ids_stream, made_up_row
+from rich.console import Console
+from tokenwire.advertised import Advertised
+from tokenwire.check import CHECKS, Check, Observation, Target, demand
+from tokenwire.exchange import HttpRequest
+from tokenwire.judge import Judgement, Run, judge_requirement
+from tokenwire.record import Stream
+from tokenwire.report.document import document, write_document
+from tokenwire.report.failure import cut, failure, value, where
+from tokenwire.report.reproduction import again, curl
+from tokenwire.report.subject import Subject
+from tokenwire.report.terminal import overall, print_report
+from tokenwire.spec_files import load_schema
+from tokenwire.verdict import Verdict, exit_status
+
+
+def at_most_two_ids(stream: Stream, target: Target) -> Iterator[Observation]:
+    for emission in stream.emissions():
+        count = len(emission.output_ids or ())
+        yield demand(
+            emission.at("output_ids"), count <= 2, expected="at most 2", actual=count, message="too many ids"
+        )
+
+
+@pytest.fixture
+def violated(monkeypatch: pytest.MonkeyPatch) -> tuple[Judgement, Subject]:
+    monkeypatch.setitem(CHECKS, "made-up", Check("made-up", on_stream=at_most_two_ids))
+    run = Run(
+        (ids_stream([1], [2], [3], [4], [5, 6, 7], [8], [9], [10, 11, 12], [13]),), Advertised(name="srv")
+    )
+    (judgement,) = judge_requirement(made_up_row(upstream=("sgl-project/sglang PR #27205",)), run)
+    return judgement, Subject(url="http://h:1", runs=(run,), dialects=("sglang-generate",))
+
+
+def test_a_failure_is_six_lines_then_evidence_then_two_commands(violated) -> None:
+    judgement, subject = violated
+    text = failure(judgement, subject)
+    lines = text.splitlines()
+    assert lines[0] == "FAIL  made-up  in one"
+    assert lines[1].split() == ["sentence", "Things", "MUST", "be", "so."]
+    assert lines[2].split(maxsplit=1) == ["expected", "at most 2"]
+    assert lines[3].split(maxsplit=1) == ["actual", "3  (too many ids)"]
+    assert "event 4" in lines[4]
+    assert "/output_ids" in lines[4]
+    assert "PR #27205" in lines[5]
+    assert "and 1 more like it, in 1 exchange" in text
+    assert lines[-2].strip().startswith("curl ")
+    assert lines[-1].strip() == (
+        "tokenwire check --target http://h:1 --requirement made-up --scenario one --record recorded"
+    )
+
+
+def test_the_events_around_the_first_illegal_one_are_shown_and_it_is_marked(violated) -> None:
+    judgement, subject = violated
+    events = [
+        line for line in failure(judgement, subject).splitlines() if "data:" in line and "curl" not in line
+    ]
+    assert [line.split()[0] for line in events] == ["2", "3", ">", "5", "6"]
+    assert "[5, 6, 7]" in events[2]
+
+
+def test_a_judgement_without_a_violation_has_no_failure_to_show(violated) -> None:
+    judgement, subject = violated
+    with pytest.raises(ValueError, match="no violation"):
+        failure(replace(judgement, violations=(), verdict=Verdict.PASS), subject)
+
+
+def test_curl_survives_the_shell() -> None:
+    stream = ids_stream([1])
+    words = shlex.split(curl(stream.exchange, "http://h:1/"))
+    assert words[:5] == ["curl", "-sN", "-X", "POST", "http://h:1/generate"]
+    assert json.loads(words[words.index("--data-binary") + 1]) == {"input_ids": [1, 2], "text": "it's"}
+    assert '"$URL"/generate' in curl(stream.exchange)
+    raw = replace(stream.exchange, request=HttpRequest("POST", "/generate", raw_body=b'{"a": \xff}'))
+    assert shlex.split(curl(raw))[-1] == '{"a": \\xff}'
+    got = replace(stream.exchange, request=HttpRequest("GET", "/server_info"))
+    assert "--data-binary" not in curl(got)
+
+
+def test_the_command_that_judges_again_knows_where_the_bytes_are(violated) -> None:
+    judgement, subject = violated
+    assert again(judgement, replace(subject, recorded="my dir")).startswith("tokenwire replay 'my dir' ")
+    captured = replace(judgement, run=replace(judgement.run, name="caps/a.jsonl"))
+    assert (
+        again(captured, Subject(captures=("caps",))) == "tokenwire replay caps/a.jsonl --requirement made-up"
+    )
+
+
+def test_the_document_fits_its_schema(violated, tmp_path: Path) -> None:
+    judgement, subject = violated
+    inconclusive = judge_requirement(made_up_row(id="other", applies_when=("usage",)), subject.runs[0])
+    judgements = [judgement, *inconclusive]
+    report = document(subject, judgements, 1)
+    jsonschema.Draft202012Validator(load_schema("report")).validate(report)
+    assert list(report)[-1] == "footer"
+    assert report["summary"]["FAIL"] == 1
+    assert report["summary"]["UNSUPPORTED"] == 1
+    assert report["verdicts"][0]["evidence"][0]["event"] == 4
+    assert report["target"]["server"]["name"] == "srv"
+    path = tmp_path / "deep" / "report.json"
+    write_document(path, report)
+    assert json.loads(path.read_text("utf-8")) == report
+    assert [p.name for p in path.parent.iterdir()] == ["report.json"]
+
+
+def test_the_document_holds_what_json_cannot(violated) -> None:
+    judgement, subject = violated
+    odd = replace(
+        judgement.violations[0], expected=(1, {"a": float("nan")}), actual=frozenset({"b", "a"}), message=""
+    )
+    report = document(subject, [replace(judgement, violations=(odd,))], 1)
+    jsonschema.Draft202012Validator(load_schema("report")).validate(report)
+    evidence = report["verdicts"][0]["evidence"][0]
+    assert (evidence["expected"], evidence["actual"]) == ([1, {"a": "nan"}], ["a", "b"])
+    json.dumps(report, allow_nan=False)
+
+
+def test_evidence_is_bounded(violated) -> None:
+    judgement, subject = violated
+    many = replace(judgement, violations=judgement.violations * 50)
+    assert len(document(subject, [many], 1)["verdicts"][0]["evidence"]) == 20
+
+
+def printed(judgements, subject: Subject, **options) -> str:
+    out = StringIO()
+    status = exit_status(judgement.verdict for judgement in judgements)
+    print_report(Console(file=out, width=100, highlight=False), subject, judgements, status, **options)
+    return out.getvalue()
+
+
+def test_the_terminal_shows_the_table_the_failure_and_one_last_line(violated) -> None:
+    judgement, subject = violated
+    text = printed([judgement], replace(subject, left_out={"x-chat": "no record"}, remarks=("mind this",)))
+    assert text.index("  record  ") < text.index("made-up") < text.index("FAIL  made-up  in one")
+    assert "not asked: x-chat: no record" in text
+    assert "remark: mind this" in text
+    assert text.splitlines()[-1] == "http://h:1: does not conform (1 FAIL)"
+
+
+def test_the_terminal_can_be_quiet(violated) -> None:
+    judgement, subject = violated
+    text = printed([judgement], subject, verbosity=-1)
+    assert text.startswith("FAIL  made-up  in one")
+
+
+def test_text_from_the_target_is_no_markup(violated) -> None:
+    judgement, subject = violated
+    evil = replace(judgement.violations[0], actual="[red]gotcha[/nope]")
+    assert "[red]gotcha[/nope]" in printed([replace(judgement, violations=(evil,))], subject)
+
+
+def test_nothing_judged_says_so() -> None:
+    assert printed([], Subject(url="http://h:1")).strip() == (
+        "http://h:1: nothing was evaluated (no requirement was selected)"
+    )
+
+
+def test_what_was_seen_weighs_more_than_what_was_not(violated) -> None:
+    judgement, _ = violated
+
+    def verdicts(*names: Verdict) -> list[Judgement]:
+        return [replace(judgement, verdict=name) for name in names]
+
+    assert overall(verdicts(Verdict.INCONCLUSIVE, Verdict.PASS)) is Verdict.PASS
+    assert overall(verdicts(Verdict.PASS, Verdict.FAIL, Verdict.WARN)) is Verdict.FAIL
+    assert overall(verdicts(Verdict.UNSUPPORTED)) is Verdict.UNSUPPORTED
+
+
+def test_values_are_readable() -> None:
+    assert value("four entries") == "four entries"
+    assert value("") == '""'
+    assert value([1, None]) == "[1, null]"
+    assert value("a\nb") == '"a\\nb"'
+    assert len(value(list(range(500)))) <= 200
+    assert cut("a" * 50 + "b" * 50, 21) == "a" * 9 + " … " + "b" * 9
+
+
+def test_a_place_is_told_in_words(violated) -> None:
+    judgement, _ = violated
+    place = judgement.violations[0].place
+    assert where(place) == f"generate/one, event 4, at 0.500 s, bytes {place.start}-{place.end}, /output_ids"
