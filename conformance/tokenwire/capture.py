@@ -11,6 +11,7 @@ import base64
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,8 @@ from urllib.parse import quote
 from tokenwire.exchange import Ending, Exchange, HttpRequest, Read, Server
 
 FORMAT = 1
+_PIECE = 1 << 20
+_GZIP = 16 + zlib.MAX_WBITS
 REDACTED = "[redacted]"
 
 _SECRET = re.compile(
@@ -118,8 +121,10 @@ def exchange_lines(exchange: Exchange) -> Iterator[dict[str, Any]]:
 class ExchangeWriter:
     """Writes one exchange to an open file, line by line, each line safe on disk before the next."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, *beneath: BinaryIO) -> None:
+        """Close `beneath` after the file: what it writes to, where it does not close that itself."""
         self._file = file
+        self._beneath = beneath
 
     def __enter__(self) -> Self:
         return self
@@ -159,7 +164,8 @@ class ExchangeWriter:
             self._write(line)
 
     def close(self) -> None:
-        self._file.close()
+        for file in (self._file, *self._beneath):
+            file.close()
 
     def _write(self, line: Line) -> None:
         self._file.write(json.dumps(line, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n")
@@ -189,29 +195,48 @@ class CaptureWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("xb")
         if path.suffix == ".gz":
-            return ExchangeWriter(
-                cast(BinaryIO, gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0))
-            )
+            zipped = gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0)
+            return ExchangeWriter(cast(BinaryIO, zipped), file)
         return ExchangeWriter(file)
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
-    """The lines of a plain or gzipped file: number from 1, bytes, and whether the line is complete.
+def _pieces(path: Path) -> Iterator[bytes]:
+    """What a plain or gzipped file holds, piece by piece; of a gzipped file that was cut off, what is left."""
+    with path.open("rb") as file:
+        pieces = iter(lambda: file.read(_PIECE), b"")
+        if path.suffix != ".gz":
+            yield from pieces
+            return
+        unzip = zlib.decompressobj(_GZIP)
+        for piece in pieces:
+            zipped = piece
+            while zipped:
+                if unzip.eof:
+                    unzip = zlib.decompressobj(_GZIP)
+                try:
+                    yield unzip.decompress(zipped)
+                except zlib.error as error:
+                    raise CaptureError(f"{path} is not a gzipped file: {error}") from error
+                zipped = unzip.unused_data
 
-    A gzipped file that was cut off gives the lines that can still be read.
+
+def read_lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
+    """The lines of a plain or gzipped file: number from 1, bytes without line end, and whether it had one.
+
+    A gzipped file that was cut off gives the lines that can still be read. Raises CaptureError for a file
+    that ends in `.gz` and is not gzipped, OSError for one that cannot be read.
     """
-    number = 0
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        while True:
-            try:
-                line = file.readline()
-            except EOFError:
-                yield number + 1, b"", False
-                return
-            if not line:
-                return
+    number = 1
+    begun: list[bytes] = []
+    for piece in _pieces(path):
+        *complete, rest = piece.split(b"\n")
+        for line in complete:
+            yield number, b"".join([*begun, line]), True
             number += 1
-            yield number, line, line.endswith(b"\n")
+            begun.clear()
+        begun.append(rest)
+    if any(begun):
+        yield number, b"".join(begun), False
 
 
 class _Unfinished:

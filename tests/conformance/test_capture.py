@@ -1,0 +1,250 @@
+"""Captures on disk: what is written is read, wherever the file ends, and no secret is in it."""
+
+import gzip
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenwire.capture import (
+    REDACTED,
+    CaptureError,
+    CaptureWriter,
+    exchange_lines,
+    read_capture,
+    redact_headers,
+    redact_path,
+)
+from tokenwire.exchange import Ending, Exchange, HttpRequest, Read, Server
+from tokenwire.spec_files import load_schema
+
+EXCHANGE = Exchange(
+    name="generate/greedy-stream",
+    request=HttpRequest("POST", "/generate?x=1", {"input_ids": [1, 2]}, headers=(("X-Trace", "7"),)),
+    scenario="greedy",
+    status=200,
+    headers=(("Content-Type", "text/event-stream"), ("Via", "a"), ("Via", "b")),
+    reads=(Read(0.25, "data: 好".encode()[:-1]), Read(0.5, b"\xbd\n\ndata: [DONE]\n\n")),
+    ending=Ending.COMPLETE,
+    duration=0.75,
+    started="2026-11-20T13:36:15.000+00:00",
+    server=Server("sglang", "0.5.23", ("--stream-interval", "4")),
+)
+
+
+def write(directory: Path, exchange: Exchange, *, compress: bool = False) -> Path:
+    with CaptureWriter(directory, compress=compress).open(exchange.name) as file:
+        file.exchange(exchange)
+    (path,) = (path for path in directory.rglob("*") if path.is_file())
+    return path
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_what_was_written_is_read(tmp_path: Path, compress: bool) -> None:
+    path = write(tmp_path, EXCHANGE, compress=compress)
+    assert path.relative_to(tmp_path).as_posix() == "generate/greedy-stream.jsonl" + (
+        ".gz" if compress else ""
+    )
+    assert list(read_capture(path)) == [EXCHANGE]
+
+
+_HEADERS = st.lists(st.tuples(st.sampled_from(["Via", "X-A", "Date"]), st.text(max_size=5))).map(tuple)
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+_TIMES = st.floats(0, 1e6)
+
+
+@st.composite
+def exchanges(draw: st.DrawFn) -> Exchange:
+    request = HttpRequest("POST", "/x", draw(_JSON), headers=draw(_HEADERS))
+    if draw(st.booleans()):
+        request = HttpRequest("PUT", "/y", None, draw(st.binary(max_size=8)), draw(_HEADERS))
+    status = draw(st.none() | st.integers(100, 599))
+    return Exchange(
+        draw(st.text(min_size=1, max_size=5)),
+        request,
+        draw(st.text(max_size=5)),
+        status,
+        draw(_HEADERS) if status else (),
+        tuple(
+            Read(t, d)
+            for t, d in draw(st.lists(st.tuples(_TIMES, st.binary(min_size=1, max_size=8)), max_size=4))
+        )
+        if status
+        else (),
+        draw(st.sampled_from(Ending)),
+        draw(st.text(max_size=5)),
+        draw(_TIMES),
+        server=Server(*draw(st.tuples(st.text(max_size=3), st.text(max_size=3)))),
+    )
+
+
+@given(st.lists(exchanges(), max_size=3))
+@settings(deadline=None)
+def test_any_exchanges_survive_and_fit_the_schema(
+    tmp_path_factory: pytest.TempPathFactory, given: list[Exchange]
+) -> None:
+    lines = [line for exchange in given for line in exchange_lines(exchange)]
+    validator = jsonschema.Draft202012Validator(load_schema("exchange"))
+    for line in lines:
+        validator.validate(line)
+    path = tmp_path_factory.mktemp("capture") / "all.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert list(read_capture(path)) == given
+
+
+@pytest.mark.parametrize(
+    "defect",
+    [
+        {"kind": "response", "status": "200", "headers": []},
+        {"kind": "response", "status": 200, "headers": [["a"]]},
+        {"kind": "read", "time": 0.1},
+        {"kind": "read", "time": 0.1, "text": "a", "base64": "YQ=="},
+        {"kind": "read", "time": -1, "text": "a"},
+        {"kind": "read", "time": 1, "base64": "%"},
+        {"kind": "end", "time": 1, "ending": "gone", "detail": ""},
+        {"kind": "note", "text": "a"},
+    ],
+)
+def test_the_schema_refuses(defect: dict[str, object]) -> None:
+    assert not jsonschema.Draft202012Validator(load_schema("exchange")).is_valid(defect)
+
+
+def test_a_file_cut_off_anywhere_is_readable(tmp_path: Path) -> None:
+    whole = write(tmp_path, EXCHANGE).read_bytes()
+    cut = tmp_path / "cut.jsonl"
+    first_line = whole.index(b"\n") + 1
+    for length in range(len(whole)):
+        cut.write_bytes(whole[:length])
+        read = list(read_capture(cut))
+        if length < first_line:
+            assert read == []
+            continue
+        (exchange,) = read
+        assert exchange.request == EXCHANGE.request
+        assert exchange.ending is Ending.TRUNCATED
+        assert "capture" in exchange.detail
+        assert EXCHANGE.body.startswith(exchange.body)
+        lines = whole[:length].count(b"\n")
+        assert exchange.status == (200 if lines >= 2 else None)
+        assert len(exchange.reads) == max(0, lines - 2)
+
+
+def test_a_gzipped_file_cut_off_anywhere_is_readable(tmp_path: Path) -> None:
+    whole = write(tmp_path, EXCHANGE, compress=True).read_bytes()
+    cut = tmp_path / "cut.jsonl.gz"
+    most = 0
+    for length in range(len(whole) - 8):
+        cut.write_bytes(whole[:length])
+        for exchange in read_capture(cut):
+            assert exchange.ending in {Ending.TRUNCATED, Ending.COMPLETE}
+            assert EXCHANGE.body.startswith(exchange.body)
+            most = max(most, len(exchange.body))
+    assert most == len(EXCHANGE.body), "what had arrived can be read before the file is whole"
+
+
+def test_an_exchange_without_end_does_not_swallow_the_next(tmp_path: Path) -> None:
+    lines = [json.dumps(line) for line in exchange_lines(EXCHANGE)]
+    path = tmp_path / "two.jsonl"
+    path.write_text("\n".join([*lines[:-1], *lines]) + "\n")
+    first, second = read_capture(path)
+    assert first.ending is Ending.TRUNCATED
+    assert first.reads == EXCHANGE.reads
+    assert second == EXCHANGE
+
+
+@pytest.mark.parametrize(
+    "line", ["not json", "[]", '{"kind": "note"}', '{"kind": "read", "time": 0, "text": "a"}']
+)
+def test_a_line_that_is_none_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(CaptureError, match=r"bad\.jsonl, line 1"):
+        list(read_capture(path))
+
+
+def test_lines_are_on_disk_as_they_arrive(tmp_path: Path) -> None:
+    with CaptureWriter(tmp_path).open("a") as file:
+        file.request("a", "s", HttpRequest("GET", "/"))
+        file.response(200, ())
+        file.read(Read(0.1, b"x"))
+        (seen,) = read_capture(tmp_path / "a.jsonl")
+        assert (seen.body, seen.ending) == (b"x", Ending.TRUNCATED)
+        file.end(Ending.COMPLETE)
+    (seen,) = read_capture(tmp_path / "a.jsonl")
+    assert seen.ending is Ending.COMPLETE
+
+
+@pytest.mark.parametrize("name", ["../out", "a//b", "/etc/x", "", "."])
+def test_a_name_cannot_leave_the_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="does not name a file"):
+        CaptureWriter(tmp_path / "inside").open(name)
+    assert list(tmp_path.rglob("*")) == []
+
+
+def test_a_name_is_written_once(tmp_path: Path) -> None:
+    write(tmp_path, EXCHANGE)
+    with pytest.raises(FileExistsError):
+        CaptureWriter(tmp_path).open(EXCHANGE.name)
+
+
+_SECRETS = {"Authorization", "X-Api-Key", "api-key", "Cookie", "Proxy-Authorization", "X-Auth-Token"}
+
+
+def test_secrets_do_not_reach_the_disk(tmp_path: Path) -> None:
+    secret = "sk-hidden"
+    headers = tuple((name, secret) for name in sorted(_SECRETS))
+    exchange = Exchange(
+        "a",
+        HttpRequest(
+            "GET", f"/x?api_key={secret}&max_tokens=5&token={secret}", headers=(*headers, ("X-Note", "kept"))
+        ),
+        "s",
+        200,
+        (("Set-Cookie", secret), ("Server", "kept")),
+        (),
+        Ending.COMPLETE,
+    )
+    path = write(tmp_path, exchange)
+    assert secret not in path.read_text()
+    (read,) = read_capture(path)
+    assert read.request.path == f"/x?api_key={REDACTED}&max_tokens=5&token={REDACTED}"
+    assert ("X-Note", "kept") in read.request.headers
+    assert ("Server", "kept") in read.headers
+
+
+def test_what_is_no_secret_is_kept() -> None:
+    headers = (
+        ("Content-Type", "a"),
+        ("x-sglext-return-input-ids", "1"),
+        ("X-Request-Id", "r"),
+        ("Accept", "*/*"),
+    )
+    assert redact_headers(headers) == headers
+    assert redact_path("/generate?n=1&monkey=2&flag") == "/generate?n=1&monkey=2&flag"
+
+
+def test_a_gzipped_capture_does_not_depend_on_the_clock(tmp_path: Path) -> None:
+    first = write(tmp_path / "1", EXCHANGE, compress=True)
+    second = write(tmp_path / "2", EXCHANGE, compress=True)
+    assert first.read_bytes() == second.read_bytes()
+    assert gzip.decompress(first.read_bytes()).count(b"\n") == 5
+
+
+def test_gzipped_files_joined_are_one_capture(tmp_path: Path) -> None:
+    zipped = write(tmp_path / "1", EXCHANGE, compress=True).read_bytes()
+    path = tmp_path / "joined.jsonl.gz"
+    path.write_bytes(zipped + zipped)
+    assert list(read_capture(path)) == [EXCHANGE, EXCHANGE]
+
+
+def test_a_file_that_is_not_gzipped_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "plain.jsonl.gz"
+    path.write_text("{}\n")
+    with pytest.raises(CaptureError, match=r"plain\.jsonl\.gz is not a gzipped file"):
+        list(read_capture(path))

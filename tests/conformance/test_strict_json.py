@@ -1,0 +1,65 @@
+"""Strict JSON: what it refuses, and that it changes nothing of what it takes."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenwire.strict_json import MAX_DEPTH, StrictJsonError, loads
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("NaN", "NaN"),
+        ("[-Infinity]", "-Infinity"),
+        ('{"a": Infinity}', "Infinity"),
+        ('{"a": 1, "b": 2, "a": 1}', "'a' stands twice"),
+        ('[{"a": {"x": 1, "x": 2}}]', "'x' stands twice"),
+        ("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "deep"),
+        ("[" * 100_000, "deep"),
+        ("9" * 5000, "too long"),
+        ('{"a": 1} {"b": 2}', "character 9"),
+        ("{'a': 1}", "character 1"),
+        ('"a\nb"', "character 2"),
+        ("[1,]", "character"),
+        ("01", "character 1"),
+        ("\ufeff{}", "character 0"),
+        ("", "character 0"),
+    ],
+)
+def test_refused(text: str, why: str) -> None:
+    with pytest.raises(StrictJsonError, match=why):
+        loads(text)
+
+
+def test_an_integer_is_told_from_a_float() -> None:
+    values = loads("[1, 1.0, 1e0, -0, 18446744073709551616]")
+    assert [type(value) for value in values] == [int, float, float, int, int]
+    assert values[-1] == 2**64
+
+
+def test_a_lone_surrogate_is_json() -> None:
+    assert loads(r'"\ud83d"') == "\ud83d"
+
+
+def test_brackets_in_strings_are_no_nesting() -> None:
+    text = json.dumps(["[" * 500, '\\"' + "{" * 500])
+    assert loads(text) == json.loads(text)
+
+
+def test_the_deepest_nesting_that_is_taken() -> None:
+    assert json.dumps(loads("[" * MAX_DEPTH + "]" * MAX_DEPTH)).count("[") == MAX_DEPTH
+    assert len(loads("[" + "[]," * 1000 + "[]]")) == 1001, "many arrays beside each other are not deep"
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(_VALUES)
+@settings(deadline=None)
+def test_all_else_is_read_as_written(value: object) -> None:
+    assert repr(loads(json.dumps(value))) == repr(value)
