@@ -25,7 +25,7 @@ from tokenwire_reference.batch import Batch
 
 ATTENTION_NAME = "tokenwire_paged"
 IGNORED_ARGUMENTS = frozenset(
-    {"dropout", "is_causal", "position_ids", "use_cache", "output_attentions", "cache_position"}
+    {"dropout", "is_causal", "output_router_logits", "position_ids", "use_cache", "output_attentions", "cache_position"}
 )
 """What layers pass along that means nothing here: no training, always causal, positions already applied."""
 

@@ -22,7 +22,7 @@ _builders: dict[str, Builder] = {}
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>")
 ENDOFTEXT, IM_START, IM_END, PAD = range(len(SPECIAL_TOKENS))
-VOCAB_SIZE = 768
+VOCAB_SIZE = 736
 
 CHATML_TEMPLATE = (
     "{% for message in messages %}"

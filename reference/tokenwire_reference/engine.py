@@ -97,9 +97,9 @@ class Engine:
             request=request,
             rules=StopRules(sampling, self.model.eos_token_ids, budget, decode),
             token_ids=list(prompt),
-            seed=self._seeds.getrandbits(63) if sampling.sampling_seed is None else sampling.sampling_seed,
         )
         self.scheduler.add(sequence)
+        request.seed = self._seeds.getrandbits(63) if sampling.sampling_seed is None else sampling.sampling_seed
         start = request.logprob_start_len
         for family in logprobs.families(request):
             request.series[f"output_{family}"] = []
@@ -221,7 +221,7 @@ class Engine:
         banned = self.model.eos_token_ids.union(request.sampling.stop_token_ids) if early else frozenset()
         return SamplingRow(
             sampling=request.sampling,
-            seed=sequence.seed,
+            seed=request.seed,
             position=len(sequence.token_ids) - 1,
             output_ids=request.output_ids,
             banned_ids=banned,

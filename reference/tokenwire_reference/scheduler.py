@@ -27,7 +27,6 @@ class Sequence:
     rules: StopRules
     token_ids: list[int]
     """The prompt, then everything sampled."""
-    seed: int
     computed: int = 0
     """How many of `token_ids` have their keys and values in `pages`."""
     pages: list[int] = field(default_factory=list)

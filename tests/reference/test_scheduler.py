@@ -1,0 +1,139 @@
+"""Every position is computed once, in order, within the budget, first come first served."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokenwire_reference.kv import PagePool
+from tokenwire_reference.request import Request, SamplingParams
+from tokenwire_reference.scheduler import Scheduler, Segment, Sequence
+from tokenwire_reference.stopping import StopRules
+
+PAGE, CHUNK = 4, 8
+
+
+def sequence(rid: str, prompt_len: int, max_new_tokens: int, **options: Any) -> Sequence:
+    sampling = SamplingParams(max_new_tokens=max_new_tokens)
+    prompt = tuple(range(prompt_len))
+    request = Request(rid, prompt, sampling, **options)
+    return Sequence(request, StopRules(sampling, frozenset(), max_new_tokens, None), list(prompt))
+
+
+def run_step(scheduler: Scheduler, step: list[Segment]) -> None:
+    """Do what the engine does, with id 7 sampled everywhere."""
+    sampling = [segment.sequence for segment in step if segment.samples]
+    for segment in step:
+        scheduler.computed(segment)
+    for running in sampling:
+        if running.rules.max_new_tokens:
+            running.request.append(7, {}, {})
+            running.token_ids.append(7)
+        if running.rules.check(running.request.output_ids):
+            scheduler.remove(running)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    shapes=st.lists(st.tuples(st.integers(1, 30), st.integers(0, 12)), min_size=1, max_size=12),
+    pages=st.integers(12, 30),
+    most=st.integers(1, 5),
+    data=st.data(),
+)
+def test_every_position_is_computed_once_in_order(
+    shapes: list[tuple[int, int]], pages: int, most: int, data: st.DataObject
+) -> None:
+    scheduler = Scheduler(PagePool(pages, PAGE), max_running_requests=most, chunked_prefill_size=CHUNK)
+    sequences = [sequence(f"r{i}", prompt, new) for i, (prompt, new) in enumerate(shapes)]
+    for each in sequences:
+        scheduler.add(each)
+    reached = {each.request.rid: 0 for each in sequences}
+    admitted: list[str] = []
+    for _ in range(1000):
+        step = scheduler.next_step()
+        if not step:
+            break
+        assert sum(segment.end - segment.start for segment in step) <= scheduler.max_step_tokens
+        assert len(scheduler.running) <= most
+        for segment in step:
+            rid = segment.sequence.request.rid
+            first = rid not in admitted
+            if first:
+                admitted.append(rid)
+            if segment.sequence.request.num_retractions == 0:
+                assert segment.start == (segment.sequence.request.cached_tokens if first else reached[rid])
+            reached[rid] = segment.end
+            assert segment.end == len(segment.sequence.token_ids) or segment.end % CHUNK == 0
+            assert (segment.end - 1) // CHUNK == segment.start // CHUNK
+        run_step(scheduler, step)
+        scheduler.check_integrity()
+        if scheduler.running and data.draw(st.integers(0, 9)) == 0:
+            scheduler.retract(data.draw(st.sampled_from(scheduler.running)))
+            scheduler.check_integrity()
+    assert admitted == [each.request.rid for each in sequences]
+    assert [len(each.request.output_ids) for each in sequences] == [new for _, new in shapes]
+    assert scheduler.pool.available == pages - 1
+
+
+def test_decodes_come_first_and_prefill_takes_what_is_left() -> None:
+    scheduler = Scheduler(PagePool(40, PAGE), max_running_requests=3, chunked_prefill_size=CHUNK)
+    first, second, third = sequence("a", 3, 5), sequence("b", 20, 5), sequence("c", 20, 5)
+    scheduler.add(first)
+    run_step(scheduler, scheduler.next_step())
+    scheduler.add(second)
+    scheduler.add(third)
+    spans = [(s.sequence.request.rid, s.start, s.end) for s in scheduler.next_step()]
+    assert spans == [("a", 3, 4), ("b", 0, 8)]
+
+
+def test_a_request_waits_until_all_its_pages_are_there() -> None:
+    scheduler = Scheduler(PagePool(7, PAGE), max_running_requests=3, chunked_prefill_size=CHUNK)
+    scheduler.add(sequence("a", 4, 13))
+    scheduler.add(sequence("b", 4, 9))
+    scheduler.add(sequence("c", 1, 1))
+    assert [s.sequence.request.rid for s in scheduler.next_step()] == ["a"]
+    assert [each.request.rid for each in scheduler.waiting] == ["b", "c"]
+
+
+def test_a_request_that_no_pool_holds_is_refused() -> None:
+    scheduler = Scheduler(PagePool(3, PAGE), max_running_requests=3, chunked_prefill_size=CHUNK)
+    scheduler.add(sequence("fits", 4, 5))
+    with pytest.raises(ValueError, match="may need 9 positions of the KV cache, which holds 8"):
+        scheduler.add(sequence("too-long", 4, 6))
+
+
+def test_prompt_logprobs_limit_the_reuse_of_a_prefix() -> None:
+    scheduler = Scheduler(PagePool(40, PAGE), max_running_requests=3, chunked_prefill_size=32)
+    scheduler.add(sequence("a", 24, 1))
+    run_step(scheduler, scheduler.next_step())
+    for start, cached in ((-1, 20), (0, 0), (3, 0), (9, 8), (23, 20), (24, 20)):
+        series = {"input_token_logprobs": [[None, start, None]]}
+        again = sequence("b", 24, 1, return_logprob=True, logprob_start_len=start, prompt_series=series)
+        scheduler.add(again)
+        (segment,) = scheduler.next_step()
+        assert (segment.start, again.request.cached_tokens) == (cached, cached), start
+        assert segment.prompt_logprob_positions == range(start if 0 <= start < 23 else 23, 23), start
+        run_step(scheduler, [segment])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_running_requests": 0, "chunked_prefill_size": CHUNK}, "max_running_requests is 0"),
+        ({"max_running_requests": 1, "chunked_prefill_size": 6}, "multiple of the page size 4"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(options: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Scheduler(PagePool(9, PAGE), **options)
+
+
+def test_the_scheduler_needs_no_torch() -> None:
+    modules = "kv, scheduler, stopping, request"
+    code = f"import sys; from tokenwire_reference import {modules}; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
