@@ -15,8 +15,8 @@ import pytest
 def start_reference() -> Iterator[Callable[..., str]]:
     """Give `start_reference(*flags) -> base_url`: a real server on a free loopback port.
 
-    Equal flags share one server, which lives until the session ends. The model is builtin:tiny unless --model says
-    otherwise. A server that ends before it gives its URL fails the test with what it wrote.
+    Equal flags share one server, which lives until the session ends. The model is builtin:tiny unless --model
+    says otherwise. A server that ends before it gives its URL fails the test with what it wrote.
     """
     with contextlib.ExitStack() as servers:
         urls: dict[tuple[str, ...], str] = {}

@@ -68,17 +68,17 @@ def finish_text(
 ) -> str:
     """Give the whole text of a request, from the text so far and the ids of its last row.
 
-    A stop id's own text is left out, and a stop string is cut where it ended the generation: at the first
-    occurrence that the last id completed. An earlier occurrence, which the stop rules did not see, stays. A
-    stop pattern's match stays, and `no_stop_trim` keeps everything.
+    A stop id's own text is left out, and the text is cut before the stop string that ended the generation: at
+    its first occurrence that the last id completed. An earlier one, which the stop rules did not see, stays. A
+    stop pattern's match stays. `no_stop_trim` keeps the stop id's text, and the stop string but nothing behind.
     """
-    matched = None if sampling.no_stop_trim else finish.matched
+    matched, keep = finish.matched, sampling.no_stop_trim
     text += detokenizer.push(ids[:-1])
     before_last = len(text)
-    if isinstance(matched, int) and ids:
+    if isinstance(matched, int) and not keep:
         return text + detokenizer.flush()
     text += detokenizer.push(ids[-1:]) + detokenizer.flush()
     if isinstance(matched, str) and matched in sampling.stop:
-        cut = text.find(matched, max(0, before_last - len(matched) + 1))
-        return text if cut < 0 else text[:cut]
+        at = text.find(matched, max(0, before_last - len(matched) + 1))
+        return text if at < 0 else text[: at + len(matched) * keep]
     return text

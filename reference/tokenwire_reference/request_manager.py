@@ -1,8 +1,8 @@
 """The event loop's side of every request: one append-only record each, and what a consumer takes of it.
 
-Rows append to the record; a consumer that wakes up takes everything that is pending, as one slice of ids, text
-and every series alike. Coalescing is therefore lossless by construction (sgl-project/sglang PR #27205), and an
-emission never holds a list that is still growing.
+Rows append to the record; a consumer that wakes up takes everything that is pending, as one slice of ids,
+text and every series alike. Coalescing is therefore lossless by construction (sgl-project/sglang PR #27205),
+and an emission never holds a list that is still growing.
 """
 
 from __future__ import annotations

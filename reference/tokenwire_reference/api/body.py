@@ -11,7 +11,7 @@ import orjson
 from starlette.requests import Request as HttpRequest
 from tokenwire.spec_files import load_schema
 
-from tokenwire_reference.api.errors import MALFORMED, RefusalError
+from tokenwire_reference.api.errors import INVALID, MALFORMED, RefusalError
 from tokenwire_reference.api.json_answer import Json
 
 
@@ -34,10 +34,21 @@ async def read_object(http_request: HttpRequest) -> dict[str, Any]:
 def hold_against_schema(body: dict[str, Any], schema: str) -> None:
     """Raise RefusalError for the first thing in a body that its schema (`spec/schemas/`) refuses."""
     if (error := next(_validator(schema).iter_errors(body), None)) is not None:
-        error = _most_telling(error)
-        where = _where(error.instance_path) or "the body"
-        raise RefusalError(f"{where}: {error.message[:300]}", type=MALFORMED)
+        problems = _most_telling(error)
+        where = _where(problems[0].instance_path) or "the body"
+        message = ", and ".join(dict.fromkeys(problem.message for problem in problems))
+        malformed = any(isinstance(problem.kind, _KINDS_OF_SHAPE) for problem in problems)
+        raise RefusalError(f"{where}: {message[:300]}", type=MALFORMED if malformed else INVALID)
     _refuse_integral_floats(body, ())
+
+
+_KINDS_OF_SHAPE = (
+    jsonschema_rs.ValidationErrorKind.Type,
+    jsonschema_rs.ValidationErrorKind.Required,
+    jsonschema_rs.ValidationErrorKind.AdditionalProperties,
+    jsonschema_rs.ValidationErrorKind.Enum,
+)
+"""What is wrong with the shape of a body, and not with a value in it."""
 
 
 @cache
@@ -45,17 +56,20 @@ def _validator(schema: str) -> jsonschema_rs.Validator:
     return jsonschema_rs.validator_for(load_schema(schema))
 
 
-def _most_telling(error: jsonschema_rs.ValidationError) -> jsonschema_rs.ValidationError:
-    """Of the alternatives that all failed, follow the one that got deepest into the value."""
-    alternatives = [branch for branch in getattr(error.kind, "context", ()) if branch]
-    telling = [
-        branch[0]
-        for branch in alternatives
-        if len(branch[0].instance_path) > len(error.instance_path) or "not of type" not in branch[0].message
-    ]
-    if not telling:
-        return error
-    return _most_telling(max(telling, key=lambda inner: len(inner.instance_path)))
+def _most_telling(error: jsonschema_rs.ValidationError) -> list[jsonschema_rs.ValidationError]:
+    """Of alternatives that all failed, the one that got deepest into the value; all where none did."""
+    alternatives = [branch[0] for branch in getattr(error.kind, "context", ()) if branch]
+    if not alternatives:
+        return [error]
+    deepest = max(alternatives, key=_depth)
+    if _depth(deepest) == (len(error.instance_path), False):
+        return alternatives
+    return _most_telling(deepest)
+
+
+def _depth(error: jsonschema_rs.ValidationError) -> tuple[int, bool]:
+    """How well a value fits an alternative: how far into it, and whether it has the right type there."""
+    return len(error.instance_path), not isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Type)
 
 
 _INTEGERS = {

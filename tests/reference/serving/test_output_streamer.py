@@ -110,7 +110,7 @@ def test_an_incomplete_character_does_not_hide_the_prefix_before_it():
 
 @given(st.text("ab", max_size=12), st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3))
 def test_what_is_not_held_back_shows_no_part_of_a_stop_string(text, stops):
-    """Whatever follows, a stop string that completes later begins at or after the end of a text that was let go."""
+    """A stop string that completes later begins at or after the end of a text that was let go."""
     if not may_become_stop(text, stops):
         for stop in stops:
             assert stop not in text

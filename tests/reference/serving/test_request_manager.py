@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -86,7 +87,7 @@ def test_whenever_the_consumer_comes_nothing_is_lost(text, cuts, reads, delivery
         generation = manager.submit([ask()])
         record = generation.records[0]
         taken = []
-        for i, (a, b) in enumerate(zip(places, places[1:], strict=False)):
+        for i, (a, b) in enumerate(pairwise(places)):
             manager.deliver([row(a, text[a:b], finish=END if b == len(text) else None)])
             if reads[i]:
                 taken.append(record.take(delivery))
