@@ -201,7 +201,7 @@ class CaptureWriter:
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
-    """What a plain or gzipped file holds, piece by piece; of a gzipped file that was cut off, what is left."""
+    """What a plain or gzipped file holds, piece by piece; what is left of a gzipped file that was cut off."""
     with path.open("rb") as file:
         pieces = iter(lambda: file.read(_PIECE), b"")
         if path.suffix != ".gz":

@@ -50,6 +50,11 @@ class SlowReader:
     """Size of the receive buffer in bytes (the kernel doubles it)."""
 
 
+async def _pause(seconds: float) -> None:
+    """Read nothing for a while."""
+    await asyncio.sleep(seconds)
+
+
 class _Recording:
     """An exchange in the making, in memory and on disk."""
 
@@ -242,5 +247,5 @@ class Recorder:
                 return
             if slow_reader is not None and not paused and recording.size >= slow_reader.after_bytes:
                 paused = True
-                await asyncio.sleep(slow_reader.pause_s)
+                await _pause(slow_reader.pause_s)
         recording.end(Ending.COMPLETE)

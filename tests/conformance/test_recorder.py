@@ -1,0 +1,310 @@
+"""The recorder against targets that misbehave: every fault is an ending, none an exception."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenwire import recorder as recorder_module
+from tokenwire.capture import REDACTED, CaptureWriter, read_capture
+from tokenwire.exchange import Ending, Exchange, HttpRequest, Server
+from tokenwire.recorder import Recorder, SlowReader
+
+Handler = Callable[[bytes, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+ASK = HttpRequest("POST", "/generate", {"text": "好"})
+CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@contextlib.asynccontextmanager
+async def target(handler: Handler) -> AsyncIterator[str]:
+    """A server on a free loopback port that reads a request's head and then does as the handler says."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await handler(await reader.readuntil(b"\r\n\r\n"), reader, writer)
+        except ConnectionError:
+            pass  # the recorder hung up, as it should in some tests
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+def answering(answer: bytes) -> Handler:
+    async def handle(_head: bytes, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer)
+        await writer.drain()
+
+    return handle
+
+
+async def hang(_head: bytes, reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+    while await reader.read(1024):
+        pass
+
+
+def record(handler: Handler, request: HttpRequest = ASK, *, send: Any = (), **options: Any) -> Exchange:
+    async def run() -> Exchange:
+        async with target(handler) as url, Recorder(url, **{"timeout_s": 20, **options}) as recorder:
+            return await recorder.send("a/b", "s", request, **dict(send))
+
+    return asyncio.run(run())
+
+
+def test_a_stream_byte_for_byte() -> None:
+    pieces = [b"data: \xe5\xa5", b"\xbd\n\n", b"data: [DONE]\n\n"]
+    exchange = record(answering(CHUNKED + b"".join(map(chunk, pieces)) + b"0\r\n\r\n"))
+    assert (exchange.status, exchange.ending, exchange.detail) == (200, Ending.COMPLETE, "")
+    assert exchange.body == b"".join(pieces)
+    assert exchange.header("content-type") == "text/event-stream"
+    times = [0.0, *(read.time for read in exchange.reads), exchange.duration]
+    assert times == sorted(times)
+    assert exchange.request.body == ASK.body
+
+
+def test_what_is_sent() -> None:
+    seen: list[bytes] = []
+
+    async def handle(head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(head + await reader.readexactly(17))
+        writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+    exchange = record(handle, headers=(("Authorization", "Bearer x"), ("Accept", "application/json")))
+    head, body = seen[0].split(b"\r\n\r\n")
+    lines = head.lower().split(b"\r\n")
+    assert lines[0] == b"post /generate http/1.1"
+    assert body == b'{"text":"\\u597d"}'
+    assert {b"accept-encoding: identity", b"authorization: bearer x", b"accept: application/json"} <= set(
+        lines
+    )
+    assert b"content-type: application/json" in lines
+    assert not [line for line in lines if line.startswith(b"cookie")]
+    assert ("Authorization", REDACTED) in exchange.request.headers, "no secret goes further than the wire"
+
+
+def test_a_raw_body_and_its_own_headers() -> None:
+    seen: list[bytes] = []
+
+    async def handle(head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(head.lower() + await reader.readexactly(2))
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+    request = HttpRequest("POST", "/generate", None, b"{\xff", (("Content-Type", "text/plain"),))
+    assert record(handle, request).status == 400
+    assert seen[0].endswith(b"{\xff")
+    assert seen[0].count(b"content-type:") == 1
+    assert b"content-type: text/plain" in seen[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "ending", "status"),
+    [
+        pytest.param(b"", Ending.UNREACHABLE, None, id="hung-up-at-once"),
+        pytest.param(b"SSH-2.0-OpenSSH_9.6\r\n", Ending.UNREACHABLE, None, id="no-http"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Le", Ending.UNREACHABLE, None, id="half-a-head"),
+        pytest.param(CHUNKED + chunk(b"data: 1\n\n"), Ending.TRUNCATED, 200, id="no-last-chunk"),
+        pytest.param(CHUNKED + b"9\r\ndata", Ending.TRUNCATED, 200, id="half-a-chunk"),
+        pytest.param(CHUNKED + b"zz\r\nx\r\n", Ending.TRUNCATED, 200, id="no-chunk-size"),
+        pytest.param(
+            b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", Ending.TRUNCATED, 200, id="short-body"
+        ),
+        pytest.param(b"HTTP/1.0 200 OK\r\n\r\n{}", Ending.COMPLETE, 200, id="body-until-the-end"),
+        pytest.param(b"HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\n{}", Ending.COMPLETE, 500, id="refusal"),
+        pytest.param(
+            b"HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nContent-Length: 0\r\n\r\n",
+            Ending.COMPLETE,
+            200,
+            id="empty",
+        ),
+    ],
+)
+def test_endings(answer: bytes, ending: Ending, status: int | None) -> None:
+    exchange = record(answering(answer))
+    assert (exchange.ending, exchange.status) == (ending, status)
+    assert bool(exchange.detail) == (ending is not Ending.COMPLETE)
+
+
+def test_nothing_listens() -> None:
+    async def run() -> list[Exchange]:
+        async with target(hang) as url:
+            pass
+        async with Recorder(url, timeout_s=20) as recorder:
+            usual = await recorder.send("a", "s", ASK)
+            slow = await recorder.send("b", "s", ASK, slow_reader=SlowReader(pause_s=0))
+            return [usual, slow]
+
+    for exchange in asyncio.run(run()):
+        assert (exchange.ending, exchange.status) == (Ending.UNREACHABLE, None)
+
+
+@pytest.mark.parametrize("head", [b"", CHUNKED + chunk(b"data: 1\n\n")])
+@pytest.mark.parametrize("send", [(), (("slow_reader", SlowReader(pause_s=0)),)])
+def test_a_target_that_hangs_ends_in_time(head: bytes, send: Any) -> None:
+    async def handle(_head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(head)
+        await hang(b"", reader, writer)
+
+    exchange = record(handle, timeout_s=0.3, send=send)
+    assert exchange.ending is Ending.TIMEOUT
+    assert exchange.status == (200 if head else None)
+    assert exchange.body == (b"data: 1\n\n" if head else b"")
+
+
+def test_an_endless_stream_is_hung_up_on() -> None:
+    async def handle(_head: bytes, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(CHUNKED)
+        while not writer.is_closing():
+            writer.write(chunk(b"data: {}\n\n" * 100))
+            await writer.drain()
+
+    exchange = record(handle, max_body_bytes=5000)
+    assert exchange.ending is Ending.CANCELLED
+    assert "5000" in exchange.detail
+
+
+def test_hanging_up_on_purpose() -> None:
+    async def handle(_head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(CHUNKED + chunk(b"data: 1\n\n"))
+        await hang(b"", reader, writer)
+
+    exchange = record(handle, send={"hang_up_after": 9})
+    assert (exchange.ending, exchange.body) == (Ending.CANCELLED, b"data: 1\n\n")
+
+
+def test_a_redirect_is_recorded_and_not_followed() -> None:
+    exchange = record(answering(b"HTTP/1.1 307 Go\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n"))
+    assert (exchange.status, exchange.header("Location")) == (307, "/elsewhere")
+
+
+def test_an_encoded_body_is_recorded_as_it_came() -> None:
+    exchange = record(answering(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc"))
+    assert (exchange.body, exchange.ending) == (b"abc", Ending.COMPLETE)
+
+
+def test_the_environment_names_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    assert record(answering(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")).status == 200
+
+
+def test_no_more_at_a_time_than_allowed() -> None:
+    at_once = most = 0
+    full = asyncio.Event()
+
+    async def handle(_head: bytes, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        if at_once == 3:
+            full.set()
+        await full.wait()
+        at_once -= 1
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    async def run() -> list[Exchange]:
+        async with target(handle) as url, Recorder(url, timeout_s=20, max_concurrency=3) as recorder:
+            return list(await asyncio.gather(*(recorder.send(f"{i}", "s", ASK) for i in range(9))))
+
+    assert {exchange.ending for exchange in asyncio.run(run())} == {Ending.COMPLETE}
+    assert most == 3
+
+
+def test_exchanges_are_written_as_they_arrive(tmp_path: Path) -> None:
+    seen: list[Exchange] = []
+    both_read = asyncio.Event()
+
+    async def handle(_head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(CHUNKED + chunk(b"data: 1\n\n"))
+        await both_read.wait()
+        writer.write(b"0\r\n\r\n")
+
+    async def run() -> Exchange:
+        async with (
+            target(handle) as url,
+            Recorder(url, timeout_s=20, capture=CaptureWriter(tmp_path), server=Server("x")) as recorder,
+        ):
+            sending = asyncio.create_task(recorder.send("a/b", "s", ASK))
+            path = tmp_path / "a" / "b.jsonl"
+            while not (seen and seen[-1].reads):
+                await asyncio.sleep(0)
+                seen.extend(read_capture(path) if path.exists() else ())
+            both_read.set()
+            return await sending
+
+    exchange = asyncio.run(run())
+    assert (seen[-1].body, seen[-1].ending) == (b"data: 1\n\n", Ending.TRUNCATED)
+    assert list(read_capture(tmp_path / "a" / "b.jsonl")) == [exchange]
+    assert exchange.server.name == "x"
+
+
+def test_a_cancelled_run_leaves_a_whole_capture(tmp_path: Path) -> None:
+    async def run() -> None:
+        arrived = asyncio.Event()
+
+        async def handle(_head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            arrived.set()
+            await hang(b"", reader, writer)
+
+        async with target(handle) as url, Recorder(url, capture=CaptureWriter(tmp_path)) as recorder:
+            sending = asyncio.create_task(recorder.send("a", "s", ASK))
+            await arrived.wait()
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+
+    asyncio.run(run())
+    (exchange,) = read_capture(tmp_path / "a.jsonl")
+    assert exchange.ending is Ending.CANCELLED
+
+
+def test_a_slow_reader_is_felt_by_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the reader pauses, the server is stuck long before buffers of the usual size would be full."""
+    event = b"data: " + b"x" * 9990 + b"\n\n"
+    total = 380
+    sent_when_stuck: list[int] = []
+
+    async def run() -> Exchange:
+        go_on = asyncio.Event()
+
+        async def handle(_head: bytes, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(CHUNKED)
+            for sent in range(total):
+                writer.write(chunk(event))
+                if writer.transport.get_write_buffer_size() > len(event) and not go_on.is_set():
+                    sent_when_stuck.append(sent)
+                    go_on.set()
+                await writer.drain()
+            go_on.set()
+            writer.write(b"0\r\n\r\n")
+
+        async def until_stuck(_seconds: float) -> None:
+            await go_on.wait()
+
+        monkeypatch.setattr(recorder_module, "_pause", until_stuck)
+        async with target(handle) as url, Recorder(url, timeout_s=60) as recorder:
+            return await recorder.send("a", "s", ASK, slow_reader=SlowReader())
+
+    exchange = asyncio.run(run())
+    assert (exchange.body, exchange.ending) == (event * total, Ending.COMPLETE)
+    assert sent_when_stuck
+    assert sent_when_stuck[0] < total // 4
+
+
+@pytest.mark.parametrize("url", ["localhost:30000", "ftp://x", "http://", "", "http://[::1"])
+def test_a_url_that_is_none(url: str) -> None:
+    with pytest.raises(ValueError, match="http://host:port"):
+        Recorder(url)
+
+
+def test_a_request_that_cannot_be_sent_is_no_fault_of_the_target() -> None:
+    with pytest.raises(ValueError, match="cannot be sent"):
+        record(hang, HttpRequest("POST", "/x", {}, headers=(("X-A", "b\nc"),)))
