@@ -48,11 +48,14 @@ class Sequence:
 
     @property
     def next_prompt_logprob(self) -> int:
-        """The first position whose logits a prompt logprob waits for; `prompt_len` when none does."""
-        if not self.scores_prompt:
-            return self.prompt_len
-        # The first entry is there from the beginning: nothing precedes the token, so nothing scores it.
-        return self.request.logprob_start_len + len(self.request.prompt_series["input_token_logprobs"]) - 1
+        """The first position whose logits a prompt logprob waits for; past the last id when none does."""
+        if self.scores_prompt:
+            # One entry was there from the beginning: nothing precedes the first token, so nothing scores it.
+            scored = len(self.request.prompt_series["input_token_logprobs"]) - 1
+            position = self.request.logprob_start_len + scored
+            if position < self.prompt_len - 1:
+                return position
+        return len(self.token_ids)
 
 
 @dataclass(frozen=True)

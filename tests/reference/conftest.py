@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from tokenwire_reference.engine import Engine
 from tokenwire_reference.model import LoadedModel, load_model
 from tokenwire_reference.request import Request
