@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from tokenwire import recorder as recorder_module
-from tokenwire.capture import REDACTED, CaptureWriter, read_capture
-from tokenwire.exchange import Ending, Exchange, HttpRequest, Server
+from tokenwire.capture import REDACTED, CaptureWriter, ExchangeWriter, read_capture
+from tokenwire.exchange import Ending, Exchange, HttpRequest, Read, Server
 from tokenwire.recorder import Recorder, SlowReader
 
 Handler = Callable[[bytes, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -218,31 +218,34 @@ def test_no_more_at_a_time_than_allowed() -> None:
     assert most == 3
 
 
-def test_exchanges_are_written_as_they_arrive(tmp_path: Path) -> None:
+def test_exchanges_are_written_as_they_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Exchange] = []
-    both_read = asyncio.Event()
-
-    async def handle(_head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(CHUNKED + chunk(b"data: 1\n\n"))
-        await both_read.wait()
-        writer.write(b"0\r\n\r\n")
+    path = tmp_path / "a" / "b.jsonl"
+    write_read = ExchangeWriter.read
 
     async def run() -> Exchange:
+        on_disk = asyncio.Event()
+
+        def write_and_look(file: ExchangeWriter, read: Read) -> None:
+            write_read(file, read)
+            seen.extend(read_capture(path))
+            on_disk.set()
+
+        async def handle(_head: bytes, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(CHUNKED + chunk(b"data: 1\n\n"))
+            await on_disk.wait()
+            writer.write(b"0\r\n\r\n")
+
+        monkeypatch.setattr(ExchangeWriter, "read", write_and_look)
         async with (
             target(handle) as url,
             Recorder(url, timeout_s=20, capture=CaptureWriter(tmp_path), server=Server("x")) as recorder,
         ):
-            sending = asyncio.create_task(recorder.send("a/b", "s", ASK))
-            path = tmp_path / "a" / "b.jsonl"
-            while not (seen and seen[-1].reads):
-                await asyncio.sleep(0)
-                seen.extend(read_capture(path) if path.exists() else ())
-            both_read.set()
-            return await sending
+            return await recorder.send("a/b", "s", ASK)
 
     exchange = asyncio.run(run())
-    assert (seen[-1].body, seen[-1].ending) == (b"data: 1\n\n", Ending.TRUNCATED)
-    assert list(read_capture(tmp_path / "a" / "b.jsonl")) == [exchange]
+    assert [(one.body, one.ending) for one in seen] == [(b"data: 1\n\n", Ending.TRUNCATED)]
+    assert list(read_capture(path)) == [exchange]
     assert exchange.server.name == "x"
 
 
