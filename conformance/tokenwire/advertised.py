@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tokenwire.exchange import Exchange
+from tokenwire.exchange import Exchange, HttpRequest
 from tokenwire.record import Delivery
 
 INFORMATION_PATHS = ("/server_info", "/model_info", "/v1/models")
@@ -34,6 +34,12 @@ class Advertised:
     def mirrors(self) -> bool:
         """Whether the server says that its sampler mirrors ids into customized_info."""
         return "mirror" in self.sampling_backend
+
+
+def information_path(request: HttpRequest) -> str | None:
+    """Which information endpoint a request went to, by its present name; None for any other."""
+    path = _OLDER_PATHS.get(request.path, request.path)
+    return path if request.method == "GET" and path in INFORMATION_PATHS else None
 
 
 def _document(exchange: Exchange) -> Mapping[str, Any]:
@@ -78,8 +84,8 @@ def advertised_by(exchanges: Iterable[Exchange]) -> Advertised:
     found: dict[str, Mapping[str, Any]] = {}
     server = None
     for exchange in exchanges:
-        path = _OLDER_PATHS.get(exchange.request.path, exchange.request.path)
-        if exchange.request.method == "GET" and path in INFORMATION_PATHS:
+        path = information_path(exchange.request)
+        if path is not None:
             document = _document(exchange)
             if document:
                 found.setdefault(path, document)

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 from tokenwire.advertised import Advertised
-from tokenwire.capability import Capability, capabilities
+from tokenwire.capability import Capability, capabilities, is_chat
 from tokenwire.check import CHECKS, Check, Comparison, Observation, Target
 from tokenwire.determinism import Determinism, comparisons, determinism
+from tokenwire.dialect import load_dialects
 from tokenwire.record import Stream
 from tokenwire.requirement import Level, Requirement, load_requirements
 from tokenwire.verdict import SEVERITY, Verdict
@@ -40,7 +41,6 @@ class Run:
     advertised: Advertised = field(default_factory=Advertised)
     name: str = ""
     """The capture's file, where several are judged together; empty for a live run."""
-    tito_stream_refused: bool = True
 
     @cached_property
     def capabilities(self) -> dict[str, Capability]:
@@ -66,8 +66,15 @@ class Run:
             capabilities=frozenset(name for name, known in self.capabilities.items() if known.present),
             stream_interval=self.advertised.stream_interval,
             advertised_delivery=self.advertised.delivery,
-            tito_stream_refused=self.tito_stream_refused,
+            tito_stream_refused=_refuses_tito_streams(self.streams),
         )
+
+
+def _refuses_tito_streams(streams: Iterable[Stream]) -> bool:
+    """Whether the chat dialects of a run refuse token-in-token-out fields in streams, by their own policy."""
+    spoken = {stream.dialect for stream in streams if is_chat(stream)}
+    policies = [dialect.policy for name, dialect in load_dialects().items() if name in spoken]
+    return all(policy.get("tito_stream_refused", True) for policy in policies)
 
 
 @dataclass(frozen=True)

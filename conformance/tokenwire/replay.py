@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tokenwire.advertised import INFORMATION_PATHS, advertised_by
+from tokenwire.advertised import advertised_by, information_path
 from tokenwire.capture import CaptureError
-from tokenwire.dialect import Dialect, dialect_for
+from tokenwire.dialect import dialect_for
 from tokenwire.exchange import Exchange
 from tokenwire.foreign_capture import read_any_capture
 from tokenwire.judge import Run
@@ -54,20 +54,17 @@ def _captures(path: Path) -> Iterator[tuple[str, list[Exchange]]]:
         yield str(path), sorted(together, key=lambda exchange: exchange.started)
 
 
-def read_run(
-    exchanges: Sequence[Exchange], name: str, dialects: Mapping[str, Dialect] | None = None
-) -> tuple[Run, list[Exchange]]:
+def read_run(exchanges: Sequence[Exchange], name: str) -> tuple[Run, list[Exchange]]:
     """Read all exchanges of one server; the run, and the exchanges that no dialect knows."""
     advertised = advertised_by(exchanges)
     streams, unknown = [], []
-    refused_by_policy = True
     for exchange in exchanges:
         dialect = dialect_for(exchange)
         if dialect is None:
             unknown.append(exchange)
-        elif dialects is None or dialect.name in dialects:
+        else:
             streams.append(dialect.read(exchange, delivery_hint=advertised.delivery))
-    return Run(tuple(streams), advertised, name, refused_by_policy), unknown
+    return Run(tuple(streams), advertised, name), unknown
 
 
 def _endpoints(exchanges: Iterable[Exchange]) -> str:
@@ -96,7 +93,7 @@ def silent(streams: Iterable[Stream]) -> str:
 def remarks(run: Run, unknown: Sequence[Exchange] = ()) -> Iterator[str]:
     """What a reader of the verdicts should know of a run."""
     where = f"{run.name}: " if run.name else ""
-    nobodys = [exchange for exchange in unknown if exchange.request.path not in INFORMATION_PATHS]
+    nobodys = [exchange for exchange in unknown if information_path(exchange.request) is None]
     if nobodys:
         yield f"{where}{len(nobodys)} exchanges with endpoints that no dialect knows: {_endpoints(nobodys)}"
     if words := silent(run.streams):

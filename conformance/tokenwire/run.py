@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tokenwire.capture import CaptureWriter
 from tokenwire.determinism import PROBE
-from tokenwire.dialect import Dialect, load_dialects
+from tokenwire.dialect import load_dialects
 from tokenwire.exchange import Server
 from tokenwire.judge import Run
 from tokenwire.preflight import Preflight, preflight
@@ -85,12 +85,8 @@ def _conversations(
 
 
 def _subject(plan: Plan, found: Preflight, transcript: Transcript) -> Subject:
-    refuses = all(
-        dialect.policy.get("tito_stream_refused", True) for dialect in found.speaks if _is_chat(dialect)
-    )
-    order = {stream.exchange.name: stream.exchange.started for stream in transcript.streams}
-    streams = tuple(sorted(transcript.streams, key=lambda stream: order[stream.exchange.name]))
-    run = Run(streams, found.advertised, tito_stream_refused=refuses)
+    in_order = sorted(transcript.streams, key=lambda stream: stream.exchange.started)
+    run = Run(tuple(in_order), found.advertised)
     return Subject(
         url=plan.url,
         runs=(run,),
@@ -99,10 +95,6 @@ def _subject(plan: Plan, found: Preflight, transcript: Transcript) -> Subject:
         remarks=tuple(remarks(run)),
         recorded=str(plan.record) if plan.record else "",
     )
-
-
-def _is_chat(dialect: Dialect) -> bool:
-    return dialect.name.endswith("-chat")
 
 
 async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:

@@ -14,7 +14,7 @@ from tokenwire.report.subject import Subject
 _AROUND = 2
 """How many events are shown before and after the first illegal one."""
 _LONGEST_VALUE = 200
-_LONGEST_EXCERPT = 160
+_LONGEST_EXCERPT = 170
 
 
 def cut(text: str, longest: int) -> str:
