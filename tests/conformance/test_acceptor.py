@@ -310,6 +310,21 @@ def test_a_series_that_only_one_side_has() -> None:
     assert accept(_RECORD, [replace(emission, series={})], rules()).legal
 
 
+def test_ids_that_never_came() -> None:
+    emissions = deliver(_RECORD, [2, 5], [2, 6], INCREMENTAL)
+    acceptance = accept(_RECORD, emissions, rules())
+    assert (acceptance.at, acceptance.field) == (1, "output_ids")
+    assert acceptance.reason == "finishes after 5 of 6 output ids"
+
+
+def test_a_logprob_of_another_run_may_round_differently() -> None:
+    (emission,) = deliver(_RECORD, [6], [6], INCREMENTAL)
+    rounded = [[entry[0] - 5e-4, *entry[1:]] for entry in emission.series["logprobs"]]
+    emissions = [replace(emission, series={**emission.series, "logprobs": rounded})]
+    assert accept(_RECORD, emissions, rules(logprob_tolerance=1e-3)).legal
+    assert accept(_RECORD, emissions, rules(logprob_tolerance=1e-4)).field == "logprobs"
+
+
 def test_rounding_is_tolerated_in_fractions_only() -> None:
     assert same([-1.0, 5, None], [-1.0005, 5, None], 1e-3)
     assert not same([-1.0, 5, None], [-1.002, 5, None], 1e-3)
