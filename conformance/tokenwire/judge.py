@@ -70,6 +70,14 @@ class Run:
         )
 
 
+def has_record(stream: Stream) -> bool:
+    """Whether an answer can be understood: at least one choice that carries ids, text or a finish reason."""
+    return stream.answered and any(
+        emission.output_ids is not None or emission.text is not None or emission.finish is not None
+        for emission in stream.emissions()
+    )
+
+
 def _refuses_tito_streams(streams: Iterable[Stream]) -> bool:
     """Whether the chat dialects of a run refuse token-in-token-out fields in streams, by their own policy."""
     spoken = {stream.dialect for stream in streams if is_chat(stream)}
@@ -167,7 +175,7 @@ def _weigh(requirement: Requirement, run: Run, looked: dict[str, _Looked]) -> It
         for scenario, seen in looked.items()
     }
     total = sum(witnesses.values())
-    answered = any(stream.answered for stream in run.streams)
+    answered = any(map(has_record, run.streams))
     for scenario, seen in looked.items():
         violations = tuple(observation for observation in seen.observations if not observation.holds)
         judged = partial(

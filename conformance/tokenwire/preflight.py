@@ -14,7 +14,7 @@ from tokenwire.advertised import INFORMATION_PATHS, Advertised, advertised_by
 from tokenwire.ask import Ask
 from tokenwire.dialect import Dialect, Unsupported
 from tokenwire.exchange import Ending, Exchange, HttpRequest
-from tokenwire.record import Stream
+from tokenwire.judge import has_record
 from tokenwire.report.failure import cut
 from tokenwire.scenario import PROMPT, Sender
 
@@ -39,14 +39,6 @@ class Preflight:
     """Dialects that gave no record, with the reason in words."""
     diagnosis: str = ""
     """Where no dialect is spoken: what the target seems to be, and what to do, for a newcomer."""
-
-
-def has_record(stream: Stream) -> bool:
-    """Whether an answer can be understood: at least one choice that carries ids, text or a finish reason."""
-    return stream.answered and any(
-        emission.output_ids is not None or emission.text is not None or emission.finish is not None
-        for emission in stream.emissions()
-    )
 
 
 def _beginning(exchange: Exchange) -> str:

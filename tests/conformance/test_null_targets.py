@@ -1,0 +1,155 @@
+"""What is no inference server earns no PASS, in bounded time, with a sentence that a newcomer understands."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from canned import NULL_TARGETS, CannedSender
+from tokenwire.advertised import Advertised
+from tokenwire.dialect import load_dialects
+from tokenwire.judge import Run, judge
+from tokenwire.preflight import Preflight, diagnosis, preflight
+from tokenwire.report.document import document
+from tokenwire.report.subject import Subject
+from tokenwire.scenario import Conversation, Transcript, load_scenarios
+from tokenwire.verdict import ExitStatus, Verdict, exit_status
+
+
+def first_words(sender: CannedSender) -> Preflight:
+    return asyncio.run(preflight("http://target", sender, list(load_dialects().values())))
+
+
+def everything_asked(sender: CannedSender) -> Run:
+    """All scenarios in all dialects, as if the preflight had let them pass."""
+    transcript = Transcript()
+
+    async def talk() -> None:
+        for scenario in load_scenarios().values():
+            for dialect in load_dialects().values():
+                await scenario.run(Conversation(scenario.name, dialect, sender, Advertised(), transcript))
+
+    asyncio.run(talk())
+    return Run(tuple(transcript.streams))
+
+
+@pytest.mark.parametrize("name", NULL_TARGETS)
+def test_no_dialect_is_spoken_and_the_reason_is_told(name: str) -> None:
+    found = first_words(NULL_TARGETS[name])
+    assert found.speaks == ()
+    assert found.left_out.keys() == load_dialects().keys()
+    assert found.diagnosis
+
+
+@pytest.mark.parametrize("name", NULL_TARGETS)
+def test_no_requirement_passes_even_where_everything_is_asked(name: str) -> None:
+    judgements = judge([everything_asked(NULL_TARGETS[name])])
+    verdicts = {judgement.verdict for judgement in judgements}
+    assert judgements
+    assert Verdict.PASS not in verdicts, [j.name for j in judgements if j.verdict is Verdict.PASS]
+    assert Verdict.HARNESS_ERROR not in verdicts, [j.message for j in judgements]
+    assert exit_status(verdicts) in {ExitStatus.VIOLATION, ExitStatus.NOTHING_EVALUATED}
+    subject = Subject(url="http://target")
+    assert document(subject, judgements, 1)["summary"]["PASS"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nothing there", ("Nothing answers", "connection refused", "Start the server")),
+        ("hangs", ("within 3 s", "loading its model")),
+        ("HTML", ("HTML page", "not an inference server")),
+        ("not found", ("none of the endpoints", "POST /generate", "404")),
+        ("wants credentials", ("credentials", "--header")),
+        ("broken", ("fails at every request", "500", "log")),
+        ("empty object", ("not as an inference server", "{}")),
+        ("instant end", ("not as an inference server", "data: [DONE]")),
+    ],
+)
+def test_the_diagnosis_is_for_a_newcomer(name: str, words: tuple[str, ...]) -> None:
+    told = first_words(NULL_TARGETS[name]).diagnosis
+    for word in words:
+        assert word in told
+    assert "http://target" in told
+
+
+def test_the_diagnosis_does_not_claim_what_only_one_endpoint_did() -> None:
+    missing = asyncio.run(NULL_TARGETS["not found"].send("a", "b", next(iter(requests()))))
+    broken = asyncio.run(NULL_TARGETS["broken"].send("a", "b", next(iter(requests()))))
+    told = diagnosis("http://target", [missing, broken])
+    assert "none of the endpoints" not in told
+    assert "404" in told
+    assert "500" in told
+
+
+def requests() -> Iterator:
+    from tokenwire.preflight import minimal_request
+
+    return (minimal_request(dialect) for dialect in load_dialects().values())
+
+
+# Over the network, by the command line
+
+
+class Answer(BaseHTTPRequestHandler):
+    body = b"{}"
+
+    def do_POST(self) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(self.body)))
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    do_GET = do_POST  # noqa: N815  # as above
+
+    def log_message(self, *words: object) -> None:
+        pass
+
+
+@pytest.fixture
+def empty_objects() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def tokenwire(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tokenwire", *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_a_server_of_empty_objects(empty_objects: str, tmp_path: Path) -> None:
+    ran = tokenwire("check", "--target", empty_objects, "--json", "r.json", "--junit", "r.xml", cwd=tmp_path)
+    assert ran.returncode == ExitStatus.NOTHING_EVALUATED, ran.stdout + ran.stderr
+    assert "not as an inference server" in ran.stdout
+    assert "PASS" not in ran.stdout
+    assert '"footer": true' in (tmp_path / "r.json").read_text("utf-8")
+    assert 'tests="0"' in (tmp_path / "r.xml").read_text("utf-8")
+
+
+def test_nobody_listens(tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        ran = tokenwire("check", "--target", f"http://127.0.0.1:{port}", cwd=tmp_path)
+    assert ran.returncode == ExitStatus.NOTHING_EVALUATED, ran.stdout + ran.stderr
+    assert f"Nothing answers at http://127.0.0.1:{port}" in ran.stdout
+
+
+def test_a_listener_that_never_answers(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        url = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        ran = tokenwire("check", "--target", url, "--timeout", "0.3", cwd=tmp_path)
+    assert ran.returncode == ExitStatus.NOTHING_EVALUATED, ran.stdout + ran.stderr
+    assert "completed no answer" in ran.stdout
