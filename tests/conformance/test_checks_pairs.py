@@ -1,0 +1,745 @@
+"""For every requirement two answers that differ in one thing: its check tells them apart, and says where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+import tokenwire.checks  # noqa: F401  # fills CHECKS
+from stream_builder import (
+    GONE,
+    IDS,
+    PROMPT,
+    STOP,
+    TEXT,
+    Told,
+    append,
+    change,
+    change_event,
+    chosen_logprobs,
+    cumulative,
+    incremental,
+    logprobs,
+    named,
+    refusal,
+    top_logprobs,
+    whole,
+    with_exchange,
+)
+from tokenwire.check import CHECKS, Comparison, Observation, Target
+from tokenwire.exchange import Ending
+from tokenwire.record import Delivery, Finish, Stream
+from tokenwire.requirement import load_requirements
+
+Subject = Stream | Comparison | tuple[Stream, ...]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A legal and an illegal subject, and where the first violated observation must point."""
+
+    requirement: str
+    good: Subject
+    bad: Subject
+    event: int | None = None
+    pointer: str = ""
+    target: Target = field(default_factory=Target)
+    why: str = ""
+    """What the pair shows, where a requirement has several."""
+
+
+def look(requirement: str, subject: Subject, target: Target | None = None) -> list[Observation]:
+    """What the check of a requirement sees in a stream, a comparison or a run."""
+    check, target = CHECKS[requirement], target or Target()
+    seen: Iterator[Observation]
+    if isinstance(subject, Comparison):
+        assert check.on_comparison is not None
+        seen = check.on_comparison(subject, target)
+    elif isinstance(subject, tuple):
+        assert check.on_run is not None
+        seen = check.on_run(subject, target)
+    else:
+        assert check.on_stream is not None
+        seen = check.on_stream(subject, target)
+    return list(seen)
+
+
+MIRROR = Told(
+    series={"mirror_token_id": IDS, "mirror_position": range(2, 8)},
+    customized=frozenset({"mirror_token_id", "mirror_position"}),
+)
+LOGPROBS = Told(
+    series={
+        "output_token_logprobs": logprobs(),
+        "output_top_logprobs": top_logprobs(),
+        "output_token_ids_logprobs": chosen_logprobs(),
+    },
+    prompt_series={
+        "input_token_logprobs": [[None, 1, None], [-3.0, 2, None], [-4.0, 3, None]],
+        "input_top_logprobs": [None, [[-1.0, 8, None], [-2.0, 9, None]], [[-1.0, 8, None], [-2.0, 9, None]]],
+    },
+)
+ASKED: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "chosen_ids": (7, 5), "logprob_start": 0}
+ECHO = Told(prompt_ids=PROMPT)
+BATCH: dict[str, Any] = {"input_ids": (PROMPT, (4, 5)), "prompts": 2, "n": 1, "batch": True}
+SECOND = Told(prompt_ids=(4, 5), counters={"prompt_tokens": 2})
+LONG = Told(
+    ids=range(100, 160),
+    text="x" * 60,
+    series={"mirror_token_id": range(100, 160)},
+    customized=frozenset({"mirror_token_id"}),
+)
+CHAT = "sglang-chat"
+CHAT_TOLD = Told(
+    ids=None,
+    counted=False,
+    counters={},
+    details={"request_id": "c-1", "role": "assistant", "content": TEXT},
+)
+META = {"completion_tokens": len(IDS)}
+CHAT_TITO = Told(
+    series={"output_token_logprobs": logprobs()},
+    details={"request_id": "c-1", "role": "assistant", "content": TEXT, "meta_info": META},
+)
+USAGE = {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}
+CACHE = Told(
+    counters={"prompt_tokens": 3, "cached_tokens": 2},
+    details={"request_id": "r-1", "cached_tokens_details": {"device": 1, "host": 1}},
+)
+STOPPED = Told(ids=IDS[:4], text="abc", finish=Finish("stop", matched="de"))
+VAIN: dict[str, Any] = {"stream": True, "dialect": CHAT, "meta_info": True}
+STREAMED_VAIN: dict[str, Any] = {"dialect": CHAT, "meta_info": True}
+
+
+def stopped_stream(shown: str) -> Stream:
+    """A stream that showed some text and was then ended by the stop string `de`, after `abc`."""
+    told = Told(finish=Finish("stop", matched="de"))
+    stream = change(incremental(told, sizes=(3, 3), stop=("de",)), 0, text=shown)
+    return change(named(stream, "generate/stopped"), 1, text="")
+
+
+def answered(ids: tuple[int, ...], prompt: tuple[int, ...] = PROMPT, **options: Any) -> Stream:
+    """A whole greedy answer to a prompt of ids."""
+    told = Told(ids=ids, text="x" * len(ids), counters={"prompt_tokens": len(prompt)})
+    return whole(told, input_ids=(prompt,), **options)
+
+
+def against_whole(stream: Stream, told: Told | None = None) -> Comparison:
+    return Comparison(named(whole(told or Told()), "generate/whole"), stream)
+
+
+def at_intervals(stream: Stream) -> Comparison:
+    baseline = named(incremental(stream_interval=1), "generate/interval-1")
+    return Comparison(baseline, stream)
+
+
+def control_after_refusal(control: Stream) -> tuple[Stream, ...]:
+    before = named(whole(), "generate/before")
+    return (before, refusal(input_ids=((),)), named(control, "generate/control"))
+
+
+TEXT_ANSWER = named(whole(ECHO, input_ids=None, text_prompt=True, prompt_token_ids=True), "generate/text")
+FOUR = Target(stream_interval=4)
+NOT_UTF8 = replace(incremental(), undecodable_at=17)
+FIRST_HALF = (*PROMPT, *IDS[:2])
+AS_CHAT: dict[str, Any] = {"dialect": CHAT, "ids_key": "same"}
+
+PAIRS = [
+    # The abstract record.
+    Pair("answer-fits-schema", whole(), change_event(whole(), schema_errors=("/text: is missing",))),
+    Pair("choices-complete", whole(Told(), Told()), whole(Told(), n=2, batch=True)),
+    Pair(
+        "one-finish-per-choice",
+        incremental(),
+        append(incremental(), lambda last: replace(last, text="", output_ids=[])),
+        event=6,
+        pointer="/finish",
+    ),
+    Pair("one-finish-per-choice", cumulative(), change(cumulative(), finish=GONE), event=5, why="none"),
+    Pair(
+        "finish-comes-last",
+        append(incremental(), lambda last: replace(last, text="", output_ids=[], finish=None)),
+        append(incremental(), lambda last: replace(last, text="!", output_ids=[], finish=None)),
+        event=6,
+    ),
+    Pair("finish-type-is-known", whole(), change(whole(), finish=Finish("done")), pointer="/finish"),
+    Pair(
+        "finish-type-is-known",
+        whole(Told(finish=Finish("stop", matched=16))),
+        whole(Told(finish=Finish("stop", matched=15))),
+        pointer="/finish",
+        why="stopped by another id than the last",
+    ),
+    Pair(
+        "finish-type-is-known",
+        whole(ignore_eos=True),
+        whole(Told(finish=STOP), ignore_eos=True),
+        pointer="/finish",
+        why="stopped without a stop condition",
+    ),
+    Pair("ids-are-token-ids", incremental(), change(incremental(), 3, output_ids=[14.0]), 3, "/output_ids"),
+    Pair(
+        "ids-are-token-ids",
+        whole(),
+        change(whole(), output_ids=None, pointers={"output_ids": "/output_ids"}),
+        pointer="/output_ids",
+        why="null",
+    ),
+    Pair(
+        "ids-are-counted",
+        incremental(),
+        change(incremental(), counters={"completion_tokens": 7}),
+        5,
+        "/completion_tokens",
+    ),
+    Pair(
+        "counter-follows-ids",
+        cumulative(),
+        change(cumulative(), 2, counters={"completion_tokens": 2}),
+        2,
+        "/completion_tokens",
+    ),
+    Pair(
+        "counters-never-fall",
+        incremental(),
+        change(incremental(), 4, counters={"completion_tokens": 3}),
+        4,
+        "/completion_tokens",
+    ),
+    Pair(
+        "prompt-tokens-constant",
+        incremental(),
+        change(incremental(), 2, counters={"prompt_tokens": 4}),
+        2,
+        "/prompt_tokens",
+    ),
+    Pair(
+        "cached-within-prompt",
+        whole(CACHE),
+        change(whole(CACHE), counters={"cached_tokens": 4}),
+        pointer="/cached_tokens",
+    ),
+    Pair(
+        "cached-details-add-up",
+        whole(CACHE),
+        change(whole(CACHE), details={"cached_tokens_details": {"device": 2, "host": 1}}),
+        pointer="/cached_tokens_details",
+    ),
+    Pair("budget-is-kept", incremental(), incremental(max_new_tokens=5), 5, "/output_ids"),
+    Pair("length-means-budget", whole(), whole(max_new_tokens=8), pointer="/finish"),
+    Pair(
+        "zero-budget-has-no-ids",
+        whole(Told(ids=(), text="", series={"output_token_logprobs": ()})),
+        change(
+            whole(Told(ids=(), text="", series={"output_token_logprobs": ()})),
+            series={"output_token_logprobs": [[-0.5, 11, None]]},
+        ),
+        pointer="/output_token_logprobs",
+    ),
+    Pair(
+        "request-id-constant",
+        incremental(request_id="r-1"),
+        change(incremental(request_id="r-1"), 3, details={"request_id": "r-2"}),
+        3,
+        "/request_id",
+    ),
+    Pair("usage-adds-up", whole(usage=USAGE), whole(usage=USAGE | {"total_tokens": 8})),
+    Pair("usage-counts-ids", whole(usage=USAGE), whole(usage=USAGE | {"completion_tokens": 5})),
+    # Delivery.
+    Pair(
+        "one-mode-per-stream",
+        incremental(LOGPROBS, **ASKED),
+        change(incremental(LOGPROBS, **ASKED), 1, series={"output_token_logprobs": logprobs()[:2]}),
+        1,
+        "/output_token_logprobs",
+    ),
+    Pair(
+        "one-mode-per-stream",
+        cumulative(),
+        replace(
+            cumulative(),
+            choices=tuple(
+                replace(c, emissions=tuple(replace(e, text=TEXT[i]) for i, e in enumerate(c.emissions)))
+                for c in cumulative().choices
+            ),
+        ),
+        5,
+        "/text",
+        why="incremental text among cumulative ids",
+    ),
+    Pair(
+        "mode-is-advertised",
+        incremental(),
+        cumulative(),
+        1,
+        "/output_ids",
+        Target(advertised_delivery=Delivery.INCREMENTAL),
+    ),
+    Pair(
+        "cumulative-ids-extend",
+        cumulative(),
+        change(cumulative(), 3, output_ids=[11, 12, 99, 14]),
+        3,
+        "/output_ids",
+    ),
+    Pair("cumulative-text-extends", cumulative(), change(cumulative(), 3, text="abX"), 3, "/text"),
+    Pair(
+        "cumulative-series-extend",
+        cumulative(MIRROR),
+        change(cumulative(MIRROR), 3, series={"mirror_position": [2, 3, 9, 5]}),
+        3,
+        "/mirror_position",
+    ),
+    Pair(
+        "incremental-ids-are-new",
+        incremental(),
+        change(incremental(), 2, output_ids=[12, 13]),
+        2,
+        "/output_ids",
+    ),
+    Pair(
+        "first-emission-has-a-token",
+        incremental(sizes=(1, 5)),
+        incremental(sizes=(0, 6)),
+        0,
+        "/output_ids",
+    ),
+    Pair(
+        "interval-is-kept", incremental(sizes=(1, 4, 1)), incremental(sizes=(1, 3, 2)), 1, "/output_ids", FOUR
+    ),
+    Pair(
+        "interval-is-kept",
+        incremental(sizes=(1, 2, 3), stream_interval=2),
+        incremental(sizes=(1, 2, 3), stream_interval=3),
+        1,
+        "/output_ids",
+        FOUR,
+        why="the request's value replaces the server's",
+    ),
+    Pair(
+        "no-idle-emissions",
+        change(incremental(sizes=(3, 0, 3)), 1, text="!"),
+        incremental(sizes=(3, 0, 3)),
+        1,
+        "/output_ids",
+    ),
+    Pair(
+        "result-independent-of-interval",
+        at_intervals(incremental(sizes=(1, 4, 1), stream_interval=4)),
+        at_intervals(change(incremental(sizes=(1, 4, 1), stream_interval=4), 1, text="bcd")),
+        2,
+        "/text",
+    ),
+    Pair(
+        "stream-ids-equal-whole",
+        against_whole(cumulative()),
+        against_whole(change(cumulative(), output_ids=[11, 12, 13, 14, 15, 17])),
+        5,
+        "/output_ids",
+    ),
+    Pair(
+        "stream-text-equals-whole",
+        against_whole(incremental()),
+        against_whole(change(incremental(), 2, text="")),
+        5,
+        "/text",
+    ),
+    Pair(
+        "stream-series-equal-whole",
+        against_whole(incremental(MIRROR), MIRROR),
+        against_whole(change(incremental(MIRROR), 2, series={"mirror_token_id": [99]}), MIRROR),
+        5,
+        "/mirror_token_id",
+    ),
+    Pair(
+        "stream-finish-equals-whole",
+        against_whole(incremental()),
+        against_whole(incremental(Told(finish=STOP))),
+        5,
+        "/finish",
+    ),
+    Pair(
+        "stream-is-legal-delivery",
+        against_whole(incremental(MIRROR), MIRROR),
+        against_whole(change(incremental(MIRROR), 2, series={"mirror_token_id": [99]}), MIRROR),
+        2,
+        "/mirror_token_id",
+    ),
+    Pair(
+        "whole-accumulates",
+        whole(LONG),
+        change(whole(LONG), series={"mirror_token_id": list(range(150, 160))}),
+        pointer="/mirror_token_id",
+    ),
+    Pair(
+        "coalescing-keeps-all",
+        incremental(MIRROR, sizes=(1, 3, 2)),
+        change(incremental(MIRROR, sizes=(1, 3, 2)), 1, series={"mirror_position": [5]}),
+        1,
+        "/mirror_position",
+    ),
+    Pair(
+        "coalescing-keeps-all",
+        incremental(sizes=(1, 3, 2)),
+        change(incremental(sizes=(1, 3, 2)), 1, output_ids=[14]),
+        1,
+        "/completion_tokens",
+        why="only the last of the joined ids",
+    ),
+    Pair(
+        "stop-string-not-shown",
+        whole(STOPPED, stop=("de",)),
+        change(whole(STOPPED, stop=("de",)), text="abcde"),
+        pointer="/text",
+    ),
+    Pair(
+        "stop-prefix-held-back",
+        (named(whole(STOPPED, stop=("de",)), "generate/whole"), stopped_stream("abc")),
+        (named(whole(STOPPED, stop=("de",)), "generate/whole"), stopped_stream("abcd")),
+        0,
+        "/text",
+    ),
+    Pair(
+        "unmatched-stop-changes-nothing",
+        (whole(), named(whole(stop=("zz",)), "generate/stop")),
+        (whole(), named(change(whole(stop=("zz",)), text="abcde"), "generate/stop")),
+        pointer="/text",
+    ),
+    # Per-token metadata.
+    Pair(
+        "customized-info-incremental",
+        incremental(MIRROR),
+        change(incremental(MIRROR), 2, series={"mirror_token_id": list(IDS[:3])}),
+        2,
+        "/mirror_token_id",
+    ),
+    Pair(
+        "customized-info-cumulative",
+        cumulative(MIRROR),
+        change(cumulative(MIRROR), 2, series={"mirror_token_id": GONE}),
+        2,
+    ),
+    Pair(
+        "customized-info-whole",
+        whole(MIRROR),
+        change(whole(MIRROR), series={"mirror_token_id": None}),
+        pointer="/mirror_token_id",
+    ),
+    Pair(
+        "customized-info-is-fixed-at-sampling",
+        incremental(MIRROR),
+        change(incremental(MIRROR), 4, series={"mirror_token_id": [14]}),
+        4,
+        "/mirror_token_id",
+    ),
+    Pair(
+        "logprobs-incremental",
+        incremental(LOGPROBS, **ASKED),
+        change(incremental(LOGPROBS, **ASKED), 1, series={"output_top_logprobs": []}),
+        1,
+        "/output_top_logprobs",
+    ),
+    Pair(
+        "logprobs-cumulative",
+        cumulative(LOGPROBS, **ASKED),
+        change(cumulative(LOGPROBS, **ASKED), 4, series={"output_token_logprobs": logprobs()[:4]}),
+        4,
+        "/output_token_logprobs",
+    ),
+    Pair(
+        "logprobs-whole",
+        whole(LOGPROBS, **ASKED),
+        change(whole(LOGPROBS, **ASKED), series={"output_token_logprobs": "all of them"}),
+        pointer="/output_token_logprobs",
+    ),
+    Pair(
+        "logprobs-name-their-ids",
+        whole(LOGPROBS, **ASKED),
+        change(whole(LOGPROBS, **ASKED), series={"output_token_logprobs": logprobs((12, *IDS[1:]))}),
+        pointer="/output_token_logprobs",
+    ),
+    Pair(
+        "logprob-values-are-legal",
+        incremental(LOGPROBS, **ASKED),
+        change(incremental(LOGPROBS, **ASKED), 0, series={"output_token_logprobs": [[0.5, 11, None]]}),
+        0,
+        "/output_token_logprobs",
+    ),
+    Pair(
+        "logprob-counter-follows",
+        change(cumulative(LOGPROBS), counters={"output_token_logprobs_length": 6}),
+        change(cumulative(LOGPROBS), counters={"output_token_logprobs_length": 1}),
+        5,
+        "/output_token_logprobs_length",
+    ),
+    Pair(
+        "top-logprobs-have-k",
+        whole(LOGPROBS, **ASKED),
+        whole(LOGPROBS, **ASKED | {"top_logprobs": 3}),
+        pointer="/output_top_logprobs",
+    ),
+    Pair(
+        "top-logprobs-belong-to-position",
+        incremental(LOGPROBS, **ASKED),
+        change(incremental(LOGPROBS, **ASKED), 3, series={"output_top_logprobs": top_logprobs()[2:3]}),
+        3,
+        "/output_top_logprobs",
+    ),
+    Pair(
+        "chosen-logprobs-are-the-asked-ids",
+        whole(LOGPROBS, **ASKED),
+        whole(LOGPROBS, **ASKED | {"chosen_ids": (5, 7)}),
+        pointer="/output_token_ids_logprobs",
+    ),
+    Pair(
+        "prompt-logprobs-cover-the-prompt",
+        whole(LOGPROBS, **ASKED),
+        change(whole(LOGPROBS, **ASKED), prompt_series={"input_token_logprobs": [[None, 1, None]]}),
+        pointer="/input_token_logprobs",
+    ),
+    Pair(
+        "prompt-logprobs-null-only-first",
+        whole(LOGPROBS, **ASKED),
+        change(
+            whole(LOGPROBS, **ASKED),
+            prompt_series={"input_token_logprobs": [[None, 1, None], [None, 2, None], [-4.0, 3, None]]},
+        ),
+        pointer="/input_token_logprobs",
+    ),
+    Pair(
+        "prompt-series-constant",
+        incremental(LOGPROBS, **ASKED),
+        change(incremental(LOGPROBS, **ASKED), 2, prompt_series={"input_token_logprobs": []}),
+        2,
+        "/input_token_logprobs",
+    ),
+    Pair(
+        "metadata-only-on-request",
+        incremental(),
+        change(incremental(), 3, series={"output_token_logprobs": [[-0.5, 14, None]]}),
+        3,
+        "/output_token_logprobs",
+    ),
+    Pair(
+        "asked-or-refused",
+        whole(ECHO, prompt_token_ids=True),
+        whole(prompt_token_ids=True),
+    ),
+    Pair("asked-or-refused", whole(LOGPROBS, **ASKED), whole(**ASKED), why="logprobs"),
+    # Token in, token out.
+    Pair(
+        "prompt-ids-are-the-input-ids",
+        whole(ECHO, prompt_token_ids=True),
+        whole(ECHO, prompt_token_ids=True, input_ids=((1, 2, 4),)),
+        pointer="/prompt_token_ids",
+    ),
+    Pair(
+        "prompt-tokens-count-the-input-ids",
+        whole(),
+        whole(input_ids=((1, 2, 3, 4),)),
+        pointer="/prompt_tokens",
+    ),
+    Pair(
+        "prompt-tokens-count-the-input-ids",
+        whole(CHAT_TOLD, dialect=CHAT, usage=USAGE),
+        whole(CHAT_TOLD, dialect=CHAT, usage=USAGE | {"prompt_tokens": 4}),
+        why="by the usage of a chat answer",
+    ),
+    Pair(
+        "prompt-ids-match-their-count",
+        whole(ECHO, prompt_token_ids=True),
+        change(whole(ECHO, prompt_token_ids=True), prompt_token_ids=[1, 2]),
+        pointer="/prompt_token_ids",
+    ),
+    Pair(
+        "prompt-ids-in-every-choice",
+        whole(ECHO, SECOND, prompt_token_ids=True, **BATCH),
+        change(whole(ECHO, SECOND, prompt_token_ids=True, **BATCH), choice=1, prompt_token_ids=GONE),
+    ),
+    Pair("prompt-ids-only-on-request", incremental(), incremental(ECHO), 0, "/prompt_token_ids"),
+    Pair(
+        "prompt-ids-only-on-request",
+        whole(),
+        change(whole(), pointers={"prompt_token_ids": "/prompt_token_ids"}),
+        pointer="/prompt_token_ids",
+        why="null",
+    ),
+    Pair(
+        "prompt-ids-constant",
+        incremental(ECHO, prompt_token_ids=True),
+        change(incremental(ECHO, prompt_token_ids=True), 1, prompt_token_ids=[1, 2]),
+        1,
+        "/prompt_token_ids",
+    ),
+    Pair(
+        "input-ids-beat-text",
+        whole(ECHO, prompt_token_ids=True, text_prompt=True),
+        whole(ECHO, prompt_token_ids=True, text_prompt=True, input_ids=((1, 2, 4),)),
+        pointer="/prompt_token_ids",
+    ),
+    Pair(
+        "text-prompt-ids-reproduce",
+        (TEXT_ANSWER, answered(IDS)),
+        (TEXT_ANSWER, answered((*IDS[:5], 99))),
+        pointer="/output_ids",
+    ),
+    Pair(
+        "output-ids-continue",
+        (answered(IDS), named(answered(IDS[2:], FIRST_HALF), "generate/rest")),
+        (answered(IDS), named(answered((99, *IDS[3:]), FIRST_HALF), "generate/rest")),
+        pointer="/output_ids",
+    ),
+    Pair(
+        "same-ids-on-every-endpoint",
+        (whole(ids_key="same"), named(whole(**AS_CHAT), "chat/same")),
+        (whole(ids_key="same"), named(change(whole(**AS_CHAT), output_ids=[*IDS[:5], 99]), "chat/same")),
+        pointer="/output_ids",
+    ),
+    Pair("empty-input-ids-refused", refusal(input_ids=((),)), whole(input_ids=((),))),
+    Pair(
+        "empty-input-ids-refused",
+        refusal(input_ids=((), PROMPT)),
+        whole(Told(), Told(), **BATCH | {"input_ids": ((), PROMPT)}),
+        why="one empty prompt in a batch",
+    ),
+    Pair(
+        "malformed-input-ids-refused",
+        refusal(input_ids=None, body={"input_ids": [1, True]}),
+        whole(input_ids=None, body={"input_ids": [1, True]}),
+    ),
+    Pair(
+        "refused-request-harms-nobody",
+        control_after_refusal(whole()),
+        control_after_refusal(change(whole(), output_ids=[*IDS[:5], 99])),
+        pointer="/output_ids",
+    ),
+    Pair(
+        "refused-request-harms-nobody",
+        control_after_refusal(whole()),
+        control_after_refusal(replace(with_exchange(whole(), status=500), choices=())),
+        why="no answer",
+    ),
+    Pair(
+        "chat-stream-refuses-prompt-ids",
+        refusal(**VAIN | {"prompt_token_ids": True}),
+        incremental(CHAT_TOLD, dialect=CHAT, prompt_token_ids=True),
+        0,
+    ),
+    Pair("chat-stream-refuses-meta-info", refusal(**VAIN), incremental(CHAT_TOLD, **STREAMED_VAIN), event=0),
+    Pair(
+        "chat-stream-refuses-token-ids",
+        refusal(**VAIN | {"response_token_ids": True}),
+        incremental(CHAT_TOLD, dialect=CHAT, response_token_ids=True),
+        0,
+    ),
+    Pair(
+        "refusal-names-the-field",
+        refusal(error={"message": "return_meta_info cannot be streamed; set stream to false."}, **VAIN),
+        refusal(error={"message": "This is not supported."}, **VAIN),
+    ),
+    Pair(
+        "chat-meta-info-in-every-choice",
+        whole(CHAT_TITO, dialect=CHAT, meta_info=True),
+        change(whole(CHAT_TITO, dialect=CHAT, meta_info=True), details={"meta_info": GONE}),
+    ),
+    Pair(
+        "chat-meta-info-in-every-choice",
+        whole(CHAT_TOLD, dialect=CHAT),
+        change(whole(CHAT_TOLD, dialect=CHAT), details={"meta_info": None}),
+        pointer="/meta_info",
+        why="null",
+    ),
+    Pair(
+        "chat-ids-agree-with-meta-info",
+        whole(CHAT_TITO, dialect=CHAT),
+        change(whole(CHAT_TITO, dialect=CHAT), details={"meta_info": {"completion_tokens": 5}}),
+        pointer="/output_ids",
+    ),
+    Pair(
+        "chat-content-never-null",
+        whole(CHAT_TOLD, dialect=CHAT),
+        change(whole(CHAT_TOLD, dialect=CHAT), details={"content": None}),
+        pointer="/content",
+    ),
+    # Framing.
+    Pair(
+        "answer-content-type",
+        whole(),
+        with_exchange(whole(), headers=(("content-type", "text/plain"),)),
+    ),
+    Pair("stream-content-type", incremental(), with_exchange(incremental(), headers=()), event=0),
+    Pair("stream-is-utf8", incremental(), NOT_UTF8),
+    Pair(
+        "events-are-json-objects",
+        incremental(),
+        change_event(incremental(), 2, data=None, problem="NaN is not JSON"),
+        2,
+    ),
+    Pair(
+        "events-fit-schema",
+        incremental(),
+        change_event(incremental(), 4, schema_errors=("/output_ids/0: is not an integer",)),
+        4,
+    ),
+    Pair(
+        "done-ends-the-stream",
+        incremental(),
+        replace(incremental(), events=(*incremental().events, incremental().events[-1])),
+        6,
+    ),
+    Pair(
+        "stream-ends-cleanly",
+        incremental(),
+        with_exchange(incremental(), ending=Ending.TRUNCATED),
+        6,
+    ),
+    Pair("events-are-unnamed", incremental(), change_event(incremental(), 3, name="token"), 3),
+    Pair("refusal-is-json", refusal(), refusal(error={})),
+    Pair(
+        "chat-role-comes-first",
+        incremental(CHAT_TOLD, dialect=CHAT),
+        change(incremental(CHAT_TOLD, dialect=CHAT), 0, details={"role": GONE}),
+        0,
+    ),
+    Pair(
+        "chat-chunks-share-a-choice-id",
+        incremental(CHAT_TOLD, dialect=CHAT),
+        change(incremental(CHAT_TOLD, dialect=CHAT), details={"request_id": "c-2"}),
+        5,
+        "/request_id",
+    ),
+]
+
+
+def _name(pair: Pair) -> str:
+    return f"{pair.requirement}-{pair.why}" if pair.why else pair.requirement
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=_name)
+def test_the_legal_twin_is_witnessed_and_holds(pair: Pair) -> None:
+    seen = look(pair.requirement, pair.good, pair.target)
+    assert [observation for observation in seen if not observation.holds] == []
+    assert [observation for observation in seen if not observation.condition_only]
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=_name)
+def test_the_illegal_twin_is_found_at_its_place(pair: Pair) -> None:
+    violated = [seen for seen in look(pair.requirement, pair.bad, pair.target) if not seen.holds]
+    assert violated
+    assert (violated[0].place.event, violated[0].place.pointer) == (pair.event, pair.pointer)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=_name)
+def test_a_violation_says_what_is_wrong(pair: Pair) -> None:
+    violated = next(seen for seen in look(pair.requirement, pair.bad, pair.target) if not seen.holds)
+    assert violated.message or violated.expected != violated.actual
+
+
+def test_every_requirement_has_a_pair() -> None:
+    assert {pair.requirement for pair in PAIRS} == set(load_requirements())
+
+
+def test_every_requirement_has_one_check_and_every_check_a_requirement() -> None:
+    assert set(CHECKS) == set(load_requirements())
