@@ -1,28 +1,46 @@
-"""Engines to test, and what runs them to the end."""
+"""Engines to test, and what runs them to the end. Imports torch only in fixtures: see TRITON_INTERPRET."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
-from tokenwire_reference.engine import Engine
-from tokenwire_reference.model import LoadedModel, load_model
-from tokenwire_reference.request import Request
 
-torch.set_num_threads(1)
+if TYPE_CHECKING:
+    from tokenwire_reference.engine import Engine
+    from tokenwire_reference.model import LoadedModel
+    from tokenwire_reference.request import Request
+
+if shutil.which("nvidia-smi") is None:
+    # Without a GPU, Triton's kernels run in its interpreter. Triton reads this when torch first imports it.
+    os.environ["TRITON_INTERPRET"] = "1"
 
 MODELS = Path(__file__).parents[2] / "fixtures" / "models"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Small operations on several threads wait for each other more than they compute."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def tiny() -> LoadedModel:
+    from tokenwire_reference.model import load_model
+
     return load_model("builtin:tiny")
 
 
 @pytest.fixture(scope="session")
 def tiny_qwen2() -> LoadedModel:
+    from tokenwire_reference.model import load_model
+
     return load_model(str(MODELS / "tiny-qwen2"), context_length=512)
 
 
