@@ -69,8 +69,9 @@ def finish_text(
     """Give the whole text of a request, from the text so far and the ids of its last row.
 
     A stop id's own text is left out, and the text is cut before the stop string that ended the generation: at
-    its first occurrence that the last id completed. An earlier one, which the stop rules did not see, stays. A
-    stop pattern's match stays. `no_stop_trim` keeps the stop id's text, and the stop string but nothing behind.
+    its first occurrence that the last id completed. An earlier one, which the stop rules did not see, stays.
+    A stop pattern's match stays. `no_stop_trim` keeps the stop id's text, and the stop string but nothing
+    behind it.
     """
     matched, keep = finish.matched, sampling.no_stop_trim
     text += detokenizer.push(ids[:-1])

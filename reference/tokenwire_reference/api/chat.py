@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
@@ -11,11 +11,11 @@ from starlette.responses import Response
 
 from tokenwire_reference.api.body import read_object
 from tokenwire_reference.api.chat_request import ChatCall, read_chat_call
-from tokenwire_reference.api.errors import RefusalError, stream_error
+from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.event_stream import EventStream, unless_client_leaves, with_first
 from tokenwire_reference.api.json_answer import Json, json_answer
 from tokenwire_reference.api.meta_info import LogprobsAsked, meta_info
-from tokenwire_reference.api.submission import submit
+from tokenwire_reference.api.submission import raise_for_server_abort, submit
 from tokenwire_reference.request_manager import Delivery, Emission
 from tokenwire_reference.served import Served, served_by
 from tokenwire_reference.token_bytes import token_bytes
@@ -33,20 +33,14 @@ async def chat_completions(http_request: HttpRequest) -> Response:
         if call.stream:
             emissions = generation.emissions(Delivery.INCREMENTAL)
             first = await unless_client_leaves(http_request, anext(emissions))
-            _raise_for_abort([first])
+            raise_for_server_abort([first], unless_it_has_ids=True)
             return EventStream(_chunks(with_first(first, emissions), call, served), generation.close)
         choices = await unless_client_leaves(http_request, generation.whole())
-        _raise_for_abort(choices)
+        raise_for_server_abort(choices)
     except BaseException:
         generation.close()
         raise
     return json_answer(_completion(choices, call, served))
-
-
-def _raise_for_abort(emissions: Iterable[Emission]) -> None:
-    for emission in emissions:
-        if emission.finish and (refusal := RefusalError.of_abort(emission.finish)):
-            raise refusal
 
 
 def _completion(choices: Sequence[Emission], call: ChatCall, served: Served) -> dict[str, Any]:
@@ -91,7 +85,7 @@ async def _chunks(
     """Give a role chunk before the first content of each choice, content, and the finishes after all content.
 
     A step whose ids show no text yet has a chunk with empty content where logprobs were asked for: no entry
-    is lost.
+    is lost. An abort by the server ends the whole stream with an error.
     """
     created = int(time.time())
     last: dict[int, Emission] = {}
@@ -102,9 +96,6 @@ async def _chunks(
         return {**head, "choices": choices, **more}
 
     async for emission in emissions:
-        if emission.finish and (refusal := RefusalError.of_abort(emission.finish)):
-            yield stream_error(PATH, refusal)
-            return
         last[emission.index] = emission
         ids.setdefault(emission.index, []).extend(emission.output_ids)
         if emission.first:
@@ -113,6 +104,9 @@ async def _chunks(
         if emission.text or (logprobs and logprobs["content"]):
             more = {"usage": _usage([emission], served)} if call.continuous_usage else {}
             yield chunk([_delta(emission.index, logprobs, content=emission.text)], **more)
+        if emission.finish and (refusal := RefusalError.of_abort(emission.finish)):
+            yield {"error": refusal.flat()}
+            return
     finals = [last[index] for index in sorted(last)]
     for final in finals:
         yield chunk([{**_delta(final.index), **_finish(final)}])

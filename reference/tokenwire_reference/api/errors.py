@@ -52,17 +52,3 @@ def refusal_answer(path: str, refusal: RefusalError) -> Response:
     if path == "/generate" and refusal.type == INVALID:
         return json_answer({"error": {"message": refusal.message}}, refusal.status)
     return json_answer(refusal.flat(), refusal.status)
-
-
-def stream_error(path: str, refusal: RefusalError) -> dict[str, Any]:
-    """The event of an error after the first event was sent. `[DONE]` follows it."""
-    if path == "/generate":
-        error = {
-            "message": refusal.message,
-            "type": "invalid_request_error" if refusal.status < 500 else "server_error",
-            "code": refusal.status,
-            "retryable": False,
-        }
-    else:
-        error = refusal.flat()
-    return {"error": error}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from tokenwire_reference.api.body import hold_against_schema, read_object
-from tokenwire_reference.api.errors import RefusalError, stream_error
+from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.event_stream import EventStream, unless_client_leaves, with_first
 from tokenwire_reference.api.json_answer import Json, json_answer
 from tokenwire_reference.api.meta_info import LogprobsAsked, meta_info
@@ -21,7 +21,7 @@ from tokenwire_reference.api.sampling_fields import (
     refuse_what_does_not_fit,
     with_own_seed,
 )
-from tokenwire_reference.api.submission import submit
+from tokenwire_reference.api.submission import raise_for_server_abort, submit
 from tokenwire_reference.request import Request, SamplingParams
 from tokenwire_reference.request_manager import Delivery, Emission
 from tokenwire_reference.served import Served, served_by
@@ -58,10 +58,10 @@ async def generate(http_request: HttpRequest) -> Response:
             incremental = served.args.incremental_streaming_output
             emissions = generation.emissions(Delivery.INCREMENTAL if incremental else Delivery.CUMULATIVE)
             first = await unless_client_leaves(http_request, anext(emissions))
-            _raise_for_abort([first])
+            raise_for_server_abort([first], unless_it_has_ids=True)
             return EventStream(_events(with_first(first, emissions), call, served), generation.close)
         choices = await unless_client_leaves(http_request, generation.whole())
-        _raise_for_abort(choices)
+        raise_for_server_abort(choices)
     except BaseException:
         generation.close()
         raise
@@ -69,18 +69,11 @@ async def generate(http_request: HttpRequest) -> Response:
     return json_answer(answers if call.is_batch else answers[0])
 
 
-def _raise_for_abort(emissions: Sequence[Emission]) -> None:
-    for emission in emissions:
-        if emission.finish and (refusal := RefusalError.of_abort(emission.finish)):
-            raise refusal
-
-
 async def _events(
     emissions: AsyncIterator[Emission], call: GenerateCall, served: Served
-) -> AsyncIterator[Any]:
+) -> AsyncIterator[dict[str, Any]]:
     async for emission in emissions:
-        refusal = RefusalError.of_abort(emission.finish) if emission.finish else None
-        event = stream_error("/generate", refusal) if refusal else _answer(emission, call, served)
+        event = _answer(emission, call, served)
         if call.is_batch:
             event["index"] = emission.index
         yield event
@@ -138,6 +131,7 @@ def read_call(body: dict[str, Any], served: Served) -> GenerateCall:
         for i, prompt in enumerate(prompts)
         for j in range(n)
     ]
+    _refuse_logprobs_without_asking(body, columns)
     for request in requests:
         _check(request, served)
     rid = body.get("rid")
@@ -196,21 +190,33 @@ def _rids(rid: str | list[str] | None, prompts: int, n: int, is_batch: bool) -> 
     return names if n == 1 else [f"{name}_{j}" for name in names for j in range(n)]
 
 
+def _refuse_logprobs_without_asking(body: Mapping[str, Any], columns: Mapping[str, list[Any]]) -> None:
+    """Refuse what would be ignored in silence: logprob fields where no prompt asks for logprobs."""
+    nothing = {"top_logprobs_num": 0, "token_ids_logprob": [], "logprob_start_len": -1}
+    named = [name for name, default in nothing.items() if body.get(name) not in (None, default)]
+    if named and not any(columns["return_logprob"]):
+        raise RefusalError(
+            f"{' and '.join(named)} asks for logprobs, and return_logprob does not; set it to true"
+        )
+
+
 def _request(
-    rid: str, prompt: list[int], sampling: SamplingParams, asked: dict[str, Any], stream: bool
+    rid: str, prompt: list[int], sampling: SamplingParams, asked: Mapping[str, Any], stream: bool
 ) -> Request:
-    start = asked["logprob_start_len"]
-    return Request(
+    request = Request(
         rid=rid,
         prompt_token_ids=tuple(prompt),
         sampling=sampling,
         stream=stream,
         return_logprob=bool(asked["return_logprob"]),
-        logprob_start_len=-1 if start is None else start,
-        top_logprobs_num=asked["top_logprobs_num"] or 0,
-        token_ids_logprob=tuple(asked["token_ids_logprob"]),
         extra_key=asked["extra_key"] or None,
     )
+    if request.return_logprob:
+        start = asked["logprob_start_len"]
+        request.logprob_start_len = -1 if start is None else start
+        request.top_logprobs_num = asked["top_logprobs_num"] or 0
+        request.token_ids_logprob = tuple(asked["token_ids_logprob"])
+    return request
 
 
 def _check(request: Request, served: Served) -> None:
@@ -226,10 +232,4 @@ def _check(request: Request, served: Served) -> None:
         raise RefusalError(
             f"logprob_start_len {request.logprob_start_len} is beyond the prompt of {prompt_tokens} tokens; "
             "send a smaller one, or -1 for no prompt logprobs"
-        )
-    if not request.return_logprob and (
-        request.top_logprobs_num or request.token_ids_logprob or request.logprob_start_len >= 0
-    ):
-        raise RefusalError(
-            "top_logprobs_num, token_ids_logprob and logprob_start_len need return_logprob; set it to true"
         )

@@ -1,4 +1,4 @@
-"""Handing requests to the engine."""
+"""Handing requests to the engine, and what an abort by the server means for the answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.request import Request
-from tokenwire_reference.request_manager import DuplicateRequestIdError, Generation
+from tokenwire_reference.request_manager import DuplicateRequestIdError, Emission, Generation
 from tokenwire_reference.served import Served
 
 
@@ -18,3 +18,11 @@ def submit(served: Served, requests: Sequence[Request], *, group: str | None) ->
         return served.manager.submit(requests, group=group)
     except DuplicateRequestIdError as error:
         raise RefusalError(str(error)) from error
+
+
+def raise_for_server_abort(emissions: Sequence[Emission], *, unless_it_has_ids: bool = False) -> None:
+    """Raise RefusalError where the server aborted one of these; in a stream, sampled ids come first."""
+    for emission in emissions:
+        refusal = RefusalError.of_abort(emission.finish) if emission.finish else None
+        if refusal and not (unless_it_has_ids and emission.output_ids):
+            raise refusal

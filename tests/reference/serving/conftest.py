@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from tokenwire_reference.api.app import build_app
+from tokenwire_reference.engine_thread import EngineThread
+from tokenwire_reference.output_streamer import OutputStreamer
 from tokenwire_reference.request import FinishReason, Request
+from tokenwire_reference.request_manager import RequestManager
+from tokenwire_reference.served import Served
+from tokenwire_reference.server_args import ServerArgs
+from tokenwire_reference.tokenizer import decode_as_asked
 from transformers import AutoTokenizer
 
 MODELS = Path(__file__).parents[3] / "fixtures" / "models"
@@ -89,3 +100,85 @@ def tiny_tokenizer() -> Any:
 def llama_tokenizer() -> Any:
     """The tokenizer of the tiny-llama fixture."""
     return AutoTokenizer.from_pretrained(MODELS / "tiny-llama")
+
+
+@dataclass(frozen=True)
+class ScriptedModel:
+    vocab_size: int = 2000
+    context_length: int = 512
+    eos_token_ids: frozenset[int] = frozenset({2})
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request to the app."""
+
+    path: str
+    body: Any = None
+    method: str = "POST"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    content: bytes | None = None
+
+
+@pytest.fixture
+def answers(tiny_tokenizer) -> Callable[..., list[httpx.Response]]:
+    """Send calls, all at once, to the routes in front of an engine, and give the answers."""
+
+    def send(engine: ScriptedEngine, *calls: Call, tokenizer: Any = tiny_tokenizer, **flags: Any):
+        return asyncio.run(_send(engine, calls, tokenizer, ServerArgs(model_path="scripted", **flags)))
+
+    return send
+
+
+@pytest.fixture
+def answer(answers) -> Callable[..., httpx.Response]:
+    """Post one body to a path in front of an engine, and give the answer."""
+
+    def post(engine: ScriptedEngine, path: str, body: Any, **flags: Any) -> httpx.Response:
+        (response,) = answers(engine, Call(path, body), **flags)
+        return response
+
+    return post
+
+
+async def _send(engine, calls, tokenizer, args) -> list[httpx.Response]:
+    loop = asyncio.get_running_loop()
+    decode = None if tokenizer is None else tokenizer.decode
+    streamer = OutputStreamer(stream_interval=args.stream_interval, decode=decode)
+    thread = EngineThread(engine, streamer, lambda rows: loop.call_soon_threadsafe(manager.deliver, rows))
+    manager = RequestManager(
+        thread, tokenizer and (lambda ids, sampling: decode_as_asked(tokenizer, ids, sampling))
+    )
+    served = Served(args, ScriptedModel(), tokenizer, engine, thread, manager)
+    thread.start()
+    transport = httpx.ASGITransport(build_app(served))
+    try:
+        async with httpx.AsyncClient(transport=transport, base_url="http://reference") as client:
+            return await asyncio.gather(
+                *(
+                    client.request(call.method, call.path, json=call.body, headers=call.headers)
+                    if call.content is None
+                    else client.request(call.method, call.path, content=call.content, headers=call.headers)
+                    for call in calls
+                )
+            )
+    finally:
+        thread.stop()
+
+
+def events(response: httpx.Response) -> list[Any]:
+    """The values of a stream. Its framing must be exact: data lines, blank lines, `[DONE]` at the end."""
+    *parts, done, rest = response.content.split(b"\n\n")
+    assert (done, rest) == (b"data: [DONE]", b"")
+    assert all(part.startswith(b"data: {") and b"\n" not in part for part in parts)
+    return [json.loads(part.removeprefix(b"data: ")) for part in parts]
+
+
+@pytest.fixture
+def read_events() -> Callable[[httpx.Response], list[Any]]:
+    return events
+
+
+@pytest.fixture
+def call() -> type[Call]:
+    return Call

@@ -1,0 +1,40 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import subprocess
+import sys
+
+from tokenwire_reference.cli import serve
+from tokenwire_reference.server_args import ServerArgs
+
+
+def run(*arguments):
+    command = [sys.executable, "-m", "tokenwire_reference", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_every_server_argument_is_a_flag_with_its_default():
+    flags = {name: parameter.default for name, parameter in inspect.signature(serve).parameters.items()}
+    assert flags == dataclasses.asdict(ServerArgs())
+
+
+def test_help_does_not_wait_for_torch():
+    code = "import sys, tokenwire_reference.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    helped = run("serve", "--help")
+    assert (helped.returncode, "--stream-interval" in helped.stdout) == (0, True)
+
+
+def test_what_cannot_be_served_is_said_in_one_line():
+    for arguments, said in (
+        (("--model", "/nowhere"), "/nowhere"),
+        (("--sampling-backend", "nobody"), "nobody"),
+        (("--stream-interval", "0"), "--stream-interval is 0"),
+    ):
+        failed = run("serve", "--port", "0", *arguments)
+        assert failed.returncode == 2
+        assert said in failed.stderr
+        assert "Traceback" not in failed.stderr
