@@ -1,0 +1,85 @@
+"""builtin:tiny: always the same model, text of every kind, varied output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenwire_reference.attention import ATTENTION_NAME
+from tokenwire_reference.builtin import (
+    SPECIAL_TOKENS,
+    VOCAB_SIZE,
+    build_builtin,
+    byte_level_tokenizer,
+    register_builtin,
+)
+from tokenwire_reference.engine import Engine
+from tokenwire_reference.model import LoadedModel
+from tokenwire_reference.request import Request, SamplingParams
+
+TOKENIZER = byte_level_tokenizer()
+
+
+def test_two_builds_are_one_model(tiny: LoadedModel) -> None:
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    again, tokenizer = build_builtin("builtin:tiny", ATTENTION_NAME)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    state = tiny.module.state_dict()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in again.state_dict().items())
+    assert tokenizer.get_vocab() == tiny.tokenizer.get_vocab()
+
+
+def test_what_it_says_of_itself(tiny: LoadedModel) -> None:
+    assert len(tiny.tokenizer) == tiny.vocab_size == VOCAB_SIZE
+    assert tiny.eos_token_ids == {tiny.tokenizer.convert_tokens_to_ids("<|im_end|>")}
+    assert tiny.context_length == 4096
+    assert tiny.tokenizer.convert_tokens_to_ids(list(SPECIAL_TOKENS)) == [0, 1, 2, 3]
+
+
+@given(st.text())
+def test_every_text_survives_the_tokenizer(text: str) -> None:
+    ids = TOKENIZER.encode(text)
+    assert all(0 <= i < VOCAB_SIZE for i in ids)
+    if not any(token in text for token in SPECIAL_TOKENS):
+        assert TOKENIZER.decode(ids, clean_up_tokenization_spaces=False) == text
+
+
+def test_words_are_whole_and_characters_are_split() -> None:
+    assert len(TOKENIZER.encode(" request")) == 1
+    emoji = TOKENIZER.encode("🦖")
+    assert len(emoji) > 1
+    assert TOKENIZER.decode(emoji[:-1]) == "\ufffd"
+    assert any(
+        len(token) > 1 and "\ufffd" in TOKENIZER.decode([i]) for token, i in TOKENIZER.get_vocab().items()
+    )
+
+
+def test_the_chat_template_is_chatml() -> None:
+    messages = [{"role": "user", "content": "hello"}]
+    text = TOKENIZER.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert text == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+    assert TOKENIZER.encode(text)[0] == 1
+
+
+def test_greedy_output_is_varied_and_goes_on(
+    tiny: LoadedModel, run_to_end: Callable[..., list[Request]]
+) -> None:
+    sampling = SamplingParams(max_new_tokens=200, temperature=0)
+    prompts = [TOKENIZER.encode(text) for text in ("Hello", "The answer is", "日本", "0 1 2")]
+    requests = [Request(f"r{i}", tuple(prompt), sampling) for i, prompt in enumerate(prompts)]
+    for request in run_to_end(Engine(tiny), *requests):
+        assert len(request.output_ids) == 200
+        assert len(set(request.output_ids)) > 80
+        assert not set(request.output_ids) & {0, 1, 2, 3}
+    assert len({tuple(request.output_ids) for request in requests}) == len(prompts)
+
+
+def test_names_are_known_once() -> None:
+    with pytest.raises(ValueError, match="builtin:nope is not a builtin model; there are: builtin:tiny"):
+        build_builtin("builtin:nope", ATTENTION_NAME)
+    with pytest.raises(ValueError, match="builtin:tiny is registered already"):
+        register_builtin("tiny", lambda attention: (None, None))

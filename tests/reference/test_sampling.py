@@ -1,0 +1,127 @@
+"""Sampling draws from the right distribution, and every row by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tokenwire_reference.request import SamplingParams
+from tokenwire_reference.samplers import make_sampler_backend, register_sampler_backend
+from tokenwire_reference.sampling import SamplingRow, adjust, choose, gumbel_noise, noise_key
+
+LOGITS = torch.tensor([2.0, 1.0, 1.0, 0.0, -1.0, -3.0])
+
+
+def row(position: int = 0, seed: int = 1, output_ids: tuple[int, ...] = (), **sampling: Any) -> SamplingRow:
+    return SamplingRow(SamplingParams(**sampling), seed, position, output_ids)
+
+
+def draw(count: int, logits: torch.Tensor = LOGITS, **sampling: Any) -> list[int]:
+    rows = [row(position, **sampling) for position in range(count)]
+    return choose(adjust(logits.repeat(count, 1), rows), rows)
+
+
+def test_frequencies_are_the_probabilities() -> None:
+    count = 20_000
+    drawn = torch.bincount(torch.tensor(draw(count, temperature=0.7)), minlength=6) / count
+    torch.testing.assert_close(drawn, torch.softmax(LOGITS / 0.7, -1), atol=0.01, rtol=0)
+
+
+def test_noise_is_gumbel_noise_without_pattern() -> None:
+    noise = gumbel_noise([noise_key(3, position) for position in range(300)], 300, torch.device("cpu"))
+    assert noise.mean().item() == pytest.approx(0.5772, abs=0.02)
+    assert noise.var().item() == pytest.approx(1.6449, abs=0.05)
+    assert len(noise.unique()) > 89_000
+    for shifted in (noise[1:, :] * noise[:-1, :], noise[:, 1:] * noise[:, :-1]):
+        assert shifted.mean().item() == pytest.approx(0.5772**2, abs=0.02)
+
+
+def test_noise_depends_on_every_bit_of_the_seed() -> None:
+    seeds = [0, 1, -1, 2**31, 2**32, 2**62, -(2**63)]
+    assert len({noise_key(seed, 5) for seed in seeds}) == len(seeds)
+    assert noise_key(7, 5) != noise_key(5, 7)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "support"),
+    [
+        ({"top_k": 3}, {0, 1, 2}),
+        ({"top_k": 2}, {0, 1}),  # 1 and 2 are equally likely: the lower id ranks first
+        ({"top_k": 2**30}, {0, 1, 2, 3, 4, 5}),
+        ({"top_p": 0.5}, {0}),
+        ({"top_p": 0.7}, {0, 1}),
+        ({"top_p": 0.95}, {0, 1, 2, 3}),
+        ({"top_p": 1e-9}, {0}),
+        ({"min_p": 0.3}, {0, 1, 2}),
+        ({"min_p": 1.0}, {0}),
+        ({"top_k": 4, "min_p": 0.3, "top_p": 0.7}, {0, 1}),
+        ({"temperature": 0.0}, {0}),
+        ({"top_k": 1, "temperature": 5.0}, {0}),
+        ({"logit_bias": {5: 9.0}, "top_k": 1}, {5}),
+    ],
+)
+def test_what_may_be_drawn(sampling: dict[str, Any], support: set[int]) -> None:
+    assert set(draw(3000, **sampling)) == support
+
+
+def test_greedy_takes_the_lower_of_equal_ids() -> None:
+    assert draw(1, torch.tensor([0.0, 3.0, 3.0]), temperature=0) == [1]
+
+
+def test_neighbours_change_nothing() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(40, 700)
+    rows = [
+        row(
+            i,
+            seed=i % 3,
+            temperature=(0.0, 0.3, 1.0, 2.0)[i % 4],
+            top_k=(-1, 20)[i % 2],
+            top_p=(1.0, 0.8)[i % 5 == 0],
+        )
+        for i in range(40)
+    ]
+    together = choose(adjust(logits, rows), rows)
+    alone = [choose(adjust(logits[i : i + 1], [r]), [r])[0] for i, r in enumerate(rows)]
+    assert together == alone
+
+
+def test_the_same_seed_and_position_draw_the_same_id() -> None:
+    logits = torch.zeros(1, 700)
+    ids = [choose(logits, [row(9, seed=seed)])[0] for seed in (4, 4, 5)]
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_penalties_bias_and_temperature() -> None:
+    rows = [
+        row(
+            output_ids=(0, 0, 5),
+            frequency_penalty=0.5,
+            presence_penalty=0.25,
+            repetition_penalty=2.0,
+            logit_bias={3: 1.5},
+            temperature=0.5,
+        ),
+        row(output_ids=(0, 0, 5)),
+    ]
+    logits = torch.stack([LOGITS, LOGITS])
+    adjusted = adjust(logits, rows)
+    expected = [(2.0 - 1.25) / 2 / 0.5, 2.0, 2.0, 1.5 / 0.5, -2.0, (-3.0 - 0.75) * 2 / 0.5]
+    assert adjusted[0].tolist() == pytest.approx(expected)
+    assert torch.equal(adjusted[1], LOGITS)
+    assert torch.equal(logits[0], LOGITS)
+
+
+def test_banned_ids_are_never_chosen() -> None:
+    banned = SamplingRow(SamplingParams(temperature=0), 0, 0, (), frozenset({0, 2}))
+    adjusted = adjust(LOGITS[None].clone(), [banned])
+    assert adjusted[0, [0, 2]].tolist() == [float("-inf")] * 2
+    assert choose(adjusted, [banned]) == [1]
+
+
+def test_backends_are_registered_once_and_named() -> None:
+    with pytest.raises(ValueError, match="'mirror' is registered already"):
+        register_sampler_backend("mirror", lambda: lambda logits, rows, token_ids: {})
+    with pytest.raises(ValueError, match="no sampler backend 'nope'; there are: mirror, pytorch"):
+        make_sampler_backend("nope")
