@@ -76,7 +76,7 @@ def stop_prefix_held_back(streams: tuple[Stream, ...], _target: Target) -> Itera
 @check_run("unmatched-stop-changes-nothing")
 def unmatched_stop_changes_nothing(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """A request whose stop strings never matched yields what the same request without them yields."""
-    wholes = related_streams(streams)
+    wholes = [one for one in related_streams(streams) if one.prompt is not None]
     without = {_unstopped(one): one for one in reversed(wholes) if not one.stream.asked.stop}
     for one in wholes:
         twin = without.get(_unstopped(one)) if one.stream.asked.stop else None
@@ -96,4 +96,5 @@ def _unstopped(one: Whole) -> tuple[object, ...]:
         asked.max_new_tokens,
         asked.stop_token_ids,
         asked.ignore_eos,
+        asked.no_stop_trim,
     )
