@@ -302,6 +302,11 @@ def test_wrong_types_are_kept_or_absent_and_never_raise() -> None:
     assert choice.finish is None
 
 
+def test_a_null_counter_is_none() -> None:
+    (choice,) = read(GENERATE, exchange(generated([7], meta={"cached_tokens": None}))).choices
+    assert "cached_tokens" not in choice.emissions[0].counters
+
+
 def chat_choice(index: int = 0, **more: Any) -> dict[str, Any]:
     return {
         "index": index,
