@@ -114,7 +114,7 @@ def load_model(
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"device {device!r} was asked for, and torch sees no CUDA device; use cpu")
     torch_dtype = dtype if dtype == "auto" else getattr(torch, dtype, None)
-    if torch_dtype is None:
+    if not (torch_dtype == "auto" or isinstance(torch_dtype, torch.dtype)):
         raise ValueError(f"dtype {dtype!r} is not a type of torch; use auto, float32, bfloat16 or float16")
     AttentionInterface.register(ATTENTION_NAME, paged_attention)
     transformers.utils.logging.disable_progress_bar()

@@ -1,0 +1,185 @@
+"""Any causal language model runs as transformers itself runs it, or is refused with the reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenwire_reference.attention import UnsupportedModelError
+from tokenwire_reference.engine import Engine
+from tokenwire_reference.model import LoadedModel, load_model
+from tokenwire_reference.request import Request, SamplingParams
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+MODELS = Path(__file__).parents[2] / "fixtures" / "models"
+
+SMALL = {
+    "vocab_size": 200,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.3,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 2,
+}
+
+
+def save(path: Path, model_type: str, **config: Any) -> str:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **{**SMALL, **config}))
+    model.eval().save_pretrained(path)
+    return str(path)
+
+
+def greedy_by_transformers(path: str, prompt: list[int], count: int) -> list[int]:
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    mask = torch.ones(1, len(prompt), dtype=torch.int64)
+    output = model.generate(
+        torch.tensor([prompt]), attention_mask=mask, max_new_tokens=count, do_sample=False, eos_token_id=None
+    )
+    ids: list[int] = output[0, len(prompt) :].tolist()
+    return ids
+
+
+def greedy(rid: str, prompt: list[int], count: int) -> Request:
+    return Request(rid, tuple(prompt), SamplingParams(max_new_tokens=count, temperature=0, ignore_eos=True))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config"),
+    [
+        ("llama", {}),
+        ("mistral", {"sliding_window": 24}),
+        ("qwen3", {"head_dim": 32}),
+        ("olmo2", {}),
+        ("phi3", {}),
+        ("gpt2", {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256}),
+        ("gpt_neox", {}),
+        ("qwen3_moe", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}),
+    ],
+)
+def test_architectures_run_as_in_transformers(
+    model_type: str, config: dict[str, Any], tmp_path: Path, run_to_end: Callable[..., list[Request]]
+) -> None:
+    path = save(tmp_path, model_type, **config)
+    prompt = list(range(3, 60))
+    model = load_model(path, tokenizer=False)
+    engine = Engine(model, chunked_prefill_size=32)
+    asked, _ = run_to_end(engine, greedy("asked", prompt, 30), greedy("neighbour", prompt[5:30], 20))
+    assert asked.output_ids == greedy_by_transformers(path, prompt, 30)
+    assert len(set(asked.output_ids)) > 8
+    assert model.tokenizer is None
+    assert model.eos_token_ids == {1}
+
+
+@pytest.mark.parametrize("name", ["tiny-qwen2", "tiny-llama"])
+def test_fixture_models_run_as_in_transformers(name: str, run_to_end: Callable[..., list[Request]]) -> None:
+    path = str(MODELS / name)
+    prompt = AutoTokenizer.from_pretrained(path)(
+        "The license applies to the work, whole or in part."
+    ).input_ids
+    engine = Engine(load_model(path))
+    (request,) = run_to_end(engine, greedy("r", prompt, 60))
+    assert request.output_ids == greedy_by_transformers(path, prompt, 60)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config", "message"),
+    [
+        ("gemma2", {}, "Gemma2Attention passes softcap to its attention"),
+        ("gpt_oss", {"num_local_experts": 4, "num_experts_per_tok": 2}, "GptOssAttention passes s_aux"),
+        (
+            "mamba",
+            {},
+            r"MambaForCausalLM does not let its attention be replaced \(_supports_attention_backend",
+        ),
+    ],
+)
+def test_what_would_run_wrongly_is_refused(
+    model_type: str, config: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = save(tmp_path, model_type, **config)
+    with pytest.raises(UnsupportedModelError, match=message):
+        load_model(path, tokenizer=False)
+
+
+def test_other_kinds_of_model_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5"}))
+    with pytest.raises(UnsupportedModelError, match="t5 is not a causal language model"):
+        load_model(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"model": "/no/such/model"}, FileNotFoundError, "/no/such/model holds no config.json"),
+        ({"model": "builtin:nope"}, ValueError, "builtin:nope is not a builtin model"),
+        ({"device": "tpu"}, ValueError, "device 'tpu' is not supported; use cpu or cuda"),
+        ({"dtype": "float7"}, ValueError, "dtype 'float7' is not a type of torch"),
+        ({"dtype": "nn"}, ValueError, "dtype 'nn' is not a type of torch"),
+        ({"context_length": 5000}, ValueError, "context_length is 5000; the model was built for 1 to 4096"),
+        ({"context_length": 0}, ValueError, "context_length is 0"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        load_model(**{"model": "builtin:tiny", **arguments})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_a_missing_gpu_is_named() -> None:
+    with pytest.raises(ValueError, match="torch sees no CUDA device; use cpu"):
+        load_model("builtin:tiny", device="cuda")
+
+
+class Fickle(nn.Linear):
+    """A linear layer whose bits change with the number of rows, as those of real libraries do."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return super().forward(rows) + (1e-7 if rows.shape[0] in {16, 48} else 0.0)
+
+
+class Uneven(nn.Linear):
+    """A linear layer that computes the last row of a batch in another way."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        result = super().forward(rows)
+        return torch.cat([result[:-1], result[-1:] + 1e-7])
+
+
+@pytest.fixture
+def with_layer(tiny: LoadedModel) -> Iterator[Callable[[nn.Linear], LoadedModel]]:
+    """builtin:tiny with one more kind of linear layer in it."""
+
+    def put(layer: nn.Linear) -> LoadedModel:
+        tiny.module.extra = layer
+        return tiny
+
+    yield put
+    del tiny.module.extra
+
+
+def test_numbers_of_rows_that_disagree_are_not_used(
+    with_layer: Callable[[nn.Linear], LoadedModel],
+) -> None:
+    model = with_layer(Fickle(32, 32).requires_grad_(requires_grad=False))
+    model.probe_row_sizes(100)
+    assert model.row_sizes == (32, 64, 96, 128)
+    assert [model.pad_rows(rows) for rows in (1, 32, 33, 100)] == [32, 32, 64, 128]
+
+
+def test_one_size_stays_where_nothing_agrees(with_layer: Callable[[nn.Linear], LoadedModel]) -> None:
+    model = with_layer(Uneven(32, 32).requires_grad_(requires_grad=False))
+    model.probe_row_sizes(100)
+    assert model.row_sizes == (128,)
