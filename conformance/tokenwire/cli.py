@@ -99,7 +99,9 @@ def _tell(subject: Subject, reporting: _Reporting, console: Console) -> int:
         last_failed=reporting.last_failed,
         junit=reporting.junit,
     )
-    status = _PYTEST_COULD_NOT_RUN.get(code, exit_status(judgement.verdict for judgement in ran))
+    if code in _PYTEST_COULD_NOT_RUN:  # it has said why
+        return _PYTEST_COULD_NOT_RUN[code]
+    status = exit_status(judgement.verdict for judgement in ran)
     print_report(console, subject, ran, status, verbosity=reporting.verbosity)
     if reporting.json is not None:
         write_document(reporting.json, document(subject, ran, status))

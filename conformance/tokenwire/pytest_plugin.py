@@ -1,11 +1,12 @@
 """Verdicts as pytest items, so that `-k`, `-x`, `--lf` and JUnit work as people know them.
 
 `tokenwire check` and `tokenwire replay` hand their judgements to pytest with `run_items`. Inside other pytest
-runs, `pytest -p tokenwire.pytest_plugin --tokenwire-capture PATH` judges a capture with pytest's own output.
+runs, `pytest -p tokenwire.pytest_plugin --tokenwire-target URL` does the same with pytest's own output.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tokenwire.judge import Judgement
+from tokenwire.judge import Judgement, judge
+from tokenwire.replay import replay
 from tokenwire.report.failure import failure
 from tokenwire.report.subject import Subject
 from tokenwire.verdict import Verdict
@@ -140,5 +142,25 @@ def run_items(
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tokenwire", "conformance of an inference server")
     group.addoption(
-        "--tokenwire-capture", metavar="PATH", action="append", help="judge the exchanges of a capture"
+        "--tokenwire-target", metavar="URL", help="ask this server everything, and judge the answers"
     )
+    group.addoption("--tokenwire-capture", metavar="PATH", help="judge the exchanges of this capture")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Put the items of a target or of a capture in the place of test files, where one is named."""
+    target, capture = config.getoption("--tokenwire-target"), config.getoption("--tokenwire-capture")
+    if target and capture:
+        raise pytest.UsageError("--tokenwire-target and --tokenwire-capture exclude each other; give one")
+    if target or capture:
+        subject = _interrogated(target) if target else replay([Path(capture)])
+        config.pluginmanager.register(ConformanceItems(judge(subject.runs), subject), "tokenwire-items")
+
+
+def _interrogated(url: str) -> Subject:
+    from tokenwire.run import Plan, Progress, Unreached, interrogate
+
+    subject = asyncio.run(interrogate(Plan(url), Progress()))
+    if isinstance(subject, Unreached):
+        raise pytest.UsageError(subject.diagnosis)
+    return subject

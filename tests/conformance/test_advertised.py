@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tokenwire.advertised import Advertised, advertised_by, information_path
+from tokenwire.exchange import Ending, Exchange, HttpRequest, Read, Server
+from tokenwire.record import Delivery
+
+
+def answer(path: str, body: Any, *, status: int = 200, server: Server | None = None) -> Exchange:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    request = HttpRequest("GET", path)
+    reads = (Read(0.1, data),)
+    return Exchange(path, request, "s", status, (), reads, Ending.COMPLETE, server=server or Server())
+
+
+def test_the_information_endpoints_are_put_together() -> None:
+    told = advertised_by(
+        [
+            answer(
+                "/server_info",
+                {
+                    "version": "1.2",
+                    "stream_interval": 4,
+                    "incremental_streaming_output": True,
+                    "sampling_backend": "mirror",
+                    "context_length": 512,
+                },
+            ),
+            answer("/model_info", {"model_path": "/m"}),
+            answer("/v1/models", {"data": [{"id": "m", "owned_by": "sglang", "max_model_len": 1024}]}),
+        ]
+    )
+    assert told == Advertised(
+        name="sglang",
+        version="1.2",
+        model="m",
+        context_length=1024,
+        delivery=Delivery.INCREMENTAL,
+        stream_interval=4,
+        sampling_backend="mirror",
+        sources=("GET /server_info", "GET /model_info", "GET /v1/models"),
+    )
+    assert told.mirrors
+
+
+def test_older_names_of_the_endpoints_are_known() -> None:
+    told = advertised_by([answer("/get_server_info", {"incremental_streaming_output": False})])
+    assert told.delivery is Delivery.CUMULATIVE
+    assert information_path(HttpRequest("GET", "/get_model_info")) == "/model_info"
+    assert information_path(HttpRequest("POST", "/server_info")) is None
+
+
+def test_the_flags_of_a_capture_speak_where_the_endpoints_are_silent() -> None:
+    flags = ("--incremental-streaming-output", "--stream-interval=8", "--sampling-backend", "mirror")
+    server = Server("sglang", "0.5.23", flags)
+    told = advertised_by([answer("/generate", {}, server=server)])
+    assert (told.name, told.version, told.stream_interval) == ("sglang", "0.5.23", 8)
+    assert told.delivery is Delivery.INCREMENTAL
+    assert told.mirrors
+    without = advertised_by(
+        [answer("/generate", {}, server=Server("sglang", "0.5.23", ("--stream-interval", "2")))]
+    )
+    assert (without.delivery, without.stream_interval) == (Delivery.CUMULATIVE, 2)
+
+
+def test_a_capture_without_flags_advertises_no_mode() -> None:
+    assert advertised_by([answer("/generate", {}, server=Server("sglang", "0.5.23"))]).delivery is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"stream_interval": "4", "incremental_streaming_output": "yes", "version": 3, "context_length": True},
+        {"stream_interval": 0, "context_length": -1},
+        [],
+        b"<html>",
+        b"\xff",
+        None,
+        {"data": "x"},
+        {"data": [1]},
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("path", ["/server_info", "/model_info", "/v1/models"])
+def test_nonsense_advertises_nothing(path: str, body: Any) -> None:
+    told = advertised_by([answer(path, body)])
+    assert (told.delivery, told.stream_interval, told.version, told.context_length) == (None, None, "", None)
+
+
+def test_an_endpoint_that_is_not_there_advertises_nothing() -> None:
+    assert advertised_by([answer("/server_info", {"stream_interval": 4}, status=404)]) == Advertised()

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hand_made_stream import ids_stream
+from tokenwire.advertised import Advertised
+from tokenwire.capability import capabilities
+from tokenwire.record import Asked, Delivery, Emission, Finish, Stream
+from tokenwire.requirement import load_requirements
+
+
+def present(*streams: Stream, advertised: Advertised | None = None) -> set[str]:
+    known = capabilities(streams, advertised or Advertised())
+    return {name for name, capability in known.items() if capability.present}
+
+
+def with_emissions(stream: Stream, **changes: object) -> Stream:
+    """The stream with fields of all its emissions changed."""
+    choice = stream.choices[0]
+    emissions: tuple[Emission, ...] = tuple(replace(e, **changes) for e in choice.emissions)
+    return replace(stream, choices=(replace(choice, emissions=emissions),))
+
+
+def test_every_capability_that_a_requirement_needs_is_known_and_absent_in_an_empty_run() -> None:
+    known = capabilities((), Advertised())
+    needed = {name for row in load_requirements().values() for name in row.applies_when}
+    assert needed <= known.keys()
+    assert not any(capability.present for capability in known.values())
+    assert all(capability.established for capability in known.values())
+
+
+def test_a_refused_request_shows_nothing() -> None:
+    assert present(replace(ids_stream([1], [2]), refused=True)) == set()
+
+
+def test_what_a_plain_stream_shows() -> None:
+    assert present(ids_stream([1], [2])) == {"stream", "output-ids", "text", "input-ids", "incremental"}
+
+
+@pytest.mark.parametrize(
+    ("capability", "asked", "emission"),
+    [
+        ("completion-tokens", {}, {"counters": {"completion_tokens": 1}}),
+        ("cached-tokens", {}, {"counters": {"cached_tokens": 0}}),
+        ("series", {}, {"series": {"x": [1]}}),
+        ("logprobs", {}, {"series": {"output_token_logprobs": [[-1.0, 1, None]]}}),
+        ("customized-info", {}, {"series": {"x": [1]}, "customized": frozenset({"x"})}),
+        (
+            "mirror-sampler",
+            {},
+            {"series": {"mirror_token_id": [1]}, "customized": frozenset({"mirror_token_id"})},
+        ),
+        ("logprobs-length", {}, {"counters": {"output_token_logprobs_length": 1}}),
+        ("top-logprobs", {"top_logprobs": 2}, {"series": {"output_top_logprobs": [[[-1.0, 1, None]]]}}),
+        (
+            "chosen-logprobs",
+            {"chosen_ids": (7,)},
+            {"series": {"output_token_ids_logprobs": [[[-1.0, 7, None]]]}},
+        ),
+        ("prompt-logprobs", {}, {"prompt_series": {"input_token_logprobs": [[None, 1, None]]}}),
+        ("prompt-token-ids", {}, {"prompt_token_ids": [1, 2]}),
+        ("cached-tokens-details", {}, {"details": {"cached_tokens_details": {"device": 0, "host": 0}}}),
+        ("request-id", {}, {"details": {"request_id": "r"}}),
+        ("stop-strings", {"stop": ("ab",)}, {"finish": Finish("stop", "ab")}),
+    ],
+)
+def test_a_capability_is_established_by_its_effect(capability: str, asked: dict, emission: dict) -> None:
+    stream = ids_stream([1], [2], asked=Asked(stream=True, **asked), name="here")
+    assert capability not in present(stream)
+    shown = capabilities([with_emissions(stream, **emission)], Advertised())[capability]
+    assert shown.present
+    assert shown.established == "seen in here"
+
+
+def test_empty_lists_and_nulls_are_no_effect() -> None:
+    stream = ids_stream([1], [2])
+    empty = with_emissions(
+        stream,
+        series={"output_token_logprobs": []},
+        prompt_series={"input_token_logprobs": []},
+        details={"cached_tokens_details": None, "request_id": None},
+    )
+    assert present(empty) == present(stream)
+
+
+def test_what_the_sampler_brings_is_no_logprob() -> None:
+    stream = ids_stream([1], [2], asked=Asked(stream=True, top_logprobs=1))
+    brought = with_emissions(stream, series={"my_top": [1]}, customized=frozenset({"my_top"}))
+    assert not present(brought) & {"logprobs", "top-logprobs"}
+
+
+def test_a_stop_string_counts_only_where_it_was_asked_for() -> None:
+    stream = ids_stream([1], [2], asked=Asked(stream=True, stop=("ab",)))
+    assert "stop-strings" not in present(with_emissions(stream, finish=Finish("stop", "cd")))
+    assert "stop-strings" not in present(with_emissions(stream, finish=Finish("stop", [1])))
+
+
+# stream_interval
+
+
+def spaced(*parts: list[int], interval: int | None) -> Stream:
+    return ids_stream(*parts, asked=Asked(stream=True, stream_interval=interval))
+
+
+def test_the_interval_is_seen_where_events_keep_it() -> None:
+    assert "stream-interval" in present(spaced([1], [2, 3, 4], [5, 6, 7], [8], interval=3))
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        spaced([1], [2], [3], [4], interval=3),
+        spaced([1], [2, 3, 4], [5, 6], [7], interval=3),
+        spaced([1], [2], interval=3),
+        spaced([1], [2], [3], [4], interval=1),
+        spaced([1], [2, 3], [4, 5], [6], interval=None),
+    ],
+    ids=["ignored", "kept once", "too short to tell", "nothing to see at 1", "not asked"],
+)
+def test_the_interval_is_not_seen_where_it_is_not_kept(stream: Stream) -> None:
+    assert "stream-interval" not in present(stream)
+    assert "stream-interval" in present(stream, advertised=Advertised(stream_interval=1))
+
+
+def test_the_interval_is_seen_in_cumulative_streams_by_their_growth() -> None:
+    stream = spaced([1], [1, 2, 3], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6], interval=2)
+    choice = replace(stream.choices[0], delivery=Delivery.CUMULATIVE)
+    stream = replace(stream, delivery=Delivery.CUMULATIVE, choices=(choice,))
+    assert {"stream-interval", "cumulative"} <= present(stream)
+
+
+# Modes and what is advertised
+
+
+def test_chat_streams_without_ids_do_not_make_a_cumulative_server_incremental() -> None:
+    native = replace(ids_stream([1], [1, 2]), delivery=Delivery.CUMULATIVE)
+    chat = replace(with_emissions(ids_stream([1], [2]), output_ids=None), dialect="sglang-chat")
+    assert present(native, chat) & {"cumulative", "incremental"} == {"cumulative"}
+    assert present(chat) & {"cumulative", "incremental"} == {"incremental"}
+
+
+def test_chat_capabilities_need_a_chat_dialect() -> None:
+    stream = with_emissions(ids_stream([1]), prompt_token_ids=[1, 2])
+    assert not present(stream) & {"chat", "tito-chat", "response-token-ids"}
+    assert {"chat", "tito-chat", "response-token-ids"} <= present(replace(stream, dialect="sglang-chat"))
+
+
+def test_what_is_advertised_counts_where_the_effect_could_be_hidden_by_a_fault() -> None:
+    assert {"mirror-sampler", "customized-info"} <= present(advertised=Advertised(sampling_backend="mirror"))
+    assert present(advertised=Advertised(sampling_backend="pytorch")) == set()
+    assert "advertised-mode" in present(advertised=Advertised(delivery=Delivery.CUMULATIVE))

@@ -1,0 +1,119 @@
+"""The plugin inside somebody's own pytest run, with pytest's own output."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hand_made_stream import ids_stream, made_up_row
+from recorded import streamed, whole, write_folder
+from tokenwire.check import CHECKS, Check, observe
+from tokenwire.judge import Judgement, Run, judge_requirement
+from tokenwire.pytest_plugin import run_items
+from tokenwire.report.subject import Subject
+from tokenwire.verdict import Verdict
+
+
+def pytest_with_plugin(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tokenwire.pytest_plugin",
+        "-p",
+        "no:cacheprovider",
+        *words,
+    ]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_a_capture_is_judged_in_the_place_of_test_files(tmp_path: Path) -> None:
+    write_folder(tmp_path / "rec", whole("w1"), whole("w2"), streamed("s", forgets_an_id=True))
+    (tmp_path / "test_other.py").write_text("def test_other(): pass\n", "utf-8")
+    ran = pytest_with_plugin(
+        tmp_path, "--tokenwire-capture", "rec", "-k", "cumulative-ids-extend or usage", "-rs"
+    )
+    assert ran.returncode == pytest.ExitCode.TESTS_FAILED, ran.stdout + ran.stderr
+    assert "FAIL  cumulative-ids-extend  in by-hand" in ran.stdout
+    assert "1 failed, 2 skipped" in ran.stdout
+    assert "UNSUPPORTED: usage: no answer carries a usage object" in ran.stdout
+    assert "test_other" not in ran.stdout
+
+
+def test_without_its_options_the_plugin_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "test_other.py").write_text("def test_other(): pass\n", "utf-8")
+    ran = pytest_with_plugin(tmp_path)
+    assert ran.returncode == pytest.ExitCode.OK
+    assert "1 passed" in ran.stdout
+
+
+def test_both_options_exclude_each_other(tmp_path: Path) -> None:
+    ran = pytest_with_plugin(
+        tmp_path, "--tokenwire-capture", "rec", "--tokenwire-target", "http://127.0.0.1:1"
+    )
+    assert ran.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "exclude each other" in ran.stderr
+
+
+def test_a_target_that_is_not_there_is_told_in_words(tmp_path: Path) -> None:
+    ran = pytest_with_plugin(tmp_path, "--tokenwire-target", "http://127.0.0.1:1")
+    assert ran.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "Nothing answers at http://127.0.0.1:1" in ran.stderr
+
+
+# Outcomes
+
+
+@pytest.fixture
+def judgements(monkeypatch: pytest.MonkeyPatch) -> list[Judgement]:
+    """One judgement of each kind that matters to pytest."""
+
+    def checks(stream, target):
+        yield observe(
+            stream.events[0].place, expected=1, actual=2 if stream.exchange.scenario == "bad" else 1
+        )
+        if stream.exchange.scenario == "crash":
+            raise RuntimeError("the suite's own fault")
+
+    monkeypatch.setitem(CHECKS, "made-up", Check("made-up", on_stream=checks))
+    streams = (ids_stream([1], name=scenario, scenario=scenario) for scenario in ("good", "bad", "crash"))
+    row = made_up_row(witnesses=1)
+    unsupported = made_up_row(id="absent", applies_when=("usage",))
+    run = Run(tuple(streams))
+    return judge_requirement(row, run) + judge_requirement(unsupported, run)
+
+
+def test_verdicts_become_outcomes(judgements: list[Judgement], tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    junit = tmp_path / "r.xml"
+    subject = Subject(url="http://h", runs=(judgements[0].run,))
+    ran, code = run_items(judgements, subject, junit=junit)
+    assert code == pytest.ExitCode.TESTS_FAILED
+    assert [judgement.verdict for judgement in ran] == [
+        Verdict.PASS,
+        Verdict.FAIL,
+        Verdict.HARNESS_ERROR,
+        Verdict.UNSUPPORTED,
+    ]
+    text = junit.read_text("utf-8")
+    assert 'errors="1" failures="1" skipped="1" tests="4"' in text
+    assert "the suite&#x27;s own fault" in text or "the suite's own fault" in text
+    assert 'classname="record" name="made-up[bad]"' in text
+
+
+def test_the_first_failure_stops_and_what_did_not_run_is_not_told(
+    judgements: list[Judgement], tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran, _ = run_items(judgements, Subject(url="http://h"), stop_at_first=True)
+    assert [judgement.verdict for judgement in ran] == [Verdict.PASS, Verdict.FAIL]
+
+
+def test_chapters_and_levels_are_keywords(judgements: list[Judgement], tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    subject = Subject(url="http://h")
+    assert len(run_items(judgements, subject, keyword="record and MUST")[0]) == 4
+    assert run_items(judgements, subject, keyword="delivery") == ([], pytest.ExitCode.NO_TESTS_COLLECTED)

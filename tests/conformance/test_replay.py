@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import gzip
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from recorded import streamed, whole, write_file, write_folder
+from tokenwire.exchange import Ending, HttpRequest
+from tokenwire.judge import judge
+from tokenwire.record import Delivery
+from tokenwire.replay import NothingToReplay, capture_files, replay, silent
+from tokenwire.verdict import Verdict
+
+
+def test_a_recorded_folder_is_one_run(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "rec", whole("g/b"), whole("g/a"), streamed("g/c", "other"))
+    subject = replay([folder])
+    assert len(subject.runs) == 1
+    run = subject.runs[0]
+    assert [stream.exchange.name for stream in run.streams] == ["g/a", "g/b", "g/c"]
+    assert {stream.exchange.scenario for stream in run.streams} == {"by-hand", "other"}
+    assert subject.dialects == ("sglang-generate",)
+    assert subject.captures == (str(folder),)
+
+
+def test_each_file_of_many_exchanges_is_a_run_plain_or_gzipped(tmp_path: Path) -> None:
+    write_file(tmp_path / "one.jsonl", whole("a"), streamed("b"))
+    plain = write_file(tmp_path / "two.jsonl", whole("a"), streamed("b"))
+    (tmp_path / "three.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    subject = replay([tmp_path])
+    assert [Path(run.name).name for run in subject.runs] == ["one.jsonl", "three.jsonl.gz", "two.jsonl"]
+    assert all(len(run.streams) == 2 for run in subject.runs)
+
+
+def test_the_same_bytes_get_the_same_verdicts_in_either_form(tmp_path: Path) -> None:
+    exchanges = [whole("a"), whole("b"), streamed("c", forgets_an_id=True)]
+    folder = replay([write_folder(tmp_path / "rec", *exchanges)])
+    file = replay([write_file(tmp_path / "one.jsonl", *exchanges)])
+
+    def verdicts(subject) -> dict[str, Verdict]:
+        return {judgement.requirement.id: judgement.verdict for judgement in judge(subject.runs)}
+
+    assert verdicts(folder) == verdicts(file)
+    assert verdicts(folder)["cumulative-ids-extend"] is Verdict.FAIL
+    assert verdicts(folder)["stream-ids-equal-whole"] is Verdict.FAIL
+
+
+def test_exchanges_that_no_dialect_knows_are_counted_and_named(tmp_path: Path) -> None:
+    unknown = replace(whole("x"), request=HttpRequest("POST", "/v1/images?size=1", {}))
+    info = replace(whole("i"), request=HttpRequest("GET", "/get_server_info"))
+    subject = replay([write_file(tmp_path / "one.jsonl", whole("a"), unknown, unknown, info)])
+    (remark,) = subject.remarks
+    assert "2 exchanges with endpoints that no dialect knows: POST /v1/images (2)" in remark
+    assert len(subject.runs[0].streams) == 1
+
+
+def test_what_the_server_said_of_itself_is_read_from_the_capture(tmp_path: Path) -> None:
+    info = replace(
+        whole("i"),
+        request=HttpRequest("GET", "/server_info"),
+        reads=(
+            replace(whole("i").reads[0], data=b'{"stream_interval":3,"incremental_streaming_output":true}'),
+        ),
+    )
+    run = replay([write_folder(tmp_path / "rec", info, streamed("s"))]).runs[0]
+    assert run.advertised.stream_interval == 3
+    assert run.streams[0].delivery is Delivery.INCREMENTAL
+
+
+def test_silence_is_told_by_its_reason(tmp_path: Path) -> None:
+    run = replay(
+        [
+            write_folder(
+                tmp_path / "rec",
+                whole("fine"),
+                replace(whole("broken"), status=503),
+                replace(whole("late"), ending=Ending.TIMEOUT, status=None, reads=()),
+            )
+        ]
+    ).runs[0]
+    told = silent(run.streams)
+    assert "1 with status 503 (broken)" in told
+    assert "1 with timeout (late)" in told
+    assert "fine" not in told
+    assert silent([stream for stream in run.streams if stream.answered]) == ""
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty folder", "nothing known"])
+def test_nothing_to_replay_says_what_was_expected(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "captures"
+    if kind == "empty folder":
+        path.mkdir()
+    elif kind == "nothing known":
+        write_folder(path, replace(whole("x"), request=HttpRequest("POST", "/nope", {})))
+    with pytest.raises(NothingToReplay, match=r"captures") as raised:
+        replay([path])
+    assert str(raised.value)
+
+
+def test_capture_files_are_found_by_their_names(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    for name in ("b.jsonl", "deep/a.jsonl.gz", "notes.md", "c.json"):
+        (tmp_path / name).write_bytes(b"")
+    assert [str(path.relative_to(tmp_path)) for path in capture_files(tmp_path)] == [
+        "b.jsonl",
+        "deep/a.jsonl.gz",
+    ]

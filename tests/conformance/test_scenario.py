@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+from canned import CannedSender
+from hand_made_stream import ids_stream
+from hypothesis import given
+from hypothesis import strategies as st
+from recorded import IDS, document
+from tokenwire.advertised import Advertised
+from tokenwire.ask import Ask
+from tokenwire.determinism import PROBE
+from tokenwire.dialect import load_dialects
+from tokenwire.exchange import Exchange, HttpRequest
+from tokenwire.record import Choice, Delivery, Emission
+from tokenwire.scenario import (
+    PROMPT,
+    SCENARIOS,
+    Conversation,
+    Transcript,
+    load_scenarios,
+    only_choice,
+    scenario,
+    text_of,
+    token_ids,
+)
+from tokenwire.scenarios.stop import stop_across_tokens
+
+
+def talk_to(
+    sender: CannedSender, dialect: str = "sglang-generate", advertised: Advertised | None = None
+) -> Conversation:
+    return Conversation("made-up", load_dialects()[dialect], sender, advertised or Advertised(), Transcript())
+
+
+def test_the_names_say_what_is_asked_and_the_probe_is_among_them() -> None:
+    scenarios = load_scenarios()
+    assert PROBE in scenarios
+    assert all(
+        name == each.name and name == name.lower() and " " not in name for name, each in scenarios.items()
+    )
+    assert all(each.provokes.endswith(".") for each in scenarios.values())
+
+
+def test_a_scenario_must_say_what_it_provokes_and_have_a_name_of_its_own() -> None:
+    async def silent(talk: Conversation) -> None:
+        pass
+
+    async def probe(talk: Conversation) -> None:
+        """Says something."""
+
+    with pytest.raises(ValueError, match="no docstring"):
+        scenario()(silent)
+    load_scenarios()
+    with pytest.raises(ValueError, match="stands twice"):
+        scenario()(probe)
+    assert "silent" not in SCENARIOS
+
+
+def test_an_exchange_is_named_by_dialect_scenario_and_label_and_told_to_the_progress_bar() -> None:
+    talk = talk_to(CannedSender(json.dumps(document(IDS, finished=True)).encode()))
+    told: list[str] = []
+    talk.transcript.on_answer = lambda stream: told.append(stream.exchange.name)
+    stream = asyncio.run(talk.ask("label", Ask(input_ids=((1, 2),), max_new_tokens=6)))
+    assert told == ["sglang-generate/made-up/label"]
+    assert token_ids(stream) == tuple(IDS)
+    assert text_of(stream) == "hello!"
+    assert talk.transcript.streams == [stream]
+
+
+def test_what_a_dialect_has_no_words_for_is_noted_and_not_sent() -> None:
+    talk = talk_to(CannedSender(), "sglang-chat")
+    answers = asyncio.run(talk.ask_all({"batch": Ask(input_ids=((1,), (2,))), "one": Ask(input_ids=((1,),))}))
+    assert list(answers) == ["one"]
+    assert "sglang-chat/made-up/batch" in talk.transcript.not_asked
+    assert len(talk.transcript.streams) == 1
+
+
+def test_budgets_fit_the_context_that_the_target_advertises() -> None:
+    assert talk_to(CannedSender()).fitting(100) == 100
+    small = talk_to(CannedSender(), advertised=Advertised(context_length=64))
+    assert small.fitting(100) == 64 - len(PROMPT) - 8
+    assert small.fitting(100, prompt_tokens=500) == 1
+
+
+def test_scenarios_ask_each_exchange_under_a_name_of_its_own_and_within_the_smallest_context() -> None:
+    """Against a target that answers like a model, so that scenarios which depend on an answer go on."""
+
+    class Echo(CannedSender):
+        async def send(self, name: str, scenario: str, request: HttpRequest, **rest) -> Exchange:
+            body = request.body
+            params = body.get("sampling_params", body)
+            size = params.get(
+                "max_new_tokens", params.get("max_tokens", params.get("max_completion_tokens", 8))
+            )
+            ids = [97 + (7 * i) % 26 for i in range(size or 0)]
+            prompt = body.get("input_ids")
+            if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
+                assert len(prompt) + (size or 0) <= 512, name
+            answer = document(ids, finished=True) | {"prompt_token_ids": [1, 2, 3]}
+            if "messages" in body:
+                message = {"role": "assistant", "content": answer["text"]}
+                choice = {
+                    "index": 0,
+                    "message": message,
+                    "finish_reason": "length",
+                    "response_token_ids": ids,
+                }
+                answer = {"choices": [choice | {"prompt_token_ids": [1, 2, 3]}]}
+            self.body = json.dumps(answer).encode()
+            return await super().send(name, scenario, request, **rest)
+
+    sender = Echo()
+
+    async def talk() -> None:
+        for each in load_scenarios().values():
+            for dialect in load_dialects().values():
+                conversation = Conversation(each.name, dialect, sender, Advertised(), Transcript())
+                if each.chat in (None, conversation.chat):
+                    await each.run(conversation)
+
+    asyncio.run(talk())
+    assert len(sender.names) == len(set(sender.names))
+    asked = {name.split("/")[1] for name in sender.names}
+    assert asked == load_scenarios().keys()
+    for dependent in (
+        "sglang-generate/continuation/after-7",
+        "sglang-generate/text-prompt/its-ids",
+        "sglang-generate/stop-ids/interval-3",
+        "sglang-generate/unmatched-stop/begun-stream",
+        "sglang-chat/chat-empty-text/stopped-at-once",
+    ):
+        assert dependent in sender.names
+
+
+# Answers that scenarios read
+
+
+def test_only_what_is_there_is_read_from_an_answer() -> None:
+    two = replace(ids_stream([1]), choices=ids_stream([1]).choices * 2)
+    assert only_choice(None) is None
+    assert only_choice(two) is None
+    assert only_choice(replace(ids_stream([1]), refused=True)) is None
+    assert token_ids(ids_stream([1], [2])) == (1, 2)
+    assert token_ids(ids_stream([1], [True])) == ()
+    assert text_of(None) == ""
+
+
+def told(delivery: Delivery, *pieces: str) -> Choice:
+    base = ids_stream(*([[1]] * len(pieces))).choices[0]
+    texts = (
+        pieces if delivery is Delivery.INCREMENTAL else ["".join(pieces[: i + 1]) for i in range(len(pieces))]
+    )
+    emissions: tuple[Emission, ...] = tuple(
+        replace(emission, text=text) for emission, text in zip(base.emissions, texts, strict=True)
+    )
+    return Choice(0, emissions, delivery)
+
+
+@pytest.mark.parametrize("delivery", [Delivery.INCREMENTAL, Delivery.CUMULATIVE])
+def test_a_stop_string_begins_in_one_token_and_ends_in_another(delivery: Delivery) -> None:
+    assert stop_across_tokens(told(delivery, "The ", "quick", " brown", " fox")) == "ck b"
+
+
+def test_a_stop_string_occurs_nowhere_before_and_is_plain() -> None:
+    incremental = Delivery.INCREMENTAL
+    assert stop_across_tokens(told(incremental, "abab", "abab", "xyzw", "qrst")) == "abxy"
+    assert stop_across_tokens(told(incremental, "aaa", "aaa", "aaa")) is None
+    assert stop_across_tokens(told(incremental, "ab\n", "\ncd", "\ufffd", "e")) is None
+    assert stop_across_tokens(told(incremental, "whole")) is None
+    assert stop_across_tokens(None) is None
+
+
+@given(st.lists(st.text(max_size=5), min_size=1, max_size=12))
+def test_whatever_the_text_a_stop_string_is_first_met_at_a_border(pieces: list[str]) -> None:
+    stop = stop_across_tokens(told(Delivery.INCREMENTAL, *pieces))
+    if stop is not None:
+        text = "".join(pieces)
+        borders = {sum(map(len, pieces[:i])) for i in range(1, len(pieces))}
+        assert text.index(stop) + 2 in borders
+        assert text.index(stop) + 2 >= len(text) // 3
