@@ -315,7 +315,7 @@ def _any_true(value: Any) -> bool:
 
 
 def _uniform(told: Mapping[str, Any]) -> bool:
-    """Whether all prompts of a batch were asked for the same metadata; a flat list of ids is for all of them."""
+    """Whether all prompts of a batch were asked for the same metadata; a flat list of ids is for all."""
     chosen = told.get("chosen_ids")
     nested = isinstance(chosen, list | tuple) and any(not _is_id(item) for item in chosen)
     return not nested and not any(isinstance(told.get(name), list | tuple) for name in _PER_PROMPT)
