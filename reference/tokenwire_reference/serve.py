@@ -102,11 +102,13 @@ def assemble(args: ServerArgs, model: LoadedModel, loop: asyncio.AbstractEventLo
 
 
 def _facts(model: LoadedModel) -> dict[str, Any]:
+    """What `/server_info` tells under `tokenwire_reference`; the engine's probe found the row sizes."""
     return {
         "model": model.name,
         "vocab_size": model.vocab_size,
         "eos_token_ids": sorted(model.eos_token_ids),
         "dtype": str(model.dtype).removeprefix("torch."),
+        "batch_invariant_row_sizes": list(model.row_sizes),
         "torch": torch.__version__,
     }
 

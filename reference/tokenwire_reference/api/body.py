@@ -9,8 +9,8 @@ from typing import Any
 import jsonschema_rs
 import orjson
 from starlette.requests import Request as HttpRequest
-from tokenwire.spec_files import load_schema
 
+from tokenwire.spec_files import load_schema
 from tokenwire_reference.api.errors import INVALID, MALFORMED, RefusalError
 from tokenwire_reference.api.json_answer import Json
 

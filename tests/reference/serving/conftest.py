@@ -11,6 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
+from transformers import AutoTokenizer
+
 from tokenwire_reference.api.app import build_app
 from tokenwire_reference.engine_thread import EngineThread
 from tokenwire_reference.output_streamer import OutputStreamer
@@ -19,7 +21,6 @@ from tokenwire_reference.request_manager import RequestManager
 from tokenwire_reference.served import Served
 from tokenwire_reference.server_args import ServerArgs
 from tokenwire_reference.tokenizer import decode_as_asked
-from transformers import AutoTokenizer
 
 MODELS = Path(__file__).parents[3] / "fixtures" / "models"
 

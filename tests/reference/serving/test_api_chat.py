@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jsonschema_rs
 import pytest
+
 from tokenwire.spec_files import load_schema
 from tokenwire_reference.request import FinishReason
 

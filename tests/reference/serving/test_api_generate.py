@@ -6,6 +6,7 @@ import json
 
 import jsonschema_rs
 import pytest
+
 from tokenwire.spec_files import load_schema
 from tokenwire_reference.request import FinishReason
 

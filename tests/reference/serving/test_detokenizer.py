@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+
 from tokenwire_reference.detokenizer import Detokenizer, finish_text
 from tokenwire_reference.request import FinishReason, SamplingParams
 

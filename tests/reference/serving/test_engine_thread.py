@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 
 import pytest
+
 from tokenwire_reference.engine_thread import EngineThread
 from tokenwire_reference.output_streamer import OutputStreamer
 from tokenwire_reference.request import Request, SamplingParams

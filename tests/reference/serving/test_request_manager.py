@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tokenwire_reference.output_streamer import OutputStreamer
 from tokenwire_reference.request import FinishReason, OutputRow, Request, SamplingParams
 from tokenwire_reference.request_manager import Delivery, DuplicateRequestIdError, RequestManager

@@ -53,10 +53,9 @@ def live_requests(url):
     return httpx.get(f"{url}/server_info").json()["internal_states"][0]["num_live_requests"]
 
 
-def wait_until_idle(url):
-    """A flush succeeds only when nothing runs: the engine has let go of every request."""
-    while httpx.post(f"{url}/flush_cache").status_code != 200:
-        pass
+def eventually(what, holds):
+    """Ask the server until something holds; it must, after some number of questions."""
+    assert any(holds() for _ in range(5000)), f"never: {what}"
 
 
 @pytest.mark.parametrize("incremental", [True, False])
@@ -100,11 +99,10 @@ def test_a_client_that_leaves_ends_its_request(start_reference, stream):
     url = start_reference()
     with connect(url) as client:
         post(client, "/generate", {"input_ids": [72], "stream": stream, "sampling_params": FOREVER})
-        while live_requests(url) == 0:
-            pass
-    while live_requests(url):
-        pass
-    wait_until_idle(url)
+        eventually("the request runs", lambda: live_requests(url) > 0)
+    eventually("the request is forgotten", lambda: live_requests(url) == 0)
+    # A flush succeeds only where nothing runs: the engine has let go of it too.
+    eventually("the engine is idle", lambda: httpx.post(f"{url}/flush_cache").status_code == 200)
 
 
 def test_an_abort_gives_what_was_generated(start_reference):
