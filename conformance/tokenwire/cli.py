@@ -28,7 +28,7 @@ from tokenwire.report.progress import TerminalProgress
 from tokenwire.report.subject import Subject
 from tokenwire.report.terminal import make_console, print_report
 from tokenwire.requirement import load_requirements
-from tokenwire.run import Plan, Unreached, interrogate
+from tokenwire.run import NoSuchTarget, Plan, Unreached, interrogate
 from tokenwire.scenario import load_scenarios
 from tokenwire.verdict import ExitStatus, exit_status
 
@@ -102,6 +102,8 @@ def _tell(subject: Subject, reporting: _Reporting, console: Console) -> int:
     if code in _PYTEST_COULD_NOT_RUN:  # it has said why
         return _PYTEST_COULD_NOT_RUN[code]
     status = exit_status(judgement.verdict for judgement in ran)
+    if subject.broken_off and status == ExitStatus.CONFORMS:
+        status = ExitStatus.NOTHING_EVALUATED
     print_report(console, subject, ran, status, verbosity=reporting.verbosity)
     if reporting.json is not None:
         write_document(reporting.json, document(subject, ran, status))
@@ -167,7 +169,7 @@ def check(
     try:
         with TerminalProgress(make_console(stderr=True)) as progress:
             subject = asyncio.run(interrogate(plan, progress))
-    except ValueError as error:
+    except NoSuchTarget as error:
         raise typer.BadParameter(str(error)) from error
     if isinstance(subject, Unreached):
         console.print(Text(subject.diagnosis), soft_wrap=True)

@@ -13,17 +13,22 @@ from pathlib import Path
 from tokenwire.capture import CaptureWriter
 from tokenwire.determinism import PROBE
 from tokenwire.dialect import load_dialects
-from tokenwire.exchange import Server
+from tokenwire.exchange import Ending, Exchange, HttpRequest, Server
 from tokenwire.judge import Run
 from tokenwire.preflight import Preflight, preflight
 from tokenwire.record import Stream
-from tokenwire.recorder import Recorder
+from tokenwire.recorder import Recorder, SlowReader
 from tokenwire.replay import remarks
 from tokenwire.report.subject import Subject
-from tokenwire.scenario import Conversation, Scenario, Transcript, load_scenarios
+from tokenwire.scenario import Conversation, Scenario, Sender, Transcript, load_scenarios
 
 _PREFLIGHT_TIMEOUT_S = 15.0
 """Whatever the target is, after so long the run knows whether it can talk to it."""
+
+_LEAST_PATIENCE = 8
+"""So many exchanges in a row must have got no complete answer before the target is given up."""
+
+_SILENT = (Ending.TIMEOUT, Ending.UNREACHABLE)
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,38 @@ class Plan:
     """Only these; all where empty."""
     scenarios: tuple[str, ...] = ()
     """Only these, and the probe; all where empty."""
+
+
+class NoSuchTarget(ValueError):  # noqa: N818  # a fact about the command line
+    """The target's URL is none; the message says what one looks like."""
+
+
+class _StoppedAnswering(Exception):  # noqa: N818  # the end of the asking, not an error of the program
+    """Many exchanges in a row got no complete answer."""
+
+
+class _Patient:
+    """Sends through the recorder for as long as the target answers at least now and then.
+
+    Without it, a target that dies in the middle would cost the time limit of every exchange that is left.
+    """
+
+    def __init__(self, recorder: Recorder, patience: int) -> None:
+        self._recorder = recorder
+        self._patience = patience
+        self._silent = 0
+
+    async def send(
+        self, name: str, scenario: str, request: HttpRequest, *, slow_reader: SlowReader | None = None
+    ) -> Exchange:
+        exchange = await self._recorder.send(name, scenario, request, slow_reader=slow_reader)
+        self._silent = self._silent + 1 if exchange.ending in _SILENT else 0
+        if self._silent >= self._patience:
+            raise _StoppedAnswering(
+                f"the target stopped answering: {self._silent} exchanges in a row ended by "
+                f"{exchange.ending}, the last was {name} ({exchange.detail})"
+            )
+        return exchange
 
 
 class Progress:
@@ -74,7 +111,7 @@ def _chosen(plan: Plan) -> list[Scenario]:
 
 
 def _conversations(
-    plan: Plan, found: Preflight, sender: Recorder, transcript: Transcript
+    plan: Plan, found: Preflight, sender: Sender, transcript: Transcript
 ) -> list[tuple[Scenario, Conversation]]:
     conversations = [
         (scenario, Conversation(scenario.name, dialect, sender, found.advertised, transcript))
@@ -84,7 +121,7 @@ def _conversations(
     return [(scenario, talk) for scenario, talk in conversations if scenario.chat in (None, talk.chat)]
 
 
-def _subject(plan: Plan, found: Preflight, transcript: Transcript) -> Subject:
+def _subject(plan: Plan, found: Preflight, transcript: Transcript, broken_off: str) -> Subject:
     in_order = sorted(transcript.streams, key=lambda stream: stream.exchange.started)
     run = Run(tuple(in_order), found.advertised)
     return Subject(
@@ -93,38 +130,49 @@ def _subject(plan: Plan, found: Preflight, transcript: Transcript) -> Subject:
         dialects=tuple(dialect.name for dialect in found.speaks),
         left_out=found.left_out,
         remarks=tuple(remarks(run)),
+        not_asked=transcript.not_asked,
+        broken_off=broken_off,
         recorded=str(plan.record) if plan.record else "",
     )
 
 
 async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
-    """Ask the target everything that the plan holds.
+    """Ask the target everything that the plan holds, until it is answered or the target stops answering.
 
-    Raises ValueError for a URL that is none.
+    Raises NoSuchTarget for a URL that is none.
     """
     capture = CaptureWriter(plan.record) if plan.record else None
     dialects = [d for name, d in load_dialects().items() if not plan.dialects or name in plan.dialects]
     first_words = min(plan.timeout_s, _PREFLIGHT_TIMEOUT_S)
-    async with Recorder(plan.url, timeout_s=first_words, headers=plan.headers, capture=capture) as recorder:
-        found = await preflight(plan.url, recorder, dialects)
+    try:
+        scout = Recorder(plan.url, timeout_s=first_words, headers=plan.headers, capture=capture)
+    except ValueError as error:
+        raise NoSuchTarget(str(error)) from error
+    async with scout:
+        found = await preflight(plan.url, scout, dialects)
     if not found.speaks:
-        subject = Subject(url=plan.url, left_out=found.left_out)
-        return Unreached(subject, found.diagnosis)
-    transcript = Transcript(on_answer=progress.answered)
-    async with Recorder(
+        return Unreached(Subject(url=plan.url, left_out=found.left_out), found.diagnosis)
+    recorder = Recorder(
         plan.url,
         timeout_s=plan.timeout_s,
         headers=plan.headers,
         max_concurrency=plan.max_concurrency,
         capture=capture,
         server=Server(found.advertised.name, found.advertised.version),
-    ) as recorder:
-        conversations = _conversations(plan, found, recorder, transcript)
+    )
+    transcript = Transcript(on_answer=progress.answered)
+    broken_off = ""
+    async with recorder:
+        sender = _Patient(recorder, patience=max(plan.max_concurrency, _LEAST_PATIENCE))
+        conversations = _conversations(plan, found, sender, transcript)
         progress.planned(len(conversations))
-        async with asyncio.TaskGroup() as together:
-            for scenario, talk in conversations:
-                together.create_task(_talk(scenario, talk, progress.finished))
-    return _subject(plan, found, transcript)
+        try:
+            async with asyncio.TaskGroup() as together:
+                for scenario, talk in conversations:
+                    together.create_task(_talk(scenario, talk, progress.finished))
+        except* _StoppedAnswering as group:
+            broken_off = str(group.exceptions[0])
+    return _subject(plan, found, transcript, broken_off)
 
 
 async def _talk(scenario: Scenario, talk: Conversation, finished: Callable[[Conversation], None]) -> None:

@@ -96,6 +96,8 @@ def document(subject: Subject, judgements: Sequence[Judgement], exit_status: int
             "capabilities": sorted(known),
             "established": {name: known[name].established for name in sorted(known)},
             "remarks": list(subject.remarks),
+            "not_asked": dict(subject.not_asked),
+            "broken_off": subject.broken_off,
         },
         "summary": {verdict.value: counts[verdict] for verdict in Verdict},
         "verdicts": [_row(judgement) for judgement in judgements],

@@ -20,6 +20,10 @@ class Subject:
     """Dialects that were not asked, with the reason in words."""
     remarks: tuple[str, ...] = ()
     """What the reader should know before the verdicts: exchanges without a record, unknown endpoints, …"""
+    not_asked: Mapping[str, str] = field(default_factory=dict)
+    """Exchanges that a dialect has no words for, by name, with its reason."""
+    broken_off: str = ""
+    """Why the asking ended before its end, in words; empty where it did not."""
     recorded: str = ""
     """The folder that the exchanges were written to; empty where they were not."""
 

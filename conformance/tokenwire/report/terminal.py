@@ -114,7 +114,8 @@ def summary_line(subject: Subject, judgements: Sequence[Judgement], exit_status:
     """The last line: how many requirements got which verdict, and what that amounts to."""
     counts = Counter(overall(each) for each in _by_requirement(judgements).values())
     words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in _IN_SUMMARY if counts[verdict])
-    return f"{subject.title}: {_STATUS_WORDS[exit_status]} ({words or 'no requirement was selected'})"
+    outcome = f"broken off: {subject.broken_off}" if subject.broken_off else _STATUS_WORDS[exit_status]
+    return f"{subject.title}: {outcome} ({words or 'no requirement was selected'})"
 
 
 def print_report(
@@ -137,6 +138,8 @@ def print_report(
     for remark in subject.remarks:
         console.print(Text(f"remark: {remark}", style="yellow"), soft_wrap=True)
     if verbosity > 0:
+        for name, reason in subject.not_asked.items():
+            console.print(Text(f"not asked: {name}: {reason}", style="dim"), soft_wrap=True)
         for name, words in sorted(_established(subject)):
             console.print(Text(f"capability: {name}: {words}", style="dim"), soft_wrap=True)
     console.print(Text(summary_line(subject, judgements, exit_status), style="bold"), soft_wrap=True)

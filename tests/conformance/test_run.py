@@ -1,0 +1,149 @@
+"""The live run against small servers of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from recorded import IDS, document
+from rich.console import Console
+
+from tokenwire.report.progress import TerminalProgress
+from tokenwire.report.subject import Subject
+from tokenwire.run import NoSuchTarget, Plan, Progress, Unreached, interrogate
+from tokenwire.scenario import load_scenarios
+from tokenwire.verdict import ExitStatus
+
+
+@contextmanager
+def served(answers: Callable[[int], bool]) -> Iterator[str]:
+    """A server that answers its nth /generate with a record, or hangs up where `answers(n)` is false."""
+    count = itertools.count()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            if self.path != "/generate":
+                self.reply(404, {"object": "error", "message": "no such endpoint", "type": "x", "code": 404})
+            elif answers(next(count)):
+                self.reply(200, document(IDS, finished=True))
+
+        def do_GET(self) -> None:
+            self.reply(404, {})
+
+        def reply(self, status: int, body: object) -> None:
+            data = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Callable[[int], bool]], str]]:
+    with ExitStack() as servers:
+        yield lambda answers: servers.enter_context(served(answers))
+
+
+def run(plan: Plan, progress: Progress | None = None) -> Subject:
+    subject = asyncio.run(interrogate(plan, progress or Progress()))
+    assert isinstance(subject, Subject), subject
+    return subject
+
+
+def test_only_dialects_that_give_a_record_are_asked(serve) -> None:
+    subject = run(Plan(serve(lambda n: True), scenarios=("request-id",)))
+    assert subject.dialects == ("sglang-generate",)
+    assert "404" in subject.left_out["sglang-chat"]
+    names = {stream.exchange.name for stream in subject.runs[0].streams}
+    assert "sglang-generate/request-id/whole" in names
+    assert {name.split("/")[1] for name in names} == {"request-id", "probe"}
+    assert subject.broken_off == ""
+
+
+def test_a_target_that_stops_answering_is_given_up_and_what_was_answered_is_judged(serve) -> None:
+    subject = run(Plan(serve(lambda n: n < 20), max_concurrency=4))
+    assert "stopped answering: 8 exchanges in a row" in subject.broken_off
+    answered = [stream for stream in subject.runs[0].streams if stream.answered]
+    assert len(answered) == 19  # the first one was the preflight's
+    assert len(subject.runs[0].streams) < 60
+
+
+def test_a_target_that_answers_now_and_then_is_asked_to_the_end(serve) -> None:
+    subject = run(Plan(serve(lambda n: n % 3 == 0)))
+    assert subject.broken_off == ""
+    assert "gave no record" in " ".join(subject.remarks)
+    assert {stream.exchange.scenario for stream in subject.runs[0].streams} <= load_scenarios().keys()
+
+
+def test_a_run_that_was_broken_off_is_no_success(serve, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tokenwire", "check", "--target", serve(lambda n: n < 20)]
+    ran = subprocess.run(
+        [*command, "-k", "answer-content-type", "--json", "r.json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    report = json.loads((tmp_path / "r.json").read_text("utf-8"))
+    assert report["summary"]["PASS"] > 0
+    assert ran.returncode == report["exit_status"] == ExitStatus.NOTHING_EVALUATED, ran.stdout + ran.stderr
+    assert "broken off: the target stopped answering" in ran.stdout.splitlines()[-1]
+
+
+def test_everything_is_recorded_as_it_was_asked(serve, tmp_path: Path) -> None:
+    folder = tmp_path / "rec"
+    subject = run(Plan(serve(lambda n: True), scenarios=("probe",), record=folder))
+    assert subject.recorded == str(folder)
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*.jsonl")}
+    assert {f"sglang-generate/probe/{label}.jsonl" for label in ("first", "second", "third")} <= names
+    assert "preflight/sglang-generate.jsonl" in names
+
+
+def test_headers_are_sent_with_every_request(serve) -> None:
+    subject = run(Plan(serve(lambda n: True), scenarios=("probe",), headers=(("X-Told", "yes"),)))
+    assert all(("X-Told", "yes") in stream.exchange.request.headers for stream in subject.runs[0].streams)
+
+
+def test_a_target_that_speaks_nothing_is_not_asked_in_earnest(serve) -> None:
+    outcome = asyncio.run(interrogate(Plan(serve(lambda n: False)), Progress()))
+    assert isinstance(outcome, Unreached)
+    assert outcome.subject.runs == ()
+
+
+def test_a_url_that_is_none_is_told(serve) -> None:
+    with pytest.raises(NoSuchTarget, match="http://host:port"):
+        asyncio.run(interrogate(Plan("localhost:30000"), Progress()))
+
+
+def test_the_progress_bar_counts_scenarios_and_exchanges_on_terminals_only(serve) -> None:
+    url = serve(lambda n: True)
+    for terminal in (True, False):
+        screen = StringIO()
+        console = Console(file=screen, force_terminal=terminal, width=120)
+        with TerminalProgress(console) as progress:
+            run(Plan(url, scenarios=("probe",)), progress)
+        assert ("3 exchanges" in screen.getvalue()) is terminal
+        assert ("1/1" in screen.getvalue()) is terminal
