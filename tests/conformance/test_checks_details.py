@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import tokenwire.checks  # noqa: F401  # fills CHECKS
 from stream_builder import (
     GONE,
     IDS,
@@ -24,6 +23,8 @@ from stream_builder import (
     whole,
     with_exchange,
 )
+
+import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.check import CHECKS, Comparison, Observation, Target
 from tokenwire.exchange import Ending
 from tokenwire.record import Delivery, Finish, Stream
@@ -356,3 +357,170 @@ def test_incremental_checks_leave_cumulative_streams_alone() -> None:
     for requirement in ("cumulative-ids-extend", "cumulative-text-extends", "customized-info-cumulative"):
         assert seen(requirement, incremental(MIRROR)) == []
     assert incremental().delivery is Delivery.INCREMENTAL
+
+
+CHAT = "sglang-chat"
+SAID = {"request_id": "c-1", "role": "assistant", "content": "abcdef"}
+CHAT_TOLD = Told(ids=None, counted=False, counters={}, details=SAID)
+
+
+@pytest.mark.parametrize(
+    "requirement", [name for name, check in CHECKS.items() if name.startswith("chat-") and check.on_stream]
+)
+def test_chat_checks_leave_other_endpoints_alone(requirement: str) -> None:
+    told = Told(details={**SAID, "meta_info": {"completion_tokens": 5}, "content": None})
+    for stream in (whole(told, meta_info=True), incremental(told, meta_info=True)):
+        assert seen(requirement, stream) == []
+
+
+def test_a_chat_stream_has_roles_and_a_chat_answer_has_content() -> None:
+    null = replace(CHAT_TOLD, details={"request_id": "c-1", "content": None})
+    assert seen("chat-content-never-null", incremental(null, dialect=CHAT)) == []
+    assert seen("chat-role-comes-first", whole(null, dialect=CHAT)) == []
+    assert seen("chat-meta-info-in-every-choice", incremental(null, dialect=CHAT)) == []
+
+
+def test_a_message_with_tool_calls_needs_no_content() -> None:
+    told = replace(CHAT_TOLD, details={**SAID, "content": None, "tool_calls": [{"id": "t"}]})
+    assert seen("chat-content-never-null", whole(told, dialect=CHAT)) == []
+
+
+def test_another_role_in_a_later_chunk_is_found() -> None:
+    stream = change(incremental(CHAT_TOLD, dialect=CHAT), 2, details={"role": "user"})
+    assert [one.place.event for one in violated(seen("chat-role-comes-first", stream))] == [2]
+
+
+def test_chat_logprobs_answer_the_ask_in_their_own_place() -> None:
+    told = replace(CHAT_TOLD, details={**SAID, "logprobs": {"content": []}})
+    asked: dict[str, Any] = {"dialect": CHAT, "logprobs": True, "top_logprobs": 2}
+    assert [one.holds for one in seen("asked-or-refused", whole(told, **asked))] == [True]
+    assert [one.holds for one in seen("asked-or-refused", whole(CHAT_TOLD, **asked))] == [False]
+
+
+def test_a_chat_budget_is_counted_by_the_usage() -> None:
+    usage = {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}
+    stream = whole(CHAT_TOLD, dialect=CHAT, usage=usage, max_new_tokens=6)
+    assert [one.holds for one in seen("budget-is-kept", stream)] == [True]
+    assert [one.holds for one in seen("length-means-budget", stream)] == [True]
+    less = replace(stream, asked=replace(stream.asked, max_new_tokens=5))
+    assert [one.holds for one in seen("budget-is-kept", less)] == [False]
+
+
+def test_a_chat_request_that_met_no_endpoint_was_not_refused() -> None:
+    for status in (404, 429):
+        stream = refusal(status, stream=True, dialect=CHAT, meta_info=True)
+        assert seen("chat-stream-refuses-meta-info", stream) == []
+        assert seen("refusal-names-the-field", stream) == []
+
+
+def test_an_emission_without_new_ids_does_not_break_the_interval() -> None:
+    stream = change(incremental(sizes=(1, 0, 4, 1)), 1, text="!")
+    assert len(seen("interval-is-kept", stream, Target(stream_interval=4))) == 1
+
+
+def test_a_whole_answer_keeps_no_interval() -> None:
+    stream = whole(Told(), Told(), Told(), stream_interval=9)
+    assert seen("interval-is-kept", stream) == []
+
+
+def test_a_control_without_ids_is_compared_by_its_text() -> None:
+    before = named(whole(CHAT_TOLD, dialect=CHAT), "chat/before")
+    after = change(whole(CHAT_TOLD, dialect=CHAT), text="abcdeX")
+    looked = related("refused-request-harms-nobody", before, refusal(), after)
+    assert [one.place.pointer for one in violated(looked)] == ["/text"]
+
+
+def test_an_answer_that_failed_is_no_control() -> None:
+    broken = change(
+        whole(), output_ids=[99], finish=Finish("abort", raw={"type": "abort", "status_code": 503})
+    )
+    assert related("refused-request-harms-nobody", whole(), refusal(), broken) == []
+    assert related("refused-request-harms-nobody", broken, refusal(), whole()) == []
+
+
+def test_chosen_logprobs_that_nobody_asked_for_are_found() -> None:
+    stream = whole(LOGPROBS, logprobs=True, top_logprobs=2)
+    assert [one.place.pointer for one in violated(seen("metadata-only-on-request", stream))] == [
+        "/output_token_ids_logprobs"
+    ]
+    asked = replace(stream.asked, top_logprobs=0, chosen_ids=(7, 5))
+    assert [
+        one.place.pointer for one in violated(seen("metadata-only-on-request", replace(stream, asked=asked)))
+    ] == ["/output_top_logprobs"]
+
+
+def test_the_samplers_own_series_are_not_logprobs_of_the_model() -> None:
+    told = Told(
+        series={"output_token_sampling_logprobs": [-0.1] * 6, "logprob_of_mine": [7.0] * 6},
+        customized=frozenset({"logprob_of_mine"}),
+    )
+    assert violated(seen("metadata-only-on-request", whole(told))) == []
+    assert seen("logprob-values-are-legal", whole(told)) == []
+
+
+def test_prompt_logprobs_of_a_text_prompt_are_held_against_what_is_known_of_it() -> None:
+    entries = [[None, 1, None], [-3.0, 2, None], [-4.0, 3, None]]
+    by_ids = Told(prompt_series={"input_token_logprobs": entries}, prompt_ids=PROMPT)
+    by_count = replace(by_ids, prompt_ids=None)
+    for told in (by_ids, by_count):
+        stream = whole(told, input_ids=None, text_prompt=True, logprobs=True, logprob_start=0)
+        assert [one.holds for one in seen("prompt-logprobs-cover-the-prompt", stream)] == [True]
+        late = replace(stream, asked=replace(stream.asked, logprob_start=1))
+        assert [one.holds for one in seen("prompt-logprobs-cover-the-prompt", late)] == [False]
+    wrong = replace(by_ids, prompt_ids=(1, 2, 4))
+    stream = whole(wrong, input_ids=None, text_prompt=True, logprobs=True, logprob_start=0)
+    assert [one.holds for one in seen("prompt-logprobs-cover-the-prompt", stream)] == [False]
+
+
+def test_equal_logprobs_are_in_falling_order() -> None:
+    stream = change(
+        incremental(LOGPROBS, **ASKED),
+        0,
+        series={"output_top_logprobs": [[[-1.0, 11, None], [-1.0, 12, None]]]},
+    )
+    assert violated(seen("top-logprobs-have-k", stream)) == []
+
+
+def test_the_clients_request_id_is_for_a_single_request() -> None:
+    other = Told(details={"request_id": "r-0"})
+    assert violated(seen("request-id-constant", whole(other, request_id="mine")))
+    assert seen("request-id-constant", whole(other, other, request_id="mine")) == []
+
+
+def test_a_counter_is_an_integer_and_a_latency_is_not_a_counter() -> None:
+    stream = change(incremental(), 1, counters={"queue_time": 0.5})
+    assert violated(seen("counters-never-fall", stream)) == []
+    for value in (2.0, True, "2"):
+        stream = change(incremental(), 1, counters={"completion_tokens": value})
+        assert [one.place.event for one in violated(seen("counters-never-fall", stream))] == [1]
+
+
+def test_usage_without_a_count_says_nothing_of_ids() -> None:
+    assert seen("usage-counts-ids", whole(usage={"prompt_tokens": 3})) == []
+    assert seen("usage-adds-up", whole(usage={"prompt_tokens": 3})) == []
+
+
+def test_answers_that_carry_different_things_are_compared_in_what_both_carry() -> None:
+    bare = Told(ids=None, counted=False, counters={}, text="abcdef")
+    comparison = Comparison(whole(), incremental(bare))
+    counts = {
+        "stream-ids-equal-whole": 0,
+        "stream-text-equals-whole": 1,
+        "stream-series-equal-whole": 0,
+        "stream-finish-equals-whole": 1,
+        "stream-is-legal-delivery": 1,
+    }
+    for requirement, count in counts.items():
+        check = CHECKS[requirement].on_comparison
+        assert check is not None
+        looked = list(check(comparison, Target()))
+        assert len(looked) == count, requirement
+        assert violated(looked) == []
+
+
+def test_a_document_that_is_no_answer_to_a_stream_or_no_200_is_not_held_to_the_schema() -> None:
+    wrong = replace(whole(), events=(replace(whole().events[0], schema_errors=("/: no",)),))
+    assert violated(seen("answer-fits-schema", wrong))
+    assert seen("answer-fits-schema", replace(wrong, asked=replace(wrong.asked, stream=True))) == []
+    assert seen("answer-fits-schema", with_exchange(wrong, status=500)) == []
+    assert seen("answer-fits-schema", with_exchange(wrong, ending=Ending.TIMEOUT)) == []

@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-import tokenwire.checks  # noqa: F401  # fills CHECKS
 from hypothesis import given
 from hypothesis import strategies as st
 from stream_builder import (
@@ -22,6 +21,8 @@ from stream_builder import (
     top_logprobs,
     whole,
 )
+
+import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.check import CHECKS, Comparison, Observation, Target
 from tokenwire.record import Choice, Delivery, Emission, Finish, Stream
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-import tokenwire.checks  # noqa: F401  # fills CHECKS
 from stream_builder import (
     GONE,
     IDS,
@@ -28,6 +27,8 @@ from stream_builder import (
     whole,
     with_exchange,
 )
+
+import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.check import CHECKS, Comparison, Observation, Target
 from tokenwire.exchange import Ending
 from tokenwire.record import Delivery, Finish, Stream

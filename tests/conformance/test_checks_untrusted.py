@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import tokenwire.checks  # noqa: F401  # fills CHECKS
 from hypothesis import given
 from hypothesis import strategies as st
 from stream_builder import build
+
+import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.check import CHECKS, Comparison, Target
 from tokenwire.exchange import Ending
 from tokenwire.record import Asked, Choice, Delivery, Emission, Finish, Stream

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import tokenwire.checks  # noqa: F401  # fills CHECKS
 from stream_builder import PROMPT, incremental, refusal, whole, with_exchange
+
+import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.check import CHECKS, Comparison, Observation, Target
 from tokenwire.exchange import Ending
 from tokenwire.record import Delivery, Stream

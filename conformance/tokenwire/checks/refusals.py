@@ -224,10 +224,12 @@ def _as_before(control: Stream, twin: Stream) -> Iterator[Observation]:
     for choice in control.choices:
         if choice.index not in others:
             continue
-        place, other = choice.emissions[-1].at("output_ids"), others[choice.index]
+        last, other = choice.emissions[-1], others[choice.index]
         ids, other_ids = joined_ids(choice), joined_ids(other)
         text, other_text = joined_text(choice), joined_text(other)
         if ids is not None and other_ids is not None:
-            yield observe_sequence(place, "output id", expected=other_ids, actual=ids, source=source)
+            yield observe_sequence(
+                last.at("output_ids"), "output id", expected=other_ids, actual=ids, source=source
+            )
         elif text is not None and other_text is not None:
-            yield observe_text(place, expected=other_text, actual=text, source=source)
+            yield observe_text(last.at("text"), expected=other_text, actual=text, source=source)
