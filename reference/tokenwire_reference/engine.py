@@ -99,7 +99,9 @@ class Engine:
             token_ids=list(prompt),
         )
         self.scheduler.add(sequence)
-        request.seed = self._seeds.getrandbits(63) if sampling.sampling_seed is None else sampling.sampling_seed
+        request.seed = (
+            self._seeds.getrandbits(63) if sampling.sampling_seed is None else sampling.sampling_seed
+        )
         start = request.logprob_start_len
         for family in logprobs.families(request):
             request.series[f"output_{family}"] = []
@@ -152,19 +154,6 @@ class Engine:
         ended = [s.request.rid for s in self.scheduler if s.request.finish is not None]
         if ended:
             raise PageAccountingError(f"requests {ended} have finished and still hold their place")
-
-    def describe(self) -> dict[str, Any]:
-        """What `/server_info` tells of the engine."""
-        return {
-            "device": str(self.model.device),
-            "dtype": str(self.model.dtype).removeprefix("torch."),
-            "page_size": self.scheduler.pool.page_size,
-            "max_total_num_tokens": self.max_total_tokens,
-            "max_running_requests": self.scheduler.max_running_requests,
-            "chunked_prefill_size": self.scheduler.chunked_prefill_size,
-            "sampling_backend": self.sampling_backend,
-            "batch_invariant_row_sizes": list(self.model.row_sizes),
-        }
 
     @torch.inference_mode()
     def _run(self, segments: list[Segment]) -> list[Request]:

@@ -61,7 +61,7 @@ class PagePool:
     def hold_prefix(self, token_ids: Sequence[int], extra_key: str | None, limit: int) -> list[int]:
         """Hold the published pages that store a prefix of `token_ids`, at most `limit` positions of it."""
         held: list[int] = []
-        for digest in self._digests(token_ids[: limit - limit % self.page_size], extra_key):
+        for digest in self._digests(token_ids[:limit], extra_key):
             page = self._page_of.get(digest)
             if page is None:
                 break

@@ -94,7 +94,7 @@ def _truncate(logprobs: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     rank = torch.arange(vocab_size, device=logprobs.device)[None, :]
     before = probabilities.cumsum(-1) - probabilities
     dropped = rank >= column([p.top_k if p.top_k > 0 else vocab_size for p in params])
-    dropped |= (before > column([p.top_p for p in params])) & (rank > 0)
+    dropped |= before > column([p.top_p for p in params])
     dropped |= probabilities < probabilities[:, :1] * column([p.min_p for p in params])
     return logprobs.scatter(-1, ids, ranked.masked_fill(dropped, float("-inf")))
 

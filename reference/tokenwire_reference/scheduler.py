@@ -30,7 +30,6 @@ class Sequence:
     computed: int = 0
     """How many of `token_ids` have their keys and values in `pages`."""
     pages: list[int] = field(default_factory=list)
-    admissions: int = 0
 
     @property
     def prompt_len(self) -> int:
@@ -177,9 +176,8 @@ class Scheduler:
             return False
         sequence.pages = prefix + self.pool.allocate(missing)
         sequence.computed = len(prefix) * self.pool.page_size
-        if sequence.admissions == 0:
+        if sequence.request.num_retractions == 0:
             sequence.request.cached_tokens = sequence.request.cached_tokens_device = sequence.computed
-        sequence.admissions += 1
         return True
 
     def _next_segment(self, sequence: Sequence) -> Segment:

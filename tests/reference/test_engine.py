@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tokenwire_reference import samplers
 from tokenwire_reference.engine import Engine
 from tokenwire_reference.kv import PageAccountingError
@@ -120,6 +121,22 @@ class TestBatchInvariance:
         assert disturbed.num_retractions == 2
         assert record(disturbed) == record(calm)
 
+    def test_a_retraction_finds_its_own_pages(
+        self, tiny: LoadedModel, run_to_end: Run, sampling: dict[str, Any]
+    ) -> None:
+        (calm,) = run_to_end(Engine(tiny), scored(new=30, **sampling))
+        engine = Engine(tiny, chunked_prefill_size=16)
+        disturbed = scored(new=30, **sampling)
+        engine.add(disturbed)
+        while len(disturbed.output_ids) < 20:
+            engine.step()
+        engine.retract("r")
+        engine.step()
+        assert len(disturbed.output_ids) == 21
+        run_to_end(engine)
+        assert (disturbed.num_retractions, disturbed.cached_tokens) == (1, 0)
+        assert record(disturbed) == record(calm)
+
     def test_continued_from_its_ids(
         self, tiny: LoadedModel, run_to_end: Run, sampling: dict[str, Any]
     ) -> None:
@@ -179,7 +196,7 @@ def test_reduced_precision_keeps_the_promise(run_to_end: Run) -> None:
     engine = Engine(model, chunked_prefill_size=32)
     together = run_to_end(engine, *neighbours(5), scored(new=20))[-1]
     assert record(together) == record(alone)
-    assert engine.describe()["dtype"] == "bfloat16"
+    assert model.dtype == torch.bfloat16
 
 
 class TestLogprobs:

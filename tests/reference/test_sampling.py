@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from tokenwire_reference.request import SamplingParams
 from tokenwire_reference.samplers import make_sampler_backend, register_sampler_backend
 from tokenwire_reference.sampling import SamplingRow, adjust, choose, gumbel_noise, noise_key
@@ -65,8 +66,9 @@ def test_what_may_be_drawn(sampling: dict[str, Any], support: set[int]) -> None:
     assert set(draw(3000, **sampling)) == support
 
 
-def test_greedy_takes_the_lower_of_equal_ids() -> None:
+def test_equal_ids_rank_by_id() -> None:
     assert draw(1, torch.tensor([0.0, 3.0, 3.0]), temperature=0) == [1]
+    assert set(draw(300, torch.zeros(4000), top_k=5)) == {0, 1, 2, 3, 4}
 
 
 def test_neighbours_change_nothing() -> None:
