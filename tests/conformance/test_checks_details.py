@@ -524,3 +524,80 @@ def test_a_document_that_is_no_answer_to_a_stream_or_no_200_is_not_held_to_the_s
     assert seen("answer-fits-schema", replace(wrong, asked=replace(wrong.asked, stream=True))) == []
     assert seen("answer-fits-schema", with_exchange(wrong, status=500)) == []
     assert seen("answer-fits-schema", with_exchange(wrong, ending=Ending.TIMEOUT)) == []
+
+
+def test_a_choice_that_an_id_stopped_was_not_stopped_by_a_string() -> None:
+    for finish in (Finish("stop", matched=16), Finish("length"), Finish("stop", matched="[a-f]+")):
+        stream = whole(Told(finish=finish), stop=("de",))
+        assert seen("stop-string-not-shown", stream) == []
+
+
+def test_a_stop_string_may_be_kept_on_request() -> None:
+    stream = whole(Told(finish=Finish("stop", matched="f")), stop=("f",))
+    assert violated(seen("stop-string-not-shown", stream))
+    assert (
+        seen("stop-string-not-shown", replace(stream, asked=replace(stream.asked, no_stop_trim=True))) == []
+    )
+
+
+def test_answers_that_were_aborted_are_not_compared() -> None:
+    aborted = whole(Told(ids=IDS[:3], text="abc", finish=Finish("abort")))
+    for requirement in ("stream-ids-equal-whole", "stream-is-legal-delivery"):
+        check = CHECKS[requirement].on_comparison
+        assert check is not None
+        assert list(check(Comparison(aborted, incremental()), Target())) == []
+    assert related("output-ids-continue", aborted, whole(input_ids=((*PROMPT, *IDS[:1]),))) == []
+
+
+def test_a_refusal_has_to_name_the_field_and_the_way_out() -> None:
+    asked: dict[str, Any] = {"stream": True, "dialect": CHAT, "prompt_token_ids": True}
+    for said, holds in (
+        ("return_prompt_token_ids needs stream=false", True),
+        ("return_prompt_token_ids is not supported", False),
+        ("not supported in a stream", False),
+    ):
+        stream = refusal(error={"object": "error", "message": said}, **asked)
+        assert [one.holds for one in seen("refusal-names-the-field", stream)] == [holds]
+
+
+def test_only_a_refusal_that_speaks_of_the_ids_decides_between_text_and_ids() -> None:
+    for said, count in (("text and input_ids exclude each other", 1), ("the prompt is too long", 0)):
+        stream = refusal(error={"error": said}, text_prompt=True)
+        assert len(seen("input-ids-beat-text", stream)) == count
+
+
+def test_a_zero_budget_is_not_counted_again_by_lockstep() -> None:
+    stream = change(whole(Told(ids=(), text="")), series={"output_top_logprobs": [[[-0.5, 1, None]]]})
+    assert violated(seen("zero-budget-has-no-ids", stream))
+    assert seen("logprobs-whole", stream) == []
+
+
+def test_the_ids_of_a_chat_answer_are_held_against_its_logprobs() -> None:
+    told = Told(series={"output_token_logprobs": logprobs((12, *IDS[1:]))}, details=SAID)
+    assert violated(seen("chat-ids-agree-with-meta-info", whole(told, dialect=CHAT)))
+    counted = replace(told, ids=None, details={**SAID, "meta_info": {"completion_tokens": 5}})
+    stream = whole(counted, dialect=CHAT)
+    assert [one.message for one in violated(seen("chat-ids-agree-with-meta-info", stream))] == [
+        "choice 0 has 6 output logprobs, but meta_info counts 5"
+    ]
+
+
+def test_a_stop_that_only_one_answer_names_is_not_compared() -> None:
+    check = CHECKS["stream-finish-equals-whole"].on_comparison
+    assert check is not None
+    named_stop, other_stop = (Told(finish=Finish("stop", matched=m)) for m in (16, 15))
+    silent = Told(finish=Finish("stop"))
+    assert violated(list(check(Comparison(whole(named_stop), incremental(silent)), Target()))) == []
+    assert violated(list(check(Comparison(whole(named_stop), incremental(other_stop)), Target())))
+
+
+def test_a_stream_that_was_cut_off_is_told_as_such() -> None:
+    cut = with_exchange(incremental(), ending=Ending.TRUNCATED, detail="connection reset")
+    message = violated(seen("stream-ends-cleanly", cut))[0].message
+    assert message == "the connection ended inside the body: connection reset"
+    left = replace(incremental(), unterminated=b"data: {")
+    assert "7 bytes" in violated(seen("stream-ends-cleanly", left))[0].message
+
+
+def test_a_request_for_no_choice_at_all_has_no_complete_answer() -> None:
+    assert seen("choices-complete", whole(n=0)) == []

@@ -9,14 +9,7 @@ from tokenwire.checks.relations import Whole, related_streams
 from tokenwire.checks.sameness import same_finish, same_ids, same_text
 from tokenwire.checks.walk import finished_choices, joined_text, running_texts, streamed
 from tokenwire.record import Choice, Delivery, Stream
-
-
-def _stopped_by(stream: Stream, choice: Choice) -> str | None:
-    """The asked stop string that ended a choice; None where none did."""
-    finish = choice.finish
-    if finish is None or finish.type != "stop" or not isinstance(finish.matched, str):
-        return None
-    return finish.matched if finish.matched in stream.asked.stop else None
+from tokenwire.stop_string import stop_string_of
 
 
 @check("stop-string-not-shown")
@@ -25,7 +18,7 @@ def stop_string_not_shown(stream: Stream, _target: Target) -> Iterator[Observati
     if stream.asked.no_stop_trim:
         return
     for choice in finished_choices(stream):
-        stop, text = _stopped_by(stream, choice), joined_text(choice)
+        stop, text = stop_string_of(stream.asked, choice), joined_text(choice)
         if stop and text is not None:
             message = f"the text of choice {choice.index} contains the stop string {stop!r}"
             yield demand(
@@ -45,7 +38,7 @@ def _final_text(stream: Stream, choice: Choice, streams: tuple[Stream, ...]) -> 
     for other in streams:
         if other.asked.key == stream.asked.key != "" and other.delivery is Delivery.WHOLE:
             twin = next((c for c in finished_choices(other) if c.index == choice.index), None)
-            if twin is not None and _stopped_by(other, twin) == _stopped_by(stream, choice):
+            if twin is not None and stop_string_of(other.asked, twin) == stop_string_of(stream.asked, choice):
                 return joined_text(twin)
     return joined_text(choice) if choice.delivery is Delivery.CUMULATIVE else None
 
@@ -57,7 +50,7 @@ def stop_prefix_held_back(streams: tuple[Stream, ...], _target: Target) -> Itera
         if not streamed(stream) or stream.asked.no_stop_trim:
             continue
         for choice in finished_choices(stream):
-            stop = _stopped_by(stream, choice)
+            stop = stop_string_of(stream.asked, choice)
             final = _final_text(stream, choice, streams) if stop else None
             if final is None:
                 continue
@@ -80,7 +73,7 @@ def unmatched_stop_changes_nothing(streams: tuple[Stream, ...], _target: Target)
     without = {_unstopped(one): one for one in reversed(wholes) if not one.stream.asked.stop}
     for one in wholes:
         twin = without.get(_unstopped(one)) if one.stream.asked.stop else None
-        if twin is None or _stopped_by(one.stream, one.choice) is not None:
+        if twin is None or stop_string_of(one.stream.asked, one.choice) is not None:
             continue
         for look in (same_ids, same_text, same_finish):
             yield from look((twin.choice, one.choice), "the request without stop strings")
