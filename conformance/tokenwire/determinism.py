@@ -20,16 +20,15 @@ class Determinism:
     """Which requests, by their key, the target answered alike when asked again."""
 
     repeated: frozenset[str] = frozenset()
+    """Keys of which two answers were alike, and no whole answers differed."""
     contradicted: frozenset[str] = frozenset()
     """Keys whose whole answers differed from each other."""
     probed: bool = False
-    """The probe was answered twice alike."""
+    """The probe was answered twice alike, and nothing in the run contradicts it."""
 
     def trusts(self, key: str) -> bool:
         """Whether answers to requests of this key may be compared."""
-        if not key or key in self.contradicted:
-            return False
-        return key in self.repeated or (self.probed and not self.contradicted)
+        return bool(key) and (key in self.repeated or self.probed)
 
     @property
     def anywhere(self) -> bool:

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+
 from tokenwire.advertised import Advertised, advertised_by, information_path
 from tokenwire.exchange import Ending, Exchange, HttpRequest, Read, Server
 from tokenwire.record import Delivery

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 from recorded import streamed, whole, write_folder
+
 from tokenwire import __version__
 from tokenwire.spec_files import load_schema
 from tokenwire.verdict import ExitStatus

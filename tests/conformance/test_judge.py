@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hand_made_stream import ids_stream
 from hand_made_stream import made_up_row as row
+
 from tokenwire.advertised import Advertised
 from tokenwire.check import (
     CHECKS,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from canned import NULL_TARGETS, CannedSender
+
 from tokenwire.advertised import Advertised
 from tokenwire.dialect import load_dialects
 from tokenwire.judge import Run, judge

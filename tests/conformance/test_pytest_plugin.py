@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hand_made_stream import ids_stream, made_up_row
 from recorded import streamed, whole, write_folder
+
 from tokenwire.check import CHECKS, Check, observe
 from tokenwire.judge import Judgement, Run, judge_requirement
 from tokenwire.pytest_plugin import run_items

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from recorded import streamed, whole, write_file, write_folder
+
 from tokenwire.exchange import Ending, HttpRequest
 from tokenwire.judge import judge
 from tokenwire.record import Delivery
@@ -75,6 +76,7 @@ def test_silence_is_told_by_its_reason(tmp_path: Path) -> None:
                 tmp_path / "rec",
                 whole("fine"),
                 replace(whole("broken"), status=503),
+                replace(whole("declined"), status=400),
                 replace(whole("late"), ending=Ending.TIMEOUT, status=None, reads=()),
             )
         ]
@@ -83,7 +85,8 @@ def test_silence_is_told_by_its_reason(tmp_path: Path) -> None:
     assert "1 with status 503 (broken)" in told
     assert "1 with timeout (late)" in told
     assert "fine" not in told
-    assert silent([stream for stream in run.streams if stream.answered]) == ""
+    assert "declined" not in told
+    assert silent([stream for stream in run.streams if stream.answered or stream.refused]) == ""
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty folder", "nothing known"])

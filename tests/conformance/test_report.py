@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 from hand_made_stream import ids_stream, made_up_row
 from rich.console import Console
+
 from tokenwire.advertised import Advertised
 from tokenwire.check import CHECKS, Check, Observation, Target, demand
 from tokenwire.exchange import HttpRequest

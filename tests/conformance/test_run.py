@@ -83,7 +83,7 @@ def test_only_dialects_that_give_a_record_are_asked(serve) -> None:
 
 
 def test_a_target_that_stops_answering_is_given_up_and_what_was_answered_is_judged(serve) -> None:
-    subject = run(Plan(serve(lambda n: n < 20), max_concurrency=4))
+    subject = run(Plan(serve(lambda n: n < 20), max_concurrency=1))
     assert "stopped answering: 8 exchanges in a row" in subject.broken_off
     answered = [stream for stream in subject.runs[0].streams if stream.answered]
     assert len(answered) == 19  # the first one was the preflight's
@@ -91,14 +91,23 @@ def test_a_target_that_stops_answering_is_given_up_and_what_was_answered_is_judg
 
 
 def test_a_target_that_answers_now_and_then_is_asked_to_the_end(serve) -> None:
-    subject = run(Plan(serve(lambda n: n % 3 == 0)))
+    subject = run(Plan(serve(lambda n: n % 3 == 0), max_concurrency=1))
     assert subject.broken_off == ""
     assert "gave no record" in " ".join(subject.remarks)
     assert {stream.exchange.scenario for stream in subject.runs[0].streams} <= load_scenarios().keys()
 
 
 def test_a_run_that_was_broken_off_is_no_success(serve, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tokenwire", "check", "--target", serve(lambda n: n < 20)]
+    command = [
+        sys.executable,
+        "-m",
+        "tokenwire",
+        "check",
+        "--target",
+        serve(lambda n: n < 20),
+        "--max-concurrency",
+        "1",
+    ]
     ran = subprocess.run(
         [*command, "-k", "answer-content-type", "--json", "r.json"],
         cwd=tmp_path,

@@ -10,6 +10,7 @@ from hand_made_stream import ids_stream
 from hypothesis import given
 from hypothesis import strategies as st
 from recorded import IDS, document
+
 from tokenwire.advertised import Advertised
 from tokenwire.ask import Ask
 from tokenwire.determinism import PROBE
