@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 from tokenwire_reference.api.app import build_app
 from tokenwire_reference.engine_thread import EngineThread
 from tokenwire_reference.output_streamer import OutputStreamer
-from tokenwire_reference.request import FinishReason, Request
+from tokenwire_reference.request import FinishReason, OutputRow, Request
 from tokenwire_reference.request_manager import RequestManager
 from tokenwire_reference.served import Served
 from tokenwire_reference.server_args import ServerArgs
@@ -146,7 +146,17 @@ async def _send(engine, calls, tokenizer, args) -> list[httpx.Response]:
     loop = asyncio.get_running_loop()
     decode = None if tokenizer is None else tokenizer.decode
     streamer = OutputStreamer(stream_interval=args.stream_interval, decode=decode)
-    thread = EngineThread(engine, streamer, lambda rows: loop.call_soon_threadsafe(manager.deliver, rows))
+
+    async def deliver_and_let_them_read(rows: Sequence[OutputRow]) -> None:
+        """Let every consumer take a step's rows before the next step: no stream is coalesced by chance."""
+        manager.deliver(rows)
+        for _ in range(100):
+            await asyncio.sleep(0)
+
+    def deliver(rows: Sequence[OutputRow]) -> None:
+        asyncio.run_coroutine_threadsafe(deliver_and_let_them_read(rows), loop).result()
+
+    thread = EngineThread(engine, streamer, deliver)
     manager = RequestManager(
         thread, tokenizer and (lambda ids, sampling: decode_as_asked(tokenizer, ids, sampling))
     )

@@ -13,10 +13,6 @@ from tokenwire_reference.request import FinishReason
 IDS = [1262, 1059, 542, 88, 1806, 1238]
 PIECES = ["spec", "andlers", " option", "u", "ily", "ties"]
 STEPS = [[i] for i in IDS]
-META_INFO_KEYS = [
-    *("id", "finish_reason", "prompt_tokens", "weight_version", "num_retractions", "reasoning_tokens"),
-    *("completion_tokens", "cached_tokens", "cached_tokens_details", "dp_rank"),
-]
 
 
 def fits(schema, value):
@@ -48,8 +44,14 @@ def test_a_whole_answer(answer, scripted_engine):
 
 
 @pytest.mark.parametrize("incremental", [False, True])
-@pytest.mark.parametrize("interval", [None, 1, 2, 4, 100])
-def test_a_stream_is_the_whole_answer_in_parts(answer, scripted_engine, read_events, incremental, interval):
+@pytest.mark.parametrize(
+    "interval_and_sizes",
+    [(None, [1] * 6), (1, [1] * 6), (2, [1, 2, 2, 1]), (4, [1, 4, 1]), (100, [1, 5])],
+)
+def test_a_stream_is_the_whole_answer_in_parts(
+    answer, scripted_engine, read_events, incremental, interval_and_sizes
+):
+    interval, sizes = interval_and_sizes
     body = {"input_ids": [5], "stream": True, "return_logprob": True, "return_prompt_token_ids": True}
     if interval is not None:
         body["sampling_params"] = {"stream_interval": interval}
@@ -58,6 +60,8 @@ def test_a_stream_is_the_whole_answer_in_parts(answer, scripted_engine, read_eve
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
     ids, text, mirrored, logprobs = [], "", [], []
     stream = read_events(response)
+    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+    assert [event["meta_info"]["completion_tokens"] for event in stream] == ends
     for event in stream:
         fits("generate-event", event)
         info = event["meta_info"]

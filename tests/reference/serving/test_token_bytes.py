@@ -17,3 +17,7 @@ def test_the_bytes_of_tokens_join_to_the_bytes_of_the_text(tiny_tokenizer, ids):
 def test_a_part_of_a_character_is_one_byte(tiny_tokenizer):
     assert [token_bytes(tiny_tokenizer, i) for i in (168, 107, 256)] == [b"\xe8", b"\xaa", b"\x9e"]
     assert token_bytes(tiny_tokenizer, 542) == b" option"
+
+
+def test_every_byte_is_a_token_of_its_own(tiny_tokenizer):
+    assert {token_bytes(tiny_tokenizer, i) for i in range(4, 260)} == {bytes([byte]) for byte in range(256)}
