@@ -22,8 +22,9 @@ from tokenwire.replay import remarks
 from tokenwire.report.subject import Subject
 from tokenwire.scenario import Conversation, Scenario, Sender, Transcript, load_scenarios
 
-_PREFLIGHT_TIMEOUT_S = 15.0
-"""Whatever the target is, after so long the run knows whether it can talk to it."""
+_PREFLIGHT_SHARE = 6
+"""A preflight request gets this part of an exchange's time limit: a target that hangs is soon known."""
+_PREFLIGHT_LEAST_S = 5.0
 
 _LEAST_PATIENCE = 8
 """So many exchanges in a row must have got no complete answer before the target is given up."""
@@ -143,7 +144,7 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
     """
     capture = CaptureWriter(plan.record) if plan.record else None
     dialects = [d for name, d in load_dialects().items() if not plan.dialects or name in plan.dialects]
-    first_words = min(plan.timeout_s, _PREFLIGHT_TIMEOUT_S)
+    first_words = min(plan.timeout_s, max(_PREFLIGHT_LEAST_S, plan.timeout_s / _PREFLIGHT_SHARE))
     try:
         scout = Recorder(plan.url, timeout_s=first_words, headers=plan.headers, capture=capture)
     except ValueError as error:
