@@ -22,7 +22,7 @@ from tokenwire.replay import remarks
 from tokenwire.report.subject import Subject
 from tokenwire.scenario import Conversation, Scenario, Sender, Transcript, load_scenarios
 
-_PREFLIGHT_SHARE = 6
+_PREFLIGHT_SHARE = 8
 """A preflight request gets this part of an exchange's time limit: a target that hangs is soon known."""
 _PREFLIGHT_LEAST_S = 5.0
 

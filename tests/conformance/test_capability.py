@@ -36,7 +36,14 @@ def test_a_refused_request_shows_nothing() -> None:
 
 
 def test_what_a_plain_stream_shows() -> None:
-    assert present(ids_stream([1], [2])) == {"stream", "output-ids", "text", "input-ids", "incremental"}
+    assert present(ids_stream([1], [2])) == {
+        "stream",
+        "output-ids",
+        "token-count",
+        "text",
+        "input-ids",
+        "incremental",
+    }
 
 
 @pytest.mark.parametrize(
@@ -64,6 +71,7 @@ def test_what_a_plain_stream_shows() -> None:
         ("cached-tokens-details", {}, {"details": {"cached_tokens_details": {"device": 0, "host": 0}}}),
         ("request-id", {}, {"details": {"request_id": "r"}}),
         ("stop-strings", {"stop": ("ab",)}, {"finish": Finish("stop", "ab")}),
+        ("stop-strings", {"stop": ("ab",)}, {"finish": Finish("stop"), "text": "cab"}),
     ],
 )
 def test_a_capability_is_established_by_its_effect(capability: str, asked: dict, emission: dict) -> None:

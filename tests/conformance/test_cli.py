@@ -81,7 +81,7 @@ def test_selection_by_requirement_keyword_and_first_failure(tokenwire, bad: Path
     assert [row["requirement"] for row in rows] == ["cumulative-ids-extend"]
     nothing = tokenwire("replay", str(bad), "-k", "no-such-thing")
     assert nothing.returncode == ExitStatus.NOTHING_EVALUATED
-    assert "no requirement was selected" in nothing.stdout
+    assert "no verdict" in nothing.stdout
 
 
 def test_last_failed_judges_only_what_failed(tokenwire, bad: Path, tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def summary_line(subject: Subject, judgements: Sequence[Judgement], exit_status:
     counts = Counter(overall(each) for each in _by_requirement(judgements).values())
     words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in _IN_SUMMARY if counts[verdict])
     outcome = f"broken off: {subject.broken_off}" if subject.broken_off else _STATUS_WORDS[exit_status]
-    return f"{subject.title}: {outcome} ({words or 'no requirement was selected'})"
+    return f"{subject.title}: {outcome} ({words or 'no verdict'})"
 
 
 def print_report(
