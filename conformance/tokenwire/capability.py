@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tokenwire.advertised import Advertised
 from tokenwire.record import Delivery, Emission, Stream
+from tokenwire.stop_string import stop_string_of
 
 LOGPROBS_LENGTH = "output_token_logprobs_length"
 MIRRORED_ID = "mirror_token_id"
@@ -41,8 +42,13 @@ def is_chat(stream: Stream) -> bool:
 
 
 def _ended_by_stop_string(stream: Stream) -> bool:
-    finishes = [choice.finish for choice in stream.choices]
-    return any(finish is not None and finish.matched in stream.asked.stop for finish in finishes)
+    return any(stop_string_of(stream.asked, choice) is not None for choice in stream.choices)
+
+
+def _counts_tokens(stream: Stream) -> bool:
+    """Whether the answer tells how many tokens it has: in ids, a counter of the choice, or its usage."""
+    counted = _any(lambda e: e.output_ids is not None or "completion_tokens" in e.counters)
+    return "completion_tokens" in (stream.usage or {}) or counted(stream)
 
 
 def _keeps_interval(stream: Stream) -> bool:
@@ -81,6 +87,7 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         _any(lambda e: "completion_tokens" in e.counters),
         "no answer counts completion_tokens",
     ),
+    "token-count": (_counts_tokens, "no answer tells how many tokens it has"),
     "series": (_any(lambda e: any(e.series.values())), "no answer carries a per-token series"),
     "customized-info": (_any(lambda e: e.customized), "no answer carries customized_info"),
     "mirror-sampler": (
@@ -117,7 +124,7 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     ),
     "request-id": (_any(lambda e: e.details.get("request_id") is not None), "no answer carries a request id"),
     "usage": (lambda s: s.usage is not None, "no answer carries a usage object"),
-    "stop-strings": (_ended_by_stop_string, "no answer was ended by a stop string"),
+    "stop-strings": (_ended_by_stop_string, "no answer names the stop string that ended it"),
     "chat": (is_chat, "no chat request was answered"),
     "tito-chat": (_tito_chat, "no chat answer carries prompt_token_ids, output ids or meta_info"),
     "response-token-ids": (

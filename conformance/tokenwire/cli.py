@@ -126,6 +126,9 @@ def check(
     dialect: Annotated[
         list[str] | None, typer.Option("--dialect", metavar="NAME", help="Only this dialect; repeatable.")
     ] = None,
+    model: Annotated[
+        str, typer.Option("--model", metavar="NAME", help="Ask for this model, not for the first one listed.")
+    ] = "",
     scenario: Annotated[
         list[str] | None,
         typer.Option("--scenario", metavar="NAME", help="Ask only this scenario; repeatable."),
@@ -155,6 +158,7 @@ def check(
         record=record,
         dialects=_known("dialect", dialect or (), load_dialects()),
         scenarios=_known("scenario", scenario or (), load_scenarios()),
+        model=model,
     )
     reporting = _Reporting(
         _known("requirement", requirement or (), load_requirements()),

@@ -22,11 +22,12 @@ from tokenwire.ask import Ask
 from tokenwire.delivery_mode import infer_delivery
 from tokenwire.event_stream import ServerSentEvent, parse_event_stream
 from tokenwire.exchange import Ending, Exchange, HttpRequest
+from tokenwire.json_pointer import Keys, parse
 from tokenwire.record import Asked, Choice, Delivery, Emission, Event, Place, Stream
 from tokenwire.request_binding import RequestBinding, Unsupported
 from tokenwire.spec_files import load_schema, spec_root
 
-__all__ = ["Dialect", "Endpoint", "Unsupported", "dialect_for", "load_dialects"]
+__all__ = ["Dialect", "Endpoint", "Unsupported", "load_dialects"]
 
 _EXCERPT = 160
 _SCHEMA_ERRORS = 8
@@ -100,6 +101,8 @@ class Dialect:
         self.family: str = table["family"]
         self.endpoint = Endpoint(tuple(table["endpoint"]["methods"]), table["endpoint"]["path"])
         self.policy: Mapping[str, Any] = table["policy"]
+        self.marks: tuple[Keys, ...] = tuple(map(parse, table.get("recognised_by", ())))
+        """What only this dialect writes into its answers, and into every one of them; perhaps nothing."""
         self._request = RequestBinding.load(self.name, table["request"])
         self._whole = AnswerBinding.load(self.name, table["answer"]["whole"])
         self._stream = AnswerBinding.load(self.name, table["answer"]["stream"])
@@ -112,9 +115,13 @@ class Dialect:
     def __repr__(self) -> str:
         return f"Dialect({self.name!r})"
 
-    def render(self, ask: Ask) -> HttpRequest | Unsupported:
-        """The request that says what the ask wants, or why the endpoint has no way to say it."""
-        body = self._request.render(ask)
+    def render(self, ask: Ask, model: str = "") -> HttpRequest | Unsupported:
+        """The request that says what the ask wants, or why the endpoint has no way to say it.
+
+        `model` is the name that the server knows its model by; where it is empty, a name that any server of
+        one model takes.
+        """
+        body = self._request.render(ask, model)
         if isinstance(body, Unsupported):
             return body
         return HttpRequest(self.endpoint.methods[0], self.endpoint.path, body)
@@ -296,10 +303,3 @@ def load_dialects() -> dict[str, Dialect]:
         yaml.safe_load(path.read_text("utf-8")) for path in sorted((spec_root() / "dialects").glob("*.yaml"))
     )
     return {table["name"]: Dialect(table) for table in tables}
-
-
-def dialect_for(exchange: Exchange) -> Dialect | None:
-    """The dialect whose endpoint an exchange went to, by method and path; None where there is none."""
-    return next(
-        (dialect for dialect in load_dialects().values() if exchange.request in dialect.endpoint), None
-    )

@@ -1,7 +1,8 @@
 """Preflight: is anything there, what does it say of itself, and which dialects does it speak?
 
 Nothing is judged here. A dialect is left out, with the reason, where one minimal request yields no record:
-what is not an inference server must neither pass nor fail.
+what is not an inference server must neither pass nor fail. Of the dialects that share an endpoint, one is
+recognised by what it writes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tokenwire.ask import Ask
 from tokenwire.dialect import Dialect, Unsupported
 from tokenwire.exchange import Ending, Exchange, HttpRequest
 from tokenwire.judge import has_record
+from tokenwire.recognition import not_spoken
 from tokenwire.report.failure import cut
 from tokenwire.scenario import PROMPT, Sender
 
@@ -35,6 +37,8 @@ class Preflight:
     url: str
     advertised: Advertised
     speaks: tuple[Dialect, ...]
+    model: str = ""
+    """The name that requests call the model by; empty where nobody knows one."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Dialects that gave no record, with the reason in words."""
     diagnosis: str = ""
@@ -72,7 +76,7 @@ def diagnosis(url: str, exchanges: Sequence[Exchange]) -> str:
     `exchanges` are the minimal requests with what came back, at least one.
     """
     first = exchanges[0]
-    tried = ", ".join(f"{exchange.request.method} {exchange.request.path}" for exchange in exchanges)
+    tried = ", ".join(dict.fromkeys(f"{one.request.method} {one.request.path}" for one in exchanges))
     statuses = {exchange.status for exchange in exchanges}
     if all(exchange.ending is Ending.UNREACHABLE for exchange in exchanges):
         fact = f"Nothing answers at {url} ({first.detail})."
@@ -104,10 +108,10 @@ def diagnosis(url: str, exchanges: Sequence[Exchange]) -> str:
     return f"{fact} {way_out}"
 
 
-def minimal_request(dialect: Dialect) -> HttpRequest:
+def minimal_request(dialect: Dialect, model: str = "") -> HttpRequest:
     """The smallest request that a dialect has words for. Raises ValueError where it has none at all."""
     for ask in _MINIMAL_ASKS:
-        request = dialect.render(ask)
+        request = dialect.render(ask, model)
         if not isinstance(request, Unsupported):
             return request
     raise ValueError(
@@ -115,26 +119,31 @@ def minimal_request(dialect: Dialect) -> HttpRequest:
     )
 
 
-async def preflight(url: str, sender: Sender, dialects: Sequence[Dialect]) -> Preflight:
-    """Ask the information endpoints, and each dialect for a few tokens, all at once.
+async def preflight(url: str, sender: Sender, dialects: Sequence[Dialect], model: str = "") -> Preflight:
+    """Ask the information endpoints, all at once; then each dialect for a few tokens, all at once.
 
-    As long as the sender's own time limit at most.
+    `model` is the name of the model to ask for; empty for the first that the target lists. Takes twice the
+    sender's own time limit at most.
     """
 
     async def ask(name: str, request: HttpRequest) -> Exchange:
         return await sender.send(f"{SCENARIO}/{name}", SCENARIO, request)
 
-    exchanges = await asyncio.gather(
-        *(ask(path.strip("/"), HttpRequest("GET", path)) for path in INFORMATION_PATHS),
-        *(ask(dialect.name, minimal_request(dialect)) for dialect in dialects),
+    advertised = advertised_by(
+        await asyncio.gather(*(ask(path.strip("/"), HttpRequest("GET", path)) for path in INFORMATION_PATHS))
     )
-    advertised = advertised_by(exchanges)
-    answers = dict(zip(dialects, exchanges[len(INFORMATION_PATHS) :], strict=True))
+    model = model or advertised.model
+    exchanges = await asyncio.gather(
+        *(ask(dialect.name, minimal_request(dialect, model)) for dialect in dialects)
+    )
+    answers = dict(zip(dialects, exchanges, strict=True))
     left_out = {
         dialect.name: why_no_record(exchange)
         for dialect, exchange in answers.items()
         if not has_record(dialect.read(exchange, delivery_hint=advertised.delivery))
     }
+    recorded = {dialect: one for dialect, one in answers.items() if dialect.name not in left_out}
+    left_out |= not_spoken(recorded)
     speaks = tuple(dialect for dialect in dialects if dialect.name not in left_out)
     words = "" if speaks else diagnosis(url, list(answers.values()))
-    return Preflight(url, advertised, speaks, left_out, words)
+    return Preflight(url, advertised, speaks, model, left_out, words)

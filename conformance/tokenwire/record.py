@@ -201,6 +201,8 @@ class Asked:
 
     Empty where the result is not meant to be repeatable (sampling without a seed) or could not be read.
     """
+    prompt_key: str = ""
+    """Canonical JSON of the model and the prompt, in whatever form they were sent; empty where unreadable."""
     ids_key: str = ""
     """Equal for greedy requests for one sample of the same input_ids, budget and stops, on whatever endpoint."""
     other_sampling: str = ""

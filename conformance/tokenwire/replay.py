@@ -8,10 +8,10 @@ from pathlib import Path
 
 from tokenwire.advertised import advertised_by, information_path
 from tokenwire.capture import CaptureError
-from tokenwire.dialect import dialect_for
 from tokenwire.exchange import Exchange
 from tokenwire.foreign_capture import read_any_capture
 from tokenwire.judge import Run
+from tokenwire.recognition import Spoken
 from tokenwire.record import Stream
 from tokenwire.report.subject import Subject
 
@@ -58,8 +58,9 @@ def read_run(exchanges: Sequence[Exchange], name: str) -> tuple[Run, list[Exchan
     """Read all exchanges of one server; the run, and the exchanges that no dialect knows."""
     advertised = advertised_by(exchanges)
     streams, unknown = [], []
+    spoken = Spoken(exchanges)
     for exchange in exchanges:
-        dialect = dialect_for(exchange)
+        dialect = spoken.dialect_of(exchange)
         if dialect is None:
             unknown.append(exchange)
         else:

@@ -22,6 +22,8 @@ _SILENT = {"n": 1, "top_logprobs": 0}
 _NEED_LOGPROBS = ("logprob_start", "top_logprobs", "chosen_ids")
 _PER_PROMPT = ("logprobs", "logprob_start", "top_logprobs")
 _PROMPTS = ("input_ids", "text", "messages")
+_ANY_MODEL = "default"
+"""The model's name where nobody knows one: servers of one model take any."""
 _ASK_FIELDS = {field.name for field in dataclasses.fields(Ask)} - {*_PROMPTS, "batch", "raw"}
 _FIELDS = _ASK_FIELDS | {"top_k"}
 _TOLD_ONLY = frozenset(
@@ -54,6 +56,7 @@ class RequestBinding:
     """Where the request of one endpoint says what. Made from the `request` part of a dialect."""
 
     dialect: str
+    model: Keys | None
     prompt: Mapping[str, Keys]
     batches: bool
     fields: Mapping[str, tuple[Keys, ...]]
@@ -85,6 +88,7 @@ class RequestBinding:
 
         return cls(
             dialect=dialect,
+            model=parse(table["model"]) if "model" in table else None,
             prompt={name: parse(at) for name, at in table["prompt"].items()},
             batches=table["batches"],
             fields=fields,
@@ -99,11 +103,13 @@ class RequestBinding:
             report_only=tuple(parse(at) for at in table.get("report_only", ())),
         )
 
-    def render(self, ask: Ask) -> dict[str, Any] | Unsupported:
-        """The body that says what the ask wants, or why there is none."""
+    def render(self, ask: Ask, model: str = "") -> dict[str, Any] | Unsupported:
+        """The body that says what the ask wants of a model, or why there is none."""
         if ask.prompts == 0 and not ask.raw:
             return Unsupported("the ask holds no prompt")
         body: dict[str, Any] = {}
+        if self.model is not None:
+            put(body, self.model, model or _ANY_MODEL)
         for keys, value in self.constants.items():
             put(body, keys, value)
         for name in _PROMPTS:
@@ -137,8 +143,8 @@ class RequestBinding:
         if not isinstance(body, dict):
             return Asked()
         told = {name: self._told(body, name) for name in self.fields}
-        input_ids, listed = _id_prompts(find(body, self.prompt["input_ids"]))
-        text = _first_found(body, [self.prompt[n] for n in ("text", "messages") if n in self.prompt])
+        input_ids, listed = _id_prompts(self._prompt(body, "input_ids"))
+        text = self._prompt(body, "text", "messages")
         if isinstance(text, list) and "text" in self.prompt:
             listed = listed or not input_ids
         prompts = len(input_ids) if input_ids else (len(text) if listed and isinstance(text, list) else 1)
@@ -170,10 +176,24 @@ class RequestBinding:
             request_id=told["request_id"] if isinstance(told.get("request_id"), str) else None,
             uniform=_uniform(told),
         )
-        key, ids_key = self._keys(body, told, asked)
+        prompt = self._prompts(body, asked)
+        if prompt is None:
+            return asked
+        model = find(body, self.model) if self.model is not None else None
+        prompt_key = _canonical([model or None, prompt])
         rest = self._rest(body)
-        other_sampling = _canonical(rest) if rest else ""
-        return dataclasses.replace(asked, key=key, ids_key=ids_key, other_sampling=other_sampling)
+        key, ids_key = self._keys(body, told, asked, prompt, rest)
+        return dataclasses.replace(
+            asked,
+            key=f"{self.dialect} {prompt_key} {key}" if key else "",
+            prompt_key=prompt_key,
+            ids_key=ids_key,
+            other_sampling=_canonical(rest) if rest else "",
+        )
+
+    def _prompt(self, body: Mapping[str, Any], *names: str) -> Any:
+        """The first prompt of these forms that the endpoint has and the body holds; else None."""
+        return _first_found(body, [self.prompt[name] for name in names if name in self.prompt])
 
     def _told(self, body: Mapping[str, Any], name: str) -> Any:
         """The value of a field, or its default; a tuple of values where items of a batch differ."""
@@ -189,25 +209,36 @@ class RequestBinding:
         implied_by = (other for other, implied in self.implies.items() if name in implied)
         return any(told.get(field) is True for field in (name, *implied_by))
 
-    def _keys(self, body: Mapping[str, Any], told: Mapping[str, Any], asked: Asked) -> tuple[str, str]:
-        """`key` and `ids_key` of `Asked`: canonical JSON of all that shapes the result."""
+    def _prompts(self, body: Mapping[str, Any], asked: Asked) -> dict[str, Any] | None:
+        """The prompts of a body by their form, without what is ignored beside ids; None where malformed."""
         prompt = {
             name: value for name in self.prompt if (value := find(body, self.prompt[name])) is not ABSENT
         }
+        if "input_ids" not in prompt:
+            return prompt
+        if asked.input_ids is None:
+            return None
+        return {
+            name: value for name, value in prompt.items() if self.prompt[name] not in self.beside_input_ids
+        }
+
+    def _keys(
+        self,
+        body: Mapping[str, Any],
+        told: Mapping[str, Any],
+        asked: Asked,
+        prompt: Mapping[str, Any],
+        rest: Mapping[str, Any],
+    ) -> tuple[str, str]:
+        """Canonical JSON of all that shapes the result but for the prompt, and the `ids_key` of `Asked`."""
         if not asked.greedy and asked.seed is None:
             return "", ""
-        if "input_ids" in prompt:
-            if asked.input_ids is None:
-                return "", ""
-            for keys in self.beside_input_ids:
-                prompt = {name: value for name, value in prompt.items() if self.prompt[name] != keys}
         shaping = {name: told[name] for name in told if name not in _TOLD_ONLY}
         if asked.greedy:
             shaping = {
                 name: value for name, value in shaping.items() if name not in {"temperature", "top_k", "seed"}
             }
-        rest = self._rest(body)
-        key = f"{self.dialect} {_canonical([prompt, shaping, rest])}"
+        key = _canonical([shaping, rest])
         said = all(find(body, at) == value for at, value in self.same_ids_need.items())
         alone = prompt.keys() == {"input_ids"} and not asked.batch and asked.greedy
         if not (alone and said and not rest and asked.max_new_tokens is not None):
@@ -215,11 +246,12 @@ class RequestBinding:
         stops = [sorted(asked.stop), sorted(asked.stop_token_ids), asked.no_stop_trim, asked.ignore_eos]
         return key, _canonical([asked.input_ids, asked.max_new_tokens, *stops])
 
-    def _rest(self, body: Mapping[str, Any]) -> Any:
+    def _rest(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """What the body says beyond the fields that the dialect binds, and that may shape the result."""
         rest = copy.deepcopy(dict(body))
         bound = [keys for places in self.fields.values() for keys in places]
-        for keys in (*self.prompt.values(), *bound, *self.report_only):
+        named = [self.model] if self.model is not None else []
+        for keys in (*self.prompt.values(), *bound, *named, *self.report_only):
             _remove_everywhere(rest, keys)
         for keys, value in self.neutral.items():
             if find(rest, keys) == value or find(rest, keys) is None:

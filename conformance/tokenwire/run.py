@@ -47,6 +47,8 @@ class Plan:
     """Only these; all where empty."""
     scenarios: tuple[str, ...] = ()
     """Only these, and the probe; all where empty."""
+    model: str = ""
+    """The name of the model to ask for; empty for the first that the target lists."""
 
 
 class NoSuchTarget(ValueError):  # noqa: N818  # a fact about the command line
@@ -115,7 +117,7 @@ def _conversations(
     plan: Plan, found: Preflight, sender: Sender, transcript: Transcript
 ) -> list[tuple[Scenario, Conversation]]:
     conversations = [
-        (scenario, Conversation(scenario.name, dialect, sender, found.advertised, transcript))
+        (scenario, Conversation(scenario.name, dialect, sender, found.advertised, transcript, found.model))
         for scenario in _chosen(plan)
         for dialect in found.speaks
     ]
@@ -150,7 +152,7 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
     except ValueError as error:
         raise NoSuchTarget(str(error)) from error
     async with scout:
-        found = await preflight(plan.url, scout, dialects)
+        found = await preflight(plan.url, scout, dialects, plan.model)
     if not found.speaks:
         return Unreached(Subject(url=plan.url, left_out=found.left_out), found.diagnosis)
     recorder = Recorder(

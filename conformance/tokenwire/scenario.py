@@ -56,6 +56,8 @@ class Conversation:
     sender: Sender
     advertised: Advertised
     transcript: Transcript
+    model: str = ""
+    """The name that requests call the model by; empty where any will do."""
 
     @property
     def chat(self) -> bool:
@@ -73,7 +75,7 @@ class Conversation:
         The exchange is named `<dialect>/<scenario>/<label>`, so a label stands once in a scenario.
         """
         name = f"{self.dialect.name}/{self.scenario}/{label}"
-        request = self.dialect.render(ask)
+        request = self.dialect.render(ask, self.model)
         if isinstance(request, Unsupported):
             self.transcript.not_asked[name] = request.reason
             return None

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenwire.dialect import Dialect, dialect_for, load_dialects
+
+from tokenwire.dialect import Dialect, load_dialects
 from tokenwire.exchange import Ending, Exchange, HttpRequest, Read, Server
 from tokenwire.json_pointer import find, parse
 from tokenwire.record import Delivery, Stream
@@ -418,17 +419,6 @@ def test_a_chat_stream() -> None:
     assert stream.usage_place is not None
     assert stream.usage_place.event == 6
     assert [event.schema_errors for event in stream.events] == [()] * 8
-
-
-def test_a_dialect_is_found_by_method_and_path() -> None:
-    def found(method: str, path: str) -> str | None:
-        dialect = dialect_for(replace(exchange({}), request=HttpRequest(method, path)))
-        return dialect.name if dialect else None
-
-    assert found("POST", "/generate") == found("PUT", "/generate?x=1") == "sglang-generate"
-    assert found("POST", "/v1/chat/completions") == "sglang-chat"
-    assert found("GET", "/generate") is None
-    assert found("POST", "/v1/completions") is None
 
 
 def _table(**changes: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import jsonschema_rs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tokenwire.spec_files import load_schema, spec_root
 from tokenwire.verdict import Verdict
 
@@ -21,6 +22,8 @@ NAMES = (
     "chat-request",
     "chat-response",
     "chat-chunk",
+    "openai-chat-response",
+    "openai-chat-chunk",
     "error",
     "report",
 )
@@ -132,6 +135,32 @@ CHAT_REQUEST: dict[str, Any] = {
     "return_meta_info": True,
 }
 
+OPENAI_ANSWER: dict[str, Any] = {
+    "id": "c1",
+    "object": "chat.completion",
+    "created": 0,
+    "model": "tiny",
+    "choices": [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "a b", "refusal": None},
+            "logprobs": {"content": [{"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}]},
+            "finish_reason": "stop",
+        }
+    ],
+    "usage": USAGE,
+}
+OPENAI_CHUNK: dict[str, Any] = {
+    "id": "c1",
+    "object": "chat.completion.chunk",
+    "created": 0,
+    "model": "tiny",
+    "choices": [
+        {"index": 0, "delta": {"role": "assistant", "content": "a"}, "logprobs": None, "finish_reason": None}
+    ],
+    "usage": None,
+}
+
 GOOD: list[tuple[str, Any]] = [
     ("generate-response", GENERATED),
     ("generate-response", [GENERATED, GENERATED]),
@@ -149,6 +178,15 @@ GOOD: list[tuple[str, Any]] = [
     ("chat-chunk", CHUNK),
     ("chat-chunk", {**CHUNK, "choices": [], "usage": USAGE}),
     ("chat-chunk", {"error": {"object": "error", "message": "no", "type": "X", "param": None, "code": 503}}),
+    ("openai-chat-response", OPENAI_ANSWER),
+    ("openai-chat-response", {**OPENAI_ANSWER, "usage": None}),
+    ("openai-chat-chunk", OPENAI_CHUNK),
+    (
+        "openai-chat-chunk",
+        {**OPENAI_CHUNK, "choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]},
+    ),
+    ("openai-chat-chunk", {**OPENAI_CHUNK, "choices": [], "usage": USAGE}),
+    ("openai-chat-chunk", {"error": {"message": "no", "type": "server_error"}}),
     ("error", {"object": "error", "message": "no", "type": "BadRequest", "param": None, "code": 400}),
     ("error", {"error": {"message": "no"}}),
     ("error", {"error": "invalid type"}),
@@ -225,6 +263,20 @@ PLANTED: list[tuple[str, Any, str, Any]] = [
     ("chat-chunk", CHUNK, "/choices/0/delta/role", "user"),
     ("chat-chunk", CHUNK, "/choices/0/finish_reason", "done"),
     ("chat-chunk", CHUNK, "/choices", None),
+    ("openai-chat-response", OPENAI_ANSWER, "/object", "chat.completion.chunk"),
+    ("openai-chat-response", OPENAI_ANSWER, "/choices", []),
+    ("openai-chat-response", OPENAI_ANSWER, "/choices/0/message/content", None),
+    ("openai-chat-response", OPENAI_ANSWER, "/choices/0/message/content", REMOVED),
+    ("openai-chat-response", OPENAI_ANSWER, "/choices/0/message/role", "user"),
+    ("openai-chat-response", OPENAI_ANSWER, "/choices/0/finish_reason", None),
+    ("openai-chat-response", OPENAI_ANSWER, "/choices/0/finish_reason", "eos_token"),
+    ("openai-chat-response", OPENAI_ANSWER, "/choices/0/logprobs/content/0/logprob", None),
+    ("openai-chat-response", OPENAI_ANSWER, "/usage/total_tokens", REMOVED),
+    ("openai-chat-chunk", OPENAI_CHUNK, "/choices/0/delta", REMOVED),
+    ("openai-chat-chunk", OPENAI_CHUNK, "/choices/0/delta/role", "user"),
+    ("openai-chat-chunk", OPENAI_CHUNK, "/choices/0/finish_reason", "abort"),
+    ("openai-chat-chunk", OPENAI_CHUNK, "/choices", None),
+    ("openai-chat-chunk", OPENAI_CHUNK, "/error", "half an error"),
     ("error", {"error": {"message": "no"}}, "", {}),
     ("error", {"error": {"message": "no"}}, "/error", {}),
     ("error", {"error": {"message": "no"}}, "/error", ""),
@@ -362,7 +414,16 @@ def test_planted_defects_are_refused(name, sample, pointer, value):
 
 
 @pytest.mark.parametrize(
-    "name", ["generate-response", "generate-event", "chat-response", "chat-chunk", "error"]
+    "name",
+    [
+        "generate-response",
+        "generate-event",
+        "chat-response",
+        "chat-chunk",
+        "openai-chat-response",
+        "openai-chat-chunk",
+        "error",
+    ],
 )
 @pytest.mark.parametrize("value", [{}, [], None, "", 0, [{}], {"detail": "Not Found"}, {"choices": []}])
 def test_a_server_that_says_nothing_fits_no_schema(name, value):
@@ -373,6 +434,13 @@ def test_tool_calls_may_come_without_content():
     called = with_value(CHAT_ANSWER, "/choices/0/message/content", None)
     called["choices"][0]["message"]["tool_calls"] = [{"id": "c1", "type": "function"}]
     assert judged("chat-response", called) == (True, True)
+
+
+def test_a_refusal_may_come_without_content():
+    refused = with_value(OPENAI_ANSWER, "/choices/0/message", {"role": "assistant", "content": None})
+    assert judged("openai-chat-response", refused) == (False, False)
+    refused["choices"][0]["message"]["refusal"] = "No."
+    assert judged("openai-chat-response", refused) == (True, True)
 
 
 @settings(deadline=None)

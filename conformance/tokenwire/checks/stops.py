@@ -69,7 +69,7 @@ def stop_prefix_held_back(streams: tuple[Stream, ...], _target: Target) -> Itera
 @check_run("unmatched-stop-changes-nothing")
 def unmatched_stop_changes_nothing(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """A request whose stop strings never matched yields what the same request without them yields."""
-    wholes = [one for one in related_streams(streams) if one.prompt is not None]
+    wholes = [one for one in related_streams(streams) if _prompt(one)]
     without = {_unstopped(one): one for one in reversed(wholes) if not one.stream.asked.stop}
     for one in wholes:
         twin = without.get(_unstopped(one)) if one.stream.asked.stop else None
@@ -79,12 +79,17 @@ def unmatched_stop_changes_nothing(streams: tuple[Stream, ...], _target: Target)
             yield from look((twin.choice, one.choice), "the request without stop strings")
 
 
+def _prompt(one: Whole) -> object:
+    """What was prompted with: the words of the request, or its ids; false where neither is known."""
+    return one.stream.asked.prompt_key or one.prompt
+
+
 def _unstopped(one: Whole) -> tuple[object, ...]:
     """All that shapes a result, but for its stop strings."""
     asked = one.stream.asked
     return (
         one.stream.dialect,
-        one.prompt,
+        _prompt(one),
         one.sampling,
         asked.max_new_tokens,
         asked.stop_token_ids,

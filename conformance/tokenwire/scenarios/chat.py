@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from tokenwire.ask import Ask
-from tokenwire.scenario import PROMPT, Conversation, scenario, token_ids
+from tokenwire.scenario import PROMPT, Conversation, only_choice, scenario, token_ids
+from tokenwire.scenarios.stop import NEVER, stop_across_tokens
 
 _MESSAGES = (
     {"role": "system", "content": "You answer briefly."},
@@ -33,10 +34,49 @@ async def chat_samples(talk: Conversation) -> None:
     ask = Ask(messages=_MESSAGES, max_new_tokens=12, n=2, temperature=1.0)
     await talk.ask_all(
         {
+            "plain": ask,
             "whole": replace(ask, return_prompt_token_ids=True, return_meta_info=True),
             "stream": replace(ask, stream=True, usage=True),
         }
     )
+
+
+@scenario(chat=True)
+async def chat_budget(talk: Conversation) -> None:
+    """Budgets of one token and of five, whole and streamed: no more are counted, and length means all."""
+    for budget in (1, 5):
+        ask = Ask(messages=_MESSAGES, max_new_tokens=budget)
+        await talk.ask_all(
+            {f"{budget}-whole": ask, f"{budget}-stream": replace(ask, stream=True, usage=True)}
+        )
+
+
+@scenario(chat=True)
+async def chat_stop_string(talk: Conversation) -> None:
+    """A stop string that begins in one chunk of a known answer and ends in the next: neither the message
+    nor a delta shows it. One that never matches changes nothing.
+    """
+    ask = Ask(messages=_MESSAGES, max_new_tokens=48)
+    stops = {"never": (NEVER,)}
+    found = stop_across_tokens(only_choice(await talk.ask("unstopped", replace(ask, stream=True))))
+    if found is not None:
+        stops["across"] = (found,)
+    for label, stop in stops.items():
+        stopped = replace(ask, stop=stop)
+        await talk.ask_all(
+            {
+                f"{label}-whole": stopped,
+                f"{label}-whole-again": stopped,
+                f"{label}-stream": replace(stopped, stream=True),
+            }
+        )
+
+
+@scenario(chat=True)
+async def chat_logprobs(talk: Conversation) -> None:
+    """Logprobs in the manner of chat, whole and streamed: what is asked for is there, or is refused."""
+    ask = Ask(messages=_MESSAGES, max_new_tokens=6, top_logprobs=2)
+    await talk.ask_all({"whole": ask, "stream": replace(ask, stream=True)})
 
 
 @scenario(chat=True)

@@ -6,7 +6,7 @@ from tokenwire.ask import Ask
 from tokenwire.record import Choice, Delivery
 from tokenwire.scenario import PROMPT, Conversation, only_choice, scenario, text_of, token_ids
 
-_NEVER = "\u241e\u241e"
+NEVER = "\u241e\u241e"
 """A string that no model is likely to write: two pictures of the record separator."""
 
 
@@ -66,9 +66,9 @@ async def unmatched_stop(talk: Conversation) -> None:
     ask = Ask(input_ids=(PROMPT,), max_new_tokens=talk.fitting(48), ignore_eos=True)
     text = text_of(await talk.ask("unstopped", ask))
     middle = text[len(text) // 2 :][:3]
-    stops = {"never": (_NEVER,)}
+    stops = {"never": (NEVER,)}
     if middle.isprintable() and middle and "\ufffd" not in middle:
-        stops["begun"] = (middle + _NEVER,)
+        stops["begun"] = (middle + NEVER,)
     for label, stop in stops.items():
         stopped = replace(ask, stop=stop)
         streamed = replace(stopped, stream=True)

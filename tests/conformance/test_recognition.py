@@ -1,0 +1,179 @@
+"""Which dialect an endpoint speaks, where several share it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorded import write_file, write_folder
+
+from tokenwire.dialect import load_dialects
+from tokenwire.exchange import Ending, Exchange, HttpRequest, Read, Server
+from tokenwire.preflight import Preflight, preflight
+from tokenwire.recognition import Spoken, dialects_at, recognise
+from tokenwire.replay import replay
+
+CHAT = "/v1/chat/completions"
+SGLANG, OPENAI = load_dialects()["sglang-chat"], load_dialects()["openai-chat"]
+
+
+def answer(**choice: Any) -> dict[str, Any]:
+    message = {"role": "assistant", "content": "Hi"}
+    return {
+        "id": "c1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop", **choice}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4},
+    }
+
+
+def chat(
+    body: Any, name: str = "a-capture", *, status: int = 200, stream: bool = False, server: str = ""
+) -> Exchange:
+    data = json.dumps(body).encode()
+    request = HttpRequest("POST", CHAT, {"messages": [{"role": "user", "content": "Hi"}], "stream": stream})
+    return Exchange(
+        name,
+        request,
+        "by-hand",
+        status,
+        (("content-type", "text/event-stream" if stream else "application/json"),),
+        (Read(0.1, b"data: " + data + b"\n\ndata: [DONE]\n\n" if stream else data),),
+        Ending.COMPLETE,
+        server=Server(server),
+    )
+
+
+def test_dialects_are_found_by_method_and_path() -> None:
+    def names(method: str, path: str) -> list[str]:
+        return [dialect.name for dialect in dialects_at(HttpRequest(method, path))]
+
+    assert names("POST", "/generate") == names("PUT", "/generate?x=1") == ["sglang-generate"]
+    assert {"sglang-chat", "openai-chat"} <= set(names("POST", CHAT))
+    assert names("GET", "/generate") == []
+
+
+@pytest.mark.parametrize("matched", [None, 2, "x"])
+def test_a_mark_tells_though_it_be_null(matched: Any) -> None:
+    seen = recognise([OPENAI, SGLANG], [chat(answer()), chat(answer(matched_stop=matched), "second")])
+    assert seen.dialect is SGLANG
+    assert seen.why == "second holds /choices/0/matched_stop"
+
+
+def test_a_mark_in_a_chunk_tells() -> None:
+    chunk = {"choices": [{"index": 0, "delta": {}, "matched_stop": None}]}
+    assert recognise([OPENAI, SGLANG], [chat(chunk, stream=True)]).dialect is SGLANG
+
+
+def test_a_mark_in_an_error_tells_nothing() -> None:
+    body = answer(matched_stop=None)
+    assert recognise([OPENAI, SGLANG], [chat(body, status=400)]).dialect is OPENAI
+
+
+def test_the_name_of_the_server_tells_where_no_mark_does() -> None:
+    refusal = chat({"object": "error", "message": "no", "code": 400}, status=400, server="sglang")
+    assert recognise([OPENAI, SGLANG], [refusal]).dialect is SGLANG
+
+
+def test_what_is_left_is_the_dialect_without_marks() -> None:
+    seen = recognise([SGLANG, OPENAI], [chat(answer())])
+    assert seen.dialect is OPENAI
+    assert seen.why == "no answer holds /choices/0/matched_stop"
+
+
+def test_without_a_candidate_there_is_nothing_to_recognise() -> None:
+    with pytest.raises(ValueError, match="no dialect to choose from"):
+        recognise([], [chat(answer())])
+
+
+def test_a_capture_is_read_by_what_its_server_writes(tmp_path: Path) -> None:
+    plain = [chat(answer(), "one"), chat(answer(), "two", stream=True)]
+    marked = [chat(answer(), "one"), chat(answer(matched_stop=None), "two")]
+    folders = [write_folder(tmp_path / "plain", *plain), write_folder(tmp_path / "marked", *marked)]
+    runs = replay(folders).runs
+    assert [{stream.dialect for stream in run.streams} for run in runs] == [{"openai-chat"}, {"sglang-chat"}]
+
+
+def test_a_server_that_others_recorded_goes_by_its_name(tmp_path: Path) -> None:
+    refused = chat({"detail": "no"}, "one", status=422)
+    run = replay([write_file(tmp_path / "sglang.jsonl", refused)]).runs[0]
+    assert [stream.dialect for stream in run.streams] == ["sglang-chat"]
+
+
+def test_an_exchange_of_our_own_is_read_by_the_dialect_that_asked() -> None:
+    exchanges = [chat(answer(), "sglang-chat/probe/first"), chat(answer(), "preflight/sglang-chat")]
+    spoken = Spoken(exchanges)
+    assert [spoken.dialect_of(one) for one in exchanges] == [SGLANG, OPENAI]
+    assert spoken.dialect_of(replace(exchanges[0], request=HttpRequest("GET", CHAT))) is None
+
+
+@dataclass
+class Target:
+    """Answers by path and model, and remembers the bodies it was sent."""
+
+    listed: tuple[str, ...] = ()
+    knows: tuple[str, ...] = ("default",)
+    choice: Mapping[str, Any] = field(default_factory=dict)
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+
+    async def send(self, name: str, scenario: str, request: HttpRequest, **_: Any) -> Exchange:
+        status, body = 404, {"detail": "Not Found"}
+        if request.path == "/v1/models":
+            status, body = 200, {"data": [{"id": model} for model in self.listed]}
+        elif request.path == CHAT:
+            self.bodies.append(request.body)
+            known = request.body["model"] in self.knows
+            status, body = (200, answer(**self.choice)) if known else (404, {"detail": "no such model"})
+        read = Read(0.1, json.dumps(body).encode())
+        return Exchange(name, request, scenario, status, (), (read,), Ending.COMPLETE)
+
+    def first_words(self, *dialects: str, model: str = "") -> Preflight:
+        chosen = [load_dialects()[name] for name in dialects or load_dialects()]
+        return asyncio.run(preflight("http://target", self, chosen, model))
+
+
+def test_an_openai_compatible_server_is_asked_as_one_and_the_report_says_why() -> None:
+    found = Target().first_words()
+    assert [dialect.name for dialect in found.speaks] == ["openai-chat"]
+    reason = found.left_out["sglang-chat"]
+    assert "speaks openai-chat: no answer holds /choices/0/matched_stop" in reason
+    assert "`--dialect sglang-chat` insists" in reason
+
+
+def test_sglang_is_asked_as_sglang_and_the_report_says_why() -> None:
+    found = Target(choice={"matched_stop": None}).first_words()
+    assert [dialect.name for dialect in found.speaks] == ["sglang-chat"]
+    assert "holds /choices/0/matched_stop" in found.left_out["openai-chat"]
+
+
+@pytest.mark.parametrize(("name", "choice"), [("sglang-chat", {}), ("openai-chat", {"matched_stop": None})])
+def test_a_dialect_that_is_named_is_asked(name: str, choice: Mapping[str, Any]) -> None:
+    found = Target(choice=choice).first_words(name)
+    assert [dialect.name for dialect in found.speaks] == [name]
+    assert found.left_out == {}
+
+
+@pytest.mark.parametrize(
+    ("listed", "model", "asked"),
+    [((), "", "default"), (("a", "b"), "", "a"), (("a", "b"), "b", "b"), ((), "c", "c")],
+)
+def test_the_model_is_the_one_that_is_named_or_the_first_that_is_listed(
+    listed: tuple[str, ...], model: str, asked: str
+) -> None:
+    target = Target(listed=listed, knows=("default", "a", "b", "c"))
+    found = target.first_words(model=model)
+    assert {body["model"] for body in target.bodies} == {asked}
+    assert found.model == ("" if asked == "default" else asked)
+
+
+def test_a_server_that_knows_no_such_model_is_not_asked_in_earnest() -> None:
+    found = Target(knows=("a",)).first_words()
+    assert found.speaks == ()
+    assert "no such model" in found.left_out["openai-chat"]

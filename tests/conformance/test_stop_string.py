@@ -1,0 +1,84 @@
+"""Which stop string ended a choice, and what follows for servers that do not name it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from stream_builder import Told, named, whole
+
+import tokenwire.checks  # noqa: F401  # fills CHECKS
+from tokenwire.check import CHECKS, Observation, Target
+from tokenwire.dialect import load_dialects
+from tokenwire.exchange import HttpRequest
+from tokenwire.record import Asked, Finish, Stream
+from tokenwire.stop_string import stop_string_of
+
+WORDS = '[null,{"messages":[]}]'
+
+
+def chat(text: str, finish: Finish, *stop: str, name: str = "one", prompt_key: str = WORDS) -> Stream:
+    """An answer to messages: no ids, and nobody says what stopped it."""
+    told = Told(ids=None, text=text, counted=False, finish=finish)
+    asked: dict[str, Any] = {"input_ids": None, "text_prompt": True, "prompt_key": prompt_key}
+    return named(whole(told, dialect="openai-chat", stop=stop, **asked), name)
+
+
+@pytest.mark.parametrize(
+    ("finish", "text", "stop", "expected"),
+    [
+        (Finish("stop", "b"), "a", ("b", "c"), "b"),
+        (Finish("stop", "x"), "ax", ("b",), None),
+        (Finish("stop", 7), "ab", ("b",), None),
+        (Finish("stop"), "abc", ("x", "b"), "b"),
+        (Finish("stop"), "abc", ("x",), None),
+        (Finish("stop"), "abc", ("",), None),
+        (Finish("length"), "abc", ("b",), None),
+        (Finish("length", "b"), "a", ("b",), None),
+        (None, "abc", ("b",), None),
+    ],
+)
+def test_a_stop_string_is_named_or_seen(
+    finish: Finish | None, text: str, stop: Sequence[str], expected: str | None
+) -> None:
+    (choice,) = whole(Told(ids=None, text=text, finish=finish)).choices
+    assert stop_string_of(Asked(stop=tuple(stop)), choice) == expected
+
+
+def test_a_server_that_shows_its_stop_string_is_caught_without_its_word() -> None:
+    look = CHECKS["stop-string-not-shown"].on_stream
+    assert look is not None
+    (seen,) = look(chat("abc", Finish("stop"), "bc"), Target())
+    assert not seen.holds
+    assert list(look(chat("a", Finish("stop"), "bc"), Target())) == [], "it may have ended by itself"
+
+
+def unmatched(*streams: Stream) -> list[Observation]:
+    look = CHECKS["unmatched-stop-changes-nothing"].on_run
+    assert look is not None
+    return list(look(streams, Target()))
+
+
+def test_messages_are_related_by_their_words() -> None:
+    length = Finish("length")
+    one, same = chat("abc", length), chat("abc", length, "zz", name="two")
+    assert [seen.holds for seen in unmatched(one, same)] == [True, True]
+    other = chat("abX", length, "zz", name="two")
+    assert not all(seen.holds for seen in unmatched(one, other))
+    elsewhere = chat("abX", length, "zz", name="two", prompt_key='[null,{"messages":[1]}]')
+    assert unmatched(one, elsewhere) == []
+
+
+def prompt_key(dialect: str, **body: Any) -> str:
+    return load_dialects()[dialect].read_asked(HttpRequest("POST", "/x", body)).prompt_key
+
+
+def test_the_words_of_a_prompt_are_told_from_others() -> None:
+    hello = {"messages": [{"role": "user", "content": "Hello"}]}
+    assert prompt_key("openai-chat", **hello) == prompt_key("openai-chat", stop=["x"], stream=True, **hello)
+    assert prompt_key("openai-chat", **hello) != prompt_key("openai-chat", model="m", **hello)
+    assert prompt_key("openai-chat", **hello) != prompt_key("openai-chat", messages=[])
+    assert prompt_key("sglang-chat", input_ids=[1], **hello) == prompt_key("sglang-chat", input_ids=[1])
+    assert prompt_key("sglang-generate", text="a") != prompt_key("sglang-generate", text="b")
+    assert prompt_key("sglang-generate", input_ids="no ids") == ""
