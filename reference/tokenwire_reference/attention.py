@@ -25,7 +25,15 @@ from tokenwire_reference.batch import Batch
 
 ATTENTION_NAME = "tokenwire_paged"
 IGNORED_ARGUMENTS = frozenset(
-    {"dropout", "is_causal", "output_router_logits", "position_ids", "use_cache", "output_attentions", "cache_position"}
+    {
+        "dropout",
+        "is_causal",
+        "output_router_logits",
+        "position_ids",
+        "use_cache",
+        "output_attentions",
+        "cache_position",
+    }
 )
 """What layers pass along that means nothing here: no training, always causal, positions already applied."""
 
@@ -66,7 +74,7 @@ def paged_attention(
     scaling: float | None = None,
     sliding_window: int | None = None,
     paged: PagedAttention,
-    **arguments: Any,  # noqa: ANN401 - whatever an architecture passes to its attention
+    **arguments: Any,
 ) -> tuple[Tensor, None]:
     """The attention function that transformers calls in every layer.
 

@@ -162,7 +162,7 @@ def _from_directory(path: Path, dtype: torch.dtype | str, *, with_tokenizer: boo
     return module, text
 
 
-def _eos_token_ids(module: Any) -> frozenset[int]:  # noqa: ANN401 - a transformers model
+def _eos_token_ids(module: Any) -> frozenset[int]:
     ids: set[int] = set()
     for config in (module.config.get_text_config(), module.generation_config):
         eos = getattr(config, "eos_token_id", None)
@@ -170,7 +170,7 @@ def _eos_token_ids(module: Any) -> frozenset[int]:  # noqa: ANN401 - a transform
     return frozenset(ids)
 
 
-def _forward(module: Any, batch: Batch, paged: PagedAttention) -> Tensor:  # noqa: ANN401 - a transformers model
+def _forward(module: Any, batch: Batch, paged: PagedAttention) -> Tensor:
     output = module(
         input_ids=batch.input_ids[None],
         position_ids=batch.positions[None],
@@ -183,7 +183,7 @@ def _forward(module: Any, batch: Batch, paged: PagedAttention) -> Tensor:  # noq
 
 
 @torch.inference_mode()
-def _probe_shapes(module: Any) -> tuple[AttentionShape, ...]:  # noqa: ANN401 - a transformers model
+def _probe_shapes(module: Any) -> tuple[AttentionShape, ...]:
     """Run one pass and see what every attention layer stores: tensors know better than configurations."""
     probe = ShapeProbe()
     zeros = torch.zeros(ROW_MULTIPLE, dtype=torch.int64, device=module.device)

@@ -94,9 +94,9 @@ class Request:
     """Wire name (`output_token_logprobs`, …, customized_info keys) to one entry for each output id."""
     customized_info_keys: set[str] = field(default_factory=set)
     prompt_series: dict[str, list[Any]] = field(default_factory=dict)
-    """Wire name (`input_token_logprobs`, …) to one entry for each prompt position from `logprob_start_len`."""
+    """Wire name (`input_token_logprobs`, …) to one entry for each prompt token from `logprob_start_len`."""
     seed: int = 0
-    """What sampling is seeded with: the request's own seed, or one that the engine drew when it took the request."""
+    """What sampling is seeded with: the request's own seed, or one drawn when the engine took it."""
     finish: FinishReason | None = None
     cached_tokens: int = 0
     cached_tokens_device: int = 0

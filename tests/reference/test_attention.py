@@ -10,6 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
+
 from tokenwire_reference.attention import (
     AttentionShape,
     SdpaPagedAttention,
@@ -17,7 +19,6 @@ from tokenwire_reference.attention import (
     paged_attention,
 )
 from tokenwire_reference.batch import Batch
-from torch import Tensor
 
 PAGE, CONTEXT = 16, 160
 

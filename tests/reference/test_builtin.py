@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tokenwire_reference.attention import ATTENTION_NAME
 from tokenwire_reference.builtin import (
     SPECIAL_TOKENS,

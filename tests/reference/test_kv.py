@@ -6,6 +6,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
 from tokenwire_reference.kv import OutOfPagesError, PageAccountingError, PagePool
 
 SIZE = 4

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tokenwire_reference.kv import PagePool
 from tokenwire_reference.request import Request, SamplingParams
 from tokenwire_reference.scheduler import Scheduler, Segment, Sequence

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+
 from tokenwire_reference.request import FinishReason, SamplingParams
 from tokenwire_reference.stopping import StopRules
 
