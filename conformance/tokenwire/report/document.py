@@ -16,7 +16,7 @@ from tokenwire.report.failure import clause
 from tokenwire.report.subject import Subject
 from tokenwire.verdict import Verdict
 
-SPEC_VERSION = "1"
+SPEC_VERSION = "v1"
 _MOST_EVIDENCE = 20
 """How many violations of one requirement in one scenario a report holds; one fault may break every event."""
 
