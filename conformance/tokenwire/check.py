@@ -1,7 +1,7 @@
 """What a check is: a pure function from a stream, or from two streams, to observations.
 
-An observation is a statement about something that the target wrote and that could have been wrong. A check that looked
-at nothing yields nothing, and a requirement without witnesses cannot pass.
+An observation is a statement about something that the target wrote and that could have been wrong. A check
+that looked at nothing yields nothing, and a requirement without witnesses cannot pass.
 """
 
 from __future__ import annotations
@@ -25,17 +25,25 @@ class Observation:
     """What is wrong, as one clause; made from expected and actual where empty."""
     related: tuple[Place, ...] = ()
     condition_only: bool = False
-    """The observation shows only that the condition of the requirement occurred; it is no witness by itself."""
+    """The observation shows only that the condition of the requirement occurred; it is no witness."""
 
 
-def observe(place: Place, *, expected: Any, actual: Any, message: str = "", related: tuple[Place, ...] = ()) -> Observation:
+def observe(
+    place: Place, *, expected: Any, actual: Any, message: str = "", related: tuple[Place, ...] = ()
+) -> Observation:
     """Look whether two values are equal, of the same JSON type."""
     holds = bool(expected == actual) and isinstance(expected, bool) == isinstance(actual, bool)
     return Observation(place, expected, actual, holds, message, related)
 
 
 def demand(
-    place: Place, holds: bool, *, expected: Any, actual: Any, message: str = "", related: tuple[Place, ...] = ()
+    place: Place,
+    holds: bool,
+    *,
+    expected: Any,
+    actual: Any,
+    message: str = "",
+    related: tuple[Place, ...] = (),
 ) -> Observation:
     """Look whether a condition holds; `expected` is said in words."""
     return Observation(place, expected, actual, holds, message, related)
@@ -57,8 +65,8 @@ class Target:
 class Comparison:
     """Two streams whose requests must yield the same record.
 
-    `baseline` is the whole answer where there is one. Comparisons are only made where the target was seen to repeat
-    itself (`spec/delivery.md`, determinism).
+    `baseline` is the whole answer where there is one. Comparisons are only made where the target was seen to
+    repeat itself (`spec/delivery.md`, determinism).
     """
 
     baseline: Stream

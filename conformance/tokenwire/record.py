@@ -6,7 +6,7 @@ Checks see nothing but these classes. Nothing here knows a server, a file or the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -101,10 +101,7 @@ class Emission:
 
     def at(self, name: str) -> Place:
         """The place of a field of this emission; of the whole emission where the field is absent."""
-        place = self.event.place
-        return Place(
-            place.exchange, place.event, self.pointers.get(name, ""), place.start, place.end, place.time, place.excerpt
-        )
+        return replace(self.event.place, pointer=self.pointers.get(name, ""))
 
 
 @dataclass(frozen=True)
@@ -138,7 +135,7 @@ class Choice:
         return self.delivery is Delivery.INCREMENTAL
 
     def series(self, name: str) -> list[Any] | None:
-        """One per-token series, put together by the delivery mode; None where no emission carries it as a list."""
+        """One per-token series, put together by the delivery mode; None where no emission carries it."""
         carried = [e.series[name] for e in self.emissions if isinstance(e.series.get(name), list)]
         if not carried:
             return None
@@ -195,18 +192,18 @@ class Asked:
     meta_info: bool = False
     request_id: str | None = None
     uniform: bool = True
-    """Every prompt of a batch was asked for the same metadata; where not, this class cannot say what was asked."""
+    """Every prompt was asked for the same metadata; where not, this class cannot say what was asked."""
     key: str = ""
-    """Equal for requests that must yield the same record: all that shapes the result, nothing that shapes delivery.
+    """Equal for requests that must yield the same record: all that shapes the result, nothing of delivery.
 
     Empty where the result is not meant to be repeatable (sampling without a seed) or could not be read.
     """
     prompt_key: str = ""
     """Canonical JSON of the model and the prompt, in whatever form they were sent; empty where unreadable."""
     ids_key: str = ""
-    """Equal for greedy requests for one sample of the same input_ids, budget and stops, on whatever endpoint."""
+    """Equal for greedy requests for one sample of the same input_ids, budget and stops, on any endpoint."""
     other_sampling: str = ""
-    """Canonical JSON of every parameter that shapes the tokens and has no field here: penalties, bias, grammar, …
+    """Canonical JSON of all parameters that shape the tokens and have no field here: penalties, bias, grammar.
 
     Empty where there is none. Requests that differ in it are never related to each other.
     """

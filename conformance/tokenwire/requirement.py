@@ -60,12 +60,12 @@ def _from_row(chapter: dict[str, Any], row: dict[str, Any]) -> Requirement:
 
 @cache
 def load_requirements() -> dict[str, Requirement]:
-    """All requirements by id, in the order of the specification. Raises ValueError for an id that stands twice."""
+    """All requirements by id, in the order of the specification. Raises ValueError for an id given twice."""
     requirements: dict[str, Requirement] = {}
     for name in ("record", "delivery", "metadata", "tito", "framing"):
         chapter = yaml.safe_load((spec_root() / "requirements" / f"{name}.yaml").read_text("utf-8"))
         for row in chapter["requirements"]:
             if row["id"] in requirements:
-                raise ValueError(f"requirement {row['id']!r} stands twice; ids are permanent and belong to one row")
+                raise ValueError(f"requirement {row['id']!r} stands twice; an id belongs to one row")
             requirements[row["id"]] = _from_row(chapter, row)
     return requirements

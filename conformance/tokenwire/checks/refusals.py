@@ -146,7 +146,7 @@ def _observe_early_refusal(stream: Stream, target: Target, name: str) -> Iterato
 
 @check("chat-stream-refuses-prompt-ids")
 def chat_stream_refuses_prompt_ids(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Chat streams have no place for prompt_token_ids. Who asks for all token ids asks for more than these."""
+    """Chat streams have no place for prompt_token_ids. Asking for all token ids is another question."""
     if not stream.asked.response_token_ids:
         yield from _observe_early_refusal(stream, target, "prompt_token_ids")
 
