@@ -24,12 +24,12 @@ from tokenwire.pytest_plugin import run_items
 from tokenwire.replay import NothingToReplay
 from tokenwire.replay import replay as read_captures
 from tokenwire.report.document import document, write_document
-from tokenwire.report.progress import TerminalProgress
 from tokenwire.report.subject import Subject
 from tokenwire.report.terminal import make_console, print_report
 from tokenwire.requirement import load_requirements
 from tokenwire.run import NoSuchTarget, Plan, Unreached, interrogate
 from tokenwire.scenario import load_scenarios
+from tokenwire.terminal_progress import TerminalProgress
 from tokenwire.verdict import ExitStatus, exit_status
 
 _INTERRUPTED = 130

@@ -12,7 +12,7 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
@@ -23,6 +23,7 @@ import httpx
 from tokenwire import __version__
 from tokenwire.capture import CaptureWriter, ExchangeWriter, Headers, redact, redact_headers
 from tokenwire.exchange import Ending, Exchange, HttpRequest, Read, Server
+from tokenwire.slow_reader import SlowReader
 from tokenwire.slow_socket import SlowTransport
 
 _OWN_HEADERS = {
@@ -37,17 +38,6 @@ _NETWORK_FAULTS = (
     httpcore.TimeoutException,
     OSError,
 )
-
-
-@dataclass(frozen=True)
-class SlowReader:
-    """How to read so slowly that the server feels it: stop after the first bytes, wait, read the rest."""
-
-    after_bytes: int = 1
-    """Stop as soon as so many bytes of the body were read."""
-    pause_s: float = 2.0
-    window: int = 4096
-    """Size of the receive buffer in bytes (the kernel doubles it)."""
 
 
 async def _pause(seconds: float) -> None:

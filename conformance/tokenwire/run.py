@@ -17,10 +17,11 @@ from tokenwire.exchange import Ending, Exchange, HttpRequest, Server
 from tokenwire.judge import Run
 from tokenwire.preflight import Preflight, preflight
 from tokenwire.record import Stream
-from tokenwire.recorder import Recorder, SlowReader
+from tokenwire.recorder import Recorder
 from tokenwire.replay import remarks
 from tokenwire.report.subject import Subject
 from tokenwire.scenario import Conversation, Scenario, Sender, Transcript, load_scenarios
+from tokenwire.slow_reader import SlowReader
 
 _PREFLIGHT_SHARE = 8
 """A preflight request gets this part of an exchange's time limit: a target that hangs is soon known."""

@@ -17,7 +17,7 @@ from tokenwire.ask import Ask
 from tokenwire.dialect import Dialect, Unsupported
 from tokenwire.exchange import Exchange, HttpRequest
 from tokenwire.record import Choice, Stream
-from tokenwire.recorder import SlowReader
+from tokenwire.slow_reader import SlowReader
 
 PROMPT = (73, 39, 78, 220, 112, 31, 66, 205, 97, 154, 18, 243)
 """The ids that most requests send: small, so that they are valid in nearly every vocabulary."""
@@ -85,9 +85,13 @@ class Conversation:
         self.transcript.on_answer(stream)
         return stream
 
-    async def ask_all(self, asks: Mapping[str, Ask]) -> dict[str, Stream]:
+    async def ask_all(
+        self, asks: Mapping[str, Ask], *, slow_reader: SlowReader | None = None
+    ) -> dict[str, Stream]:
         """Ask for several exchanges at once; those that the dialect has words for, by label."""
-        answers = await asyncio.gather(*(self.ask(label, ask) for label, ask in asks.items()))
+        answers = await asyncio.gather(
+            *(self.ask(label, ask, slow_reader=slow_reader) for label, ask in asks.items())
+        )
         return {label: answer for label, answer in zip(asks, answers, strict=True) if answer is not None}
 
 

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tokenwire import recorder as recorder_module
 from tokenwire.capture import REDACTED, CaptureWriter, ExchangeWriter, read_capture
 from tokenwire.exchange import Ending, Exchange, HttpRequest, Read, Server
-from tokenwire.recorder import Recorder, SlowReader
+from tokenwire.recorder import Recorder
+from tokenwire.slow_reader import SlowReader
 
 Handler = Callable[[bytes, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

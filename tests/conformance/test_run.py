@@ -18,10 +18,10 @@ import pytest
 from recorded import IDS, document
 from rich.console import Console
 
-from tokenwire.report.progress import TerminalProgress
 from tokenwire.report.subject import Subject
 from tokenwire.run import NoSuchTarget, Plan, Progress, Unreached, interrogate
 from tokenwire.scenario import load_scenarios
+from tokenwire.terminal_progress import TerminalProgress
 from tokenwire.verdict import ExitStatus
 
 

@@ -1,11 +1,10 @@
 """Pressure: many requests at once, and readers that do not keep up, so that outputs are joined."""
 
-import asyncio
 from dataclasses import replace
 
 from tokenwire.ask import Ask
-from tokenwire.recorder import SlowReader
 from tokenwire.scenario import PROMPT, Conversation, scenario
+from tokenwire.slow_reader import SlowReader
 
 _STREAMS = 24
 _LONG_PROMPT = PROMPT * 8
@@ -36,9 +35,7 @@ async def slow_reader(talk: Conversation) -> None:
         top_logprobs=5,
     )
     streamed = replace(ask, stream=True)
-    await asyncio.gather(
-        talk.ask("whole", ask),
-        talk.ask("whole-again", ask),
-        talk.ask("slow", streamed, slow_reader=SlowReader()),
-        talk.ask("slow-interval-4", replace(streamed, stream_interval=4), slow_reader=SlowReader()),
+    await talk.ask_all({"whole": ask, "whole-again": ask})
+    await talk.ask_all(
+        {"slow": streamed, "slow-interval-4": replace(streamed, stream_interval=4)}, slow_reader=SlowReader()
     )
