@@ -203,7 +203,7 @@ class Asked:
     ids_key: str = ""
     """Equal for greedy requests for one sample of the same input_ids, budget and stops, on any endpoint."""
     other_sampling: str = ""
-    """Canonical JSON of all parameters that shape the tokens and have no field here: penalties, bias, grammar.
+    """JSON of all parameters that shape the tokens and have no field here: penalties, bias, grammar.
 
     Empty where there is none. Requests that differ in it are never related to each other.
     """
