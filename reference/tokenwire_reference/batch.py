@@ -39,6 +39,7 @@ class WantedRows:
     prompt: slice
     """One row for each of the segment's `prompt_logprob_positions`."""
     sample: int | None
+    """The row that chooses the next token, or whose hidden state is the embedding."""
 
 
 def pack(
@@ -56,7 +57,8 @@ def pack(
         rows.extend(base + position for position in segment.prompt_logprob_positions)
         prompt = slice(first, len(rows))
         sample = None
-        if segment.samples and segment.sequence.rules.max_new_tokens > 0:
+        sequence = segment.sequence
+        if segment.samples and (sequence.rules.max_new_tokens > 0 or sequence.request.wants_embedding):
             sample = len(rows)
             rows.append(base + segment.end - 1)
         wanted.append(WantedRows(segment, prompt, sample))

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from tokenwire_reference import logprobs
 from tokenwire_reference.batch import WantedRows, pack
+from tokenwire_reference.engine_load import EngineLoad
+from tokenwire_reference.hidden_state import HiddenStateTap
 from tokenwire_reference.kv import PageAccountingError, PagePool
 from tokenwire_reference.model import LoadedModel
 from tokenwire_reference.request import FinishReason, Request
@@ -55,6 +57,7 @@ class Engine:
             pool, max_running_requests=max_running_requests, chunked_prefill_size=chunked_prefill_size
         )
         self._cache = model.new_cache(pool.num_pages, page_size)
+        self._hidden = HiddenStateTap(model.module)
         model.probe_row_sizes(self.scheduler.max_step_tokens)
         self._seeds = random.Random(random_seed)
         self._aborted: deque[Request] = deque()
@@ -68,6 +71,17 @@ class Engine:
         """Whether `step` has nothing to do and nothing to report."""
         return not (self.scheduler.running or self.scheduler.waiting or self._aborted)
 
+    @property
+    def load(self) -> EngineLoad:
+        pool = self.scheduler.pool
+        pages = {page for sequence in self.scheduler.running for page in sequence.pages}
+        return EngineLoad(
+            running=len(self.scheduler.running),
+            waiting=len(self.scheduler.waiting),
+            used_tokens=len(pages) * pool.page_size,
+            total_tokens=pool.capacity,
+        )
+
     def add(self, request: Request) -> None:
         """Queue a request. Raises ValueError, naming the numbers, for one that can never run."""
         prompt, sampling = request.prompt_token_ids, request.sampling
@@ -77,6 +91,8 @@ class Engine:
             raise ValueError(f"request id {request.rid!r} is in use; wait for its end or choose another")
         if not prompt:
             raise ValueError("the prompt is empty; give at least one token id")
+        if request.wants_embedding and not self._hidden.available:
+            raise ValueError(f"{self.model.name} has no hidden states to embed with; serve another model")
         if room < (budget or 0) or room < 0:
             raise ValueError(
                 f"{len(prompt)} prompt tokens and max_new_tokens {budget} exceed the context length of "
@@ -163,7 +179,9 @@ class Engine:
         for rows in wanted:
             self._score_prompt(rows, logits)
             self.scheduler.computed(rows.segment)
-        self._sample(wanted, logits)
+            if rows.segment.sequence.request.wants_embedding and rows.sample is not None:
+                rows.segment.sequence.request.embedding = self._hidden.embedding(rows.sample)
+        self._sample([rows for rows in wanted if not rows.segment.sequence.request.wants_embedding], logits)
         for sequence in reached:
             request = sequence.request
             request.finish = sequence.rules.check(request.output_ids)

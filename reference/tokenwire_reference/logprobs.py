@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tokenwire_reference.request import Request
 
-FAMILIES = ("token_logprobs", "top_logprobs", "token_ids_logprobs")
+FAMILIES = ("token_logprobs", "top_logprobs", "token_ids_logprobs", "token_ranks")
 """Wire names without `input_` or `output_`."""
 
 Entry = list[Any]
@@ -21,7 +21,7 @@ def families(request: Request) -> list[str]:
     """Those of `FAMILIES` that a request asked for."""
     if not request.return_logprob:
         return []
-    asked = (True, request.top_logprobs_num > 0, bool(request.token_ids_logprob))
+    asked = (True, request.top_logprobs_num > 0, bool(request.token_ids_logprob), request.return_ranks)
     return [family for family, wanted in zip(FAMILIES, asked, strict=True) if wanted]
 
 
@@ -40,6 +40,9 @@ def score(logits: Tensor, token_ids: Sequence[int], request: Request) -> list[di
                 scored[family] = [
                     [lp, token_id, None] for lp, token_id in zip(chosen, token_ids, strict=True)
                 ]
+            case "token_ranks":
+                columns = torch.tensor(token_ids, device=logits.device)[:, None]
+                scored[family] = (1 + (logprobs > logprobs.gather(-1, columns)).sum(-1)).tolist()
             case "top_logprobs":
                 scored[family] = _best(logprobs, request.top_logprobs_num)
             case _:

@@ -34,6 +34,8 @@ class SamplingParams:
     stream_interval: int | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     sampling_seed: int | None = None
+    custom_params: Mapping[str, Any] | None = None
+    """What a model or a sampler of its own kind understands, such as a script."""
 
     @property
     def greedy(self) -> bool:
@@ -87,6 +89,10 @@ class Request:
     token_ids_logprob: tuple[int, ...] = ()
     extra_key: str | None = None
     """Requests share cached prefixes only under an equal key."""
+    return_ranks: bool = False
+    """With logprobs: also the rank of each token, 1 for the likeliest."""
+    wants_embedding: bool = False
+    """The last hidden state of the prompt is wanted, and no token."""
 
     # What has become of it.
     output_ids: list[int] = field(default_factory=list)
@@ -98,6 +104,8 @@ class Request:
     seed: int = 0
     """What sampling is seeded with: the request's own seed, or one drawn when the engine took it."""
     finish: FinishReason | None = None
+    embedding: list[float] | None = None
+    """Of length 1, where `wants_embedding`; there when the request has finished."""
     cached_tokens: int = 0
     cached_tokens_device: int = 0
     cached_tokens_host: int = 0
@@ -134,3 +142,4 @@ class OutputRow:
     cached_tokens_details: Mapping[str, Any] | None
     num_retractions: int
     finish: FinishReason | None
+    embedding: Sequence[float] | None = None

@@ -1,0 +1,16 @@
+"""How busy an engine is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class EngineLoad:
+    """Requests and cache positions at one moment between two steps."""
+
+    running: int
+    waiting: int
+    used_tokens: int
+    """Positions of the KV cache that live requests hold."""
+    total_tokens: int

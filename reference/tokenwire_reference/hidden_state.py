@@ -1,0 +1,31 @@
+"""The hidden state behind each row of logits, for embeddings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class HiddenStateTap:
+    """Sees what goes into a model's output layer: the normed hidden states of the rows whose logits are wanted.
+
+    `available` is False for a model without an output layer, such as one that follows a script.
+    """
+
+    def __init__(self, module: Any) -> None:
+        head = getattr(module, "get_output_embeddings", lambda: None)()
+        self.available = head is not None
+        self._rows: Tensor | None = None
+        if head is not None:
+            head.register_forward_pre_hook(self._see)
+
+    def _see(self, _: object, inputs: tuple[Tensor, ...]) -> None:
+        self._rows = inputs[0].flatten(0, -2)
+
+    def embedding(self, row: int) -> list[float]:
+        """The hidden state of a row of the last pass, scaled to length 1: [hidden size]."""
+        assert self._rows is not None, "a pass comes before its hidden states"
+        vector: list[float] = torch.nn.functional.normalize(self._rows[row].double(), dim=-1).tolist()
+        return vector
