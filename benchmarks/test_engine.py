@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+
 from tokenwire_reference.engine import Engine
 from tokenwire_reference.model import load_model
 from tokenwire_reference.request import Request, SamplingParams

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import httpx_sse
 import pytest
+
 from tokenwire.capture import read_capture
 from tokenwire.event_stream import EventStreamParser
 

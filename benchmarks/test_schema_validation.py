@@ -9,6 +9,7 @@ from typing import Any
 import jsonschema
 import jsonschema_rs
 import pytest
+
 from tokenwire.capture import read_capture
 from tokenwire.event_stream import EventStreamParser
 from tokenwire.spec_files import load_schema

@@ -35,7 +35,7 @@ class HarnessFailed(Exception):  # noqa: N818  # as above
 class ConformanceItem(pytest.Item):
     """One requirement in one scenario."""
 
-    def __init__(self, *, judgement: Judgement, subject: Subject, **node: Any) -> None:  # noqa: ANN401  # pytest's own
+    def __init__(self, *, judgement: Judgement, subject: Subject, **node: Any) -> None:  # pytest's own
         super().__init__(**node)
         self.judgement = judgement
         self.subject = subject
@@ -57,7 +57,7 @@ class ConformanceItem(pytest.Item):
         if self.judgement.verdict in _UNDECIDED:
             pytest.skip(f"{self.judgement.verdict}: {self.judgement.message}")
 
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:  # noqa: ANN401, ARG002  # pytest's own
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:  # noqa: ARG002  # pytest's own
         """The failure in this suite's words; pytest's own traceback would show only this file."""
         if isinstance(excinfo.value, RequirementViolated):
             return failure(self.judgement, self.subject)

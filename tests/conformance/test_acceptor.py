@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+
 from tokenwire.acceptor import Delivered, Record, Rules, accept, same
 from tokenwire.record import Delivery
 

@@ -8,6 +8,7 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tokenwire.capture import (
     REDACTED,
     CaptureError,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tokenwire.delivery_mode import infer_delivery
 from tokenwire.record import Delivery, Emission, Event, Place
 

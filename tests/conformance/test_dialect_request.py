@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tokenwire.ask import OMIT, Ask
 from tokenwire.dialect import Dialect, Unsupported, load_dialects
 from tokenwire.exchange import HttpRequest

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tokenwire.event_stream import EventStreamParser, ServerSentEvent, parse_event_stream
 
 

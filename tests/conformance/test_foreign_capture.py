@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tokenwire.capture import REDACTED, CaptureError, CaptureWriter
 from tokenwire.exchange import Ending, Exchange, HttpRequest
 from tokenwire.foreign_capture import read_any_capture, read_foreign_capture

@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tokenwire.strict_json import MAX_DEPTH, StrictJsonError, loads
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tokenwire.capture import read_capture
 from tokenwire.dialect import load_dialects
 from tokenwire.exchange import Exchange

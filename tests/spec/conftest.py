@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from tokenwire.spec_files import spec_root
 
 CHAPTERS = ("record", "delivery", "metadata", "tito", "framing")

@@ -21,7 +21,7 @@ _MOST_EVIDENCE = 20
 """How many violations of one requirement in one scenario a report holds; one fault may break every event."""
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401  # whatever stood on the wire
+def _plain(value: Any) -> Any:  # whatever stood on the wire
     """The value as JSON can hold it: tuples as lists, numbers that are not finite as words."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)

@@ -26,7 +26,7 @@ def cut(text: str, longest: int) -> str:
     return f"{text[:kept]} … {text[-kept:]}"
 
 
-def value(thing: Any) -> str:  # noqa: ANN401  # whatever stood on the wire
+def value(thing: Any) -> str:  # whatever stood on the wire
     """A value from the wire, or words, in a readable length."""
     if isinstance(thing, str) and not thing.startswith(("{", "[")) and thing.isprintable() and thing:
         return cut(thing, _LONGEST_VALUE)
