@@ -64,6 +64,28 @@ def redact(request: HttpRequest) -> HttpRequest:
     return replace(request, path=redact_path(request.path), headers=redact_headers(request.headers))
 
 
+def redact_document(body: bytes) -> bytes:
+    """A JSON document without the strings under names of credentials; anything else as it is.
+
+    What a server tells of its settings may hold its keys (SGLang's `/server_info` does).
+    """
+    try:
+        document = json.loads(body)
+    except ValueError:
+        return body
+    redacted = _without_secrets(document)
+    return body if redacted == document else json.dumps(redacted, separators=(",", ":")).encode("ascii")
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            name: REDACTED if isinstance(entry, str) and _names_secret(name) else _without_secrets(entry)
+            for name, entry in value.items()
+        }
+    return [_without_secrets(entry) for entry in value] if isinstance(value, list) else value
+
+
 def _bytes_to_json(data: bytes) -> dict[str, str]:
     try:
         return {"text": data.decode()}

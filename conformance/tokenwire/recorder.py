@@ -21,7 +21,7 @@ import httpcore
 import httpx
 
 from tokenwire import __version__
-from tokenwire.capture import CaptureWriter, ExchangeWriter, Headers, redact, redact_headers
+from tokenwire.capture import CaptureWriter, ExchangeWriter, Headers, redact, redact_document, redact_headers
 from tokenwire.exchange import Ending, Exchange, HttpRequest, Read, Server
 from tokenwire.slow_reader import SlowReader
 from tokenwire.slow_socket import SlowTransport
@@ -48,8 +48,10 @@ async def _pause(seconds: float) -> None:
 class _Recording:
     """An exchange in the making, in memory and on disk."""
 
-    def __init__(self, file: ExchangeWriter | None) -> None:
+    def __init__(self, file: ExchangeWriter | None, *, is_settings: bool = False) -> None:
+        """`is_settings`: the answer may tell the server's keys, so it is kept back until it can be redacted."""
         self._file = file
+        self._is_settings = is_settings
         self._sent = time.monotonic()
         self.status: int | None = None
         self.headers: Headers = ()
@@ -70,11 +72,21 @@ class _Recording:
         read = Read(self.seconds(), data)
         self.reads.append(read)
         self.size += len(data)
-        if self._file is not None:
+        if self._file is not None and not self._is_settings:
             self._file.read(read)
 
     def end(self, ending: Ending, detail: str = "") -> None:
         self.ending, self.detail = ending, detail
+
+    def close(self) -> None:
+        """Write what was kept back, and the end."""
+        if self._is_settings and self.reads:
+            body = redact_document(b"".join(read.data for read in self.reads))
+            self.reads = [Read(self.reads[-1].time, body)]
+            if self._file is not None:
+                self._file.read(self.reads[0])
+        if self._file is not None:
+            self._file.end(self.ending, detail=self.detail, duration=self.seconds())
 
 
 class Recorder:
@@ -151,7 +163,7 @@ class Recorder:
                 file = files.enter_context(self._capture.open(name)) if self._capture is not None else None
                 if file is not None:
                     file.request(name, scenario, request, started=started, server=self.server)
-                recording = _Recording(file)
+                recording = _Recording(file, is_settings=request.method == "GET")
                 try:
                     await self._record(request, recording, slow_reader, hang_up_after)
                 except asyncio.CancelledError:
@@ -159,8 +171,7 @@ class Recorder:
                     raise
                 finally:
                     duration = recording.seconds()
-                    if file is not None:
-                        file.end(recording.ending, detail=recording.detail, duration=duration)
+                    recording.close()
             return Exchange(
                 name,
                 redact(request),

@@ -1,4 +1,4 @@
-"""Where the data of the specification lies: beside the repository's packages, or inside the installed wheel."""
+"""Where the data of the specification lies: beside the repository's packages, or inside the wheel."""
 
 from __future__ import annotations
 

@@ -313,3 +313,15 @@ def test_a_url_that_is_none(url: str) -> None:
 def test_a_request_that_cannot_be_sent_is_no_fault_of_the_target() -> None:
     with pytest.raises(ValueError, match="cannot be sent"):
         record(hang, HttpRequest("POST", "/x", {}, headers=(("X-A", "b\nc"),)))
+
+
+def test_a_server_that_tells_its_key_does_not_tell_it_to_the_disk(tmp_path: Path) -> None:
+    body = b'{"version":"1","api_key":"hunter2","internal_states":[{"admin_api_key":"hunter3"}]}'
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    exchange = record(answering(answer), HttpRequest("GET", "/server_info"), capture=CaptureWriter(tmp_path))
+    (on_disk,) = read_capture(tmp_path / "a" / "b.jsonl")
+    assert exchange.body == on_disk.body
+    assert b"hunter" not in (tmp_path / "a" / "b.jsonl").read_bytes()
+    assert on_disk.body == (
+        b'{"version":"1","api_key":"[redacted]","internal_states":[{"admin_api_key":"[redacted]"}]}'
+    )
