@@ -49,7 +49,7 @@ class _Recording:
     """An exchange in the making, in memory and on disk."""
 
     def __init__(self, file: ExchangeWriter | None, *, is_settings: bool = False) -> None:
-        """`is_settings`: the answer may tell the server's keys, so it is kept back until it can be redacted."""
+        """`is_settings`: the answer may tell keys, so it is kept back until it can be redacted."""
         self._file = file
         self._is_settings = is_settings
         self._sent = time.monotonic()
@@ -78,7 +78,7 @@ class _Recording:
     def end(self, ending: Ending, detail: str = "") -> None:
         self.ending, self.detail = ending, detail
 
-    def close(self) -> None:
+    def close(self, duration: float) -> None:
         """Write what was kept back, and the end."""
         if self._is_settings and self.reads:
             body = redact_document(b"".join(read.data for read in self.reads))
@@ -86,7 +86,7 @@ class _Recording:
             if self._file is not None:
                 self._file.read(self.reads[0])
         if self._file is not None:
-            self._file.end(self.ending, detail=self.detail, duration=self.seconds())
+            self._file.end(self.ending, detail=self.detail, duration=duration)
 
 
 class Recorder:
@@ -171,7 +171,7 @@ class Recorder:
                     raise
                 finally:
                     duration = recording.seconds()
-                    recording.close()
+                    recording.close(duration)
             return Exchange(
                 name,
                 redact(request),
