@@ -111,7 +111,7 @@ class Engine:
         decode = None if self.model.tokenizer is None else self._decode
         sequence = Sequence(
             request=request,
-            rules=StopRules(sampling, self.model.eos_token_ids, budget, decode),
+            rules=request.fault.stop_rules(StopRules(sampling, self.model.eos_token_ids, budget, decode)),
             token_ids=list(prompt),
         )
         self.scheduler.add(sequence)

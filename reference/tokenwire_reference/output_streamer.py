@@ -49,7 +49,7 @@ class OutputStreamer:
         for request in requests:
             sent = self._sent.get(request.rid)
             if sent is not None and self._is_due(request, sent):
-                rows.append(_row(request, sent))
+                rows.append(request.fault.row(request, _row(request, sent)))
                 if request.finish is not None:
                     del self._sent[request.rid]
         return rows
@@ -62,7 +62,8 @@ class OutputStreamer:
             return unsent >= WHOLE_INTERVAL
         interval = max(request.sampling.stream_interval or self._stream_interval, 1)
         first = sent.tokens == 0 and unsent > 0
-        return (first or unsent >= interval) and not self._is_held_back(request)
+        due = (first or unsent >= interval) and not self._is_held_back(request)
+        return request.fault.due(request, sent.tokens, due)
 
     def _is_held_back(self, request: Request) -> bool:
         """Whether the text may be turning into a stop string. The next step tries a held row again."""

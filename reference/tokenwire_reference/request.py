@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tokenwire_reference.faults.fault import Fault, current_fault
+
 WEIGHT_VERSION = "default"
 
 
@@ -93,6 +95,8 @@ class Request:
     """With logprobs: also the rank of each token, 1 for the likeliest."""
     wants_embedding: bool = False
     """The last hidden state of the prompt is wanted, and no token."""
+    fault: Fault = field(default_factory=current_fault, repr=False, compare=False)
+    """What goes wrong on purpose: nothing, unless the HTTP request named a fault."""
 
     # What has become of it.
     output_ids: list[int] = field(default_factory=list)

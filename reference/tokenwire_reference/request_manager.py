@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from tokenwire_reference.detokenizer import Detokenizer, finish_text
+from tokenwire_reference.faults.fault import Fault, current_fault
 from tokenwire_reference.request import FinishReason, OutputRow, Request, SamplingParams
 
 
@@ -60,6 +61,7 @@ class Record:
     sampling: SamplingParams
     detokenizer: Detokenizer | None
     wake: asyncio.Event
+    fault: Fault = field(default_factory=current_fault)
     started: float = field(default_factory=time.monotonic)
     output_ids: list[int] = field(default_factory=list)
     text: str = ""
@@ -99,9 +101,8 @@ class Record:
             if row.finish is None:
                 self.text += self.detokenizer.push(row.output_ids)
             else:
-                self.text = finish_text(
-                    self.detokenizer, self.text, row.output_ids, row.finish, self.sampling
-                )
+                text = finish_text(self.detokenizer, self.text, row.output_ids, row.finish, self.sampling)
+                self.text = self.fault.text(self, text)
         if row.finish is not None:
             self.finish, self.ended = row.finish, time.monotonic()
         self.wake.set()
@@ -131,6 +132,7 @@ class Record:
             finish=self.finish,
             seconds=(self.ended or time.monotonic()) - self.started,
         )
+        emission = self.fault.taken(self, emission)
         self.taken_ids, self.taken_text, self.taken_first = tokens.stop, len(self.text), True
         self.taken_finish = self.finish is not None
         return emission
@@ -175,7 +177,7 @@ class Generation:
     def close(self) -> None:
         """Abort what has not ended: nobody is listening any more."""
         for record in self.records:
-            if record.finish is None:
+            if record.finish is None and record.fault.leaving():
                 self._abort(record.rid)
 
 
@@ -222,7 +224,9 @@ class RequestManager:
         detokenizer = None
         if (decode := self._decode) is not None:
             sampling = request.sampling
-            detokenizer = Detokenizer(lambda ids: decode(ids, sampling), request.prompt_token_ids)
+            detokenizer = request.fault.detokenizer(
+                Detokenizer(lambda ids: decode(ids, sampling), request.prompt_token_ids)
+            )
         return Record(index, request.rid, request.prompt_token_ids, request.sampling, detokenizer, wake)
 
     def deliver(self, rows: Sequence[OutputRow]) -> None:
@@ -241,7 +245,7 @@ class RequestManager:
 
     def abort(self, rid: str) -> None:
         """Abort the request, or the group of requests, with exactly this id; an unknown id has no effect."""
-        for name in self._groups.get(rid, [rid]):
+        for name in current_fault().aborting(rid, self._groups.get(rid, [rid]), self._live):
             if name in self._live:
                 self._engine.abort(name)
 

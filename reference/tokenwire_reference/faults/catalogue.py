@@ -1,0 +1,91 @@
+"""What is known of each fault: the bug it imitates, and what it should turn red."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from tokenwire_reference import faults
+from tokenwire_reference.faults.fault import Fault
+
+CUMULATIVE, INCREMENTAL, WHOLE = "cumulative", "incremental", "whole"
+STREAMED = (CUMULATIVE, INCREMENTAL)
+EVERYWHERE = (*STREAMED, WHOLE)
+
+
+@dataclass(frozen=True)
+class KnownFault:
+    """One entry of the catalogue."""
+
+    name: str
+    make: type[Fault]
+    primitive: str
+    """X01 to X28: the kind of injection."""
+    upstream: tuple[str, ...]
+    """The threads that tell of the bug."""
+    kills: tuple[str, ...]
+    """Requirements of the specification that it violates."""
+    shows_in: tuple[str, ...]
+    """The deliveries in which a client sees it. Chat streams are incremental, however `/generate` streams."""
+    unseen: str
+    """Why no requirement is violated, where none is."""
+
+    @property
+    def room(self) -> str:
+        """The module that it stands in, named like the room where the bug lived."""
+        return self.make.__module__.rpartition(".")[2]
+
+    @property
+    def does(self) -> str:
+        """What it does, in a sentence or two."""
+        return " ".join((self.make.__doc__ or "").split())
+
+
+_catalogue: dict[str, KnownFault] = {}
+
+
+def fault(
+    name: str,
+    primitive: str,
+    *,
+    upstream: tuple[str, ...] = (),
+    kills: tuple[str, ...] = (),
+    shows_in: tuple[str, ...] = EVERYWHERE,
+    unseen: str = "",
+) -> Callable[[type[Fault]], type[Fault]]:
+    """Enter a fault into the catalogue. Its docstring says what the bug did.
+
+    Raises ValueError for a name that is taken, and for a fault that kills nothing without a reason.
+    """
+
+    def enter(make: type[Fault]) -> type[Fault]:
+        if name in _catalogue:
+            raise ValueError(f"fault {name!r} stands twice; rename one")
+        if bool(kills) == bool(unseen):
+            raise ValueError(f"fault {name!r} must either name what it kills or say why nothing sees it")
+        _catalogue[name] = KnownFault(name, make, primitive, upstream, kills, shows_in, unseen)
+        return make
+
+    return enter
+
+
+@cache
+def load_faults() -> dict[str, KnownFault]:
+    """All faults by name, room by room."""
+    for module in pkgutil.iter_modules(faults.__path__):
+        importlib.import_module(f"{faults.__name__}.{module.name}")
+    return dict(sorted(_catalogue.items(), key=lambda item: (item[1].room, item[0])))
+
+
+def make_fault(name: str) -> Fault:
+    """A fault for one request. Raises ValueError, with what was probably meant, for a name that nobody has."""
+    known = load_faults()
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else "`tokenwire-reference faults` lists them all"
+        raise ValueError(f"x-tokenwire-fault is {name!r}, and there is no such fault; {hint}")
+    return known[name].make()

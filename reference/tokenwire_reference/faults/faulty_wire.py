@@ -1,0 +1,130 @@
+"""The seams around the HTTP side: bodies on their way in, answers and events on their way out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tokenwire_reference.api.errors import RefusalError, refusal_answer
+from tokenwire_reference.faults.catalogue import make_fault
+from tokenwire_reference.faults.fault import Fault, commit
+
+HEADER = "x-tokenwire-fault"
+
+
+class FaultyWire:
+    """Lets a request that names a fault have it; all others pass untouched.
+
+    Where faults are not enabled, a request that names one is refused: it asked for something and must not get
+    something else.
+    """
+
+    def __init__(self, app: ASGIApp, *, enabled: bool) -> None:
+        self._app = app
+        self._enabled = enabled
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        name = Headers(scope=scope).get(HEADER) if scope["type"] == "http" else None
+        if name is None:
+            await self._app(scope, receive, send)
+            return
+        try:
+            fault = self._fault(name)
+        except ValueError as error:
+            await refusal_answer(scope["path"], RefusalError(str(error)))(scope, receive, send)
+            return
+        commit(fault)
+        fault.path = scope["path"]
+        await self._app(scope, await _faulty_receive(fault, receive), _FaultySend(fault, send))
+
+    def _fault(self, name: str) -> Fault:
+        if not self._enabled:
+            raise ValueError(f"{HEADER} is set, and this server makes no faults; start it with --enable-faults")
+        return make_fault(name)
+
+
+async def _faulty_receive(fault: Fault, receive: Receive) -> Receive:
+    """Read the whole body, and give what the fault makes of it; what comes after the body comes as it is."""
+    body, more = b"", True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            return receive
+        body, more = body + message.get("body", b""), message.get("more_body", False)
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        value = None
+    if isinstance(value, dict):
+        fault.request = orjson.loads(body)
+        body = orjson.dumps(fault.asked(value))
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def give() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return give
+
+
+class _FaultySend:
+    """Sends what the fault makes of an answer: a JSON body as one, a stream event by event."""
+
+    def __init__(self, fault: Fault, send: Send) -> None:
+        self._fault = fault
+        self._send = send
+        self._start: Message = {}
+        self._body = b""
+        self._is_stream = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(raw=list(message["headers"]))
+            media_type = headers.get("content-type", "")
+            self._is_stream = media_type.startswith("text/event-stream")
+            if media_type:
+                headers["content-type"] = self._fault.media_type(media_type)
+            self._start = {**message, "headers": headers.raw}
+            if self._is_stream:
+                await self._send(self._start)
+        elif self._is_stream:
+            await self._stream(message)
+        else:
+            await self._answer(message)
+
+    async def _stream(self, message: Message) -> None:
+        *events, self._body = (self._body + message.get("body", b"")).split(b"\n\n")
+        for event in events:
+            for frame in self._frames(event + b"\n\n"):
+                for written in self._fault.frame(frame):
+                    await self._send({"type": "http.response.body", "body": written, "more_body": True})
+        if not message.get("more_body", False):
+            await self._send({"type": "http.response.body", "body": self._body, "more_body": False})
+
+    def _frames(self, frame: bytes) -> list[bytes]:
+        try:
+            event = orjson.loads(frame.removeprefix(b"data: "))
+        except orjson.JSONDecodeError:
+            return [frame]
+        return [b"data: " + _written(value) + b"\n\n" for value in self._fault.event(event)]
+
+    async def _answer(self, message: Message) -> None:
+        self._body += message.get("body", b"")
+        if message.get("more_body", False):
+            return
+        try:
+            status, answer = self._fault.answered(self._start["status"], orjson.loads(self._body))
+        except orjson.JSONDecodeError:
+            status, answer = self._start["status"], self._body
+        body = answer if isinstance(answer, bytes) else _written(answer)
+        MutableHeaders(raw=self._start["headers"])["content-length"] = str(len(body))
+        await self._send({**self._start, "status": status})
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _written(value: Any) -> bytes:
+    """JSON, with the NaN and the infinities that some servers write."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
