@@ -24,8 +24,8 @@ def _commands() -> None:
     """Keep `serve` a command of its own, also while it is the only one."""
 
 
-def _flag(help_text: str, *names: str) -> OptionInfo:
-    option: OptionInfo = typer.Option(*names, help=help_text)
+def _flag(help_text: str, *names: str, envvar: str | None = None) -> OptionInfo:
+    option: OptionInfo = typer.Option(*names, help=help_text, envvar=envvar)
     return option
 
 
@@ -34,12 +34,16 @@ def serve(  # noqa: PLR0917 - one parameter for each flag; typer calls it by nam
     model_path: Annotated[
         str,
         _flag(
-            "Directory of a causal language model, or a builtin one: builtin:tiny.", "--model-path", "--model"
+            "Directory of a causal language model, or a builtin one, such as builtin:tiny.",
+            "--model-path",
+            "--model",
         ),
     ] = DEFAULTS.model_path,
+    script: Annotated[str | None, _flag("JSON file of token ids for builtin:scripted.")] = DEFAULTS.script,
     served_model_name: Annotated[
         str | None, _flag("Name in /v1/models and answers.")
     ] = DEFAULTS.served_model_name,
+    api_dialect: Annotated[str, _flag("Whose shapes answers have: sglang or vllm.")] = DEFAULTS.api_dialect,
     host: Annotated[str, _flag("Address to listen on.")] = DEFAULTS.host,
     port: Annotated[int, _flag("Port to listen on; 0 for any free one.")] = DEFAULTS.port,
     device: Annotated[str, _flag("cpu or cuda.")] = DEFAULTS.device,
@@ -59,6 +63,9 @@ def serve(  # noqa: PLR0917 - one parameter for each flag; typer calls it by nam
         _flag("End every chat stream with its usage.", "--stream-response-default-include-usage"),
     ] = DEFAULTS.stream_response_default_include_usage,
     max_running_requests: Annotated[int, _flag("Requests that run at once.")] = DEFAULTS.max_running_requests,
+    max_queued_requests: Annotated[
+        int | None, _flag("Requests that may wait; more are refused with 503.")
+    ] = DEFAULTS.max_queued_requests,
     max_total_tokens: Annotated[
         int | None, _flag("Tokens that the KV cache holds.")
     ] = DEFAULTS.max_total_tokens,
@@ -69,6 +76,22 @@ def serve(  # noqa: PLR0917 - one parameter for each flag; typer calls it by nam
     disable_radix_cache: Annotated[
         bool, _flag("Compute every prompt in full; reuse no prefix.", "--disable-radix-cache")
     ] = DEFAULTS.disable_radix_cache,
+    enable_hierarchical_cache: Annotated[
+        bool, _flag("Keep evicted pages of the KV cache in host memory.", "--enable-hierarchical-cache")
+    ] = DEFAULTS.enable_hierarchical_cache,
+    hicache_size_pages: Annotated[int, _flag("Pages that host memory keeps.")] = DEFAULTS.hicache_size_pages,
+    hicache_storage_backend: Annotated[
+        str | None, _flag("Where pages go that host memory evicts: file.")
+    ] = DEFAULTS.hicache_storage_backend,
+    hicache_storage_dir: Annotated[
+        str | None, _flag("Directory of the file storage backend.")
+    ] = DEFAULTS.hicache_storage_dir,
+    speculative_algorithm: Annotated[
+        str | None, _flag("Draft tokens and verify them: NGRAM.")
+    ] = DEFAULTS.speculative_algorithm,
+    speculative_num_draft_tokens: Annotated[
+        int, _flag("Tokens drafted for each step.")
+    ] = DEFAULTS.speculative_num_draft_tokens,
     sampling_backend: Annotated[
         str, _flag("Registered sampler: pytorch, or mirror, which repeats each id in customized_info.")
     ] = DEFAULTS.sampling_backend,
@@ -86,18 +109,28 @@ def serve(  # noqa: PLR0917 - one parameter for each flag; typer calls it by nam
     ] = DEFAULTS.return_output_ids,
     random_seed: Annotated[int | None, _flag("Seed of requests that bring none.")] = DEFAULTS.random_seed,
     weight_version: Annotated[str, _flag("Version named in meta_info.")] = DEFAULTS.weight_version,
+    enable_metrics: Annotated[
+        bool, _flag("Answer /metrics in the Prometheus format.", "--enable-metrics")
+    ] = DEFAULTS.enable_metrics,
     log_level: Annotated[str, _flag("debug, info, warning or error.")] = DEFAULTS.log_level,
     log_requests: Annotated[bool, _flag("Log each request.", "--log-requests")] = DEFAULTS.log_requests,
     send_buffer_bytes: Annotated[
         int, _flag("Kernel send buffer of a connection; small ones show slow readers soon.")
     ] = DEFAULTS.send_buffer_bytes,
     cpu_threads: Annotated[int, _flag("Threads of a torch operation.")] = DEFAULTS.cpu_threads,
+    test_retract_interval: Annotated[
+        int, _flag("Test hook: retract a request every so many steps.", envvar="TOKENWIRE_TEST_RETRACT")
+    ] = DEFAULTS.test_retract_interval,
+    test_crash_after_stream_outputs: Annotated[
+        int, _flag("Test hook: die after so many emissions.")
+    ] = DEFAULTS.test_crash_after_stream_outputs,
 ) -> None:
     """Serve a model. The URL is printed as soon as requests are answered."""
     given = locals()
-    args = ServerArgs(**given)
-    if args.stream_interval < 1:
-        raise typer.BadParameter(f"--stream-interval is {args.stream_interval}; it must be 1 or more")
+    try:
+        args = ServerArgs(**given)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
     # torch and transformers take seconds to import: only a server pays for them, not --help.
     from tokenwire_reference.serve import serve as serve_model
 

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from typing import Protocol, TypeVar
 
 from tokenwire_reference.output_streamer import OutputStreamer
+from tokenwire_reference.queue_limit import QueueFullError
 from tokenwire_reference.request import FinishReason, OutputRow, Request
 
 logger = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ class StepEngine(Protocol):
         """Whether there is nothing to compute."""
 
     def add(self, request: Request) -> None:
-        """Queue a request. Raises ValueError for one that can never run."""
+        """Queue a request. Raises ValueError for one that can never run, QueueFullError for one too many."""
 
     def abort(self, rid: str) -> None:
         """End a request with what it has; an unknown rid has no effect."""
@@ -37,9 +38,17 @@ class EngineThread:
     """Runs an engine. All methods but `run` may be called from any thread."""
 
     def __init__(
-        self, engine: StepEngine, streamer: OutputStreamer, deliver: Callable[[Sequence[OutputRow]], None]
+        self,
+        engine: StepEngine,
+        streamer: OutputStreamer,
+        deliver: Callable[[Sequence[OutputRow]], None],
+        crash: Callable[[], None] | None = None,
     ) -> None:
-        """`deliver` is called on the engine's thread, at most once a step, with at least one row."""
+        """`deliver` is called on the engine's thread, at most once a step, with at least one row.
+
+        `crash` is called once, after the rows that make `OutputStreamer.must_crash` true.
+        """
+        self._crash = crash
         self._engine = engine
         self._streamer = streamer
         self._deliver = deliver
@@ -112,7 +121,8 @@ class EngineThread:
         try:
             self._engine.add(request)
         except ValueError as error:
-            request.finish = FinishReason("abort", message=str(error), status_code=400)
+            status = 503 if isinstance(error, QueueFullError) else 400
+            request.finish = FinishReason("abort", message=str(error), status_code=status)
             self._emit([request])
 
     def _emit(self, touched: Sequence[Request]) -> None:
@@ -121,6 +131,9 @@ class EngineThread:
                 self._live.pop(request.rid, None)
         if rows := self._streamer.stream(touched):
             self._deliver(rows)
+            if self._streamer.must_crash and self._crash is not None:
+                self._stopping = True
+                self._crash()
 
     def _fail(self, error: Exception) -> None:
         """End every request with a server error: a client must not wait for an engine that is gone."""

@@ -29,10 +29,15 @@ class OutputStreamer:
     its finish, as one may under overlapped scheduling, has no state here and emits nothing.
     """
 
-    def __init__(self, *, stream_interval: int, decode: Decode | None) -> None:
-        """Take the server's default interval and a tokenizer's plain decode, None without a tokenizer."""
+    def __init__(self, *, stream_interval: int, decode: Decode | None, crash_after: int = 0) -> None:
+        """Take the server's default interval and a tokenizer's plain decode, None without a tokenizer.
+
+        `crash_after` is a test hook: the number of rows after which the server shall die; 0 for never.
+        """
         self._stream_interval = stream_interval
         self._decode = decode
+        self._crash_after = crash_after
+        self._emitted = 0
         self._sent: dict[str, _Sent] = {}
 
     def admit(self, request: Request) -> None:
@@ -52,11 +57,19 @@ class OutputStreamer:
                 rows.append(request.fault.row(request, _row(request, sent)))
                 if request.finish is not None:
                     del self._sent[request.rid]
+        self._emitted += len(rows)
         return rows
+
+    @property
+    def must_crash(self) -> bool:
+        """Whether the test hook's number of rows has been emitted."""
+        return 0 < self._crash_after <= self._emitted
 
     def _is_due(self, request: Request, sent: _Sent) -> bool:
         if request.finish is not None:
             return True
+        if request.wants_embedding:
+            return False
         unsent = len(request.output_ids) - sent.tokens
         if not request.stream:
             return unsent >= WHOLE_INTERVAL
@@ -115,6 +128,7 @@ def _row(request: Request, sent: _Sent) -> OutputRow:
         cached_tokens_details=cached_tokens_details(request),
         num_retractions=request.num_retractions,
         finish=request.finish,
+        embedding=request.embedding,
     )
     sent.tokens, sent.prompt_series = end, True
     return row

@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from tokenwire_reference.detokenizer import Detokenizer, finish_text
+from tokenwire_reference.meters import Meters
 from tokenwire_reference.faults.fault import Fault, current_fault
 from tokenwire_reference.request import FinishReason, OutputRow, Request, SamplingParams
 
@@ -49,6 +50,7 @@ class Emission:
     finish: FinishReason | None
     seconds: float
     """Since the request came in."""
+    embedding: Sequence[float] | None = None
 
 
 @dataclass
@@ -72,6 +74,9 @@ class Record:
     cached_tokens_details: Mapping[str, Any] | None = None
     num_retractions: int = 0
     finish: FinishReason | None = None
+    embedding: Sequence[float] | None = None
+    grown: float = 0.0
+    """When the last row came."""
     ended: float = 0.0
     taken_ids: int = 0
     taken_text: int = 0
@@ -105,6 +110,7 @@ class Record:
                 self.text = self.fault.text(self, text)
         if row.finish is not None:
             self.finish, self.ended = row.finish, time.monotonic()
+            self.embedding = row.embedding
         self.wake.set()
 
     @property
@@ -131,6 +137,7 @@ class Record:
             num_retractions=self.num_retractions,
             finish=self.finish,
             seconds=(self.ended or time.monotonic()) - self.started,
+            embedding=self.embedding,
         )
         emission = self.fault.taken(self, emission)
         self.taken_ids, self.taken_text, self.taken_first = tokens.stop, len(self.text), True
@@ -192,6 +199,7 @@ class RequestManager:
         """`decode` turns ids into text as sampling parameters ask; None where there is no tokenizer."""
         self._engine = engine
         self._decode = decode
+        self.meters = Meters()
         self._live: dict[str, Record] = {}
         self._groups: dict[str, list[str]] = {}
 
@@ -234,9 +242,23 @@ class RequestManager:
         for row in rows:
             record = self._live[row.rid]
             record.append(row)
+            self._measure(record, row)
             if record.finish is not None:
                 del self._live[row.rid]
                 self._forget_groups_without(row.rid)
+
+    def _measure(self, record: Record, row: OutputRow) -> None:
+        now = time.monotonic()
+        since_last = now - (record.grown or record.started)
+        self.meters.emitted(row.end - row.start, row.start, now - record.started, since_last)
+        record.grown = now
+        if row.finish is not None:
+            self.meters.ended(
+                prompt_tokens=row.prompt_tokens,
+                cached_tokens=row.cached_tokens,
+                seconds=record.ended - record.started,
+                aborted=row.finish.type == "abort",
+            )
 
     def _forget_groups_without(self, rid: str) -> None:
         for group, names in list(self._groups.items()):

@@ -15,6 +15,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tokenwire_reference.api.app import build_app
+from tokenwire_reference.crash_hook import crash_soon
 from tokenwire_reference.engine import Engine
 from tokenwire_reference.engine_thread import EngineThread
 from tokenwire_reference.model import LoadedModel, load_model
@@ -79,13 +80,15 @@ def assemble(args: ServerArgs, model: LoadedModel, loop: asyncio.AbstractEventLo
     )
     tokenizer = model.tokenizer
     streamer = OutputStreamer(
-        stream_interval=args.stream_interval, decode=None if tokenizer is None else tokenizer.decode
+        stream_interval=args.stream_interval,
+        decode=None if tokenizer is None else tokenizer.decode,
+        crash_after=args.test_crash_after_stream_outputs,
     )
 
     def deliver(rows: Sequence[OutputRow]) -> None:
         loop.call_soon_threadsafe(manager.deliver, rows)
 
-    engine_thread = EngineThread(engine, streamer, deliver)
+    engine_thread = EngineThread(engine, streamer, deliver, lambda: crash_soon(loop))
     manager = RequestManager(
         engine_thread,
         None if tokenizer is None else lambda ids, sampling: decode_as_asked(tokenizer, ids, sampling),

@@ -5,13 +5,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+_CHOICES: dict[str, tuple[str | None, ...]] = {
+    "api_dialect": ("sglang", "vllm"),
+    "hicache_storage_backend": (None, "file"),
+    "speculative_algorithm": (None, "NGRAM"),
+}
+_LEAST = {
+    "stream_interval": 1,
+    "max_queued_requests": 1,
+    "hicache_size_pages": 1,
+    "speculative_num_draft_tokens": 1,
+    "test_retract_interval": 0,
+    "test_crash_after_stream_outputs": 0,
+}
+
+
 @dataclass(frozen=True)
 class ServerArgs:
     """All flags of `tokenwire-reference serve`; `/server_info` shows each under its name here."""
 
     model_path: str = "builtin:tiny"
     """A directory that transformers can load, or a builtin model: `builtin:tiny`."""
+    script: str | None = None
+    """`builtin:scripted`: a JSON file with what each request is answered with that brings no script."""
     served_model_name: str | None = None
+    api_dialect: str = "sglang"
+    """sglang or vllm: whose shapes the chat, completions, tokenizer and error answers have."""
     host: str = "127.0.0.1"
     port: int = 30000
     """0: any free port."""
@@ -24,11 +43,20 @@ class ServerArgs:
     """False: cumulative streams of `/generate`."""
     stream_response_default_include_usage: bool = False
     max_running_requests: int = 64
+    max_queued_requests: int | None = None
+    """Requests that may wait; more are refused with 503. None: any number."""
     max_total_tokens: int | None = None
     """Tokens that the KV pool holds; None: the engine's default."""
     chunked_prefill_size: int = 512
     page_size: int = 16
     disable_radix_cache: bool = False
+    enable_hierarchical_cache: bool = False
+    """Keep evicted pages in host memory, and in a storage backend where one is named."""
+    hicache_size_pages: int = 1024
+    hicache_storage_backend: str | None = None
+    hicache_storage_dir: str | None = None
+    speculative_algorithm: str | None = None
+    speculative_num_draft_tokens: int = 4
     sampling_backend: str = "pytorch"
     """A sampler registered by name; `mirror` also repeats each id and its position in customized_info."""
     skip_tokenizer_init: bool = False
@@ -37,6 +65,8 @@ class ServerArgs:
     return_output_ids: bool = False
     random_seed: int | None = None
     weight_version: str = "default"
+    enable_metrics: bool = False
+    """Answer `/metrics`; a server of the vLLM dialect always does."""
     log_level: str = "warning"
     log_requests: bool = False
     """Write an access log line for each request."""
@@ -44,7 +74,25 @@ class ServerArgs:
     """Kernel buffer of each connection; small: a slow reader is noticed soon and its outputs coalesce."""
     cpu_threads: int = 1
     """Threads of one torch operation on the CPU; small models lose time to more."""
+    test_retract_interval: int = 0
+    """Test hook: retract a running request every so many steps; 0 for never."""
+    test_crash_after_stream_outputs: int = 0
+    """Test hook: the server dies after so many emissions, and its streams are cut; 0 for never."""
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                words = " or ".join(str(choice) for choice in choices if choice is not None)
+                raise ValueError(f"{_flag(name)} is {getattr(self, name)!r}; choose {words}")
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{_flag(name)} is {value}; it must be {least} or more")
 
     @property
     def model_name(self) -> str:
         return self.served_model_name or self.model_path
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
