@@ -117,6 +117,9 @@ def serve(  # noqa: PLR0917 - one parameter for each flag; typer calls it by nam
     send_buffer_bytes: Annotated[
         int, _flag("Kernel send buffer of a connection; small ones show slow readers soon.")
     ] = DEFAULTS.send_buffer_bytes,
+    enable_faults: Annotated[
+        bool, _flag("Let requests name faults; `faults` lists them.", "--enable-faults")
+    ] = DEFAULTS.enable_faults,
     cpu_threads: Annotated[int, _flag("Threads of a torch operation.")] = DEFAULTS.cpu_threads,
     test_retract_interval: Annotated[
         int, _flag("Test hook: retract a request every so many steps.", envvar="TOKENWIRE_TEST_RETRACT")
@@ -138,6 +141,21 @@ def serve(  # noqa: PLR0917 - one parameter for each flag; typer calls it by nam
         serve_model(args)
     except (ValueError, OSError) as error:
         raise typer.Exit(_complain(error)) from error
+
+
+@app.command()
+def faults(
+    *, as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False
+) -> None:
+    """List the faults that a request may name where the server was started with --enable-faults."""
+    from rich.console import Console
+
+    from tokenwire_reference.faults.listing import faults_as_json, print_faults
+
+    if as_json:
+        typer.echo(faults_as_json())
+    else:
+        print_faults(Console())
 
 
 def _complain(error: Exception) -> int:

@@ -72,6 +72,8 @@ class ServerArgs:
     """Write an access log line for each request."""
     send_buffer_bytes: int = 32 * 1024
     """Kernel buffer of each connection; small: a slow reader is noticed soon and its outputs coalesce."""
+    enable_faults: bool = False
+    """A request may name a fault in the header x-tokenwire-fault, and goes wrong as a real bug did."""
     cpu_threads: int = 1
     """Threads of one torch operation on the CPU; small models lose time to more."""
     test_retract_interval: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
@@ -15,6 +16,7 @@ from tokenwire_reference.api.errors import RefusalError, refusal_answer
 from tokenwire_reference.api.event_stream import ClientLeftError
 from tokenwire_reference.api.generate import generate
 from tokenwire_reference.api.json_answer import json_answer
+from tokenwire_reference.faults.faulty_wire import FaultyWire
 from tokenwire_reference.served import Served
 
 ROUTES = [
@@ -40,6 +42,7 @@ def build_app(served: Served) -> Starlette:
     """Put the routes before what they serve."""
     app = Starlette(
         routes=ROUTES,
+        middleware=[Middleware(FaultyWire, enabled=served.args.enable_faults)],
         exception_handlers={
             RefusalError: _refused,
             ClientLeftError: _client_left,

@@ -16,6 +16,7 @@ from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.event_stream import unless_client_leaves
 from tokenwire_reference.api.json_answer import json_answer
 from tokenwire_reference.api.submission import submit
+from tokenwire_reference.faults.catalogue import load_faults
 from tokenwire_reference.request import Request, SamplingParams
 from tokenwire_reference.served import Served, served_by
 
@@ -41,7 +42,11 @@ async def server_info(http_request: HttpRequest) -> Response:
         "kv_events": None,
         "version": __version__,
         "frontend": "tokenwire-reference",
-        "tokenwire_reference": {"version": __version__, **served.facts},
+        "tokenwire_reference": {
+            "version": __version__,
+            "faults": list(load_faults()) if served.args.enable_faults else [],
+            **served.facts,
+        },
     }
     return json_answer(info)
 
