@@ -29,6 +29,8 @@ class Batch:
     live: int
     page_lists: Sequence[Sequence[int]]
     spans: Sequence[tuple[int, int]]
+    segments: Sequence[Segment] = ()
+    """Where all this comes from."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,10 @@ class WantedRows:
     segment: Segment
     prompt: slice
     """One row for each of the segment's `prompt_logprob_positions`."""
-    sample: int | None
-    """The row that chooses the next token, or whose hidden state is the embedding."""
+    samples: range
+    """The row that chooses the next token, then one for each draft."""
+    embedding: int | None = None
+    """The row whose hidden state is the embedding that was asked for."""
 
 
 def pack(
@@ -56,14 +60,18 @@ def pack(
         first = len(rows)
         rows.extend(base + position for position in segment.prompt_logprob_positions)
         prompt = slice(first, len(rows))
-        sample = None
-        sequence = segment.sequence
-        if segment.samples and (sequence.rules.max_new_tokens > 0 or sequence.request.wants_embedding):
-            sample = len(rows)
+        sequence, end = segment.sequence, segment.end + len(segment.drafts)
+        samples, embedding = range(0), None
+        if segment.samples and sequence.request.wants_embedding:
+            embedding = len(rows)
             rows.append(base + segment.end - 1)
-        wanted.append(WantedRows(segment, prompt, sample))
-        ids.extend(segment.sequence.token_ids[segment.start : segment.end])
-        span = range(segment.start, segment.end)
+        elif segment.samples and sequence.rules.max_new_tokens > 0:
+            samples = range(len(rows), len(rows) + 1 + len(segment.drafts))
+            rows.extend(range(base + segment.end - 1, base + end))
+        wanted.append(WantedRows(segment, prompt, samples, embedding))
+        ids.extend(sequence.token_ids[segment.start : segment.end])
+        ids.extend(segment.drafts)
+        span = range(segment.start, end)
         positions.extend(span)
         slots.extend(pages[p // page_size] * page_size + p % page_size for p in span)
     live = len(ids)
@@ -77,6 +85,7 @@ def pack(
         logit_rows=torch.tensor(rows, device=device),
         live=live,
         page_lists=[segment.sequence.pages for segment in segments],
-        spans=[(segment.start, segment.end) for segment in segments],
+        spans=[(segment.start, segment.end + len(segment.drafts)) for segment in segments],
+        segments=segments,
     )
     return batch, wanted

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Collection, Iterable
-from typing import Any
+from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from tokenwire_reference import logprobs
+from tokenwire_reference.acceptance import TokenAcceptance
+from tokenwire_reference.admission import begin_series, sequence_of
 from tokenwire_reference.batch import WantedRows, pack
+from tokenwire_reference.drafting import SequenceError
 from tokenwire_reference.engine_load import EngineLoad
 from tokenwire_reference.hidden_state import HiddenStateTap
 from tokenwire_reference.kv import PageAccountingError, PagePool
-from tokenwire_reference.model import LoadedModel
+from tokenwire_reference.model import Model
+from tokenwire_reference.queue_limit import QueueFullError
 from tokenwire_reference.request import FinishReason, Request
-from tokenwire_reference.samplers import make_sampler_backend
-from tokenwire_reference.sampling import SamplingRow, adjust, choose
 from tokenwire_reference.scheduler import Scheduler, Segment, Sequence
-from tokenwire_reference.stopping import StopRules
 
 CPU_CACHE_BYTES = 1 << 30
 CUDA_CACHE_SHARE = 0.8
 
-RESERVED_KEYS = frozenset(f"output_{family}" for family in logprobs.FAMILIES)
-"""Series that a sampler backend may not write."""
+PauseMode = Literal["abort", "retract", "in_place"]
 
 
 class Engine:
@@ -34,33 +34,44 @@ class Engine:
 
     `max_total_tokens` is the size of the KV cache in positions; None takes what every running request at full
     context needs, bounded by memory. `random_seed` decides the seeds of requests that name none.
+    `speculative_num_draft_tokens` above 0 turns n-gram drafts on. `test_retract_interval` is a test hook:
+    every so many steps, the youngest request that generates is retracted.
     """
 
     def __init__(
         self,
-        model: LoadedModel,
+        model: Model,
         *,
         max_running_requests: int = 64,
+        max_queued_requests: int | None = None,
         chunked_prefill_size: int = 512,
         max_total_tokens: int | None = None,
         page_size: int = 16,
         sampling_backend: str = "pytorch",
         prefix_caching: bool = True,
         random_seed: int | None = None,
+        speculative_num_draft_tokens: int = 0,
+        test_retract_interval: int = 0,
     ) -> None:
         self.model = model
-        self.sampling_backend = sampling_backend
-        self._sampler = make_sampler_backend(sampling_backend)
+        self.max_queued_requests = max_queued_requests
+        self.speculative_num_draft_tokens = speculative_num_draft_tokens
+        self.test_retract_interval = test_retract_interval
         tokens = max_total_tokens or _default_total_tokens(model, max_running_requests)
         pool = PagePool(-(-tokens // page_size) + 1, page_size, prefix_caching=prefix_caching)
         self.scheduler = Scheduler(
             pool, max_running_requests=max_running_requests, chunked_prefill_size=chunked_prefill_size
         )
+        self._acceptance = TokenAcceptance(sampling_backend, model.eos_token_ids)
         self._cache = model.new_cache(pool.num_pages, page_size)
         self._hidden = HiddenStateTap(model.module)
-        model.probe_row_sizes(self.scheduler.max_step_tokens)
+        most_drafts = max_running_requests * speculative_num_draft_tokens
+        model.probe_row_sizes(self.scheduler.max_step_tokens + most_drafts)
         self._seeds = random.Random(random_seed)
-        self._aborted: deque[Request] = deque()
+        self._ended: deque[Request] = deque()
+        """Ended between two steps; the next one returns them."""
+        self._paused = False
+        self._steps = 0
 
     @property
     def max_total_tokens(self) -> int:
@@ -69,7 +80,7 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Whether `step` has nothing to do and nothing to report."""
-        return not (self.scheduler.running or self.scheduler.waiting or self._aborted)
+        return not self._ended and (self._paused or not any(True for _ in self.scheduler))
 
     @property
     def load(self) -> EngineLoad:
@@ -83,60 +94,53 @@ class Engine:
         )
 
     def add(self, request: Request) -> None:
-        """Queue a request. Raises ValueError, naming the numbers, for one that can never run."""
-        prompt, sampling = request.prompt_token_ids, request.sampling
-        room = self.model.context_length - len(prompt)
-        budget = sampling.max_new_tokens
+        """Queue a request. Raises ValueError, naming the numbers, for one that can never run.
+
+        Raises QueueFullError where as many wait as may.
+        """
         if self.scheduler.find(request.rid) is not None:
             raise ValueError(f"request id {request.rid!r} is in use; wait for its end or choose another")
-        if not prompt:
-            raise ValueError("the prompt is empty; give at least one token id")
-        if request.wants_embedding and not self._hidden.available:
-            raise ValueError(f"{self.model.name} has no hidden states to embed with; serve another model")
-        if room < (budget or 0) or room < 0:
-            raise ValueError(
-                f"{len(prompt)} prompt tokens and max_new_tokens {budget} exceed the context length of "
-                f"{self.model.context_length} tokens"
-            )
-        self._check_ids("prompt_token_ids", prompt)
-        self._check_ids("logit_bias", sampling.logit_bias)
-        self._check_ids("stop_token_ids", sampling.stop_token_ids)
-        self._check_ids("token_ids_logprob", request.token_ids_logprob)
-        if request.logprob_start_len > len(prompt):
-            raise ValueError(
-                f"logprob_start_len is {request.logprob_start_len}, and the prompt has {len(prompt)} tokens"
-            )
-        if budget is None:
-            budget = max(0, min(room, self.max_total_tokens - len(prompt)))
-        decode = None if self.model.tokenizer is None else self._decode
-        sequence = Sequence(
-            request=request,
-            rules=request.fault.stop_rules(StopRules(sampling, self.model.eos_token_ids, budget, decode)),
-            token_ids=list(prompt),
+        sequence = sequence_of(
+            request,
+            self.model,
+            capacity=self.max_total_tokens,
+            embeds=self._hidden.available,
+            num_draft_tokens=self.speculative_num_draft_tokens,
         )
+        if self.max_queued_requests is not None and len(self.scheduler.waiting) >= self.max_queued_requests:
+            raise QueueFullError
         self.scheduler.add(sequence)
-        request.seed = (
-            self._seeds.getrandbits(63) if sampling.sampling_seed is None else sampling.sampling_seed
-        )
-        start = request.logprob_start_len
-        for family in logprobs.families(request):
-            request.series[f"output_{family}"] = []
-            # Nothing precedes the first position, so nothing scores it.
-            unscored = (
-                [None, prompt[start], None] if family == "token_logprobs" and sequence.scores_prompt else None
-            )
-            request.prompt_series[f"input_{family}"] = [unscored] if sequence.scores_prompt else []
+        seed = request.sampling.sampling_seed
+        request.seed = self._seeds.getrandbits(63) if seed is None else seed
+        begin_series(sequence)
 
     def abort(self, rid: str) -> None:
         """End a request with what it has. The next step returns it. An unknown id changes nothing."""
         sequence = self.scheduler.find(rid)
         if sequence is not None:
             waiting = sequence in self.scheduler.waiting
-            self.scheduler.remove(sequence)
-            sequence.request.finish = FinishReason(
-                "abort", message="Abort in waiting queue" if waiting else "Aborted"
-            )
-            self._aborted.append(sequence.request)
+            self._end(sequence, "Abort in waiting queue" if waiting else "Aborted")
+
+    def abort_all(self) -> None:
+        """Abort everything that runs or waits."""
+        for sequence in list(self.scheduler):
+            self.abort(sequence.request.rid)
+
+    def pause(self, mode: PauseMode = "abort") -> None:
+        """Compute nothing until `continue_generation`; what comes meanwhile waits.
+
+        What runs is aborted with all that waits, or retracted, so that the cache can be flushed, or kept.
+        """
+        self._paused = True
+        if mode == "abort":
+            self.abort_all()
+        elif mode == "retract":
+            for sequence in reversed(list(self.scheduler.running)):
+                self.scheduler.retract(sequence)
+
+    def continue_generation(self) -> None:
+        """End a pause. Nothing happens where there is none."""
+        self._paused = False
 
     def retract(self, rid: str) -> None:
         """Take a running request's pages away and let it start over from its ids, invisibly. A test hook.
@@ -149,19 +153,24 @@ class Engine:
         self.scheduler.retract(sequence)
 
     def flush_cache(self) -> bool:
-        """Forget all cached prefixes. False, and nothing happens, while requests run or wait."""
-        if not self.idle:
+        """Forget all cached prefixes. False, and nothing happens, while requests run, or are about to."""
+        if self.scheduler.running or (self.scheduler.waiting and not self._paused):
             return False
         self.scheduler.pool.flush()
         return True
 
     def step(self) -> list[Request]:
         """Run one batch. The requests that got a token or ended; one that ended is returned this once."""
-        touched = list(self._aborted)
-        self._aborted.clear()
-        segments = self.scheduler.next_step()
+        touched = list(self._ended)
+        self._ended.clear()
+        if self._paused:
+            return touched
+        segments = [drafted for s in self.scheduler.next_step() if (drafted := self._with_drafts(s))]
         if segments:
             touched.extend(self._run(segments))
+            self._steps += 1
+            if self.test_retract_interval and self._steps % self.test_retract_interval == 0:
+                self._retract_youngest()
         return touched
 
     def check_integrity(self) -> None:
@@ -171,6 +180,19 @@ class Engine:
         if ended:
             raise PageAccountingError(f"requests {ended} have finished and still hold their place")
 
+    def _with_drafts(self, segment: Segment) -> Segment | None:
+        """The segment with what its drafter adds to it; None where that ends the sequence."""
+        sequence = segment.sequence
+        if sequence.drafter is None or not segment.samples:
+            return segment
+        room = sequence.rules.max_new_tokens - len(sequence.request.output_ids) - 1
+        try:
+            drafts = sequence.drafter.draft(sequence.token_ids, max(room, 0))
+        except SequenceError as error:
+            self._end(sequence, str(error), status_code=500)
+            return None
+        return replace(segment, drafts=tuple(drafts))
+
     @torch.inference_mode()
     def _run(self, segments: list[Segment]) -> list[Request]:
         batch, wanted = pack(segments, self.scheduler.pool.page_size, self.model.pad_rows, self.model.device)
@@ -178,13 +200,14 @@ class Engine:
         reached = [segment.sequence for segment in segments if segment.samples]
         for rows in wanted:
             self._score_prompt(rows, logits)
-            self.scheduler.computed(rows.segment)
-            if rows.segment.sequence.request.wants_embedding and rows.sample is not None:
-                rows.segment.sequence.request.embedding = self._hidden.embedding(rows.sample)
-        self._sample([rows for rows in wanted if not rows.segment.sequence.request.wants_embedding], logits)
+            if rows.embedding is not None:
+                rows.segment.sequence.request.embedding = self._hidden.embedding(rows.embedding)
+        for rows, accepted in zip(wanted, self._acceptance.accept(wanted, logits), strict=True):
+            self.scheduler.computed(rows.segment, accepted)
         for sequence in reached:
             request = sequence.request
-            request.finish = sequence.rules.check(request.output_ids)
+            if sequence.rules.max_new_tokens == 0:
+                request.finish = sequence.rules.check(request.output_ids)
             if request.finish is not None:
                 self.scheduler.remove(sequence)
         return [sequence.request for sequence in reached]
@@ -198,58 +221,18 @@ class Engine:
                 for family, entry in entries.items():
                     request.prompt_series[f"input_{family}"].append(entry)
 
-    def _sample(self, wanted: list[WantedRows], logits: Tensor) -> None:
-        at = [rows.sample for rows in wanted if rows.sample is not None]
-        if not at:
-            return
-        sequences = [rows.segment.sequence for rows in wanted if rows.sample is not None]
-        sampling_rows = [self._sampling_row(sequence) for sequence in sequences]
-        adjusted = adjust(logits[at], sampling_rows)
-        token_ids = choose(adjusted, sampling_rows)
-        customized_info = self._sampler(adjusted, sampling_rows, token_ids)
-        for key, values in customized_info.items():
-            if len(values) != len(token_ids) or key in RESERVED_KEYS:
-                raise ValueError(
-                    f"sampler backend {self.sampling_backend!r} gave {len(values)} values under {key!r} for "
-                    f"{len(token_ids)} rows; give one for each row, under a key that is not the engine's own"
-                )
-        for row, (sequence, token_id) in enumerate(zip(sequences, token_ids, strict=True)):
-            request = sequence.request
-            entries: dict[str, Any] = {}
-            if request.return_logprob:
-                (scored,) = logprobs.score(adjusted[row : row + 1], [token_id], request)
-                entries = {f"output_{family}": entry for family, entry in scored.items()}
-            request.append(token_id, entries, {key: values[row] for key, values in customized_info.items()})
-            sequence.token_ids.append(token_id)
+    def _retract_youngest(self) -> None:
+        generating = [s for s in self.scheduler.running if s.request.output_ids]
+        if generating:
+            self.scheduler.retract(generating[-1])
 
-    def _sampling_row(self, sequence: Sequence) -> SamplingRow:
-        request = sequence.request
-        early = len(request.output_ids) < request.sampling.min_new_tokens
-        banned = self.model.eos_token_ids.union(request.sampling.stop_token_ids) if early else frozenset()
-        return SamplingRow(
-            sampling=request.sampling,
-            seed=request.seed,
-            position=len(sequence.token_ids) - 1,
-            output_ids=request.output_ids,
-            banned_ids=banned,
-        )
-
-    def _check_ids(self, name: str, ids: Iterable[int]) -> None:
-        wrong = next((i for i in ids if not 0 <= i < self.model.vocab_size), None)
-        if wrong is not None:
-            raise ValueError(
-                f"{name} contains out-of-vocabulary token id {wrong}; "
-                f"valid range is [0, {self.model.vocab_size})"
-            )
-
-    def _decode(self, token_ids: Collection[int]) -> str:
-        text: str = self.model.tokenizer.decode(
-            list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
-        return text
+    def _end(self, sequence: Sequence, message: str, status_code: int | None = None) -> None:
+        self.scheduler.remove(sequence)
+        sequence.request.finish = FinishReason("abort", message=message, status_code=status_code)
+        self._ended.append(sequence.request)
 
 
-def _default_total_tokens(model: LoadedModel, max_running_requests: int) -> int:
+def _default_total_tokens(model: Model, max_running_requests: int) -> int:
     room = CPU_CACHE_BYTES
     if model.device.type == "cuda":
         room = int(torch.cuda.mem_get_info(model.device)[0] * CUDA_CACHE_SHARE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import transformers
@@ -24,9 +24,44 @@ from tokenwire_reference.attention import (
 )
 from tokenwire_reference.batch import Batch
 from tokenwire_reference.builtin import BUILTIN_PREFIX, build_builtin
+from tokenwire_reference.drafting import Drafter
+from tokenwire_reference.request import Request
+from tokenwire_reference.scripted import SCRIPTED, ScriptedModel
 
 ROW_MULTIPLE = 16
 """Multiples of this many rows give equal bits on most CPUs; fewer rows take other code paths."""
+
+
+class Model(Protocol):
+    """What the engine needs of a model."""
+
+    name: str
+    module: Any
+    """The transformers model; None where there is none."""
+    tokenizer: Any
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+    context_length: int
+    row_sizes: tuple[int, ...]
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def drafter(self, request: Request) -> Drafter | None:
+        """What knows the request's tokens beforehand. Raises ValueError for a script that cannot be."""
+
+    def bytes_per_token(self) -> int: ...
+
+    def new_cache(self, num_pages: int, page_size: int) -> PagedAttention: ...
+
+    def forward(self, batch: Batch, cache: PagedAttention) -> Tensor: ...
+
+    def pad_rows(self, rows: int) -> int: ...
+
+    def probe_row_sizes(self, largest: int) -> None: ...
 
 
 @dataclass
@@ -54,6 +89,12 @@ class LoadedModel:
     def dtype(self) -> torch.dtype:
         dtype: torch.dtype = self.module.dtype
         return dtype
+
+    def drafter(self, request: Request) -> Drafter | None:
+        """None: this model knows nothing beforehand."""
+        if "script" in (request.sampling.custom_params or {}):
+            raise ValueError(f"custom_params.script is for {SCRIPTED}, and this server runs {self.name}")
+        return None
 
     def bytes_per_token(self) -> int:
         """What a position of the KV cache takes, all layers together."""
@@ -101,14 +142,20 @@ def load_model(
     dtype: str = "auto",
     context_length: int | None = None,
     tokenizer: bool = True,
-) -> LoadedModel:
+    script: str | None = None,
+) -> LoadedModel | ScriptedModel:
     """Load `builtin:<name>`, or the directory of a causal language model.
 
     `dtype` is "auto" (what the checkpoint says) or the name of a torch type. `context_length` may only
     shorten the context that the model was built for. Nothing is ever downloaded. Raises
     UnsupportedModelError, with the reason, for a model that would run wrongly, FileNotFoundError for a
-    directory that is not there, and ValueError for options that do not fit.
+    directory that is not there, and ValueError for options that do not fit. `script` is a file for
+    `builtin:scripted`.
     """
+    if model == SCRIPTED:
+        return ScriptedModel(script=script, context_length=context_length, tokenizer=tokenizer)
+    if script is not None:
+        raise ValueError(f"--script {script} is for {SCRIPTED}, and the model is {model}")
     if device != "cpu" and not device.startswith("cuda"):
         raise ValueError(f"device {device!r} is not supported; use cpu or cuda")
     if device.startswith("cuda") and not torch.cuda.is_available():

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from tokenwire_reference.drafting import Drafter
 from tokenwire_reference.kv import PagePool
 from tokenwire_reference.request import Request
 from tokenwire_reference.stopping import StopRules
@@ -27,6 +28,7 @@ class Sequence:
     rules: StopRules
     token_ids: list[int]
     """The prompt, then everything sampled."""
+    drafter: Drafter | None = None
     computed: int = 0
     """How many of `token_ids` have their keys and values in `pages`."""
     pages: list[int] = field(default_factory=list)
@@ -59,11 +61,12 @@ class Sequence:
 
 @dataclass(frozen=True)
 class Segment:
-    """Positions `start` to `end` of one sequence, computed in one step."""
+    """Positions `start` to `end` of one sequence, computed in one step, and `drafts` of what follows them."""
 
     sequence: Sequence
     start: int
     end: int
+    drafts: tuple[int, ...] = ()
 
     @property
     def samples(self) -> bool:
@@ -96,7 +99,7 @@ class Scheduler:
 
     @property
     def max_step_tokens(self) -> int:
-        """The token budget of a step: every decode, and room for one whole chunk."""
+        """The token budget of a step, drafts aside: every decode, and room for one whole chunk."""
         return self.chunked_prefill_size + self.max_running_requests
 
     def __iter__(self) -> Iterator[Sequence]:
@@ -137,13 +140,13 @@ class Scheduler:
             budget -= segment.end - segment.start
         return step
 
-    def computed(self, segment: Segment) -> None:
-        """Note that a segment is in the cache, and share the pages that became full."""
+    def computed(self, segment: Segment, accepted: int = 0) -> None:
+        """Note that a segment and its first `accepted` drafts are in the cache; share full pages."""
         sequence = segment.sequence
-        sequence.computed = segment.end
+        sequence.computed = end = segment.end + accepted
         size = self.pool.page_size
-        if segment.end // size > segment.start // size:
-            self.pool.publish(sequence.token_ids[: segment.end], sequence.request.extra_key, sequence.pages)
+        if end // size > segment.start // size:
+            self.pool.publish(sequence.token_ids[:end], sequence.request.extra_key, sequence.pages)
 
     def retract(self, sequence: Sequence) -> None:
         """Take a running sequence's pages away and let it wait, first in line. All that it sampled stays."""

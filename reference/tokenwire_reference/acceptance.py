@@ -1,0 +1,94 @@
+"""From the logits of a step to the records of its requests.
+
+Without drafts a sequence has one row and gets one token. With drafts, row j was computed as if the first j
+drafts had come. Its token is accepted as long as they really came: so a draft changes how many tokens a step
+gives, never which. Stop rules look at each accepted token, as if it had a step of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from torch import Tensor
+
+from tokenwire_reference import logprobs
+from tokenwire_reference.batch import WantedRows
+from tokenwire_reference.samplers import make_sampler_backend
+from tokenwire_reference.sampling import SamplingRow, adjust, choose
+from tokenwire_reference.scheduler import Segment
+
+RESERVED_KEYS = frozenset(f"output_{family}" for family in logprobs.FAMILIES)
+"""Series that a sampler backend may not write."""
+
+
+class TokenAcceptance:
+    """Samples and accepts, with the sampler backend of one engine."""
+
+    def __init__(self, sampling_backend: str, eos_token_ids: frozenset[int]) -> None:
+        self.sampling_backend = sampling_backend
+        self._backend = make_sampler_backend(sampling_backend)
+        self._eos_token_ids = eos_token_ids
+
+    def accept(self, wanted: Sequence[WantedRows], logits: Tensor) -> list[int]:
+        """Give every segment that samples its tokens; how many drafts were right, for each of `wanted`."""
+        at = [row for rows in wanted for row in rows.samples]
+        if not at:
+            return [0] * len(wanted)
+        sampling = [self._sampling_row(rows.segment, j) for rows in wanted for j in range(len(rows.samples))]
+        adjusted = adjust(logits[at], sampling)
+        token_ids = choose(adjusted, sampling)
+        customized_info = self._customized_info(adjusted, sampling, token_ids)
+        accepted, row = [], 0
+        for rows in wanted:
+            last = row + len(rows.samples)
+            infos = [{key: values[i] for key, values in customized_info.items()} for i in range(row, last)]
+            accepted.append(_extend(rows.segment, adjusted[row:last], token_ids[row:last], infos))
+            row = last
+        return accepted
+
+    def _sampling_row(self, segment: Segment, right: int) -> SamplingRow:
+        """What the row after `right` drafts is sampled with, if these are right."""
+        request = segment.sequence.request
+        early = len(request.output_ids) + right < request.sampling.min_new_tokens
+        banned = self._eos_token_ids.union(request.sampling.stop_token_ids) if early else frozenset()
+        return SamplingRow(
+            sampling=request.sampling,
+            seed=request.seed,
+            position=segment.end - 1 + right,
+            output_ids=[*request.output_ids, *segment.drafts[:right]] if right else request.output_ids,
+            banned_ids=banned,
+        )
+
+    def _customized_info(
+        self, adjusted: Tensor, rows: Sequence[SamplingRow], token_ids: Sequence[int]
+    ) -> Mapping[str, Sequence[Any]]:
+        customized_info = self._backend(adjusted, rows, token_ids)
+        for key, values in customized_info.items():
+            if len(values) != len(token_ids) or key in RESERVED_KEYS:
+                raise ValueError(
+                    f"sampler backend {self.sampling_backend!r} gave {len(values)} values under {key!r} for "
+                    f"{len(token_ids)} rows; give one for each row, under a key that is not the engine's own"
+                )
+        return customized_info
+
+
+def _extend(
+    segment: Segment, adjusted: Tensor, token_ids: Sequence[int], infos: Sequence[Mapping[str, Any]]
+) -> int:
+    """Append tokens up to the first that no draft foretold, or that ends the request; count right drafts."""
+    sequence, request = segment.sequence, segment.sequence.request
+    right = 0
+    for row, (token_id, draft) in enumerate(zip_longest(token_ids, segment.drafts)):
+        entries: dict[str, Any] = {}
+        if request.return_logprob:
+            (scored,) = logprobs.score(adjusted[row : row + 1], [token_id], request)
+            entries = {f"output_{family}": entry for family, entry in scored.items()}
+        request.append(token_id, entries, infos[row])
+        sequence.token_ids.append(token_id)
+        request.finish = sequence.rules.check(request.output_ids)
+        if request.finish is not None or token_id != draft:
+            break
+        right += 1
+    return right

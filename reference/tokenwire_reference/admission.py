@@ -1,0 +1,77 @@
+"""What a request must be to run at all, and how its record begins."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from tokenwire_reference import logprobs
+from tokenwire_reference.drafting import Drafter
+from tokenwire_reference.model import Model
+from tokenwire_reference.ngram import NgramDrafter
+from tokenwire_reference.request import Request
+from tokenwire_reference.scheduler import Sequence
+from tokenwire_reference.stopping import StopRules
+
+
+def sequence_of(
+    request: Request, model: Model, *, capacity: int, embeds: bool, num_draft_tokens: int
+) -> Sequence:
+    """The sequence of a request. Raises ValueError, naming the numbers, for one that can never run.
+
+    `capacity` is the size of the KV cache in positions, `embeds` whether the model has hidden states.
+    """
+    prompt, sampling = request.prompt_token_ids, request.sampling
+    room = model.context_length - len(prompt)
+    budget = sampling.max_new_tokens
+    if not prompt:
+        raise ValueError("the prompt is empty; give at least one token id")
+    if request.wants_embedding and not embeds:
+        raise ValueError(f"{model.name} has no hidden states to embed with; serve another model")
+    if room < (budget or 0) or room < 0:
+        raise ValueError(
+            f"{len(prompt)} prompt tokens and max_new_tokens {budget} exceed the context length of "
+            f"{model.context_length} tokens"
+        )
+    _check_ids(model, "prompt_token_ids", prompt)
+    _check_ids(model, "logit_bias", sampling.logit_bias)
+    _check_ids(model, "stop_token_ids", sampling.stop_token_ids)
+    _check_ids(model, "token_ids_logprob", request.token_ids_logprob)
+    if request.logprob_start_len > len(prompt):
+        raise ValueError(
+            f"logprob_start_len is {request.logprob_start_len}, and the prompt has {len(prompt)} tokens"
+        )
+    if budget is None:
+        budget = max(0, min(room, capacity - len(prompt)))
+
+    def decode(token_ids: Collection[int]) -> str:
+        text: str = model.tokenizer.decode(
+            list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return text
+
+    rules = StopRules(sampling, model.eos_token_ids, budget, None if model.tokenizer is None else decode)
+    drafter: Drafter | None = model.drafter(request)
+    if drafter is None and num_draft_tokens:
+        drafter = NgramDrafter(num_draft_tokens)
+    return Sequence(request, request.fault.stop_rules(rules), list(prompt), drafter)
+
+
+def begin_series(sequence: Sequence) -> None:
+    """Give the logprob series that a request asked for, and that have no entry yet."""
+    request = sequence.request
+    start = request.logprob_start_len
+    for family in logprobs.families(request):
+        request.series[f"output_{family}"] = []
+        request.prompt_series[f"input_{family}"] = []
+        if sequence.scores_prompt:
+            # Nothing precedes the first position, so nothing scores it.
+            token = [None, request.prompt_token_ids[start], None]
+            request.prompt_series[f"input_{family}"].append(token if family == "token_logprobs" else None)
+
+
+def _check_ids(model: Model, name: str, ids: Iterable[int]) -> None:
+    wrong = next((i for i in ids if not 0 <= i < model.vocab_size), None)
+    if wrong is not None:
+        raise ValueError(
+            f"{name} contains out-of-vocabulary token id {wrong}; valid range is [0, {model.vocab_size})"
+        )

@@ -1,0 +1,20 @@
+"""Several tokens in one step: somebody drafts what may come next, the model checks all of it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class SequenceError(Exception):
+    """One sequence cannot go on; the others can."""
+
+
+class Drafter(Protocol):
+    """Drafts for one sequence."""
+
+    def draft(self, token_ids: Sequence[int], room: int) -> Sequence[int]:
+        """At most `room` ids that may follow `token_ids` (the prompt and all output so far).
+
+        A wrong draft costs time and changes nothing. Raises SequenceError to end the sequence.
+        """

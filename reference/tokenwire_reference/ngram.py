@@ -1,0 +1,31 @@
+"""Drafts from the sequence itself: what followed the last few tokens when they last occurred."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+LONGEST = 4
+"""Tokens compared at most. Longer matches are tried first: they are right more often."""
+
+
+class NgramDrafter:
+    """Drafts up to `num_draft_tokens` ids for one sequence, which may only grow."""
+
+    def __init__(self, num_draft_tokens: int) -> None:
+        self._count = num_draft_tokens
+        self._followed: dict[tuple[int, ...], int] = {}
+        """An n-gram to the position that followed it when it was last seen."""
+        self._seen = 0
+
+    def draft(self, token_ids: Sequence[int], room: int) -> Sequence[int]:
+        """What followed the longest n-gram at the end of `token_ids` before; nothing where it is new."""
+        # The n-grams at the very end have no follower yet, so they are not in the index.
+        for end in range(self._seen + 1, len(token_ids)):
+            for n in range(1, min(LONGEST, end) + 1):
+                self._followed[tuple(token_ids[end - n : end])] = end
+        self._seen = max(self._seen, len(token_ids) - 1)
+        for n in range(min(LONGEST, len(token_ids)), 0, -1):
+            at = self._followed.get(tuple(token_ids[-n:]))
+            if at is not None:
+                return token_ids[at : at + min(self._count, room)]
+        return ()
