@@ -18,7 +18,7 @@ from tokenwire_reference.api.app import build_app
 from tokenwire_reference.crash_hook import crash_soon
 from tokenwire_reference.engine import Engine
 from tokenwire_reference.engine_thread import EngineThread
-from tokenwire_reference.model import LoadedModel, load_model
+from tokenwire_reference.model import Model, load_model
 from tokenwire_reference.output_streamer import OutputStreamer
 from tokenwire_reference.request import OutputRow
 from tokenwire_reference.request_manager import RequestManager
@@ -46,6 +46,7 @@ def serve(args: ServerArgs) -> None:
         dtype=args.dtype,
         context_length=args.context_length,
         tokenizer=not args.skip_tokenizer_init,
+        script=args.script,
     )
     loop = asyncio.new_event_loop()
     served = assemble(replace(args, port=listening.getsockname()[1]), model, loop)
@@ -66,17 +67,20 @@ def listen(args: ServerArgs) -> socket.socket:
     return listening
 
 
-def assemble(args: ServerArgs, model: LoadedModel, loop: asyncio.AbstractEventLoop) -> Served:
+def assemble(args: ServerArgs, model: Model, loop: asyncio.AbstractEventLoop) -> Served:
     """Put engine, streamer, thread and manager together, for one event loop. Nothing runs yet."""
     engine = Engine(
         model,
         max_running_requests=args.max_running_requests,
+        max_queued_requests=args.max_queued_requests,
         chunked_prefill_size=args.chunked_prefill_size,
         max_total_tokens=args.max_total_tokens,
         page_size=args.page_size,
         sampling_backend=args.sampling_backend,
         prefix_caching=not args.disable_radix_cache,
         random_seed=args.random_seed,
+        speculative_num_draft_tokens=args.speculative_num_draft_tokens if args.speculative_algorithm else 0,
+        test_retract_interval=args.test_retract_interval,
     )
     tokenizer = model.tokenizer
     streamer = OutputStreamer(
@@ -104,7 +108,7 @@ def assemble(args: ServerArgs, model: LoadedModel, loop: asyncio.AbstractEventLo
     )
 
 
-def _facts(model: LoadedModel) -> dict[str, Any]:
+def _facts(model: Model) -> dict[str, Any]:
     """What `/server_info` tells under `tokenwire_reference`; the engine's probe found the row sizes."""
     return {
         "model": model.name,
