@@ -89,6 +89,15 @@ def lint(session: nox.Session) -> None:
 
 
 @nox.session
+def interop(session: nox.Session) -> None:
+    """Other people's programs against ours: a client, two gateways, and another server under the suite."""
+    others = ("openai", "sglang-router", "smg", "transformers[serving]")
+    pinned = ("-c", str(ROOT / "constraints" / "interop.txt"))
+    session.install("-e", ".[reference]", *others, *CONSTRAINTS, *pinned)
+    session.run("pytest", "tests/interop", *session.posargs)
+
+
+@nox.session
 def benchmarks(session: nox.Session) -> None:
     """Both sides of every performance claim, with their ratio."""
     session.install("-e", ".[reference,dev]", *CONSTRAINTS)

@@ -10,8 +10,9 @@ from typing import Any
 from tokenwire.exchange import Exchange, HttpRequest
 from tokenwire.record import Delivery
 
-INFORMATION_PATHS = ("/server_info", "/model_info", "/v1/models")
 _OLDER_PATHS = {"/get_server_info": "/server_info", "/get_model_info": "/model_info"}
+INFORMATION_PATHS = ("/server_info", "/model_info", "/v1/models", *_OLDER_PATHS)
+"""Where servers tell of themselves; gateways and older servers know some by older names only."""
 _INCREMENTAL = "incremental_streaming_output"
 _INCREMENTAL_FLAG = "--incremental-streaming-output"
 

@@ -426,7 +426,7 @@ def _asked_fields(stream: Stream) -> Iterator[tuple[str, Callable[[Choice], bool
     if not asked.uniform:
         return
     if asked.logprobs:
-        yield SAMPLED, _has_logprobs
+        yield SAMPLED if native else "logprobs", _has_logprobs
     if asked.top_logprobs > 0 and native:
         yield TOP, _has_top
     if asked.chosen_ids and native:

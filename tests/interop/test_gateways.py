@@ -1,0 +1,197 @@
+"""SGLang's gateways in front of two replicas of the reference: what they pass on, and what they lose.
+
+A difference that is known is pinned here, with its reason, for the versions of `constraints/interop.txt`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+import httpx
+import pytest
+from programs import MODELS, answers, free_port, program
+from suite_report import Report
+
+MODEL = str(MODELS / "tiny-qwen2")
+IDS = [73, 39, 78, 220, 112, 31, 66, 205, 97, 154, 18, 243]
+REPLICAS = ("one", "two")
+"""The replicas' weight versions: meta_info tells by them who answered."""
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A gateway as a user gets it, and how it is known to differ from a worker."""
+
+    package: str
+    version: str
+    module: str
+    """Run by its module: both packages bring a script by the name of `smg`."""
+    violated: Mapping[str, str]
+    """Requirements that hold for a worker and not through the gateway, each with the reason."""
+    lost: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """JSON paths of a worker's answer that do not reach the client, by the label of the request."""
+
+
+_INTERVAL = "sampling_params are read into a type that has no stream_interval, so the worker never sees it"
+_PLAIN_TEXT = "a body of /generate that does not fit the gateway's type is refused in plain text"
+_TITO = "the request is read into a type without the token-in-token-out fields, so the worker never sees them"
+
+SGLANG_ROUTER = Gateway(
+    "sglang-router",
+    "0.3.2",
+    "sglang_router",
+    violated={
+        "stream-is-legal-delivery": _INTERVAL,
+        "refusal-is-json": _PLAIN_TEXT,
+        "asked-or-refused": _TITO,
+        "empty-input-ids-refused": f"{_TITO}: chat answers the messages, whatever the input_ids",
+        "malformed-input-ids-refused": f"{_TITO}: chat answers the messages, whatever the input_ids",
+        "prompt-tokens-count-the-input-ids": f"{_TITO}: chat runs the messages instead of the input_ids",
+    },
+    lost={
+        "generate": frozenset({"/prompt_token_ids"}),
+        "generate-stream": frozenset({"/prompt_token_ids"}),
+        "chat-ids": frozenset(
+            {"/choices/*/prompt_token_ids", "/choices/*/response_token_ids", "/choices/*/meta_info"}
+        ),
+    },
+)
+SMG = Gateway(
+    "smg",
+    "1.13.0",
+    "smg",
+    violated={
+        "interval-is-kept": f"{_INTERVAL}; /get_server_info tells the worker's own interval",
+        "stream-is-legal-delivery": _INTERVAL,
+        "refusal-is-json": _PLAIN_TEXT,
+    },
+)
+
+
+@dataclass(frozen=True)
+class Routed:
+    """A gateway that runs, and one of its workers to compare it with."""
+
+    gateway: Gateway
+    url: str
+    worker: str
+
+
+@pytest.fixture(scope="module", params=[SGLANG_ROUTER, SMG], ids=lambda gateway: gateway.package)
+def routed(
+    request: pytest.FixtureRequest,
+    start_reference: Callable[..., str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Routed]:
+    """The gateway, before two replicas that differ in nothing but what they call their weights."""
+    gateway: Gateway = request.param
+    workers = [start_reference("--model", MODEL, "--weight-version", name) for name in REPLICAS]
+    port = free_port()
+    command = [sys.executable, "-m", gateway.module, "launch", "--policy", "round_robin"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--worker-urls", *workers]
+    command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port())]
+    url = f"http://127.0.0.1:{port}"
+    with program(command, tmp_path_factory.mktemp("home")) as running:
+        running.until(answers(f"{url}/health"))
+        running.until(lambda: httpx.get(f"{url}/readiness").json().get("healthy_workers") == len(REPLICAS))
+        yield Routed(gateway, url, workers[0])
+
+
+def test_the_pins_are_of_this_version(routed: Routed) -> None:
+    assert version(routed.gateway.package) == routed.gateway.version
+
+
+def generate(url: str, **fields: Any) -> Any:
+    body = {
+        "input_ids": IDS,
+        "sampling_params": {"max_new_tokens": 8, "temperature": 0, "ignore_eos": True},
+        **fields,
+    }
+    answer = httpx.post(f"{url}/generate", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def test_both_replicas_are_found_and_used(routed: Routed) -> None:
+    listed = httpx.get(f"{routed.url}/v1/models").json()["data"]
+    assert [model["id"] for model in listed] == [MODEL]
+    used = {generate(routed.url).json()["meta_info"]["weight_version"] for _ in range(4)}
+    assert used == set(REPLICAS)
+
+
+def test_the_ids_are_those_of_a_worker(routed: Routed) -> None:
+    told = [generate(url, return_logprob=True).json() for url in (routed.url, routed.worker)]
+    for name in ("output_ids", "text"):
+        assert told[0][name] == told[1][name]
+    logprobs = [one["meta_info"]["output_token_logprobs"] for one in told]
+    assert logprobs[0] == logprobs[1]
+
+
+ASKED: dict[str, tuple[str, dict[str, Any]]] = {
+    "generate": (
+        "/generate",
+        {"input_ids": IDS, "return_logprob": True, "top_logprobs_num": 2, "return_prompt_token_ids": True},
+    ),
+    "generate-batch": ("/generate", {"input_ids": [IDS, IDS[:3]], "return_logprob": True}),
+    "generate-stream": ("/generate", {"input_ids": IDS, "stream": True, "return_prompt_token_ids": True}),
+    "chat": ("/v1/chat/completions", {"logprobs": True, "top_logprobs": 1, "n": 2}),
+    "chat-stream": ("/v1/chat/completions", {"stream": True, "stream_options": {"include_usage": True}}),
+    "chat-ids": (
+        "/v1/chat/completions",
+        {
+            "input_ids": IDS,
+            "return_prompt_token_ids": True,
+            "return_token_ids": True,
+            "return_meta_info": True,
+        },
+    ),
+}
+
+
+def paths(value: Any, at: str = "") -> set[str]:
+    """The JSON paths of a value, all positions of a list as one."""
+    if isinstance(value, dict):
+        return {at}.union(*(paths(entry, f"{at}/{key}") for key, entry in value.items()))
+    if isinstance(value, list):
+        return {at}.union(*(paths(entry, f"{at}/*") for entry in value))
+    return {at}
+
+
+def told(url: str, label: str) -> set[str]:
+    """The JSON paths of everything that the answer to one of the requests holds."""
+    path, fields = ASKED[label]
+    sampling = {"max_new_tokens": 4, "temperature": 0}
+    chat = {"model": MODEL, "messages": [{"role": "user", "content": "-"}], "max_tokens": 4, "temperature": 0}
+    body = {**({"sampling_params": sampling} if path == "/generate" else chat), **fields}
+    answer = httpx.post(url + path, json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    if not fields.get("stream"):
+        return paths(answer.json())
+    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: {")]
+    return set().union(*(paths(json.loads(line)) for line in lines))
+
+
+@pytest.mark.parametrize("label", ASKED)
+def test_what_a_worker_tells_reaches_the_client_but_for_what_is_known(routed: Routed, label: str) -> None:
+    direct, through = told(routed.worker, label), told(routed.url, label)
+    missing = direct - through
+    roots = {path for path in missing if path.rpartition("/")[0].removesuffix("/*") not in missing}
+    assert roots == routed.gateway.lost.get(label, frozenset())
+    assert through <= direct
+
+
+def test_the_suite_passes_through_but_for_what_is_known(routed: Routed, check: Callable[..., Report]) -> None:
+    report = check(routed.url)
+    assert report.dialects == ["sglang-chat", "sglang-generate"]
+    assert report.requirements("HARNESS_ERROR") == set()
+    assert report.requirements("FAIL") == routed.gateway.violated.keys()
+    assert len(report.requirements("PASS")) >= 50
+
+
+def test_a_worker_conforms_where_its_gateway_does_not(routed: Routed, check: Callable[..., Report]) -> None:
+    assert check(routed.worker).requirements("FAIL") == set()
