@@ -92,6 +92,30 @@ def paged_attention(
     return paged.attend(layer, query, key, value, scaling=scale, window=sliding_window), None
 
 
+class PagedTensors:
+    """Keys and values of every layer, page by page: [slots, heads, dimension] each."""
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    page_size: int
+
+    def read_page(self, page: int) -> list[Tensor]:
+        """Copies of one page's keys and values, on the CPU."""
+        return [tensor.to("cpu", copy=True) for tensor in self._page(page)]
+
+    def write_page(self, page: int, payload: Sequence[Tensor]) -> None:
+        for tensor, content in zip(self._page(page), payload, strict=True):
+            tensor.copy_(content)
+
+    def same_page(self, page: int, payload: Sequence[Tensor]) -> bool:
+        """Whether a page still has these contents, to the last bit."""
+        return all(torch.equal(a.cpu(), b) for a, b in zip(self._page(page), payload, strict=True))
+
+    def _page(self, page: int) -> list[Tensor]:
+        slots = slice(page * self.page_size, (page + 1) * self.page_size)
+        return [tensor[slots] for tensor in (*self.keys, *self.values)]
+
+
 class ShapeProbe:
     """Learns the shapes of all layers from one forward pass; its attention returns the shape and no sense."""
 
@@ -128,7 +152,7 @@ class _TileGroup:
         return cls(torch.tensor(tables), first * page_size if is_run else None)
 
 
-class SdpaPagedAttention:
+class SdpaPagedAttention(PagedTensors):
     """Attention on the CPU, in float32: `scaled_dot_product_attention` over tiles.
 
     A *tile* is the queries of one page: always `page_size` rows, each at its own offset, absent ones zero. It
@@ -231,7 +255,7 @@ class SdpaPagedAttention:
         return self._masks[shared, window]
 
 
-class TritonPagedAttention:
+class TritonPagedAttention(PagedTensors):
     """Attention on the GPU: our kernel, one program for each token and key-value head, pages in order."""
 
     def __init__(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -19,6 +20,8 @@ from tokenwire_reference.engine_load import EngineLoad
 from tokenwire_reference.hidden_state import HiddenStateTap
 from tokenwire_reference.kv import PageAccountingError, PagePool
 from tokenwire_reference.model import Model
+from tokenwire_reference.page_files import PageFiles
+from tokenwire_reference.prefix_tiers import PrefixTiers
 from tokenwire_reference.queue_limit import QueueFullError
 from tokenwire_reference.request import FinishReason, Request
 from tokenwire_reference.scheduler import Scheduler, Segment, Sequence
@@ -35,7 +38,8 @@ class Engine:
     `max_total_tokens` is the size of the KV cache in positions; None takes what every running request at full
     context needs, bounded by memory. `random_seed` decides the seeds of requests that name none.
     `speculative_num_draft_tokens` above 0 turns n-gram drafts on. `test_retract_interval` is a test hook:
-    every so many steps, the youngest request that generates is retracted.
+    every so many steps, the youngest request that generates is retracted. `host_cache_pages` above 0 keeps
+    evicted pages in host memory, and those that it evicts in `storage_dir`, if given.
     """
 
     def __init__(
@@ -49,6 +53,8 @@ class Engine:
         page_size: int = 16,
         sampling_backend: str = "pytorch",
         prefix_caching: bool = True,
+        host_cache_pages: int = 0,
+        storage_dir: Path | None = None,
         random_seed: int | None = None,
         speculative_num_draft_tokens: int = 0,
         test_retract_interval: int = 0,
@@ -58,12 +64,17 @@ class Engine:
         self.speculative_num_draft_tokens = speculative_num_draft_tokens
         self.test_retract_interval = test_retract_interval
         tokens = max_total_tokens or _default_total_tokens(model, max_running_requests)
-        pool = PagePool(-(-tokens // page_size) + 1, page_size, prefix_caching=prefix_caching)
+        num_pages = -(-tokens // page_size) + 1
+        self._cache = model.new_cache(num_pages, page_size)
+        tiers = None
+        if host_cache_pages:
+            storage = None if storage_dir is None else PageFiles(storage_dir, model.fingerprint())
+            tiers = PrefixTiers(self._cache, host_cache_pages, storage)
+        pool = PagePool(num_pages, page_size, prefix_caching=prefix_caching, tiers=tiers)
         self.scheduler = Scheduler(
             pool, max_running_requests=max_running_requests, chunked_prefill_size=chunked_prefill_size
         )
         self._acceptance = TokenAcceptance(sampling_backend, model.eos_token_ids)
-        self._cache = model.new_cache(pool.num_pages, page_size)
         self._hidden = HiddenStateTap(model.module)
         most_drafts = max_running_requests * speculative_num_draft_tokens
         model.probe_row_sizes(self.scheduler.max_step_tokens + most_drafts)

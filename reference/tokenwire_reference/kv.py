@@ -13,6 +13,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 
+from tokenwire_reference.prefix_tiers import PrefixTiers, StoredPage
+
 PADDING_PAGE = 0
 
 
@@ -27,10 +29,18 @@ class PageAccountingError(AssertionError):
 class PagePool:
     """`num_pages` pages of `page_size` positions, reference-counted, with a prefix index.
 
-    With `prefix_caching` off nothing is ever published, so nothing is ever shared.
+    With `prefix_caching` off nothing is ever published, so nothing is ever shared. `tiers` keep what is
+    evicted.
     """
 
-    def __init__(self, num_pages: int, page_size: int, *, prefix_caching: bool = True) -> None:
+    def __init__(
+        self,
+        num_pages: int,
+        page_size: int,
+        *,
+        prefix_caching: bool = True,
+        tiers: PrefixTiers | None = None,
+    ) -> None:
         if num_pages < 2 or page_size < 1:
             raise ValueError(
                 f"a pool of {num_pages} pages of {page_size} positions holds nothing; "
@@ -39,6 +49,7 @@ class PagePool:
         self.num_pages = num_pages
         self.page_size = page_size
         self.prefix_caching = prefix_caching
+        self._tiers = tiers
         self._free = list(range(num_pages - 1, PADDING_PAGE, -1))
         self._holders: Counter[int] = Counter()
         self._page_of: dict[bytes, int] = {}
@@ -71,6 +82,25 @@ class PagePool:
             self._holders[page] += 1
         return held
 
+    def find_stored(
+        self, token_ids: Sequence[int], extra_key: str | None, limit: int, *, held: int
+    ) -> list[StoredPage]:
+        """Pages of lower tiers that continue the `held` pages of `hold_prefix`, up to its `limit`."""
+        stored: list[StoredPage] = []
+        if self._tiers is not None:
+            for digest in list(self._digests(token_ids[:limit], extra_key))[held:]:
+                page = self._tiers.find(digest)
+                if page is None:
+                    break
+                stored.append(page)
+        return stored
+
+    def restore(self, pages: Sequence[int], stored: Sequence[StoredPage]) -> None:
+        """Fill the first of `pages`, freshly allocated, with what `find_stored` found."""
+        if self._tiers is not None:
+            for page, content in zip(pages, stored, strict=False):
+                self._tiers.restore(page, content)
+
     def allocate(self, count: int) -> list[int]:
         """Hold `count` fresh pages. Raises OutOfPagesError, and changes nothing, when they are not there."""
         if count > self.available:
@@ -102,7 +132,12 @@ class PagePool:
                     self._free.append(page)
 
     def flush(self) -> None:
-        """Forget every published prefix. Pages in use stay with their holders, but are no longer shared."""
+        """Forget every published prefix, on the device and in host memory; storage stays.
+
+        Pages in use stay with their holders, but are no longer shared.
+        """
+        if self._tiers is not None:
+            self._tiers.flush()
         self._free.extend(reversed(self._evictable))
         self._evictable.clear()
         self._page_of.clear()
@@ -118,10 +153,17 @@ class PagePool:
         wrong = sorted(page for page in range(1, self.num_pages) if places[page] != 1)
         if wrong or places[PADDING_PAGE]:
             raise PageAccountingError(f"pages {wrong or [PADDING_PAGE]} are lost, or in two places at once")
+        if {page: digest for digest, page in self._page_of.items()} != self._digest_of:
+            raise PageAccountingError("the prefix index and the pages do not agree")
+        if self._tiers is not None:
+            self._tiers.check_integrity(self._page_of)
 
     def _evict(self) -> int:
         page, _ = self._evictable.popitem(last=False)
-        del self._page_of[self._digest_of.pop(page)]
+        digest = self._digest_of.pop(page)
+        del self._page_of[digest]
+        if self._tiers is not None:
+            self._tiers.keep(digest, page)
         return page
 
     def _digests(self, token_ids: Sequence[int], extra_key: str | None) -> Iterator[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,11 +26,16 @@ from tokenwire_reference.attention import (
 from tokenwire_reference.batch import Batch
 from tokenwire_reference.builtin import BUILTIN_PREFIX, build_builtin
 from tokenwire_reference.drafting import Drafter
+from tokenwire_reference.prefix_tiers import PageStore
 from tokenwire_reference.request import Request
 from tokenwire_reference.scripted import SCRIPTED, ScriptedModel
 
 ROW_MULTIPLE = 16
 """Multiples of this many rows give equal bits on most CPUs; fewer rows take other code paths."""
+
+
+class PagedCache(PagedAttention, PageStore, Protocol):
+    """Keys and values of one engine: for attention, and page by page for lower tiers of the prefix cache."""
 
 
 class Model(Protocol):
@@ -55,9 +61,12 @@ class Model(Protocol):
 
     def bytes_per_token(self) -> int: ...
 
-    def new_cache(self, num_pages: int, page_size: int) -> PagedAttention: ...
+    def fingerprint(self) -> str:
+        """Equal only where stored keys and values may be shared."""
 
-    def forward(self, batch: Batch, cache: PagedAttention) -> Tensor: ...
+    def new_cache(self, num_pages: int, page_size: int) -> PagedCache: ...
+
+    def forward(self, batch: Batch, cache: PagedCache) -> Tensor: ...
 
     def pad_rows(self, rows: int) -> int: ...
 
@@ -101,7 +110,14 @@ class LoadedModel:
         width = 4 if self.device.type == "cpu" else self.dtype.itemsize
         return sum(s.kv_heads * (s.key_dim + s.value_dim) for s in self.shapes) * width
 
-    def new_cache(self, num_pages: int, page_size: int) -> PagedAttention:
+    def fingerprint(self) -> str:
+        """Of the weights' shapes and beginnings, and of what else decides the bits of keys and values."""
+        digest = blake2b(f"{torch.__version__} {self.device} {self.dtype}".encode(), digest_size=16)
+        for name, weight in self.module.state_dict().items():
+            digest.update(f"{name} {tuple(weight.shape)} {weight.flatten()[:64].tolist()}".encode())
+        return digest.hexdigest()
+
+    def new_cache(self, num_pages: int, page_size: int) -> PagedCache:
         """Room for `num_pages` pages in every layer."""
         if self.device.type == "cpu":
             return SdpaPagedAttention(self.shapes, num_pages, page_size, self.context_length)

@@ -10,7 +10,7 @@ for want of memory.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -172,16 +172,29 @@ class Scheduler:
         """Reserve every page that the sequence can need; False when they are not all there."""
         # The last id is always run again: its logits choose the next token.
         limit = min(len(sequence.token_ids) - 1, sequence.next_prompt_logprob)
-        prefix = self.pool.hold_prefix(sequence.token_ids, sequence.request.extra_key, limit)
-        missing = self.pool.pages_for(sequence.positions) - len(prefix)
-        if missing > self.pool.available:
-            self.pool.release(prefix)
+        pool, ids, key = self.pool, sequence.token_ids, sequence.request.extra_key
+        prefix = pool.hold_prefix(ids, key, limit)
+        missing = pool.pages_for(sequence.positions) - len(prefix)
+        if missing > pool.available:
+            pool.release(prefix)
             return False
-        sequence.pages = prefix + self.pool.allocate(missing)
-        sequence.computed = len(prefix) * self.pool.page_size
+        # Looked up before allocation evicts anything: what is found now cannot be lost on the way.
+        stored = pool.find_stored(ids, key, limit, held=len(prefix))
+        fresh = pool.allocate(missing)
+        pool.restore(fresh, stored)
+        sequence.pages = prefix + fresh
+        sequence.computed = (len(prefix) + len(stored)) * pool.page_size
+        pool.publish(ids[: sequence.computed], key, sequence.pages)
         if sequence.request.num_retractions == 0:
-            sequence.request.cached_tokens = sequence.request.cached_tokens_device = sequence.computed
+            self._report_reuse(sequence, len(prefix), Counter(page.tier for page in stored))
         return True
+
+    def _report_reuse(self, sequence: Sequence, on_device: int, below: Counter[str]) -> None:
+        request, size = sequence.request, self.pool.page_size
+        request.cached_tokens = sequence.computed
+        request.cached_tokens_device = on_device * size
+        request.cached_tokens_host = below["host"] * size
+        request.cached_tokens_storage = below["storage"] * size
 
     def _next_segment(self, sequence: Sequence) -> Segment:
         # Boundaries lie at absolute multiples, never at what a busy step has left over.

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tokenwire_reference.attention import PagedTensors
 from tokenwire_reference.batch import Batch
 from tokenwire_reference.builtin import IM_END, VOCAB_SIZE, byte_level_tokenizer
 from tokenwire_reference.drafting import SequenceError
@@ -71,13 +72,13 @@ class Script:
                     )
 
     def draft(self, token_ids: Sequence[int], room: int) -> Sequence[int]:
-        """Begin the next step: sleep, or fail, as the script has it, and give the ids after its first."""
+        """Begin the next step: sleep, or fail, as the script has it, and give all of its ids but the last."""
         at = len(token_ids) - len(self._prompt)
         time.sleep(self._sleep.get(at, 0.0))
         if at in self._errors:
             raise SequenceError(self._errors[at])
-        end = self._step_end[at] if at < len(self._ids) else at
-        return self._ids[at + 1 : min(end, at + 1 + room)]
+        last = self._step_end[at] - 1 if at < len(self._ids) else at
+        return self._ids[at : min(last, at + room)]
 
     def following(self, position: int) -> int:
         """The id that follows a position of the prompt or of the output."""
@@ -87,8 +88,11 @@ class Script:
         return self._ids[at] if at < len(self._ids) else IM_END
 
 
-class NoCache:
-    """The KV cache of a model that needs none."""
+class NoCache(PagedTensors):
+    """The KV cache of a model that has no layers."""
+
+    def __init__(self) -> None:
+        self.keys, self.values, self.page_size = [], [], 1
 
     def plan(self, batch: Batch) -> None:
         """Nothing to prepare."""
@@ -129,6 +133,9 @@ class ScriptedModel:
         if script is None:
             script = [[token_id] for token_id in request.prompt_token_ids]
         return Script(script, request.prompt_token_ids)
+
+    def fingerprint(self) -> str:
+        return "scripted"
 
     def bytes_per_token(self) -> int:
         return 1

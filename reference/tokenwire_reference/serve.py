@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -78,6 +79,8 @@ def assemble(args: ServerArgs, model: Model, loop: asyncio.AbstractEventLoop) ->
         page_size=args.page_size,
         sampling_backend=args.sampling_backend,
         prefix_caching=not args.disable_radix_cache,
+        host_cache_pages=args.hicache_size_pages if args.enable_hierarchical_cache else 0,
+        storage_dir=Path(args.hicache_storage_dir) if args.hicache_storage_dir else None,
         random_seed=args.random_seed,
         speculative_num_draft_tokens=args.speculative_num_draft_tokens if args.speculative_algorithm else 0,
         test_retract_interval=args.test_retract_interval,
