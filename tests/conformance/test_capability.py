@@ -159,3 +159,13 @@ def test_what_is_advertised_counts_where_the_effect_could_be_hidden_by_a_fault()
     assert {"mirror-sampler", "customized-info"} <= present(advertised=Advertised(sampling_backend="mirror"))
     assert present(advertised=Advertised(sampling_backend="pytorch")) == set()
     assert "advertised-mode" in present(advertised=Advertised(delivery=Delivery.CUMULATIVE))
+
+
+# token-count
+
+
+def test_tokens_are_counted_by_usage_too() -> None:
+    words = with_emissions(ids_stream([1], [2]), output_ids=None)
+    assert "token-count" not in present(words)
+    assert "token-count" not in present(replace(words, usage={"prompt_tokens": 2}))
+    assert "token-count" in present(replace(words, usage={"completion_tokens": 2}))
