@@ -141,7 +141,10 @@ class LoadedModel:
 
         One random row is repeated; every row of every product must come out the same, whatever the number of
         rows. The largest size always stays, so a device on which none agree runs everything at one size.
+        What was found for larger sizes stays as it is.
         """
+        if self.row_sizes and self.row_sizes[-1] >= largest:
+            return
         sizes = list(_candidate_sizes(largest))
         for layer in _distinct_linear_layers(self.module):
             generator = torch.Generator().manual_seed(0)

@@ -19,6 +19,7 @@ from tokenwire_reference.api.app import build_app
 from tokenwire_reference.crash_hook import crash_soon
 from tokenwire_reference.engine import Engine
 from tokenwire_reference.engine_thread import EngineThread
+from tokenwire_reference.invariance_probe import probe_invariance
 from tokenwire_reference.model import Model, load_model
 from tokenwire_reference.output_streamer import OutputStreamer
 from tokenwire_reference.request import OutputRow
@@ -107,11 +108,11 @@ def assemble(args: ServerArgs, model: Model, loop: asyncio.AbstractEventLoop) ->
         engine=engine,
         engine_thread=engine_thread,
         manager=manager,
-        facts=_facts(model),
+        facts=_facts(model, args.page_size),
     )
 
 
-def _facts(model: Model) -> dict[str, Any]:
+def _facts(model: Model, page_size: int) -> dict[str, Any]:
     """What `/server_info` tells under `tokenwire_reference`; the engine's probe found the row sizes."""
     return {
         "model": model.name,
@@ -119,6 +120,7 @@ def _facts(model: Model) -> dict[str, Any]:
         "eos_token_ids": sorted(model.eos_token_ids),
         "dtype": str(model.dtype).removeprefix("torch."),
         "batch_invariant_row_sizes": list(model.row_sizes),
+        "batch_invariance": probe_invariance(model, page_size=page_size),
         "torch": torch.__version__,
     }
 

@@ -163,12 +163,15 @@ class Uneven(nn.Linear):
 def with_layer(tiny: LoadedModel) -> Iterator[Callable[[nn.Linear], LoadedModel]]:
     """builtin:tiny with one more kind of linear layer in it."""
 
+    sizes = tiny.row_sizes
+
     def put(layer: nn.Linear) -> LoadedModel:
-        tiny.module.extra = layer
+        tiny.module.extra, tiny.row_sizes = layer, ()
         return tiny
 
     yield put
     del tiny.module.extra
+    tiny.row_sizes = sizes
 
 
 def test_numbers_of_rows_that_disagree_are_not_used(
