@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from starlette.requests import Request as HttpRequest
 
+from tokenwire_reference.engine_load import EngineLoad
 from tokenwire_reference.engine_thread import EngineThread
 from tokenwire_reference.request_manager import RequestManager
 from tokenwire_reference.server_args import ServerArgs
@@ -32,6 +33,15 @@ class ServedEngine(Protocol):
 
     def flush_cache(self) -> bool:
         """Forget cached prefixes; False where requests are live and nothing was done."""
+
+    def pause(self, mode: Literal["abort", "retract", "in_place"]) -> None:
+        """Compute nothing more until `continue_generation`."""
+
+    def continue_generation(self) -> None:
+        """Compute again."""
+
+    @property
+    def load(self) -> EngineLoad: ...
 
 
 @dataclass(frozen=True)

@@ -9,19 +9,28 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tokenwire_reference.api import control, info
+from tokenwire_reference.api import control, embeddings, info, load, tokenization
 from tokenwire_reference.api.chat import PATH as CHAT_PATH
 from tokenwire_reference.api.chat import chat_completions
+from tokenwire_reference.api.completions import PATH as COMPLETIONS_PATH
+from tokenwire_reference.api.completions import completions
 from tokenwire_reference.api.errors import RefusalError, refusal_answer
 from tokenwire_reference.api.event_stream import ClientLeftError
 from tokenwire_reference.api.generate import generate
 from tokenwire_reference.api.json_answer import json_answer
 from tokenwire_reference.faults.faulty_wire import FaultyWire
-from tokenwire_reference.served import Served
+from tokenwire_reference.served import Served, served_by
 
 ROUTES = [
     Route("/generate", generate, methods=["POST", "PUT"]),
     Route(CHAT_PATH, chat_completions, methods=["POST"]),
+    Route(COMPLETIONS_PATH, completions, methods=["POST"]),
+    Route("/v1/embeddings", embeddings.embeddings, methods=["POST"]),
+    Route("/encode", embeddings.encode, methods=["POST", "PUT"]),
+    Route("/tokenize", tokenization.tokenize, methods=["POST"]),
+    Route("/v1/tokenize", tokenization.tokenize, methods=["POST"]),
+    Route("/detokenize", tokenization.detokenize, methods=["POST"]),
+    Route("/v1/detokenize", tokenization.detokenize, methods=["POST"]),
     Route("/server_info", info.server_info),
     Route("/get_server_info", info.server_info),
     Route("/model_info", info.model_info),
@@ -33,8 +42,13 @@ ROUTES = [
     Route("/ready", info.ping),
     Route("/ping", info.ping),
     Route("/", info.root),
+    Route("/v1/loads", load.loads),
+    Route("/get_load", load.get_load),
+    Route("/metrics", load.metrics),
     Route("/abort_request", control.abort_request, methods=["POST"]),
     Route("/flush_cache", control.flush_cache, methods=["GET", "POST"]),
+    Route("/pause_generation", control.pause_generation, methods=["POST"]),
+    Route("/continue_generation", control.continue_generation, methods=["POST"]),
 ]
 
 
@@ -56,7 +70,7 @@ def build_app(served: Served) -> Starlette:
 
 async def _refused(http_request: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, RefusalError)
-    return refusal_answer(http_request.url.path, error)
+    return refusal_answer(http_request.url.path, error, served_by(http_request).args.api_dialect)
 
 
 async def _client_left(_: HttpRequest, __: Exception) -> Response:
@@ -71,5 +85,4 @@ async def _http_error(_: HttpRequest, error: Exception) -> Response:
 
 
 async def _failed(http_request: HttpRequest, error: Exception) -> Response:
-    refusal = RefusalError(f"{type(error).__name__}: {error}", type="InternalServerError", status=500)
-    return refusal_answer(http_request.url.path, refusal)
+    return await _refused(http_request, RefusalError.of_failure(error))

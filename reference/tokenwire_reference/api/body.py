@@ -38,7 +38,7 @@ def hold_against_schema(body: dict[str, Any], schema: str) -> None:
         where = _where(problems[0].instance_path) or "the body"
         message = ", and ".join(dict.fromkeys(problem.message for problem in problems))
         malformed = any(isinstance(problem.kind, _KINDS_OF_SHAPE) for problem in problems)
-        raise RefusalError(f"{where}: {message[:300]}", type=MALFORMED if malformed else INVALID)
+        raise RefusalError(f"{where}: {message[:300]}", type=MALFORMED if malformed else INVALID, param=where)
     _refuse_integral_floats(body, ())
 
 

@@ -16,9 +16,10 @@ from tokenwire_reference.api.event_stream import EventStream, unless_client_leav
 from tokenwire_reference.api.json_answer import Json, json_answer
 from tokenwire_reference.api.meta_info import LogprobsAsked, meta_info
 from tokenwire_reference.api.submission import raise_for_server_abort, submit
+from tokenwire_reference.api.token_names import bytes_of_token, token_name
+from tokenwire_reference.api.usage import Consumed
 from tokenwire_reference.request_manager import Delivery, Emission
 from tokenwire_reference.served import Served, served_by
-from tokenwire_reference.token_bytes import token_bytes
 from tokenwire_reference.tokenizer import Tokenizer
 
 PATH = "/v1/chat/completions"
@@ -105,8 +106,7 @@ async def _chunks(
             more = {"usage": _usage([emission], served)} if call.continuous_usage else {}
             yield chunk([_delta(emission.index, logprobs, content=emission.text)], **more)
         if emission.finish and (refusal := RefusalError.of_abort(emission.finish)):
-            yield {"error": refusal.flat()}
-            return
+            raise refusal
     finals = [last[index] for index in sorted(last)]
     for final in finals:
         yield chunk([{**_delta(final.index), **_finish(final)}])
@@ -147,28 +147,17 @@ def _logprobs(emission: Emission, call: ChatCall) -> dict[str, Any] | None:
     }
 
 
-def _token_logprob(entry: Sequence[Any], tokenizer: Tokenizer) -> dict[str, Any]:
+def _token_logprob(entry: Sequence[Any], tokenizer: Tokenizer | None) -> dict[str, Any]:
     logprob, token_id = entry[0], entry[1]
     return {
-        "token": tokenizer.decode([token_id]),
-        "bytes": list(token_bytes(tokenizer, token_id)),
+        "token": token_name(tokenizer, token_id),
+        "bytes": bytes_of_token(tokenizer, token_id),
         "logprob": logprob,
     }
 
 
 def _usage(choices: Sequence[Emission], served: Served) -> dict[str, Any]:
-    """What some choices of one prompt consumed: the prompt once, the output of each."""
-    prompt = len(choices[0].prompt_token_ids)
-    completion = sum(choice.completion_tokens for choice in choices)
-    cached = max(choice.cached_tokens for choice in choices)
-    return {
-        "prompt_tokens": prompt,
-        "total_tokens": prompt + completion,
-        "completion_tokens": completion,
-        "prompt_tokens_details": {"cached_tokens": cached} if served.args.enable_cache_report else None,
-        "reasoning_tokens": 0,
-        "completion_tokens_details": None,
-    }
+    return Consumed.by(choices, len(choices)).sglang(cache_report=served.args.enable_cache_report)
 
 
 def _sglext(

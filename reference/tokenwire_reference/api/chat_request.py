@@ -11,6 +11,8 @@ from starlette.datastructures import Headers
 
 from tokenwire_reference.api.body import hold_against_schema
 from tokenwire_reference.api.errors import UNCONVERTIBLE, RefusalError
+from tokenwire_reference.api.openai_sampling import native_sampling_fields
+from tokenwire_reference.api.prompts import template_ids
 from tokenwire_reference.api.sampling_fields import (
     read_sampling_params,
     refuse_unknown_ids,
@@ -24,29 +26,7 @@ from tokenwire_reference.tokenizer import Tokenizer
 _UNSUPPORTED = (
     *("tools", "functions", "response_format", "return_hidden_states", "return_routed_experts", "session_id"),
     *("return_sampling_mask", "return_flat_raw_output_top_logprobs", "custom_logit_processor", "lora_path"),
-    *("custom_params", "regex", "ebnf", "structural_tag", "continue_final_message", "session_params"),
-)
-
-_SAME_NAME = (
-    *(
-        "temperature",
-        "top_p",
-        "top_k",
-        "min_p",
-        "frequency_penalty",
-        "presence_penalty",
-        "repetition_penalty",
-    ),
-    *(
-        "stop",
-        "stop_token_ids",
-        "stop_regex",
-        "n",
-        "ignore_eos",
-        "no_stop_trim",
-        "skip_special_tokens",
-        "logit_bias",
-    ),
+    *("regex", "ebnf", "structural_tag", "continue_final_message", "session_params"),
 )
 
 _NOT_STREAMED = {
@@ -72,7 +52,7 @@ class ChatCall:
 
     id: str
     model: str
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
     requests: tuple[Request, ...]
     stream: bool
     logprobs: bool
@@ -107,19 +87,15 @@ def read_chat_call(body: dict[str, Any], headers: Headers, served: Served) -> Ch
         raise RefusalError(
             f"top_logprobs {top_logprobs} is above the vocabulary of {served.model.vocab_size} tokens"
         )
-    if (tokenizer := served.tokenizer) is None:
-        raise RefusalError(
-            "chat needs a tokenizer and the server runs without one; use /generate with input_ids"
-        )
-    sampling = read_sampling_params(_sampling_fields(body), served)
-    prompt = _prompt(body, tokenizer, served.model.vocab_size)
+    prompt = _prompt(body, served)
+    sampling = read_sampling_params(native_sampling_fields(body, _budget(body)), served)
     refuse_what_does_not_fit(len(prompt), sampling, served.model.context_length)
     rid = body.get("rid") or uuid.uuid4().hex
     options = body.get("stream_options") or {}
     return ChatCall(
         id=rid,
         model=body.get("model") or served.args.model_name,
-        tokenizer=tokenizer,
+        tokenizer=served.tokenizer,
         requests=tuple(
             Request(
                 rid=rid if sampling.n == 1 else f"{rid}_{j}",
@@ -150,37 +126,20 @@ def _asks(body: Mapping[str, Any], headers: Headers, side: str) -> bool:
     return bool(body.get(field)) or headers.get(header) == "1"
 
 
-def _sampling_fields(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Sampling parameters under their native names. Without a budget, a chat answer may fill the context."""
-    given = {name: body[name] for name in _SAME_NAME if body.get(name) is not None}
-    budget = body.get("max_completion_tokens")
-    given["max_new_tokens"] = body.get("max_tokens") if budget is None else budget
-    given["min_new_tokens"] = body.get("min_tokens")
-    given["sampling_seed"] = body.get("seed")
-    return given
+def _budget(body: Mapping[str, Any]) -> int | None:
+    """Without a budget, a chat answer may fill the context."""
+    budget: int | None = body.get("max_completion_tokens")
+    return body.get("max_tokens") if budget is None else budget
 
 
-def _prompt(body: Mapping[str, Any], tokenizer: Tokenizer, vocab_size: int) -> list[int]:
+def _prompt(body: Mapping[str, Any], served: Served) -> list[int]:
     """The prompt's ids: input_ids just as they are, or the messages put through the chat template."""
     if (ids := body.get("input_ids")) is not None:
-        refuse_unknown_ids("input_ids", ids, vocab_size)
+        refuse_unknown_ids("input_ids", ids, served.model.vocab_size)
         return list(ids)
-    if not tokenizer.chat_template:
+    if served.tokenizer is None:
         raise RefusalError(
-            "messages need a chat template and this model has none; send input_ids beside them"
+            "messages need a tokenizer and the server runs without one; send input_ids beside them",
+            param="messages",
         )
-    messages = [_text_only(i, message) for i, message in enumerate(body["messages"])]
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    return tokenizer.encode(text, add_special_tokens=False)
-
-
-def _text_only(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
-    content = message.get("content")
-    if isinstance(content, list):
-        for part in content:
-            if part["type"] != "text":
-                raise RefusalError(
-                    f"messages[{index}] has a part of type {part['type']!r}; this model takes text only"
-                )
-        content = "".join(part.get("text", "") for part in content)
-    return {**message, "content": content or ""}
+    return template_ids(body["messages"], served.tokenizer)

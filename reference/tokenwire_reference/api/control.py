@@ -1,4 +1,4 @@
-"""Aborting requests and flushing the cache."""
+"""Aborting requests, flushing the cache, pausing the engine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from tokenwire_reference.api.body import read_object
 from tokenwire_reference.api.errors import MALFORMED, RefusalError
+from tokenwire_reference.api.json_answer import json_answer
 from tokenwire_reference.served import served_by
 
 
@@ -39,3 +40,30 @@ async def flush_cache(http_request: HttpRequest) -> Response:
     if flushed:
         return PlainTextResponse("Cache flushed.\n")
     return PlainTextResponse("Cache not flushed: requests are running or waiting.\n", status_code=400)
+
+
+PAUSE_MODES = ("abort", "retract", "in_place")
+
+
+async def pause_generation(http_request: HttpRequest) -> Response:
+    """Stop computing, until `/continue_generation`.
+
+    What runs and waits is ended with what it has (`abort`), loses its cache and waits (`retract`), or stays as
+    it is (`in_place`). New requests wait.
+    """
+    served = served_by(http_request)
+    body = await read_object(http_request)
+    mode = body.get("mode", "abort")
+    if mode not in PAUSE_MODES:
+        raise RefusalError(f"mode is {mode!r}; choose one of {', '.join(PAUSE_MODES)}", param="mode")
+    await asyncio.wrap_future(served.engine_thread.call(lambda: served.engine.pause(mode)))
+    return json_answer({"message": "Generation paused successfully.", "status": "ok"})
+
+
+async def continue_generation(http_request: HttpRequest) -> Response:
+    """Compute again after a pause; without a pause, nothing changes. The body may be empty."""
+    served = served_by(http_request)
+    if await http_request.body():
+        await read_object(http_request)
+    await asyncio.wrap_future(served.engine_thread.call(served.engine.continue_generation))
+    return json_answer({"message": "Generation continued successfully.", "status": "ok"})

@@ -1,4 +1,4 @@
-"""How a request is refused, in the shapes that SGLang answers with."""
+"""How a request is refused, in the shapes that SGLang and vLLM answer with."""
 
 from __future__ import annotations
 
@@ -21,11 +21,19 @@ UNCONVERTIBLE = "BadRequest"
 class RefusalError(Exception):
     """A request that is answered with an error. The message names the field, its value and the way out."""
 
-    def __init__(self, message: str, *, type: str = INVALID, status: int = 400) -> None:  # noqa: A002
+    def __init__(
+        self,
+        message: str,
+        *,
+        type: str = INVALID,  # noqa: A002
+        status: int = 400,
+        param: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.type = type
         self.status = status
+        self.param = param
 
     @classmethod
     def of_abort(cls, finish: FinishReason) -> RefusalError | None:
@@ -35,6 +43,28 @@ class RefusalError(Exception):
             return None
         message = finish.message or HTTPStatus(status).phrase
         return cls(message, type=INVALID if status == 400 else str(status), status=status)
+
+    @classmethod
+    def of_failure(cls, error: Exception) -> RefusalError:
+        """The refusal that stands for any error: itself, or what went wrong in the server."""
+        if isinstance(error, cls):
+            return error
+        return cls(f"{type(error).__name__}: {error}", type="InternalServerError", status=500)
+
+    def native_event(self) -> dict[str, Any]:
+        """The last event of a `/generate` stream that failed."""
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        error = {"message": self.message, "type": kind, "code": self.status, "retryable": False}
+        return {"error": error}
+
+    def flat_event(self) -> dict[str, Any]:
+        """The last event of a stream of SGLang's OpenAI routes that failed."""
+        return {"error": self.flat()}
+
+    def nested(self) -> dict[str, Any]:
+        """What vLLM answers with, also as an event."""
+        fields = {"message": self.message, "type": self.type, "param": self.param, "code": self.status}
+        return {"error": fields}
 
     def flat(self) -> dict[str, Any]:
         """The error object of the OpenAI routes, and of bodies that could not be read."""
@@ -47,8 +77,13 @@ class RefusalError(Exception):
         }
 
 
-def refusal_answer(path: str, refusal: RefusalError) -> Response:
-    """The answer to a refused request. `/generate` nests what is wrong with a value; all else is flat."""
+def refusal_answer(path: str, refusal: RefusalError, dialect: str = "sglang") -> Response:
+    """The answer to a refused request. `/generate` nests what is wrong with a value; all else is flat.
+
+    vLLM nests everything, and so do its own doors, whatever the dialect.
+    """
+    if path.startswith("/inference/") or (dialect == "vllm" and path != "/generate"):
+        return json_answer(refusal.nested(), refusal.status)
     if path == "/generate" and refusal.type == INVALID:
         return json_answer({"error": {"message": refusal.message}}, refusal.status)
     return json_answer(refusal.flat(), refusal.status)

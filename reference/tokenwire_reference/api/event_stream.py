@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -10,8 +11,10 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from tokenwire_reference.api.json_answer import to_json
+from tokenwire_reference.api.errors import RefusalError
+from tokenwire_reference.api.json_answer import Json, to_json
 
+logger = logging.getLogger(__name__)
 Value = TypeVar("Value")
 
 
@@ -20,10 +23,18 @@ class ClientLeftError(Exception):
 
 
 class EventStream(StreamingResponse):
-    """An answer of events. `close` is called in the end, however the stream ends."""
+    """An answer of events. `close` is called in the end, however the stream ends.
 
-    def __init__(self, values: AsyncIterator[Any], close: Callable[[], None]) -> None:
-        super().__init__(_events(values), media_type="text/event-stream")
+    What fails on the way becomes the last event, in the shape that `last_words` gives it.
+    """
+
+    def __init__(
+        self,
+        values: AsyncIterator[Any],
+        close: Callable[[], None],
+        last_words: Callable[[RefusalError], Json] = RefusalError.flat_event,
+    ) -> None:
+        super().__init__(_events(values, last_words), media_type="text/event-stream")
         self._close = close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -33,9 +44,16 @@ class EventStream(StreamingResponse):
             self._close()
 
 
-async def _events(values: AsyncIterator[Any]) -> AsyncIterator[bytes]:
-    async for value in values:
-        yield b"data: " + to_json(value) + b"\n\n"
+async def _events(
+    values: AsyncIterator[Any], last_words: Callable[[RefusalError], Json]
+) -> AsyncIterator[bytes]:
+    try:
+        async for value in values:
+            yield b"data: " + to_json(value) + b"\n\n"
+    except Exception as error:
+        if not isinstance(error, RefusalError):
+            logger.exception("a stream failed")
+        yield b"data: " + to_json(last_words(RefusalError.of_failure(error))) + b"\n\n"
     yield b"data: [DONE]\n\n"
 
 

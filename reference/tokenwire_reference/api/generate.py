@@ -15,6 +15,7 @@ from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.event_stream import EventStream, unless_client_leaves, with_first
 from tokenwire_reference.api.json_answer import Json, json_answer
 from tokenwire_reference.api.meta_info import LogprobsAsked, meta_info
+from tokenwire_reference.api.prompts import read_prompts
 from tokenwire_reference.api.sampling_fields import (
     read_sampling_params,
     refuse_unknown_ids,
@@ -59,7 +60,8 @@ async def generate(http_request: HttpRequest) -> Response:
             emissions = generation.emissions(Delivery.INCREMENTAL if incremental else Delivery.CUMULATIVE)
             first = await unless_client_leaves(http_request, anext(emissions))
             raise_for_server_abort([first], unless_it_has_ids=True)
-            return EventStream(_events(with_first(first, emissions), call, served), generation.close)
+            events = _events(with_first(first, emissions), call, served)
+            return EventStream(events, generation.close, RefusalError.native_event)
         choices = await unless_client_leaves(http_request, generation.whole())
         raise_for_server_abort(choices)
     except BaseException:
@@ -148,19 +150,8 @@ def read_call(body: dict[str, Any], served: Served) -> GenerateCall:
 def _prompts(body: dict[str, Any], served: Served) -> tuple[list[list[int]], bool]:
     """The prompts as ids, and whether they came as a batch. input_ids beat text."""
     if (ids := body.get("input_ids")) is not None:
-        nested = isinstance(ids[0], list)
-        prompts = ids if nested else [ids]
-        for i, prompt in enumerate(prompts):
-            refuse_unknown_ids(f"input_ids[{i}]" if nested else "input_ids", prompt, served.model.vocab_size)
-        return prompts, nested
-    if served.tokenizer is None:
-        raise RefusalError("text needs a tokenizer and the server runs without one; send input_ids")
-    texts = [body["text"]] if isinstance(body["text"], str) else body["text"]
-    prompts = [served.tokenizer.encode(text) for text in texts]
-    for text, prompt in zip(texts, prompts, strict=True):
-        if not prompt:
-            raise RefusalError(f"text {text!r} has no tokens; send a prompt that has")
-    return prompts, not isinstance(body["text"], str)
+        return read_prompts(ids, "input_ids", served)
+    return read_prompts(body["text"], "text", served)
 
 
 def _for_each(value: Json, name: str, count: int) -> list[Any]:

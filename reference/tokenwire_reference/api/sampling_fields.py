@@ -12,7 +12,6 @@ from tokenwire_reference.request import SamplingParams
 from tokenwire_reference.served import Served
 
 _GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
-_UNSUPPORTED = (*_GRAMMARS, "custom_params")
 _KNOWN = {field.name for field in fields(SamplingParams)}
 
 
@@ -21,9 +20,11 @@ def read_sampling_params(given: Mapping[str, Any], served: Served) -> SamplingPa
 
     Absent and null fields have the defaults of `SamplingParams`; a null `max_new_tokens` means what fits.
     """
-    for name in _UNSUPPORTED:
+    for name in _GRAMMARS:
         if given.get(name) is not None:
-            raise RefusalError(f"{name} is not supported by the reference engine; leave it out")
+            raise RefusalError(f"{name} is not supported by the reference engine; leave it out", param=name)
+    if given.get("custom_params") is not None and not served.args.model_path.startswith("builtin:scripted"):
+        raise RefusalError("custom_params is for builtin:scripted only; leave it out", param="custom_params")
     if (given.get("beam_width") or 1) > 1:
         raise RefusalError("beam_width above 1 is not supported by the reference engine; leave it out")
     values = {

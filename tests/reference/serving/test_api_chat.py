@@ -239,6 +239,25 @@ def test_cached_tokens_are_reported_where_the_server_was_told_to(answer, scripte
     assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
 
 
-def test_chat_needs_a_tokenizer(answer, scripted_engine):
-    response = answer(scripted_engine(STEPS), PATH, ask(input_ids=[5]), tokenizer=None)
-    assert (response.status_code, "/generate" in response.json()["message"]) == (400, True)
+SKIP = {"tokenizer": None, "skip_tokenizer_init": True}
+
+
+def test_without_a_tokenizer_ids_are_answered_with_ids(answer, scripted_engine, read_events):
+    asked = {"return_token_ids": True, "return_meta_info": True, "logprobs": True}
+    body = answer(scripted_engine(STEPS, finish=STOP), PATH, ask(input_ids=[5, 6], **asked), **SKIP).json()
+    (choice,) = body["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("", "stop")
+    assert (choice["prompt_token_ids"], choice["response_token_ids"]) == ([5, 6], IDS)
+    assert [entry["token"] for entry in choice["logprobs"]["content"]] == [f"token_id:{i}" for i in IDS]
+    assert [entry[1] for entry in choice["meta_info"]["output_token_logprobs"]] == IDS
+    streamed = ask(input_ids=[5, 6], stream=True, return_output_ids_in_sglext=True)
+    chunks = read_events(answer(scripted_engine(STEPS, finish=STOP), PATH, streamed, **SKIP))
+    assert chunks[-1]["sglext"] == {"output_ids": [IDS]}
+
+
+@pytest.mark.parametrize(("fields", "word"), [({}, "messages"), ({"input_ids": [5], "stop": "x"}, "stop")])
+def test_without_a_tokenizer_text_is_refused(answer, scripted_engine, fields, word):
+    response = answer(scripted_engine(STEPS), PATH, ask(**fields), **SKIP)
+    assert response.status_code == 400
+    assert word in response.json()["message"]
+    assert "tokenizer" in response.json()["message"]

@@ -1,0 +1,124 @@
+"""`/v1/completions`: text or token ids in, text and token ids out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from itertools import chain
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from tokenwire_reference.api.body import read_object
+from tokenwire_reference.api.completions_request import CompletionCall, read_completion_call
+from tokenwire_reference.api.errors import RefusalError
+from tokenwire_reference.api.event_stream import EventStream, unless_client_leaves, with_first
+from tokenwire_reference.api.json_answer import Json, json_answer
+from tokenwire_reference.api.submission import raise_for_server_abort, submit
+from tokenwire_reference.api.token_names import token_name
+from tokenwire_reference.api.usage import Consumed
+from tokenwire_reference.request_manager import Delivery, Emission
+from tokenwire_reference.served import Served, served_by
+
+PATH = "/v1/completions"
+
+
+async def completions(http_request: HttpRequest) -> Response:
+    """Answer POST /v1/completions."""
+    served = served_by(http_request)
+    call = read_completion_call(await read_object(http_request), served)
+    generation = submit(served, call.requests, group=call.id)
+    try:
+        if call.stream:
+            emissions = generation.emissions(Delivery.INCREMENTAL)
+            first = await unless_client_leaves(http_request, anext(emissions))
+            raise_for_server_abort([first], unless_it_has_ids=True)
+            return EventStream(_chunks(with_first(first, emissions), call, served), generation.close)
+        choices = await unless_client_leaves(http_request, generation.whole())
+        raise_for_server_abort(choices)
+    except BaseException:
+        generation.close()
+        raise
+    version = served.args.weight_version
+    answer = {
+        **_head(call),
+        "choices": [_choice(choice, call) for choice in choices],
+        "usage": Consumed.by(choices, call.n).sglang(cache_report=served.args.enable_cache_report),
+        "metadata": {
+            "weight_version": version,
+            "weight_versions": [{"version": version, "start": 0, "end": choices[0].completion_tokens}],
+        },
+    }
+    return json_answer(answer)
+
+
+def _head(call: CompletionCall) -> dict[str, Any]:
+    return {
+        "id": call.id,
+        "object": "text_completion",
+        "created": int(time.time()),
+        "model": call.model,
+    }
+
+
+def _choice(emission: Emission, call: CompletionCall) -> dict[str, Any]:
+    """A choice, or what is new of it; the prompt and its ids stand where the choice begins."""
+    echo = call.echoes[emission.index] if emission.first else ""
+    choice = {
+        "index": emission.index,
+        "text": echo + emission.text,
+        "logprobs": _logprobs(emission, call) if call.logprobs else None,
+        "finish_reason": emission.finish.type if emission.finish else None,
+        "matched_stop": emission.finish.matched if emission.finish else None,
+    }
+    if call.return_token_ids:
+        choice["token_ids"] = emission.output_ids
+        if emission.first:
+            choice["prompt_token_ids"] = emission.prompt_token_ids
+    return choice
+
+
+async def _chunks(
+    emissions: AsyncIterator[Emission], call: CompletionCall, served: Served
+) -> AsyncIterator[dict[str, Any]]:
+    """Give one chunk for each emission, and the usage after all. A server's abort ends it with an error."""
+    head = _head(call)
+    last: dict[int, Emission] = {}
+    async for emission in emissions:
+        last[emission.index] = emission
+        usage = Consumed.by([emission], 1).sglang(cache_report=False) if call.continuous_usage else None
+        refusal = RefusalError.of_abort(emission.finish) if emission.finish else None
+        if not refusal or emission.output_ids:
+            yield {**head, "choices": [_choice(emission, call)], "usage": usage}
+        if refusal:
+            raise refusal
+    if call.include_usage:
+        consumed = Consumed.by([last[index] for index in sorted(last)], call.n)
+        usage = consumed.sglang(cache_report=served.args.enable_cache_report)
+        known = {name: value for name, value in usage.items() if value is not None}
+        yield {**head, "choices": [], "usage": known}
+
+
+def _logprobs(emission: Emission, call: CompletionCall) -> dict[str, Any]:
+    """Logprobs in the shape of OpenAI's completions; with an echo, those of the prompt first."""
+    echoed = emission.prompt_series if emission.first else {}
+    entries: list[Json] = [
+        *echoed.get("input_token_logprobs", ()),
+        *emission.series.get("output_token_logprobs", ()),
+    ]
+    rows = chain(echoed.get("input_top_logprobs", ()), emission.series.get("output_top_logprobs", ()))
+    return {
+        "text_offset": [-1] * len(entries),
+        "token_logprobs": [entry[0] for entry in entries],
+        "tokens": [token_name(call.tokenizer, entry[1]) for entry in entries],
+        "top_logprobs": [None if row is None else _by_name(row, call) for row in rows],
+    }
+
+
+def _by_name(row: Sequence[Any], call: CompletionCall) -> dict[str, float]:
+    """Logprobs by the text of their tokens; the first, which is the best, of those with the same text."""
+    named: dict[str, float] = {}
+    for entry in row:
+        named.setdefault(token_name(call.tokenizer, entry[1]), entry[0])
+    return named

@@ -1,0 +1,68 @@
+"""Prompts of a body as token ids: ids just as they came, text through the tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tokenwire_reference.api.errors import RefusalError
+from tokenwire_reference.api.sampling_fields import refuse_unknown_ids
+from tokenwire_reference.served import Served
+from tokenwire_reference.tokenizer import Tokenizer
+
+
+def read_prompts(value: str | list[Any], name: str, served: Served) -> tuple[list[list[int]], bool]:
+    """The prompts in one field, and whether they are a batch. Raises RefusalError.
+
+    The value is a text, a list of texts, a list of ids or a list of lists of ids, and none is empty.
+    """
+    if isinstance(value, str):
+        return [encode(value, name, served)], False
+    if isinstance(value[0], str):
+        return [encode(text, f"{name}[{i}]", served) for i, text in enumerate(value)], True
+    if isinstance(value[0], list):
+        for i, ids in enumerate(value):
+            refuse_unknown_ids(f"{name}[{i}]", ids, served.model.vocab_size)
+        return [list(ids) for ids in value], True
+    refuse_unknown_ids(name, value, served.model.vocab_size)
+    return [list(value)], False
+
+
+def encode(text: str, name: str, served: Served) -> list[int]:
+    """The ids of a text. Raises RefusalError where there is no tokenizer, or where it makes none."""
+    if served.tokenizer is None:
+        raise RefusalError(
+            f"{name} needs a tokenizer and the server runs without one; send ids (input_ids or prompt)",
+            param=name,
+        )
+    ids = served.tokenizer.encode(text)
+    if not ids:
+        raise RefusalError(f"{name} {text!r} has no tokens; send a prompt that has", param=name)
+    return ids
+
+
+def template_ids(
+    messages: Sequence[Mapping[str, Any]], tokenizer: Tokenizer, *, add_generation_prompt: bool = True
+) -> list[int]:
+    """The ids of messages, put through the chat template. Raises RefusalError."""
+    if not tokenizer.chat_template:
+        raise RefusalError(
+            "messages need a chat template and this model has none; send input_ids beside them",
+            param="messages",
+        )
+    texts = [_text_only(i, message) for i, message in enumerate(messages)]
+    text = tokenizer.apply_chat_template(texts, tokenize=False, add_generation_prompt=add_generation_prompt)
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
+def _text_only(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
+    content = message.get("content")
+    if isinstance(content, list):
+        for part in content:
+            if part["type"] != "text":
+                raise RefusalError(
+                    f"messages[{index}] has a part of type {part['type']!r}; this model takes text only",
+                    param="messages",
+                )
+        content = "".join(part.get("text", "") for part in content)
+    return {**message, "content": content or ""}
