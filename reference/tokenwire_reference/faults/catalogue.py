@@ -82,7 +82,7 @@ def load_faults() -> dict[str, KnownFault]:
 
 
 def make_fault(name: str) -> Fault:
-    """A fault for one request. Raises ValueError, with what was probably meant, for a name that nobody has."""
+    """A fault for one request. Raises ValueError, with what was probably meant, for an unknown name."""
     known = load_faults()
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tokenwire_reference.request import OutputRow, Request
     from tokenwire_reference.request_manager import Emission, Record
     from tokenwire_reference.stopping import StopRules
+    from tokenwire_reference.tokenizer import Tokenizer
 
 Json = Any
 """What JSON can say."""
@@ -27,6 +28,8 @@ class Fault:
     """Where the HTTP request went."""
     request: Mapping[str, Any] = {}
     """Its body, as the client sent it; empty where it has none."""
+    tokenizer: Tokenizer | None = None
+    """The server's."""
 
     # Around the HTTP side: `faulty_wire`.
 
@@ -47,7 +50,7 @@ class Fault:
         return [event]
 
     def frame(self, frame: bytes) -> Iterable[bytes]:
-        """What is written for one framed event, `[DONE]` too. Raises ConnectionAbortedError to cut the stream."""
+        """What is written for one framed event, `[DONE]` too. ConnectionAbortedError cuts the stream."""
         return [frame]
 
     # In the engine and the output streamer, on the engine's thread.

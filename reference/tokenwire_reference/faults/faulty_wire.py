@@ -38,12 +38,12 @@ class FaultyWire:
             await refusal_answer(scope["path"], RefusalError(str(error)))(scope, receive, send)
             return
         commit(fault)
-        fault.path = scope["path"]
+        fault.path, fault.tokenizer = scope["path"], scope["app"].state.served.tokenizer
         await self._app(scope, await _faulty_receive(fault, receive), _FaultySend(fault, send))
 
     def _fault(self, name: str) -> Fault:
         if not self._enabled:
-            raise ValueError(f"{HEADER} is set, and this server makes no faults; start it with --enable-faults")
+            raise ValueError(f"{HEADER} is set, and faults are off; start the server with --enable-faults")
         return make_fault(name)
 
 

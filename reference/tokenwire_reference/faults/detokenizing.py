@@ -1,0 +1,167 @@
+"""Faults in the detokenizer: what becomes of ids that are no whole characters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tokenwire_reference.detokenizer import Detokenizer
+from tokenwire_reference.faults.catalogue import EVERYWHERE, STREAMED, fault
+from tokenwire_reference.faults.fault import Fault
+from tokenwire_reference.request_manager import Record
+
+
+class _DecodesAlone(Detokenizer):
+    def push(self, ids: Sequence[int]) -> str:
+        return self._decode(list(ids)) if ids else ""
+
+    def flush(self) -> str:
+        return ""
+
+
+@fault(
+    "chunks-decoded-alone",
+    "X10",
+    upstream=("ai-dynamo/dynamo issue #12630", "waybarrios/vllm-mlx PR #109", "mlc-ai/mlc-llm PR #1142"),
+    kills=("result-independent-of-interval", "stream-text-equals-whole"),
+    shows_in=STREAMED,
+)
+class ChunksDecodedAlone(Fault):
+    """The ids of each row are decoded alone: characters that cross a border turn into U+FFFD."""
+
+    def detokenizer(self, detokenizer: Detokenizer) -> Detokenizer:
+        return _DecodesAlone(detokenizer._decode)
+
+
+class _IgnoresErrors(Detokenizer):
+    def push(self, ids: Sequence[int]) -> str:
+        return super().push(ids).replace("\ufffd", "")
+
+    def flush(self) -> str:
+        return super().flush().replace("\ufffd", "")
+
+
+@fault(
+    "broken-characters-dropped-in-streams",
+    "X10",
+    upstream=("abetlen/llama-cpp-python issue #372",),
+    kills=("stream-text-equals-whole",),
+    shows_in=STREAMED,
+)
+class BrokenCharactersDroppedInStreams(Fault):
+    """Streams decode with errors='ignore': bytes that are no character vanish."""
+
+    def detokenizer(self, detokenizer: Detokenizer) -> Detokenizer:
+        return _IgnoresErrors(detokenizer._decode) if self.request.get("stream") else detokenizer
+
+
+@fault(
+    "broken-characters-dropped",
+    "X10",
+    upstream=("tenstorrent/tt-inference-server PR #2594",),
+    shows_in=EVERYWHERE,
+    unseen="streams and whole answers agree, and no requirement holds text against its own ids",
+)
+class BrokenCharactersDropped(Fault):
+    """Bytes that are no character vanish from every answer."""
+
+    def detokenizer(self, detokenizer: Detokenizer) -> Detokenizer:
+        return _IgnoresErrors(detokenizer._decode)
+
+
+class _LosesSpaces(Detokenizer):
+    def push(self, ids: Sequence[int]) -> str:
+        return super().push(ids).lstrip(" ")
+
+
+@fault(
+    "leading-spaces-lost",
+    "X10",
+    upstream=("triton-inference-server/tensorrtllm_backend issue #34", "vllm-project/vllm PR #984"),
+    kills=("stream-text-equals-whole",),
+    shows_in=STREAMED,
+)
+class LeadingSpacesLost(Fault):
+    """Each piece of text loses the spaces that it begins with."""
+
+    def detokenizer(self, detokenizer: Detokenizer) -> Detokenizer:
+        return _LosesSpaces(detokenizer._decode)
+
+
+class _Repeats(Detokenizer):
+    def push(self, ids: Sequence[int]) -> str:
+        piece = super().push(ids)
+        if self._decode(self._window).endswith("\ufffd"):
+            self._shown = max(0, self._shown - 1)
+        return piece
+
+
+@fault(
+    "text-repeated-at-broken-characters",
+    "X10",
+    upstream=("sgl-project/sglang issue #31598",),
+    kills=("stream-text-equals-whole",),
+    shows_in=STREAMED,
+)
+class TextRepeatedAtBrokenCharacters(Fault):
+    """While a character is incomplete the printable text seems to shrink, and its end is sent again."""
+
+    def detokenizer(self, detokenizer: Detokenizer) -> Detokenizer:
+        return _Repeats(detokenizer._decode)
+
+
+class _LeaksPrompt(Detokenizer):
+    def push(self, ids: Sequence[int]) -> str:
+        self._shown = 0 if self._settled and not self._begun else self._shown
+        self._begun = True
+        return super().push(ids)
+
+    _begun = False
+
+
+@fault(
+    "prompt-text-leaks",
+    "X10",
+    upstream=("vllm-project/vllm issue #48853",),
+    kills=("stream-text-equals-whole",),
+    shows_in=STREAMED,
+)
+class PromptTextLeaks(Fault):
+    """The first piece of a stream begins with the text of the prompt's last tokens."""
+
+    def detokenizer(self, detokenizer: Detokenizer) -> Detokenizer:
+        if self.request.get("stream"):
+            detokenizer.__class__ = _LeaksPrompt
+        return detokenizer
+
+
+class _NeverFlushes(Detokenizer):
+    def flush(self) -> str:
+        return ""
+
+
+@fault(
+    "incomplete-tail-never-flushed",
+    "X11",
+    upstream=("sgl-project/sglang issue #34740",),
+    shows_in=EVERYWHERE,
+    unseen="streams and whole answers agree, and no requirement holds text against its own ids",
+)
+class IncompleteTailNeverFlushed(Fault):
+    """What waits for the rest of a character is not given at the end."""
+
+    def detokenizer(self, detokenizer: Detokenizer) -> Detokenizer:
+        return _NeverFlushes(detokenizer._decode)
+
+
+@fault(
+    "special-tokens-shown-in-streams",
+    "X12",
+    upstream=("vllm-project/vllm issue #2538", "sgl-project/sglang PR #1650", "ai-dynamo/dynamo PR #12562"),
+    kills=("stream-text-equals-whole",),
+    shows_in=STREAMED,
+)
+class SpecialTokensShownInStreams(Fault):
+    """The text of a stream ends with the token that stopped it."""
+
+    def text(self, record: Record, text: str) -> str:
+        return f"{text}<|im_end|>" if self.request.get("stream") else text

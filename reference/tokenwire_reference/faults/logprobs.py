@@ -1,0 +1,356 @@
+"""Faults in logprobs: of the output, of the top, of chosen ids, and of the prompt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from tokenwire_reference.faults.answer_shape import choices_of, meta_infos
+from tokenwire_reference.faults.catalogue import INCREMENTAL, STREAMED, WHOLE, fault
+from tokenwire_reference.faults.fault import Fault, Json
+from tokenwire_reference.request import OutputRow, Request
+from tokenwire_reference.request_manager import Emission, Record
+
+SELECTED, TOP, CHOSEN = "output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs"
+
+
+def _row_with(row: OutputRow, name: str, change: Callable[[list[Any]], list[Any]]) -> OutputRow:
+    """A row with one of its series changed; as it is where it has no such."""
+    if name not in row.series:
+        return row
+    return replace(row, series={**row.series, name: change(list(row.series[name]))})
+
+
+def _prompt_with(row: OutputRow, name: str, change: Callable[[list[Any]], list[Any]]) -> OutputRow:
+    """A row with one series of its prompt changed; as it is where it has no such."""
+    if not row.prompt_series.get(name):
+        return row
+    return replace(row, prompt_series={**row.prompt_series, name: change(list(row.prompt_series[name]))})
+
+
+@fault(
+    "logprobs-dropped-in-streams",
+    "X07",
+    upstream=("modelscope/ms-swift PR #9866", "kekzl/imp issue #1588", "ml-explore/mlx-lm PR #1630"),
+    kills=("asked-or-refused",),
+    shows_in=STREAMED,
+)
+class LogprobsDroppedInStreams(Fault):
+    """Streams carry no logprobs, though they were asked for and are in whole answers."""
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        for info in meta_infos(event):
+            for name in (SELECTED, TOP, CHOSEN, "output_token_logprobs_length"):
+                info.pop(name, None)
+        return [event]
+
+
+@fault(
+    "chat-logprobs-null-in-streams",
+    "X27",
+    upstream=("sgl-project/sglang PR #28601", "sgl-project/sglang PR #26782"),
+    kills=("asked-or-refused",),
+    shows_in=(INCREMENTAL,),
+)
+class ChatLogprobsNullInStreams(Fault):
+    """The branch of the chat handler that parses content writes logprobs: null into every chunk."""
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        for choice in event.get("choices", ()):
+            choice["logprobs"] = None
+        return [event]
+
+
+@fault(
+    "logprobs-dropped-without-prompt-logprobs",
+    "X07",
+    upstream=("sgl-project/sglang PR #34627",),
+    kills=("asked-or-refused",),
+    shows_in=(WHOLE,),
+)
+class LogprobsDroppedWithoutPromptLogprobs(Fault):
+    """Output logprobs are dropped where the logprobs of the prompt were not asked for."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        for info in meta_infos(answer):
+            if not info.get("input_token_logprobs"):
+                info.pop(SELECTED, None)
+        return status, answer
+
+
+@fault(
+    "logprobs-popped-at-finish",
+    "X06",
+    upstream=("ikawrakow/ik_llama.cpp PR #998", "InternLM/lmdeploy issue #4241"),
+    kills=("logprobs-whole", "stream-series-equal-whole"),
+)
+class LogprobsPoppedAtFinish(Fault):
+    """The last logprob entry is taken off at the end, as if it were a stop token's."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        if emission.finish is None or SELECTED not in emission.series:
+            return emission
+        return replace(emission, series={**emission.series, SELECTED: emission.series[SELECTED][:-1]})
+
+
+@fault(
+    "logprobs-past-the-cut",
+    "X06",
+    upstream=("sgl-project/sglang PR #20799", "NVIDIA/TensorRT-LLM PR #18190"),
+    kills=("logprobs-whole",),
+)
+class LogprobsPastTheCut(Fault):
+    """Tokens accepted beyond the end are cut off the ids, and stay in the logprobs."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        if emission.finish is None or not emission.series.get(SELECTED):
+            return emission
+        kept = [*emission.series[SELECTED], emission.series[SELECTED][-1]]
+        return replace(emission, series={**emission.series, SELECTED: kept})
+
+
+@fault(
+    "top-logprobs-of-the-first",
+    "X08",
+    upstream=("sgl-project/sglang issue #39260", "sgl-project/sglang issue #5761"),
+    kills=("top-logprobs-belong-to-position",),
+)
+class TopLogprobsOfTheFirst(Fault):
+    """All tokens of a row have the top logprobs of its first."""
+
+    def row(self, request: Request, row: OutputRow) -> OutputRow:
+        return _row_with(row, TOP, lambda entries: entries[:1] * len(entries))
+
+
+@fault(
+    "top-logprobs-one-short",
+    "X08",
+    upstream=("theroyallab/tabbyAPI PR #141",),
+    kills=("top-logprobs-have-k",),
+)
+class TopLogprobsOneShort(Fault):
+    """One of the top logprobs is missing at every position: the sampled one was not counted."""
+
+    def row(self, request: Request, row: OutputRow) -> OutputRow:
+        return _row_with(row, TOP, lambda entries: [entry[:-1] for entry in entries])
+
+
+@fault(
+    "top-logprobs-unsorted",
+    "X08",
+    upstream=("raullenchai/Rapid-MLX issue #220",),
+    kills=("top-logprobs-have-k", "top-logprobs-belong-to-position"),
+)
+class TopLogprobsUnsorted(Fault):
+    """The top logprobs come worst first."""
+
+    def row(self, request: Request, row: OutputRow) -> OutputRow:
+        return _row_with(row, TOP, lambda entries: [entry[::-1] for entry in entries])
+
+
+@fault(
+    "logprobs-all-zero",
+    "X08",
+    upstream=("NVIDIA/TensorRT-LLM issue #2406",),
+    kills=("top-logprobs-belong-to-position",),
+)
+class LogprobsAllZero(Fault):
+    """Every sampled token has logprob 0."""
+
+    def row(self, request: Request, row: OutputRow) -> OutputRow:
+        return _row_with(row, SELECTED, lambda entries: [[0.0, *entry[1:]] for entry in entries])
+
+
+@fault(
+    "probabilities-for-logprobs",
+    "X08",
+    upstream=("huggingface/trl issue #4159",),
+    kills=("logprob-values-are-legal",),
+)
+class ProbabilitiesForLogprobs(Fault):
+    """Probabilities stand where logprobs should."""
+
+    def row(self, request: Request, row: OutputRow) -> OutputRow:
+        return _row_with(row, SELECTED, lambda entries: [[math.exp(e[0]), *e[1:]] for e in entries])
+
+
+@fault(
+    "logprobs-raw-in-streams",
+    "X08",
+    upstream=("PrimeIntellect-ai/prime-rl PR #697", "vllm-project/vllm issue #9453"),
+    kills=("stream-series-equal-whole",),
+    shows_in=STREAMED,
+)
+class LogprobsRawInStreams(Fault):
+    """Streams and whole answers disagree about whether temperature is applied to logprobs."""
+
+    def row(self, request: Request, row: OutputRow) -> OutputRow:
+        if not request.stream:
+            return row
+        return _row_with(row, SELECTED, lambda entries: [[e[0] / 0.7, *e[1:]] for e in entries])
+
+
+@fault(
+    "logprobs-minus-infinity",
+    "X16",
+    upstream=("sgl-project/sglang issue #4097", "dphnAI/sonar issue #183"),
+    kills=("events-are-json-objects", "answer-fits-schema"),
+)
+class LogprobsMinusInfinity(Fault):
+    """A logprob of minus infinity is written as -Infinity, which is no JSON."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        for info in meta_infos(answer):
+            for entry in info.get(SELECTED, ())[:1]:
+                entry[0] = -math.inf
+        return status, answer
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        return [self.answered(200, event)[1]]
+
+
+@fault(
+    "logprobs-of-the-next-id",
+    "X09",
+    upstream=("foundation-model-stack/fms-guardrails-orchestrator issue #477",),
+    kills=("logprobs-name-their-ids",),
+)
+class LogprobsOfTheNextId(Fault):
+    """Logprob entries are one token ahead of the ids."""
+
+    def row(self, request: Request, row: OutputRow) -> OutputRow:
+        return _row_with(
+            row,
+            SELECTED,
+            lambda entries: (
+                entries[1:] + entries[-1:]
+                if row.end - row.start > 1
+                else [[e[0], e[1] + 1, e[2]] for e in entries]
+            ),
+        )
+
+
+@fault(
+    "chosen-logprobs-sorted",
+    "X08",
+    upstream=("sgl-project/sglang PR #10764",),
+    kills=("chosen-logprobs-are-the-asked-ids",),
+)
+class ChosenLogprobsSorted(Fault):
+    """The logprobs of chosen ids come in the order of the ids, not of the request."""
+
+    def row(self, request: Request, row: OutputRow) -> OutputRow:
+        return _row_with(row, CHOSEN, lambda rows: [sorted(e, key=lambda one: int(one[1])) for e in rows])
+
+
+@fault(
+    "prompt-logprobs-without-the-first",
+    "X18",
+    upstream=("vllm-project/vllm issue #27477", "vllm-project/vllm issue #15420"),
+    kills=("prompt-logprobs-cover-the-prompt",),
+)
+class PromptLogprobsWithoutTheFirst(Fault):
+    """The first prompt position, which has no logprob, is left out: all others are off by one."""
+
+    def row(self, request: Request, row: OutputRow) -> OutputRow:
+        return _prompt_with(row, "input_token_logprobs", lambda entries: entries[1:])
+
+
+@fault(
+    "prompt-logprobs-null-at-the-border",
+    "X18",
+    upstream=("strands-rl/strands-sglang issue #34",),
+    kills=("prompt-logprobs-null-only-first",),
+)
+class PromptLogprobsNullAtTheBorder(Fault):
+    """The first token behind a border of scoring has a null logprob: one is lost for each turn."""
+
+    def row(self, request: Request, row: OutputRow) -> OutputRow:
+        return _prompt_with(
+            row, "input_token_logprobs", lambda entries: [*entries[:1], [None, *entries[1][1:]], *entries[2:]]
+        )
+
+
+@fault(
+    "prompt-logprobs-of-the-uncached-tail",
+    "X28",
+    upstream=("vllm-project/vllm issue #3251", "vllm-project/vllm issue #8268"),
+    kills=("prompt-logprobs-cover-the-prompt",),
+)
+class PromptLogprobsOfTheUncachedTail(Fault):
+    """With a warm cache only the tail of the prompt that was computed has logprobs."""
+
+    def row(self, request: Request, row: OutputRow) -> OutputRow:
+        return _prompt_with(row, "input_token_logprobs", lambda entries: entries[len(entries) // 2 :])
+
+
+@fault(
+    "prompt-logprobs-of-the-first-chunk",
+    "X28",
+    upstream=("sgl-project/sglang PR #2403",),
+    kills=("prompt-series-constant",),
+    shows_in=STREAMED,
+)
+class PromptLogprobsOfTheFirstChunk(Fault):
+    """Only the first event has the logprobs of the whole prompt; later ones those of its first chunk."""
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        for info in meta_infos(event):
+            if info["completion_tokens"] > 1 and info.get("input_token_logprobs"):
+                info["input_token_logprobs"] = info["input_token_logprobs"][:2]
+        return [event]
+
+
+@fault(
+    "logprobs-unasked",
+    "X07",
+    upstream=("vllm-project/vllm PR #27561",),
+    kills=("metadata-only-on-request",),
+)
+class LogprobsUnasked(Fault):
+    """Logprob lists stand in answers to requests that did not ask, empty."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        for info in meta_infos(answer):
+            info.setdefault(SELECTED, [])
+        return status, answer
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        return [self.answered(200, event)[1]]
+
+
+@fault(
+    "logprob-counter-of-the-event",
+    "X17",
+    upstream=("sgl-project/sglang PR #21583",),
+    kills=("logprob-counter-follows",),
+    shows_in=(INCREMENTAL,),
+)
+class LogprobCounterOfTheEvent(Fault):
+    """output_token_logprobs_length counts the entries of the event, not those of the choice so far."""
+
+    def event(self, event: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        for info in meta_infos(event):
+            if SELECTED in info:
+                info["output_token_logprobs_length"] = len(info[SELECTED])
+        yield event
+
+
+@fault(
+    "chat-logprobs-lost-with-empty-text",
+    "X27",
+    upstream=("vllm-project/vllm PR #29074", "sgl-project/sglang PR #28601"),
+    shows_in=(INCREMENTAL,),
+    unseen="chat chunks carry no ids and no counter, so nothing says how many entries are due",
+)
+class ChatLogprobsLostWithEmptyText(Fault):
+    """A chunk whose token shows no text yet is dropped, and its logprobs with it."""
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        lost = any(
+            choice.get("logprobs") and not choice.get("delta", {}).get("content")
+            for choice in choices_of(event)
+        )
+        return [] if lost else [event]

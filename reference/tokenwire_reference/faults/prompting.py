@@ -1,0 +1,343 @@
+"""Faults in token-in-token-out: the ids that go in, and the ids that are said to have gone in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from tokenwire_reference.faults.answer_shape import choices_of
+from tokenwire_reference.faults.catalogue import STREAMED, WHOLE, fault
+from tokenwire_reference.faults.fault import Fault, Json
+from tokenwire_reference.request_manager import Emission, Record
+
+PROMPT_IDS = "prompt_token_ids"
+BOS = 1
+
+
+def _each_prompt(body: dict[str, Any], change: Callable[[list[int]], list[int]]) -> dict[str, Any]:
+    """A body with each of its lists of prompt ids changed; malformed ones are left to be refused."""
+    ids = body.get("input_ids")
+    if not isinstance(ids, list) or not ids:
+        return body
+    if all(type(one) is int for one in ids):
+        return {**body, "input_ids": change(ids)}
+    if all(isinstance(row, list) and row and all(type(one) is int for one in row) for row in ids):
+        return {**body, "input_ids": [change(row) for row in ids]}
+    return body
+
+
+class _ChangesChoices(Fault):
+    """Changes each choice of answers and events."""
+
+    def change(self, choice: dict[str, Any], position: int) -> None:
+        """Change one choice; `position` is its place in the answer, or its index in a stream."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        for position, choice in enumerate(choices_of(answer)):
+            self.change(choice, choice.get("index", position))
+        return status, answer
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        return [self.answered(200, event)[1]]
+
+
+@fault(
+    "prompt-ids-dropped",
+    "X25",
+    upstream=("NVIDIA-NeMo/ProRL-Agent-Server issue #52", "sgl-project/sglang PR #23751"),
+    kills=("asked-or-refused",),
+)
+class PromptIdsDropped(_ChangesChoices):
+    """A router strips prompt_token_ids, which its schema does not know."""
+
+    def change(self, choice: dict[str, Any], position: int) -> None:
+        choice.pop(PROMPT_IDS, None)
+
+
+@fault(
+    "prompt-ids-null",
+    "X07",
+    upstream=("sgl-project/sglang PR #23751", "vllm-project/vllm PR #27561"),
+    kills=("prompt-ids-only-on-request",),
+)
+class PromptIdsNull(_ChangesChoices):
+    """Answers that were not asked for prompt_token_ids have the key, with null."""
+
+    def change(self, choice: dict[str, Any], position: int) -> None:
+        choice.setdefault(PROMPT_IDS, None)
+
+
+@fault(
+    "prompt-ids-unasked",
+    "X07",
+    upstream=("sgl-project/sglang PR #23751",),
+    kills=("prompt-ids-only-on-request",),
+)
+class PromptIdsUnasked(Fault):
+    """Every answer carries the prompt's ids, asked for or not."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        return (
+            body if body.get("stream") and "messages" in body else {**body, "return_prompt_token_ids": True}
+        )
+
+
+@fault(
+    "prompt-ids-for-the-first-choice-only",
+    "X19",
+    upstream=("sgl-project/sglang PR #23751",),
+    kills=("prompt-ids-in-every-choice", "asked-or-refused"),
+)
+class PromptIdsForTheFirstChoiceOnly(_ChangesChoices):
+    """Of several choices only the first has prompt_token_ids."""
+
+    def change(self, choice: dict[str, Any], position: int) -> None:
+        if position:
+            choice.pop(PROMPT_IDS, None)
+
+
+@fault(
+    "prompt-ids-of-the-first-prompt",
+    "X19",
+    upstream=("sgl-project/sglang PR #23751",),
+    kills=("prompt-ids-in-every-choice", "prompt-ids-are-the-input-ids"),
+)
+class PromptIdsOfTheFirstPrompt(_ChangesChoices):
+    """All choices of a batch have the ids of the first prompt."""
+
+    first: list[int] | None = None
+
+    def change(self, choice: dict[str, Any], position: int) -> None:
+        if choice.get(PROMPT_IDS):
+            self.first = self.first or choice[PROMPT_IDS]
+            choice[PROMPT_IDS] = self.first
+
+
+@fault(
+    "prompt-ids-grow",
+    "X22",
+    upstream=("vllm-project/vllm issue #25780", "sgl-project/sglang issue #17240"),
+    kills=("prompt-ids-constant",),
+    shows_in=STREAMED,
+)
+class PromptIdsGrow(Fault):
+    """prompt_token_ids is the list that the engine appends to: later events have output ids in it."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        if not self.request.get("stream"):
+            return emission
+        grown = [*record.prompt_token_ids, *record.output_ids[: record.taken_ids]]
+        return replace(emission, prompt_token_ids=grown)
+
+
+@fault(
+    "prompt-ids-without-the-last",
+    "X18",
+    upstream=("vllm-project/vllm issue #2012",),
+    kills=("prompt-ids-match-their-count", "text-prompt-ids-reproduce"),
+)
+class PromptIdsWithoutTheLast(_ChangesChoices):
+    """The ids that are told lack the last one that ran, such as the newline after a template's role."""
+
+    def change(self, choice: dict[str, Any], position: int) -> None:
+        if choice.get(PROMPT_IDS):
+            choice[PROMPT_IDS] = choice[PROMPT_IDS][:-1]
+
+
+@fault(
+    "extra-bos",
+    "X18",
+    upstream=("vllm-project/vllm PR #16976", "MakazhanAlpamys/Soup issue #890"),
+    kills=("prompt-ids-are-the-input-ids", "prompt-tokens-count-the-input-ids"),
+)
+class ExtraBos(Fault):
+    """A beginning-of-sequence token is put before ids that were to be run as they are."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        return _each_prompt(body, lambda ids: [BOS, *ids])
+
+
+@fault(
+    "prompt-retokenised",
+    "X18",
+    upstream=("sgl-project/sglang PR #26555", "rllm-org/rllm issue #816", "modelscope/ms-swift PR #10012"),
+    kills=("prompt-ids-are-the-input-ids",),
+)
+class PromptRetokenised(Fault):
+    """The ids are decoded, and the text is tokenized again: encode(decode(ids))."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        if (tokenizer := self.tokenizer) is None:
+            return body
+        return _each_prompt(
+            body, lambda ids: tokenizer.encode(tokenizer.decode(ids), add_special_tokens=False)
+        )
+
+
+@fault(
+    "prompt-truncated",
+    "X18",
+    upstream=("mmcdermott/MEDS_EIC_AR PR #172",),
+    kills=("prompt-tokens-count-the-input-ids", "prompt-ids-are-the-input-ids"),
+)
+class PromptTruncated(Fault):
+    """A long prompt is cut at its end without a word."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        return _each_prompt(body, lambda ids: ids[:10])
+
+
+@fault(
+    "text-beats-ids",
+    "X18",
+    upstream=("sgl-project/sglang PR #23751",),
+    kills=("input-ids-beat-text",),
+)
+class TextBeatsIds(Fault):
+    """Where a request has both, its text is run and its input_ids are dropped."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {**body, "input_ids": None} if body.get("text") and body.get("input_ids") else body
+
+
+@fault(
+    "messages-beat-ids",
+    "X18",
+    upstream=("sgl-project/sglang PR #23751", "NVIDIA-NeMo/Gym PR #1787"),
+    kills=("prompt-ids-are-the-input-ids", "same-ids-on-every-endpoint"),
+)
+class MessagesBeatIds(Fault):
+    """The chat endpoint renders its messages, and input_ids are not looked at."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {**body, "input_ids": None} if body.get("messages") and body.get("input_ids") else body
+
+
+@fault(
+    "output-retokenised",
+    "X18",
+    upstream=("eval-protocol/python-sdk PR #457", "NVIDIA-NeMo/Gym PR #1787"),
+    kills=("ids-are-counted", "logprobs-name-their-ids"),
+    shows_in=(WHOLE,),
+)
+class OutputRetokenised(Fault):
+    """output_ids are made from the text, not kept from the sampler."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        if self.tokenizer is None or self.request.get("stream"):
+            return emission
+        return replace(emission, output_ids=self.tokenizer.encode(emission.text, add_special_tokens=False))
+
+
+@fault(
+    "long-prompts-drift",
+    "X28",
+    upstream=(
+        "NovaSky-AI/SkyRL PR #778",
+        "sgl-project/sglang PR #29633",
+        "sgl-project/sglang-jax issue #580",
+    ),
+    kills=("output-ids-continue",),
+)
+class LongPromptsDrift(Fault):
+    """A prompt beyond a page border is computed otherwise: a partial rollout goes on differently."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        params = body.get("sampling_params")
+        if len(body.get("input_ids") or ()) > 16 and isinstance(params, dict):
+            params["logit_bias"] = {"5": 100}
+        return body
+
+
+@fault(
+    "chat-runs-other-ids",
+    "X18",
+    upstream=("vllm-project/vllm PR #55288", "sgl-project/sglang PR #23751"),
+    kills=("same-ids-on-every-endpoint",),
+)
+class ChatRunsOtherIds(Fault):
+    """The chat endpoint adds a token before the ids, and tells them without it."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        return _each_prompt(body, lambda ids: [BOS, *ids]) if "messages" in body else body
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        told = record.prompt_token_ids[1:] if "messages" in self.request else record.prompt_token_ids
+        return replace(emission, prompt_token_ids=told)
+
+
+@fault(
+    "chat-content-null",
+    "X07",
+    upstream=("sgl-project/sglang PR #23751", "ai-dynamo/dynamo PR #3531"),
+    kills=("chat-content-never-null",),
+)
+class ChatContentNull(_ChangesChoices):
+    """A chat message without text has content: null."""
+
+    def change(self, choice: dict[str, Any], position: int) -> None:
+        if "message" in choice:
+            choice["message"]["content"] = choice["message"]["content"] or None
+
+
+@fault(
+    "chat-stream-ignores-ids-fields",
+    "X07",
+    upstream=("sgl-project/sglang PR #23751", "sgl-project/sglang PR #30917"),
+    kills=(
+        "chat-stream-refuses-prompt-ids",
+        "chat-stream-refuses-meta-info",
+        "chat-stream-refuses-token-ids",
+    ),
+    shows_in=STREAMED,
+)
+class ChatStreamIgnoresIdsFields(Fault):
+    """A chat stream that asks for ids or meta_info is answered with 200 and without them."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        ignored = ("return_prompt_token_ids", "return_token_ids", "return_meta_info")
+        in_chat_stream = body.get("stream") and "messages" in body
+        return {name: value for name, value in body.items() if not (in_chat_stream and name in ignored)}
+
+
+@fault(
+    "chat-meta-info-null",
+    "X07",
+    upstream=("sgl-project/sglang PR #23751",),
+    kills=("chat-meta-info-in-every-choice",),
+)
+class ChatMetaInfoNull(_ChangesChoices):
+    """Chat choices have meta_info: null where it was not asked for."""
+
+    def change(self, choice: dict[str, Any], position: int) -> None:
+        if "message" in choice:
+            choice.setdefault("meta_info", None)
+
+
+@fault(
+    "chat-meta-info-for-the-first-choice-only",
+    "X19",
+    upstream=("sgl-project/sglang PR #31067", "NVIDIA-NeMo/ProRL-Agent-Server issue #52"),
+    kills=("chat-meta-info-in-every-choice", "asked-or-refused"),
+)
+class ChatMetaInfoForTheFirstChoiceOnly(_ChangesChoices):
+    """Of several samples only the first has meta_info."""
+
+    def change(self, choice: dict[str, Any], position: int) -> None:
+        if position and "message" in choice:
+            choice.pop("meta_info", None)
+
+
+@fault(
+    "chat-ids-without-the-last",
+    "X06",
+    upstream=("vllm-project/vllm issue #27482", "verl-project/verl issue #3720"),
+    kills=("chat-ids-agree-with-meta-info", "usage-counts-ids"),
+)
+class ChatIdsWithoutTheLast(_ChangesChoices):
+    """response_token_ids leave the last sampled id out, as if it were always an end of sequence."""
+
+    def change(self, choice: dict[str, Any], position: int) -> None:
+        if choice.get("response_token_ids"):
+            choice["response_token_ids"] = choice["response_token_ids"][:-1]

@@ -1,0 +1,207 @@
+"""Faults in slicing: how much of ids, text and every series an emission carries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tokenwire_reference.faults.catalogue import CUMULATIVE, INCREMENTAL, STREAMED, fault
+from tokenwire_reference.faults.fault import Fault
+from tokenwire_reference.request_manager import Emission, Record
+
+Series = Mapping[str, Sequence[Any]]
+
+
+def _customized(record: Record, series: Series) -> Series:
+    return {name: values for name, values in series.items() if name in record.customized_info_keys}
+
+
+def _logprobs(record: Record, series: Series) -> Series:
+    return {name: values for name, values in series.items() if name not in record.customized_info_keys}
+
+
+def _all(record: Record, emission: Emission) -> Series:
+    """Every series of a record from its beginning to where an emission ends."""
+    return {name: values[: emission.completion_tokens] for name, values in record.series.items()}
+
+
+@fault(
+    "customized-info-unsliced",
+    "X04",
+    upstream=("sgl-project/sglang PR #27205",),
+    kills=("customized-info-incremental", "one-mode-per-stream", "stream-series-equal-whole"),
+    shows_in=(INCREMENTAL,),
+)
+class CustomizedInfoUnsliced(Fault):
+    """Every incremental event carries customized_info of all tokens so far."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        whole = _customized(record, _all(record, emission))
+        return replace(emission, series={**emission.series, **whole})
+
+
+@fault(
+    "logprobs-unsliced",
+    "X04",
+    upstream=("sgl-project/sglang PR #21583", "NVIDIA/TensorRT-LLM PR #8785"),
+    kills=("logprobs-incremental", "one-mode-per-stream"),
+    shows_in=(INCREMENTAL,),
+)
+class LogprobsUnsliced(Fault):
+    """output_ids are incremental, all logprob lists stay cumulative."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        whole = _logprobs(record, _all(record, emission))
+        return replace(emission, series={**emission.series, **whole})
+
+
+@fault(
+    "ids-unsliced",
+    "X04",
+    upstream=("ai-dynamo/dynamo PR #12249",),
+    kills=("incremental-ids-are-new", "budget-is-kept"),
+    shows_in=(INCREMENTAL,),
+)
+class IdsUnsliced(Fault):
+    """A sidecar passes cumulative ids on as if they were new: the client has 1 + 2 + 3 + … of them."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        return replace(emission, output_ids=record.output_ids[: emission.completion_tokens])
+
+
+@fault(
+    "text-unsliced",
+    "X04",
+    upstream=("sgl-project/sglang PR #21037",),
+    kills=("one-mode-per-stream", "stream-text-equals-whole"),
+    shows_in=(INCREMENTAL,),
+)
+class TextUnsliced(Fault):
+    """The text stays cumulative in a stream of incremental ids."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        return replace(emission, text=record.text)
+
+
+@fault(
+    "text-sliced-twice",
+    "X05",
+    upstream=("sgl-project/sglang issue #22510", "sgl-project/sglang PR #30187"),
+    kills=("stream-text-equals-whole", "stream-is-legal-delivery"),
+    shows_in=(INCREMENTAL,),
+)
+class TextSlicedTwice(Fault):
+    """A handler slices text that is already incremental by what it has sent: 'Helloeagesg'."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        return replace(emission, text=emission.text[record.taken_text :])
+
+
+@fault(
+    "logprobs-sliced-twice",
+    "X05",
+    upstream=("ai-dynamo/dynamo PR #13996",),
+    kills=("logprobs-incremental",),
+    shows_in=(INCREMENTAL,),
+)
+class LogprobsSlicedTwice(Fault):
+    """A proxy takes incremental logprobs for cumulative ones: after the first events most are gone."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        cut = {
+            name: values[record.taken_ids :] for name, values in _logprobs(record, emission.series).items()
+        }
+        return replace(emission, series={**emission.series, **cut})
+
+
+@fault(
+    "one-cursor-for-all-choices",
+    "X05",
+    upstream=("ai-dynamo/dynamo PR #8745",),
+    kills=("incremental-ids-are-new", "ids-are-counted"),
+    shows_in=(INCREMENTAL,),
+)
+class OneCursorForAllChoices(Fault):
+    """The ids of a choice are sliced by what was sent of any choice."""
+
+    cursor = 0
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        start, self.cursor = self.cursor, emission.completion_tokens
+        return replace(emission, output_ids=record.output_ids[start : self.cursor])
+
+
+@fault(
+    "one-logprob-for-each-event",
+    "X06",
+    upstream=("raullenchai/Rapid-MLX issue #220", "sgl-project/sglang issue #10660"),
+    kills=("logprobs-incremental", "result-independent-of-interval"),
+    shows_in=(INCREMENTAL,),
+)
+class OneLogprobForEachEvent(Fault):
+    """A consumer that expects one token for each event sends only the last one's logprobs."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        last = {name: values[-1:] for name, values in _logprobs(record, emission.series).items()}
+        return replace(emission, series={**emission.series, **last})
+
+
+@fault(
+    "ids-sliced-in-cumulative",
+    "X04",
+    upstream=("sgl-project/sglang PR #21037",),
+    kills=("cumulative-ids-extend", "counter-follows-ids"),
+    shows_in=(CUMULATIVE,),
+)
+class IdsSlicedInCumulative(Fault):
+    """Draining a backlog makes the ids of cumulative streams incremental; text and logprobs stay."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        return replace(emission, output_ids=emission.output_ids[record.taken_ids :])
+
+
+@fault(
+    "text-sliced-in-cumulative",
+    "X04",
+    upstream=("sgl-project/sglang PR #21037", "THUDM/slime PR #2272"),
+    kills=("cumulative-text-extends", "one-mode-per-stream"),
+    shows_in=(CUMULATIVE,),
+)
+class TextSlicedInCumulative(Fault):
+    """Each event of a cumulative stream carries only its new text."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        return replace(emission, text=emission.text[record.taken_text :])
+
+
+@fault(
+    "series-sliced-in-cumulative",
+    "X04",
+    upstream=("NVIDIA/TensorRT-LLM PR #8785", "sgl-project/sglang PR #27205"),
+    kills=("cumulative-series-extend", "customized-info-cumulative", "logprobs-cumulative"),
+    shows_in=(CUMULATIVE,),
+)
+class SeriesSlicedInCumulative(Fault):
+    """Each event of a cumulative stream carries only the new entries of every series."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        new = {name: values[record.taken_ids :] for name, values in emission.series.items()}
+        return replace(emission, series=new)
+
+
+@fault(
+    "tail-of-the-finish-lost",
+    "X02",
+    upstream=("ai-dynamo/dynamo PR #3531",),
+    kills=("ids-are-counted", "counter-follows-ids"),
+    shows_in=STREAMED,
+)
+class TailOfTheFinishLost(Fault):
+    """The event that carries the finish is written without the tokens that came with it."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        lost = emission.completion_tokens - record.taken_ids
+        if emission.finish is None or not self.request.get("stream"):
+            return emission
+        return replace(emission, output_ids=emission.output_ids[: len(emission.output_ids) - lost])

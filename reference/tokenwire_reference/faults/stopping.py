@@ -1,0 +1,190 @@
+"""Faults in stopping: stop strings, stop ids and budgets, and the text that waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tokenwire_reference.faults.catalogue import INCREMENTAL, STREAMED, fault
+from tokenwire_reference.faults.fault import Fault
+from tokenwire_reference.request import FinishReason, Request
+from tokenwire_reference.request_manager import Emission, Record
+from tokenwire_reference.stopping import StopRules
+
+Check = Callable[[Sequence[int]], FinishReason | None]
+
+
+class _Rules(StopRules):
+    """Stop rules that ask the true ones in their own way."""
+
+    def __init__(self, true: StopRules, way: Callable[[Check, Sequence[int]], FinishReason | None]) -> None:
+        self.__dict__.update(true.__dict__)
+        self._true = true
+        self._way = way
+
+    def check(self, output_ids: Sequence[int]) -> FinishReason | None:
+        spent = len(output_ids) >= self.max_new_tokens
+        return self._true.check(output_ids) if spent else self._way(self._true.check, output_ids)
+
+
+@fault(
+    "hold-back-missing",
+    "X11",
+    upstream=("vllm-project/vllm issue #3574", "jundot/omlx issue #2386", "sgl-project/sglang PR #25634"),
+    kills=("stop-prefix-held-back",),
+    shows_in=STREAMED,
+)
+class HoldBackMissing(Fault):
+    """Text that may become a stop string is sent at once: 'DEF', 'G', 'HI', then stop 'DEFGHIJ' is found."""
+
+    def due(self, request: Request, sent: int, due: bool) -> bool:
+        return due or bool(request.stream and request.sampling.stop)
+
+
+@fault(
+    "held-text-never-released",
+    "X11",
+    upstream=("vllm-project/vllm PR #8468", "ggml-org/llama.cpp PR #9867"),
+    kills=("unmatched-stop-changes-nothing",),
+)
+class HeldTextNeverReleased(Fault):
+    """Text held back for a stop string is lost where the generation ends otherwise."""
+
+    def text(self, record: Record, text: str) -> str:
+        return text[:-2] if record.sampling.stop else text
+
+
+@fault(
+    "held-text-sent-twice",
+    "X03",
+    upstream=("ggml-org/llama.cpp issue #10914",),
+    kills=("unmatched-stop-changes-nothing", "stream-text-equals-whole"),
+    shows_in=(INCREMENTAL,),
+)
+class HeldTextSentTwice(Fault):
+    """What was held back is sent, and sent again with what follows: ' Alice', then ' Alice!'."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        again = emission.finish is not None and self.request.get("stream") and record.sampling.stop
+        return replace(emission, text=emission.text * 2) if again else emission
+
+
+@fault(
+    "stop-string-shown",
+    "X12",
+    upstream=("smg-project/smg PR #2203", "vllm-project/vllm issue #57052"),
+    kills=("stop-string-not-shown",),
+)
+class StopStringShown(Fault):
+    """The stop string stays in the text."""
+
+    def text(self, record: Record, text: str) -> str:
+        stop = next(iter(record.sampling.stop), "")
+        return text if record.sampling.no_stop_trim or text.endswith(stop) else text + stop
+
+
+@fault(
+    "stop-string-found-late",
+    "X16",
+    upstream=("sgl-project/sglang PR #23802", "sgl-project/sglang PR #25980"),
+    kills=("stop-string-not-shown",),
+)
+class StopStringFoundLate(Fault):
+    """The stop string is found one token late: that token stays, and the trim misses its place."""
+
+    def stop_rules(self, rules: StopRules) -> StopRules:
+        return _Rules(rules, lambda check, ids: check(ids[:-1]))
+
+
+@fault(
+    "stops-checked-at-the-end-of-a-run",
+    "X13",
+    upstream=("sgl-project/sglang PR #11819", "sgl-project/sglang issue #31599"),
+    kills=("stop-string-not-shown",),
+)
+class StopsCheckedAtTheEndOfARun(Fault):
+    """Of every four tokens accepted together only the last is held against the stop rules."""
+
+    def stop_rules(self, rules: StopRules) -> StopRules:
+        def last_of_run(check: Check, ids: Sequence[int]) -> FinishReason | None:
+            if len(ids) % 4:
+                return None
+            found = (check(ids[: len(ids) - back]) for back in (3, 2, 1, 0))
+            return next((finish for finish in found if finish), None)
+
+        return _Rules(rules, last_of_run)
+
+
+@fault(
+    "stop-strings-ignored",
+    "X12",
+    upstream=("vllm-project/vllm issue #57052", "InternLM/lmdeploy issue #1731"),
+    unseen="an answer whose stop string was never matched looks like one where it never occurred",
+)
+class StopStringsIgnored(Fault):
+    """Stop strings have no effect: they are compared with whole tokens."""
+
+    def stop_rules(self, rules: StopRules) -> StopRules:
+        def no_string(check: Check, ids: Sequence[int]) -> FinishReason | None:
+            finish = check(ids)
+            return None if finish and isinstance(finish.matched, str) else finish
+
+        return _Rules(rules, no_string)
+
+
+@fault(
+    "stop-cut-from-ids-only",
+    "X12",
+    upstream=("NVIDIA/TensorRT-LLM PR #18190", "vllm-project/vllm PR #47616"),
+    kills=("ids-are-counted",),
+)
+class StopCutFromIdsOnly(Fault):
+    """The token that stopped the choice is cut off its ids, and not off logprobs and counters."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        stopped = emission.finish is not None and emission.finish.type == "stop"
+        return replace(emission, output_ids=emission.output_ids[:-1]) if stopped else emission
+
+
+@fault(
+    "budget-exceeded",
+    "X12",
+    upstream=("sgl-project/sglang PR #7147",),
+    kills=("budget-is-kept", "zero-budget-has-no-ids"),
+)
+class BudgetExceeded(Fault):
+    """One token more than max_new_tokens: prefill's own token is not counted."""
+
+    def stop_rules(self, rules: StopRules) -> StopRules:
+        rules.max_new_tokens += 1
+        return rules
+
+
+@fault(
+    "budget-not-used-up",
+    "X12",
+    upstream=("NVIDIA/TensorRT-LLM issue #10824",),
+    kills=("length-means-budget",),
+)
+class BudgetNotUsedUp(Fault):
+    """The choice ends with length one token before its budget."""
+
+    def stop_rules(self, rules: StopRules) -> StopRules:
+        rules.max_new_tokens = max(rules.max_new_tokens - 1, min(rules.max_new_tokens, 1))
+        return rules
+
+
+@fault(
+    "stop-set-changes-sampling",
+    "X12",
+    upstream=("vllm-project/vllm issue #13087",),
+    kills=("unmatched-stop-changes-nothing",),
+)
+class StopSetChangesSampling(Fault):
+    """A request with stop strings takes another path, and has other tokens."""
+
+    def asked(self, body: dict[str, object]) -> dict[str, object]:
+        params = body.get("sampling_params")
+        if isinstance(params, dict) and params.get("stop"):
+            params["logit_bias"] = {"5": 100}
+        return body | ({"logit_bias": {"5": 100}} if body.get("stop") else {})

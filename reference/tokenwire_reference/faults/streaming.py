@@ -1,0 +1,295 @@
+"""Faults in the output streamer: when a request emits, and what stands in its events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from tokenwire_reference.faults.answer_shape import choices_of, finish_of, meta_infos
+from tokenwire_reference.faults.catalogue import INCREMENTAL, STREAMED, fault
+from tokenwire_reference.faults.fault import Fault, Json
+from tokenwire_reference.request import Request
+from tokenwire_reference.request_manager import Emission, Record
+
+
+@fault(
+    "interval-ignored",
+    "X02",
+    upstream=("sgl-project/sglang PR #25634",),
+    kills=("interval-is-kept",),
+    shows_in=STREAMED,
+)
+class IntervalIgnored(Fault):
+    """A streaming request emits at every step, whatever stream_interval says."""
+
+    def due(self, request: Request, sent: int, due: bool) -> bool:
+        return due or bool(request.stream and len(request.output_ids) > sent)
+
+
+@fault(
+    "interval-of-the-server-wins",
+    "X07",
+    upstream=("sgl-project/sglang PR #25634",),
+    kills=("interval-is-kept",),
+    shows_in=STREAMED,
+)
+class IntervalOfTheServerWins(Fault):
+    """The request's own stream_interval is not looked at."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        (body.get("sampling_params") or {}).pop("stream_interval", None)
+        return body
+
+
+@fault(
+    "first-token-withheld",
+    "X02",
+    upstream=("sgl-project/sglang PR #25634",),
+    kills=("stream-is-legal-delivery",),
+    shows_in=STREAMED,
+)
+class FirstTokenWithheld(Fault):
+    """The first token is not sent at once: it waits until stream_interval tokens are there."""
+
+    def due(self, request: Request, sent: int, due: bool) -> bool:
+        return due and (sent > 0 or len(request.output_ids) >= (request.sampling.stream_interval or 1))
+
+
+def _without_news(event: dict[str, Any]) -> dict[str, Any]:
+    """An event like this one that brings nothing new: no ids, no text, no entry."""
+    info = {
+        name: [] if isinstance(value, list) and name.startswith(("output_", "mirror_")) else value
+        for name, value in event["meta_info"].items()
+    }
+    info |= {"completion_tokens": 0, "finish_reason": None}
+    return {**event, "text": "", "output_ids": [], "meta_info": info}
+
+
+@fault(
+    "first-event-empty",
+    "X28",
+    upstream=("sgl-project/sglang PR #25634", "vllm-project/vllm issue #10126"),
+    kills=("first-emission-has-a-token", "no-idle-emissions"),
+    shows_in=STREAMED,
+)
+class FirstEventEmpty(Fault):
+    """Each piece of a chunked prefill sends an event, before there is a token."""
+
+    begun = False
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        idle = [_without_news(event)] if "meta_info" in event and not self.begun else []
+        self.begun = True
+        return [*idle, event]
+
+
+@fault(
+    "event-dropped",
+    "X02",
+    upstream=("vllm-project/vllm issue #30099", "NVIDIA/TensorRT-LLM issue #10824"),
+    kills=("incremental-ids-are-new", "stream-ids-equal-whole", "ids-are-counted"),
+    shows_in=(INCREMENTAL,),
+)
+class EventDropped(Fault):
+    """The second event of a stream is lost, and the stream goes on."""
+
+    seen = 0
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        self.seen += 1
+        return [] if self.seen == 2 and not finish_of(event) else [event]
+
+
+@fault(
+    "event-repeated",
+    "X03",
+    upstream=("triton-inference-server/tensorrtllm_backend issue #167",),
+    kills=("incremental-ids-are-new", "stream-text-equals-whole"),
+    shows_in=(INCREMENTAL,),
+)
+class EventRepeated(Fault):
+    """An event is sent twice."""
+
+    seen = 0
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        self.seen += 1
+        return [event] * (2 if self.seen == 2 and not finish_of(event) else 1)
+
+
+@fault(
+    "last-token-twice",
+    "X03",
+    upstream=("triton-inference-server/tensorrtllm_backend issue #167",),
+    kills=("ids-are-counted", "stream-ids-equal-whole"),
+    shows_in=STREAMED,
+)
+class LastTokenTwice(Fault):
+    """The last id of a stream is sent once more with the finish."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        if emission.finish is None or not self.request.get("stream"):
+            return emission
+        return replace(emission, output_ids=[*emission.output_ids, *emission.output_ids[-1:]])
+
+
+@fault(
+    "first-text-lost",
+    "X02",
+    upstream=("vllm-project/vllm issue #30866",),
+    kills=("stream-text-equals-whole",),
+    shows_in=(INCREMENTAL,),
+)
+class FirstTextLost(Fault):
+    """The first piece of text is not sent; its id is."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        lost = emission.first and self.request.get("stream")
+        return replace(emission, text="") if lost else emission
+
+
+@fault(
+    "text-of-silent-steps-lost",
+    "X02",
+    upstream=("raullenchai/Rapid-MLX issue #209",),
+    kills=("result-independent-of-interval", "stream-text-equals-whole"),
+    shows_in=(INCREMENTAL,),
+)
+class TextOfSilentStepsLost(Fault):
+    """Steps that do not send discard their text: an event of several tokens has the last one's."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        several = len(emission.output_ids) > 1 and self.request.get("stream")
+        return replace(emission, text=emission.text[-1:]) if several else emission
+
+
+@fault(
+    "other-mode-advertised",
+    "X04",
+    upstream=("THUDM/slime PR #2272",),
+    kills=("mode-is-advertised",),
+    shows_in=STREAMED,
+)
+class OtherModeAdvertised(Fault):
+    """/server_info names the other delivery mode."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        if "server_info" in self.path:
+            answer["incremental_streaming_output"] = not answer["incremental_streaming_output"]
+        return status, answer
+
+
+@fault(
+    "prompt-ids-in-output",
+    "X02",
+    upstream=("sgl-project/sglang issue #17240", "sgl-project/sglang issue #10896"),
+    kills=("ids-are-counted",),
+)
+class PromptIdsInOutput(Fault):
+    """output_ids begin with the last ids of the prompt, which the detokenizer keeps for its own use."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        if record.taken_first and len(emission.output_ids) < emission.completion_tokens:
+            return emission
+        return replace(emission, output_ids=[*record.prompt_token_ids[-5:], *emission.output_ids])
+
+
+@fault(
+    "retraction-restarts-the-ids",
+    "X22",
+    upstream=("sgl-project/sglang issue #39645", "vllm-project/vllm issue #16832"),
+    kills=("stream-ids-equal-whole", "logprobs-name-their-ids"),
+    shows_in=STREAMED,
+)
+class RetractionRestartsTheIds(Fault):
+    """A retraction throws the ids away and keeps the cursors: the client gets A[:4] + B[4:]."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        if not self.request.get("stream"):
+            return emission
+        first = emission.completion_tokens - len(emission.output_ids)
+        ids = [record.output_ids[i if i < 4 else i - 4] for i in range(first, emission.completion_tokens)]
+        return replace(emission, output_ids=ids)
+
+
+@fault(
+    "sampling-differs-in-streams",
+    "X28",
+    upstream=("ikawrakow/ik_llama.cpp issue #780", "Blaizzy/mlx-vlm PR #1215"),
+    kills=("stream-ids-equal-whole", "stream-is-legal-delivery"),
+    shows_in=STREAMED,
+)
+class SamplingDiffersInStreams(Fault):
+    """Streams take another path to the engine, and lose or gain a sampling parameter on the way."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        if body.get("stream") and isinstance(params := body.get("sampling_params"), dict):
+            params["logit_bias"] = {"5": 100}
+        return body
+
+
+@fault(
+    "ids-as-floats",
+    "X16",
+    upstream=("vllm-project/vllm PR #27561",),
+    kills=("ids-are-token-ids",),
+)
+class IdsAsFloats(Fault):
+    """Token ids went through a float tensor: 12.0."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        for choice in choices_of(answer):
+            if "output_ids" in choice:
+                choice["output_ids"] = [float(i) for i in choice["output_ids"]]
+        return status, answer
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        return [self.answered(200, event)[1]]
+
+
+@fault(
+    "id-out-of-range",
+    "X23",
+    upstream=("NVIDIA-NeMo/RL issue #237",),
+    kills=("ids-are-token-ids", "logprobs-name-their-ids"),
+)
+class IdOutOfRange(Fault):
+    """An id is sampled that no vocabulary has."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        return replace(emission, output_ids=[i if i % 5 else 2**31 + i for i in emission.output_ids])
+
+
+@fault(
+    "cost-grows-with-position",
+    "X26",
+    upstream=("ROCm/ATOM PR #2020", "sgl-project/sglang PR #17005"),
+    shows_in=STREAMED,
+    unseen="no requirement bounds what an event costs",
+)
+class CostGrowsWithPosition(Fault):
+    """Every event costs as much as all before it together, here in comments on the wire."""
+
+    seen = 0
+
+    def frame(self, frame: bytes) -> Iterable[bytes]:
+        self.seen += 1
+        return [b": " + b"." * 20 * self.seen + b"\n", frame]
+
+
+@fault(
+    "customized-info-missing-from-streams",
+    "X07",
+    upstream=("sgl-project/sglang PR #27205",),
+    shows_in=STREAMED,
+    unseen="nobody asks for customized_info, so no stream owes it",
+)
+class CustomizedInfoMissingFromStreams(Fault):
+    """Only whole answers have customized_info."""
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        for info in meta_infos(event):
+            for name in [name for name in info if name.startswith("mirror_")]:
+                del info[name]
+        return [event]

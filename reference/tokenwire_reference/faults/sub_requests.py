@@ -1,0 +1,105 @@
+"""Faults in sub-requests: the samples and prompts of one HTTP request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from tokenwire_reference.faults.answer_shape import choices_of
+from tokenwire_reference.faults.catalogue import INCREMENTAL, STREAMED, fault
+from tokenwire_reference.faults.fault import Fault, Json
+from tokenwire_reference.request_manager import Emission, Record
+
+
+@fault(
+    "last-choice-missing",
+    "X19",
+    upstream=("sgl-project/sglang PR #11311", "vllm-project/vllm PR #16863"),
+    kills=("choices-complete",),
+)
+class LastChoiceMissing(Fault):
+    """One choice of several never comes."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        choices = choices_of(answer)
+        if len(choices) > 1:
+            choices.pop()
+        return status, answer
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        return [] if any(choice.get("index", 0) > 0 for choice in choices_of(event)) else [event]
+
+
+@fault(
+    "index-always-zero",
+    "X19",
+    upstream=("ai-dynamo/dynamo PR #8745",),
+    kills=("choices-complete",),
+    shows_in=STREAMED,
+)
+class IndexAlwaysZero(Fault):
+    """The events of all choices have index 0."""
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        for choice in choices_of(event):
+            if choice.get("index"):
+                choice["index"] = 0
+        return [event]
+
+
+@fault(
+    "flag-lost-in-samples",
+    "X19",
+    upstream=("sgl-project/sglang issue #30556", "sgl-project/sglang PR #31067"),
+    kills=("asked-or-refused",),
+)
+class FlagLostInSamples(Fault):
+    """Requests made for the second sample on are built without one of the flags: here return_logprob."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        for position, choice in enumerate(choices_of(answer)):
+            info = choice.get("meta_info") or {}
+            if choice.get("index", position):
+                info.pop("output_token_logprobs", None)
+                info.pop("output_token_logprobs_length", None)
+        return status, answer
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        return [self.answered(200, event)[1]]
+
+
+@fault(
+    "answers-change-places",
+    "X09",
+    upstream=("sgl-project/sglang PR #4026", "vllm-project/vllm PR #14512"),
+    kills=("logprobs-name-their-ids",),
+)
+class AnswersChangePlaces(Fault):
+    """The ids of a choice are those of another."""
+
+    first: Record | None = None
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        self.first = self.first or record
+        start = emission.completion_tokens - len(emission.output_ids)
+        others = self.first.output_ids[start : emission.completion_tokens]
+        return replace(emission, output_ids=[*others, *emission.output_ids[len(others) :]])
+
+
+@fault(
+    "choices-overwrite-each-other",
+    "X01",
+    upstream=("vllm-project/vllm PR #16863",),
+    kills=("incremental-ids-are-new", "choices-complete", "one-finish-per-choice"),
+    shows_in=(INCREMENTAL,),
+)
+class ChoicesOverwriteEachOther(Fault):
+    """All choices share one place for their outputs: every other event is overwritten before it is sent."""
+
+    seen = 0
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        self.seen += 1
+        shared = any("index" in choice and "meta_info" in choice for choice in choices_of(event))
+        return [] if shared and self.seen % 2 == 0 else [event]
