@@ -67,6 +67,11 @@ class Engine:
         num_pages = -(-tokens // page_size) + 1
         self._cache = model.new_cache(num_pages, page_size)
         tiers = None
+        if storage_dir is not None and not host_cache_pages:
+            raise ValueError(
+                f"storage in {storage_dir} takes what host memory evicts, and there is none; "
+                "start with --enable-hierarchical-cache"
+            )
         if host_cache_pages:
             storage = None if storage_dir is None else PageFiles(storage_dir, model.fingerprint())
             tiers = PrefixTiers(self._cache, host_cache_pages, storage)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tokenwire_reference.engine import Engine
     from tokenwire_reference.model import LoadedModel
     from tokenwire_reference.request import Request
+    from tokenwire_reference.scripted import ScriptedModel
 
 if shutil.which("nvidia-smi") is None:
     # Without a GPU, Triton's kernels run in its interpreter. Triton reads this when torch first imports it.
@@ -38,10 +39,38 @@ def tiny() -> LoadedModel:
 
 
 @pytest.fixture(scope="session")
+def scripted() -> ScriptedModel:
+    from tokenwire_reference.scripted import ScriptedModel
+
+    return ScriptedModel()
+
+
+@pytest.fixture(scope="session")
 def tiny_qwen2() -> LoadedModel:
     from tokenwire_reference.model import load_model
 
     return load_model(str(MODELS / "tiny-qwen2"), context_length=512)
+
+
+@pytest.fixture(autouse=True)
+def _no_engine_leaks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """After a test, every engine that it made must account for all of its pages and requests."""
+    if request.path.parent != Path(__file__).parent:
+        yield
+        return
+    from tokenwire_reference.engine import Engine
+
+    engines: list[Engine] = []
+    start = Engine.__init__
+
+    def remembered(engine: Engine, *args: Any, **options: Any) -> None:
+        start(engine, *args, **options)
+        engines.append(engine)
+
+    monkeypatch.setattr(Engine, "__init__", remembered)
+    yield
+    for engine in engines:
+        engine.check_integrity()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from engine_requests import GREEDY, PROMPT, SEEDED, ask, neighbours, record, scored
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,50 +16,10 @@ from tokenwire_reference import samplers
 from tokenwire_reference.engine import Engine
 from tokenwire_reference.kv import PageAccountingError
 from tokenwire_reference.model import LoadedModel, load_model
-from tokenwire_reference.request import FinishReason, Request, SamplingParams
+from tokenwire_reference.request import FinishReason, Request
 from tokenwire_reference.samplers import register_sampler_backend
 
 Run = Callable[..., list[Request]]
-
-PROMPT = tuple(range(10, 95))
-GREEDY = {"temperature": 0.0}
-SEEDED = {"temperature": 1.0, "sampling_seed": 11, "top_p": 0.95}
-
-
-def ask(rid: str = "r", prompt: Sequence[int] = PROMPT, new: int | None = 12, **options: Any) -> Request:
-    """A request; sampling parameters and request fields side by side."""
-    names = set(SamplingParams.__dataclass_fields__)
-    sampling = {**GREEDY, **{key: value for key, value in options.items() if key in names}}
-    fields = {key: value for key, value in options.items() if key not in names}
-    return Request(rid, tuple(prompt), SamplingParams(max_new_tokens=new, **sampling), **fields)
-
-
-def scored(rid: str = "r", **options: Any) -> Request:
-    """A request for every kind of logprob of every token."""
-    wanted = {
-        "return_logprob": True,
-        "logprob_start_len": 0,
-        "top_logprobs_num": 3,
-        "token_ids_logprob": (5, 700),
-    }
-    return ask(rid, **{**wanted, **options})
-
-
-def record(request: Request) -> tuple[Any, ...]:
-    return request.output_ids, request.series, request.prompt_series, request.finish
-
-
-def neighbours(count: int = 8) -> list[Request]:
-    return [
-        ask(
-            f"n{i}",
-            range(20 + i, 30 + 17 * i),
-            5 + 3 * i,
-            **(SEEDED if i % 2 else GREEDY),
-            return_logprob=i % 3 == 0,
-        )
-        for i in range(count)
-    ]
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
@@ -465,12 +426,13 @@ class TestCache:
 
     def test_a_leak_is_noticed(self, tiny: LoadedModel) -> None:
         engine = Engine(tiny)
-        engine.scheduler.pool.allocate(1)
+        (page,) = engine.scheduler.pool.allocate(1)
         with pytest.raises(PageAccountingError):
             engine.check_integrity()
-        engine = Engine(tiny)
+        engine.scheduler.pool.release([page])
         request = ask()
         engine.add(request)
         request.finish = FinishReason("length", length=0)
         with pytest.raises(PageAccountingError, match=r"requests \['r'\] have finished"):
             engine.check_integrity()
+        request.finish = None
