@@ -27,5 +27,9 @@ class NgramDrafter:
         for n in range(min(LONGEST, len(token_ids)), 0, -1):
             at = self._followed.get(tuple(token_ids[-n:]))
             if at is not None:
-                return token_ids[at : at + min(self._count, room)]
+                # What repeats with a short period is copied from the draft itself, as often as there is room.
+                draft = list(token_ids[at:])
+                while len(draft) < min(self._count, room):
+                    draft += draft
+                return draft[: min(self._count, room)]
         return ()

@@ -1,0 +1,165 @@
+"""builtin:scripted says what it is told to, step by step, in the way of all tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_requests import ask, record
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokenwire_reference.builtin import IM_END, VOCAB_SIZE
+from tokenwire_reference.engine import Engine
+from tokenwire_reference.model import LoadedModel, load_model
+from tokenwire_reference.request import FinishReason, Request
+from tokenwire_reference.scripted import ScriptedModel
+
+Run = Callable[..., list[Request]]
+PROMPT = (20, 21, 22)
+NEVER_EOS = st.lists(st.lists(st.integers(IM_END + 1, VOCAB_SIZE - 1), min_size=1, max_size=6), max_size=6)
+
+
+def scripted_ask(script: Any, rid: str = "r", **options: Any) -> Request:
+    return ask(rid, PROMPT, options.pop("new", 64), custom_params={"script": script}, **options)
+
+
+def steps(engine: Engine, request: Request) -> list[list[int]]:
+    """The ids that each step gave."""
+    engine.add(request)
+    given: list[list[int]] = []
+    while not engine.idle:
+        engine.step()
+        given.append(request.output_ids[sum(map(len, given)) :])
+    return given
+
+
+@settings(deadline=None, max_examples=40)
+@given(script=NEVER_EOS, temperature=st.sampled_from([0.0, 0.7, 1.5]))
+def test_each_step_gives_its_ids_and_then_the_sequence_ends(
+    scripted: ScriptedModel, script: list[list[int]], temperature: float
+) -> None:
+    request = scripted_ask(script, temperature=temperature)
+    assert steps(Engine(scripted), request) == [*script, [IM_END]]
+    assert request.finish == FinishReason("stop", matched=IM_END)
+
+
+def test_an_end_of_sequence_inside_a_step_ends_it(scripted: ScriptedModel) -> None:
+    request = scripted_ask([[5, 6, IM_END, 7], [8]])
+    assert steps(Engine(scripted), request) == [[5, 6, IM_END]]
+    free = scripted_ask([[5, 6, IM_END, 7], [8]], ignore_eos=True, new=5)
+    assert steps(Engine(scripted), free) == [[5, 6, IM_END, 7], [8]]
+    assert free.finish == FinishReason("length", length=5)
+
+
+def test_the_budget_and_a_stop_string_cut_a_step(scripted: ScriptedModel) -> None:
+    short = scripted_ask([[5, 6], [7, 8, 9, 10]], new=4)
+    assert steps(Engine(scripted), short) == [[5, 6], [7, 8]]
+    assert short.finish == FinishReason("length", length=4)
+    letters = [scripted.tokenizer.encode(letter)[0] for letter in "abXYcd"]
+    stopped = scripted_ask([letters], stop=("XY",))
+    assert steps(Engine(scripted), stopped) == [letters[:4]]
+    assert stopped.finish == FinishReason("stop", matched="XY")
+
+
+def test_broken_characters_come_as_the_script_breaks_them(scripted: ScriptedModel, run_to_end: Run) -> None:
+    byte_ids = [scripted.tokenizer.convert_tokens_to_ids(letter) for letter in ("ç", "Į", "Ģ")]
+    (request,) = run_to_end(Engine(scripted), scripted_ask([[byte_ids[0]], byte_ids[1:]]))
+    assert scripted.tokenizer.decode(byte_ids[:1]) == "\ufffd"
+    assert scripted.tokenizer.decode(request.output_ids[:-1]) == b"\xe7\x8c\x80".decode()
+
+
+def test_an_error_ends_one_request_with_what_it_has(scripted: ScriptedModel, run_to_end: Run) -> None:
+    engine = Engine(scripted)
+    failing, other = run_to_end(
+        engine, scripted_ask([[5, 6], {"error": "out of luck"}, [7]], "f"), scripted_ask([[5], [6], [7]], "o")
+    )
+    assert failing.finish == FinishReason("abort", message="out of luck", status_code=500)
+    assert failing.output_ids == [5, 6]
+    assert other.output_ids == [5, 6, 7, IM_END]
+
+
+def test_a_slow_step_sleeps_before_it_speaks(
+    scripted: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[tuple[float, int]] = []
+    request = scripted_ask([[5], {"sleep_ms": 20}, {"ids": [6, 7], "sleep_ms": 30}, [8]])
+    monkeypatch.setattr(
+        "tokenwire_reference.scripted.time.sleep",
+        lambda seconds: slept.append((seconds, len(request.output_ids))),
+    )
+    steps(Engine(scripted), request)
+    assert slept == [(0.0, 0), (0.05, 1), (0.0, 3), (0.0, 4)]
+
+
+def test_without_a_script_the_prompt_comes_back(scripted: ScriptedModel, run_to_end: Run) -> None:
+    (request,) = run_to_end(Engine(scripted), ask(prompt=PROMPT, new=64))
+    assert request.output_ids == [*PROMPT, IM_END]
+
+
+def test_a_file_has_the_script_of_requests_that_bring_none(tmp_path: Path, run_to_end: Run) -> None:
+    path = tmp_path / "script.json"
+    path.write_text(json.dumps([[5, 6], [7]]))
+    model = load_model("builtin:scripted", script=str(path), context_length=100)
+    assert model.context_length == 100
+    plain, own = run_to_end(Engine(model), ask("a", PROMPT), scripted_ask([[9]], "b"))
+    assert (plain.output_ids, own.output_ids) == ([5, 6, 7, IM_END], [9, IM_END])
+
+
+def test_logprobs_are_the_same_each_time_and_name_the_best_id(
+    scripted: ScriptedModel, run_to_end: Run
+) -> None:
+    script = [[5, 6, 7], [8], [9, 10]]
+    wanted = {"return_logprob": True, "top_logprobs_num": 2, "logprob_start_len": 0}
+    one, again = (run_to_end(Engine(scripted), scripted_ask(script, **wanted))[0] for _ in range(2))
+    (each,) = run_to_end(Engine(scripted), scripted_ask([[i] for step in script for i in step], **wanted))
+    assert record(one) == record(again) == record(each)
+    tokens, tops = one.series["output_token_logprobs"], one.series["output_top_logprobs"]
+    assert [entry[1] for entry in tokens] == one.output_ids
+    assert [top[0] for top in tops] == tokens
+    assert len({entry[0] for entry in tokens}) == len(tokens)
+    assert all(entry[0] < 0 for entry in tokens)
+    assert [entry[1] for entry in one.prompt_series["input_token_logprobs"]] == list(PROMPT)
+
+
+def test_retraction_and_chunks_change_nothing(scripted: ScriptedModel, run_to_end: Run) -> None:
+    script = [[5, 6, 7], [8], [9, 10], [11]]
+    (calm,) = run_to_end(Engine(scripted), scripted_ask(script, return_logprob=True))
+    engine = Engine(scripted, test_retract_interval=1, page_size=2, chunked_prefill_size=2)
+    (disturbed,) = run_to_end(engine, scripted_ask(script, return_logprob=True))
+    assert disturbed.num_retractions > 1
+    assert record(disturbed) == record(calm)
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("no", "the script is 'no'; give a list"),
+        ([[]], r"script\[0\].ids is \[\]"),
+        ([[5], [736]], r"script\[1\].ids is \[736\]; give ids \(at least one, each from 0 to 735\)"),
+        ([[True]], r"script\[0\].ids is \[True\]"),
+        ([5], r"script\[0\].ids is 5"),
+        ([{"sleep_ms": -1}], r"script\[0\].sleep_ms is -1"),
+        ([{"error": 3}], r"script\[0\].error is 3"),
+        ([{"speed": 3}], r"script\[0\].speed is 3"),
+    ],
+)
+def test_what_is_no_script(scripted: ScriptedModel, tmp_path: Path, script: Any, message: str) -> None:
+    engine = Engine(scripted)
+    with pytest.raises(ValueError, match=message):
+        engine.add(scripted_ask(script))
+    assert engine.idle
+    path = tmp_path / "script.json"
+    path.write_text(json.dumps(script))
+    with pytest.raises(ValueError, match=f"script.json is not a script: .*{message}"):
+        ScriptedModel(script=str(path))
+
+
+def test_scripts_are_refused_by_other_models(tiny: LoadedModel, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"custom_params\.script is for builtin:scripted"):
+        Engine(tiny).add(scripted_ask([[5]]))
+    with pytest.raises(ValueError, match="is for builtin:scripted, and the model is builtin:tiny"):
+        load_model("builtin:tiny", script=str(tmp_path))
