@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class HiddenStateTap:
-    """Sees what goes into a model's output layer: the normed hidden states of the rows whose logits are wanted.
+    """Sees what goes into a model's output layer: the normed hidden states of the rows that want logits.
 
     `available` is False for a model without an output layer, such as one that follows a script.
     """

@@ -24,7 +24,7 @@ class Histogram:
 
 @dataclass
 class Meters:
-    """Everything that is counted. Tokens count when they are emitted, prompts when they have been computed."""
+    """Everything that is counted. Tokens count when they are emitted, prompts when their request ended."""
 
     requests: int = 0
     aborted: int = 0

@@ -15,8 +15,8 @@ from enum import Enum
 from typing import Any, Protocol
 
 from tokenwire_reference.detokenizer import Detokenizer, finish_text
-from tokenwire_reference.meters import Meters
 from tokenwire_reference.faults.fault import Fault, current_fault
+from tokenwire_reference.meters import Meters
 from tokenwire_reference.request import FinishReason, OutputRow, Request, SamplingParams
 
 

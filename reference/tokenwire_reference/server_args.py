@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
 _CHOICES: dict[str, tuple[str | None, ...]] = {
     "api_dialect": ("sglang", "vllm"),
     "hicache_storage_backend": (None, "file"),

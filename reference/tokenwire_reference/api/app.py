@@ -9,7 +9,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tokenwire_reference.api import control, embeddings, info, load, tokenization
+from tokenwire_reference.api import control, embeddings, info, load, tokenization, vllm
 from tokenwire_reference.api.chat import PATH as CHAT_PATH
 from tokenwire_reference.api.chat import chat_completions
 from tokenwire_reference.api.completions import PATH as COMPLETIONS_PATH
@@ -21,10 +21,20 @@ from tokenwire_reference.api.json_answer import json_answer
 from tokenwire_reference.faults.faulty_wire import FaultyWire
 from tokenwire_reference.served import Served, served_by
 
-ROUTES = [
-    Route("/generate", generate, methods=["POST", "PUT"]),
+SGLANG_ROUTES = [
     Route(CHAT_PATH, chat_completions, methods=["POST"]),
     Route(COMPLETIONS_PATH, completions, methods=["POST"]),
+]
+VLLM_ROUTES = [
+    Route(CHAT_PATH, vllm.chat.chat_completions, methods=["POST"]),
+    Route(COMPLETIONS_PATH, vllm.completions.completions, methods=["POST"]),
+    Route("/load", load.server_load, methods=["GET", "POST"]),
+]
+ROUTES = [
+    Route("/generate", generate, methods=["POST", "PUT"]),
+    Route("/inference/v1/generate", vllm.generate.generate, methods=["POST"]),
+    Route("/inference/v1/abort_requests", vllm.server.abort_requests, methods=["POST"]),
+    Route("/version", vllm.server.version),
     Route("/v1/embeddings", embeddings.embeddings, methods=["POST"]),
     Route("/encode", embeddings.encode, methods=["POST", "PUT"]),
     Route("/tokenize", tokenization.tokenize, methods=["POST"]),
@@ -55,7 +65,7 @@ ROUTES = [
 def build_app(served: Served) -> Starlette:
     """Put the routes before what they serve."""
     app = Starlette(
-        routes=ROUTES,
+        routes=[*ROUTES, *(VLLM_ROUTES if served.args.api_dialect == "vllm" else SGLANG_ROUTES)],
         middleware=[Middleware(FaultyWire, enabled=served.args.enable_faults)],
         exception_handlers={
             RefusalError: _refused,

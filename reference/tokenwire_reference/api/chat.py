@@ -9,16 +9,15 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from tokenwire_reference.api.answering import answer_stream, answer_whole
 from tokenwire_reference.api.body import read_object
 from tokenwire_reference.api.chat_request import ChatCall, read_chat_call
 from tokenwire_reference.api.errors import RefusalError
-from tokenwire_reference.api.event_stream import EventStream, unless_client_leaves, with_first
-from tokenwire_reference.api.json_answer import Json, json_answer
+from tokenwire_reference.api.json_answer import Json
 from tokenwire_reference.api.meta_info import LogprobsAsked, meta_info
-from tokenwire_reference.api.submission import raise_for_server_abort, submit
 from tokenwire_reference.api.token_names import bytes_of_token, token_name
 from tokenwire_reference.api.usage import Consumed
-from tokenwire_reference.request_manager import Delivery, Emission
+from tokenwire_reference.request_manager import Emission
 from tokenwire_reference.served import Served, served_by
 from tokenwire_reference.tokenizer import Tokenizer
 
@@ -29,19 +28,22 @@ async def chat_completions(http_request: HttpRequest) -> Response:
     """Answer POST /v1/chat/completions."""
     served = served_by(http_request)
     call = read_chat_call(await read_object(http_request), http_request.headers, served)
-    generation = submit(served, call.requests, group=call.id)
-    try:
-        if call.stream:
-            emissions = generation.emissions(Delivery.INCREMENTAL)
-            first = await unless_client_leaves(http_request, anext(emissions))
-            raise_for_server_abort([first], unless_it_has_ids=True)
-            return EventStream(_chunks(with_first(first, emissions), call, served), generation.close)
-        choices = await unless_client_leaves(http_request, generation.whole())
-        raise_for_server_abort(choices)
-    except BaseException:
-        generation.close()
-        raise
-    return json_answer(_completion(choices, call, served))
+    if call.stream:
+        return await answer_stream(
+            http_request,
+            served,
+            call.requests,
+            group=call.id,
+            write=lambda emissions: _chunks(emissions, call, served),
+            last_words=RefusalError.flat_event,
+        )
+    return await answer_whole(
+        http_request,
+        served,
+        call.requests,
+        group=call.id,
+        write=lambda choices: _completion(choices, call, served),
+    )
 
 
 def _completion(choices: Sequence[Emission], call: ChatCall, served: Served) -> dict[str, Any]:

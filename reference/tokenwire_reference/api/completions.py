@@ -10,15 +10,14 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from tokenwire_reference.api.answering import answer_stream, answer_whole
 from tokenwire_reference.api.body import read_object
 from tokenwire_reference.api.completions_request import CompletionCall, read_completion_call
 from tokenwire_reference.api.errors import RefusalError
-from tokenwire_reference.api.event_stream import EventStream, unless_client_leaves, with_first
-from tokenwire_reference.api.json_answer import Json, json_answer
-from tokenwire_reference.api.submission import raise_for_server_abort, submit
+from tokenwire_reference.api.json_answer import Json
 from tokenwire_reference.api.token_names import token_name
 from tokenwire_reference.api.usage import Consumed
-from tokenwire_reference.request_manager import Delivery, Emission
+from tokenwire_reference.request_manager import Emission
 from tokenwire_reference.served import Served, served_by
 
 PATH = "/v1/completions"
@@ -28,20 +27,27 @@ async def completions(http_request: HttpRequest) -> Response:
     """Answer POST /v1/completions."""
     served = served_by(http_request)
     call = read_completion_call(await read_object(http_request), served)
-    generation = submit(served, call.requests, group=call.id)
-    try:
-        if call.stream:
-            emissions = generation.emissions(Delivery.INCREMENTAL)
-            first = await unless_client_leaves(http_request, anext(emissions))
-            raise_for_server_abort([first], unless_it_has_ids=True)
-            return EventStream(_chunks(with_first(first, emissions), call, served), generation.close)
-        choices = await unless_client_leaves(http_request, generation.whole())
-        raise_for_server_abort(choices)
-    except BaseException:
-        generation.close()
-        raise
+    if call.stream:
+        return await answer_stream(
+            http_request,
+            served,
+            call.requests,
+            group=call.id,
+            write=lambda emissions: _chunks(emissions, call, served),
+            last_words=RefusalError.flat_event,
+        )
+    return await answer_whole(
+        http_request,
+        served,
+        call.requests,
+        group=call.id,
+        write=lambda choices: _completion(choices, call, served),
+    )
+
+
+def _completion(choices: Sequence[Emission], call: CompletionCall, served: Served) -> dict[str, Any]:
     version = served.args.weight_version
-    answer = {
+    return {
         **_head(call),
         "choices": [_choice(choice, call) for choice in choices],
         "usage": Consumed.by(choices, call.n).sglang(cache_report=served.args.enable_cache_report),
@@ -50,7 +56,6 @@ async def completions(http_request: HttpRequest) -> Response:
             "weight_versions": [{"version": version, "start": 0, "end": choices[0].completion_tokens}],
         },
     }
-    return json_answer(answer)
 
 
 def _head(call: CompletionCall) -> dict[str, Any]:

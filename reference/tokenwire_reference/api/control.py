@@ -48,8 +48,8 @@ PAUSE_MODES = ("abort", "retract", "in_place")
 async def pause_generation(http_request: HttpRequest) -> Response:
     """Stop computing, until `/continue_generation`.
 
-    What runs and waits is ended with what it has (`abort`), loses its cache and waits (`retract`), or stays as
-    it is (`in_place`). New requests wait.
+    What runs and waits is ended with what it has (`abort`), loses its cache and waits (`retract`), or stays
+    as it is (`in_place`). New requests wait.
     """
     served = served_by(http_request)
     body = await read_object(http_request)

@@ -6,19 +6,18 @@ import base64
 import math
 import struct
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from tokenwire_reference.api.answering import answer_whole
 from tokenwire_reference.api.body import hold_against_schema, read_object
 from tokenwire_reference.api.errors import RefusalError
-from tokenwire_reference.api.event_stream import unless_client_leaves
-from tokenwire_reference.api.json_answer import json_answer
+from tokenwire_reference.api.json_answer import Json
 from tokenwire_reference.api.prompts import read_prompts
 from tokenwire_reference.api.sampling_fields import refuse_what_does_not_fit
-from tokenwire_reference.api.submission import raise_for_server_abort, submit
 from tokenwire_reference.api.usage import Consumed
 from tokenwire_reference.request import Request, SamplingParams
 from tokenwire_reference.request_manager import Emission
@@ -35,12 +34,17 @@ async def embeddings(http_request: HttpRequest) -> Response:
         raise RefusalError("input is empty; send a text or token ids", param="input")
     hold_against_schema(body, "embedding-request")
     prompts, _ = read_prompts(body["input"], "input", served)
-    rids = [uuid.uuid4().hex for _ in prompts]
-    results = await _embed(http_request, served, rids, prompts, group=None)
+    requests = _requests([uuid.uuid4().hex for _ in prompts], prompts, served)
+    return await answer_whole(
+        http_request, served, requests, group=None, write=lambda results: _listed(results, body, served)
+    )
+
+
+def _listed(results: Sequence[Emission], body: Mapping[str, Any], served: Served) -> dict[str, Any]:
     as_base64 = body.get("encoding_format") == "base64"
     data = []
     for result in results:
-        vector = _shortened(result.embedding or (), body.get("dimensions"))
+        vector = _shortened(_embedding(result), body.get("dimensions"))
         item: dict[str, Any] = {
             "object": "embedding",
             "embedding": _packed(vector) if as_base64 else vector,
@@ -50,14 +54,12 @@ async def embeddings(http_request: HttpRequest) -> Response:
             item["prompt_token_ids"] = result.prompt_token_ids
         data.append(item)
     totals = Consumed.by(results, 1).totals
-    return json_answer(
-        {
-            "object": "list",
-            "data": data,
-            "model": body.get("model") or served.args.model_name,
-            "usage": {name: totals[name] for name in ("prompt_tokens", "total_tokens")},
-        }
-    )
+    return {
+        "object": "list",
+        "data": data,
+        "model": body.get("model") or served.args.model_name,
+        "usage": {name: totals[name] for name in ("prompt_tokens", "total_tokens")},
+    }
 
 
 async def encode(http_request: HttpRequest) -> Response:
@@ -73,13 +75,15 @@ async def encode(http_request: HttpRequest) -> Response:
         raise RefusalError("neither text nor input_ids is given; send one of them as the prompt")
     prompts, is_batch = read_prompts(body[name], name, served)
     rid = body.get("rid")
-    rids = _rids(rid, len(prompts), is_batch=is_batch)
-    results = await _embed(http_request, served, rids, prompts, group=rid if isinstance(rid, str) else None)
-    answers = [_encoded(result, served) for result in results]
-    if body.get("return_prompt_token_ids"):
-        for answer, result in zip(answers, results, strict=True):
-            answer["prompt_token_ids"] = result.prompt_token_ids
-    return json_answer(answers if is_batch else answers[0])
+    requests = _requests(_rids(rid, len(prompts), is_batch=is_batch), prompts, served)
+
+    def write(results: Sequence[Emission]) -> Json:
+        with_ids = bool(body.get("return_prompt_token_ids"))
+        answers = [_encoded(result, served, with_ids=with_ids) for result in results]
+        return answers if is_batch else answers[0]
+
+    group = rid if isinstance(rid, str) else None
+    return await answer_whole(http_request, served, requests, group=group, write=write)
 
 
 def _rids(rid: str | Sequence[str] | None, count: int, *, is_batch: bool) -> list[str]:
@@ -92,36 +96,24 @@ def _rids(rid: str | Sequence[str] | None, count: int, *, is_batch: bool) -> lis
     return list(rid)
 
 
-async def _embed(
-    http_request: HttpRequest,
-    served: Served,
-    rids: Sequence[str],
-    prompts: Sequence[Sequence[int]],
-    *,
-    group: str | None,
-) -> list[Emission]:
+def _requests(rids: Sequence[str], prompts: Sequence[Sequence[int]], served: Served) -> list[Request]:
     for prompt in prompts:
         refuse_what_does_not_fit(len(prompt), _NOTHING_SAMPLED, served.model.context_length)
-    requests = [
+    return [
         Request(rid=rid, prompt_token_ids=tuple(prompt), sampling=_NOTHING_SAMPLED, wants_embedding=True)
         for rid, prompt in zip(rids, prompts, strict=True)
     ]
-    generation = submit(served, requests, group=group)
-    try:
-        results = await unless_client_leaves(http_request, generation.whole())
-        raise_for_server_abort(results)
-    except BaseException:
-        generation.close()
-        raise
-    for result in results:
-        if result.embedding is None:
-            raise RefusalError(f"request {result.rid!r} was aborted before it had an embedding")
-    return results
 
 
-def _encoded(result: Emission, served: Served) -> dict[str, Any]:
-    return {
-        "embedding": result.embedding,
+def _embedding(result: Emission) -> Sequence[float]:
+    if result.embedding is None:
+        raise RefusalError(f"request {result.rid!r} was aborted before it had an embedding")
+    return result.embedding
+
+
+def _encoded(result: Emission, served: Served, *, with_ids: bool) -> dict[str, Any]:
+    answer = {
+        "embedding": _embedding(result),
         "meta_info": {
             "id": result.rid,
             "finish_reason": result.finish.to_wire() if result.finish else None,
@@ -132,6 +124,7 @@ def _encoded(result: Emission, served: Served) -> dict[str, Any]:
             "e2e_latency": result.seconds,
         },
     }
+    return answer | ({"prompt_token_ids": result.prompt_token_ids} if with_ids else {})
 
 
 def _shortened(vector: Sequence[float], dimensions: int | None) -> list[float]:

@@ -10,10 +10,10 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from tokenwire_reference.api.answering import answer_stream, answer_whole
 from tokenwire_reference.api.body import hold_against_schema, read_object
 from tokenwire_reference.api.errors import RefusalError
-from tokenwire_reference.api.event_stream import EventStream, unless_client_leaves, with_first
-from tokenwire_reference.api.json_answer import Json, json_answer
+from tokenwire_reference.api.json_answer import Json
 from tokenwire_reference.api.meta_info import LogprobsAsked, meta_info
 from tokenwire_reference.api.prompts import read_prompts
 from tokenwire_reference.api.sampling_fields import (
@@ -22,7 +22,6 @@ from tokenwire_reference.api.sampling_fields import (
     refuse_what_does_not_fit,
     with_own_seed,
 )
-from tokenwire_reference.api.submission import raise_for_server_abort, submit
 from tokenwire_reference.request import Request, SamplingParams
 from tokenwire_reference.request_manager import Delivery, Emission
 from tokenwire_reference.served import Served, served_by
@@ -53,22 +52,29 @@ async def generate(http_request: HttpRequest) -> Response:
     served = served_by(http_request)
     body = await read_object(http_request)
     call = read_call(body, served)
-    generation = submit(served, call.requests, group=call.group)
-    try:
-        if call.stream:
-            incremental = served.args.incremental_streaming_output
-            emissions = generation.emissions(Delivery.INCREMENTAL if incremental else Delivery.CUMULATIVE)
-            first = await unless_client_leaves(http_request, anext(emissions))
-            raise_for_server_abort([first], unless_it_has_ids=True)
-            events = _events(with_first(first, emissions), call, served)
-            return EventStream(events, generation.close, RefusalError.native_event)
-        choices = await unless_client_leaves(http_request, generation.whole())
-        raise_for_server_abort(choices)
-    except BaseException:
-        generation.close()
-        raise
+    if call.stream:
+        incremental = served.args.incremental_streaming_output
+        return await answer_stream(
+            http_request,
+            served,
+            call.requests,
+            group=call.group,
+            write=lambda emissions: _events(emissions, call, served),
+            last_words=RefusalError.native_event,
+            delivery=Delivery.INCREMENTAL if incremental else Delivery.CUMULATIVE,
+        )
+    return await answer_whole(
+        http_request,
+        served,
+        call.requests,
+        group=call.group,
+        write=lambda choices: _whole(choices, call, served),
+    )
+
+
+def _whole(choices: Sequence[Emission], call: GenerateCall, served: Served) -> Json:
     answers = [_answer(choice, call, served) for choice in choices]
-    return json_answer(answers if call.is_batch else answers[0])
+    return answers if call.is_batch else answers[0]
 
 
 async def _events(

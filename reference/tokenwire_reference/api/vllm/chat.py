@@ -1,0 +1,141 @@
+"""vLLM's `/v1/chat/completions`, with token ids in whole answers and in streams."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from tokenwire_reference.api.body import hold_against_schema, read_object
+from tokenwire_reference.api.errors import RefusalError
+from tokenwire_reference.api.prompts import template_ids
+from tokenwire_reference.api.usage import Consumed
+from tokenwire_reference.api.vllm.call import LogprobsAsked, VllmCall, call_id, read_call
+from tokenwire_reference.api.vllm.doors import FINGERPRINT, answer, whole_usage
+from tokenwire_reference.api.vllm.finish import finish_fields
+from tokenwire_reference.api.vllm.logprob_shapes import LogprobWriter
+from tokenwire_reference.api.vllm.sampling import refuse_unsupported
+from tokenwire_reference.request_manager import Emission
+from tokenwire_reference.served import Served, served_by
+
+
+async def chat_completions(http_request: HttpRequest) -> Response:
+    """Answer POST /v1/chat/completions in vLLM's shapes."""
+    served = served_by(http_request)
+    body = await read_object(http_request)
+    hold_against_schema(body, "vllm-chat-request")
+    refuse_unsupported(body)
+    if served.tokenizer is None:
+        raise RefusalError(
+            "messages need a tokenizer and the server runs without one; use /inference/v1/generate",
+            param="messages",
+        )
+    prompt = template_ids(
+        body["messages"], served.tokenizer, add_generation_prompt=body.get("add_generation_prompt", True)
+    )
+    if body.get("top_logprobs") and not body.get("logprobs"):
+        raise RefusalError("top_logprobs is set and logprobs is not; set it to true", param="top_logprobs")
+    budget = body.get("max_completion_tokens")
+    call = read_call(
+        body,
+        body,
+        [prompt],
+        served,
+        id=call_id("chatcmpl-", body, http_request.headers),
+        budget=body.get("max_tokens") if budget is None else budget,
+        logprobs=LogprobsAsked(
+            top=(body.get("top_logprobs") or 0) if body.get("logprobs") else None,
+            prompt=body.get("prompt_logprobs"),
+            as_token_ids=bool(body.get("return_tokens_as_token_ids")),
+        ),
+    )
+    written = _ChatAnswer(call, served)
+    return await answer(
+        http_request,
+        served,
+        call,
+        whole=written.whole,
+        chunks=written.chunks,
+        usage_chunk=lambda usage: {
+            **written.head("chat.completion.chunk"),
+            "choices": [],
+            "usage": usage,
+            "system_fingerprint": FINGERPRINT,
+        },
+    )
+
+
+class _ChatAnswer:
+    """The shapes of one answer."""
+
+    def __init__(self, call: VllmCall, served: Served) -> None:
+        self._call = call
+        self._served = served
+        self._logprobs = LogprobWriter(call.logprobs, call.tokenizer)
+        self._created = int(time.time())
+
+    def head(self, kind: str) -> dict[str, Any]:
+        call = self._call
+        return {"id": call.id, "object": kind, "created": self._created, "model": call.model}
+
+    def whole(self, choices: Sequence[Emission]) -> dict[str, Any]:
+        call = self._call
+        return {
+            **self.head("chat.completion"),
+            "choices": [self._choice(choice) for choice in choices],
+            "service_tier": None,
+            "system_fingerprint": FINGERPRINT,
+            "usage": whole_usage(choices, call, self._served),
+            "prompt_logprobs": self._logprobs.of_prompt(choices[0]),
+            "prompt_token_ids": choices[0].prompt_token_ids if call.return_token_ids else None,
+            "prompt_text": None,
+            "kv_transfer_params": None,
+            "ec_transfer_params": None,
+            "metrics": None,
+        }
+
+    def _choice(self, choice: Emission) -> dict[str, Any]:
+        nothing = dict.fromkeys(("refusal", "annotations", "audio", "function_call", "reasoning"))
+        return {
+            "index": choice.index,
+            "message": {"role": "assistant", "content": choice.text, **nothing},
+            "logprobs": self._content(choice),
+            **finish_fields(choice, self._call),
+            "token_ids": self._ids(choice),
+            "routed_experts": None,
+        }
+
+    def chunks(self, emission: Emission) -> list[dict[str, Any]]:
+        """A role chunk with the prompt's ids before all content; the finish stands on the last content."""
+        chunks = []
+        if emission.first:
+            prompt = emission.prompt_token_ids if self._call.return_token_ids else None
+            role = self._delta(emission, {"role": "assistant", "content": ""}, None)
+            chunks.append(self._chunk(role, emission, 0) | {"prompt_token_ids": prompt, "prompt_text": None})
+        content = self._delta(emission, {"content": emission.text}, self._content(emission))
+        if emission.finish:
+            content |= finish_fields(emission, self._call)
+        content["token_ids"] = self._ids(emission)
+        chunks.append(self._chunk(content, emission, emission.completion_tokens))
+        return chunks
+
+    def _delta(
+        self, emission: Emission, delta: dict[str, Any], logprobs: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        return {"index": emission.index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
+
+    def _chunk(self, choice: dict[str, Any], emission: Emission, completion: int) -> dict[str, Any]:
+        chunk = {**self.head("chat.completion.chunk"), "choices": [choice]}
+        if self._call.continuous_usage:
+            consumed = Consumed(len(emission.prompt_token_ids), completion, 0)
+            chunk["usage"] = {**consumed.totals, "completion_tokens_details": None}
+        return chunk
+
+    def _content(self, emission: Emission) -> dict[str, Any] | None:
+        return None if self._call.logprobs.top is None else self._logprobs.as_content(emission)
+
+    def _ids(self, emission: Emission) -> Sequence[int] | None:
+        return emission.output_ids if self._call.return_token_ids else None

@@ -1,0 +1,55 @@
+"""The answers that vLLM's three doors have in common."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from tokenwire_reference import __version__
+from tokenwire_reference.api.answering import answer_stream, answer_whole
+from tokenwire_reference.api.errors import RefusalError
+from tokenwire_reference.api.usage import Consumed
+from tokenwire_reference.api.vllm.call import VllmCall
+from tokenwire_reference.request_manager import Emission
+from tokenwire_reference.served import Served
+
+FINGERPRINT = f"tokenwire-reference-{__version__}"
+
+
+async def answer(
+    http_request: HttpRequest,
+    served: Served,
+    call: VllmCall,
+    *,
+    whole: Callable[[Sequence[Emission]], dict[str, Any]],
+    chunks: Callable[[Emission], Sequence[dict[str, Any]]],
+    usage_chunk: Callable[[dict[str, Any]], dict[str, Any]],
+) -> Response:
+    """Answer a call whole, or with what `chunks` makes of each emission and the usage after all."""
+    if not call.stream:
+        return await answer_whole(http_request, served, call.requests, group=call.id, write=whole)
+
+    async def events(emissions: AsyncIterator[Emission]) -> AsyncIterator[dict[str, Any]]:
+        last: dict[int, Emission] = {}
+        async for emission in emissions:
+            last[emission.index] = emission
+            refusal = RefusalError.of_abort(emission.finish) if emission.finish else None
+            if not refusal or emission.output_ids:
+                for chunk in chunks(emission):
+                    yield chunk
+            if refusal:
+                raise refusal
+        if call.include_usage:
+            yield usage_chunk(Consumed.by([last[index] for index in sorted(last)], call.n).totals)
+
+    return await answer_stream(
+        http_request, served, call.requests, group=call.id, write=events, last_words=RefusalError.nested
+    )
+
+
+def whole_usage(choices: Sequence[Emission], call: VllmCall, served: Served) -> dict[str, Any]:
+    """The usage of a whole answer."""
+    return Consumed.by(choices, call.n).vllm(cache_report=served.args.enable_cache_report)

@@ -1,0 +1,141 @@
+"""Logprobs as vLLM writes them: three shapes for outputs, and one for prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokenwire_reference.api.vllm.call import LogprobsAsked
+from tokenwire_reference.request_manager import Emission
+from tokenwire_reference.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class ScoredToken:
+    """One position: the token that stands there, and the likeliest ones, best first."""
+
+    logprob: float
+    token_id: int
+    rank: int
+    best: Sequence[tuple[float, int]]
+
+
+def scored_outputs(emission: Emission, top: int) -> Iterator[ScoredToken]:
+    """The new tokens of an emission, with `top` likeliest ones each."""
+    return _scored(
+        emission.series.get("output_token_logprobs", ()),
+        emission.series.get("output_token_ranks", ()),
+        emission.series.get("output_top_logprobs"),
+        top,
+    )
+
+
+def _scored_prompt(emission: Emission, top: int) -> Iterator[ScoredToken]:
+    """The tokens of the prompt but the first, which nothing scores."""
+    series = emission.prompt_series
+    entries, best = series.get("input_token_logprobs", ()), series.get("input_top_logprobs")
+    ranks = series.get("input_token_ranks", ())
+    return _scored(entries[1:], ranks[1:], best[1:] if best else None, top)
+
+
+def _scored(
+    entries: Sequence[Any], ranks: Sequence[Any], rows: Sequence[Any] | None, top: int
+) -> Iterator[ScoredToken]:
+    rows = [()] * len(entries) if rows is None else rows
+    for entry, rank, row in zip(entries, ranks, rows, strict=True):
+        best = row if top < 0 else row[:top]
+        yield ScoredToken(entry[0], entry[1], rank, [(other[0], other[1]) for other in best])
+
+
+def token_text(tokenizer: Tokenizer | None, token_id: int) -> str:
+    """The text of one token; empty where it is only a part of a character."""
+    text = f"token_id:{token_id}" if tokenizer is None else tokenizer.decode([token_id])
+    return "" if "\ufffd" in text else text
+
+
+class LogprobWriter:
+    """Writes the logprobs of one call."""
+
+    def __init__(self, asked: LogprobsAsked, tokenizer: Tokenizer | None) -> None:
+        self._top = asked.top or 0
+        self._prompt_top = asked.prompt
+        self._tokenizer = tokenizer
+        self._as_token_ids = asked.as_token_ids
+
+    def _name(self, token_id: int) -> str:
+        return f"token_id:{token_id}" if self._as_token_ids else token_text(self._tokenizer, token_id)
+
+    def as_content(self, emission: Emission) -> dict[str, Any]:
+        """As chat has them, with texts and bytes."""
+        return {
+            "content": [
+                {
+                    **self._named(token.logprob, token.token_id),
+                    "top_logprobs": [self._named(*other) for other in token.best],
+                }
+                for token in scored_outputs(emission, self._top)
+            ]
+        }
+
+    def _named(self, logprob: float, token_id: int) -> dict[str, Any]:
+        text = token_text(self._tokenizer, token_id)
+        return {"token": self._name(token_id), "logprob": logprob, "bytes": list(text.encode())}
+
+    def as_ids(self, emission: Emission) -> dict[str, Any]:
+        """As `/inference/v1/generate` has them where no text is wanted."""
+        return {
+            "content": [
+                {
+                    "token_id": token.token_id,
+                    "logprob": token.logprob,
+                    "rank": token.rank,
+                    "top_logprobs": [
+                        {"token_id": other, "logprob": logprob, "rank": rank}
+                        for rank, (logprob, other) in enumerate(token.best, 1)
+                    ],
+                }
+                for token in scored_outputs(emission, self._top)
+            ]
+        }
+
+    def as_lists(self, emission: Emission, *, offset: int, echo: bool) -> dict[str, Any]:
+        """As completions have them. `offset` is how long all names of the choice were before these."""
+        tokens = list(scored_outputs(emission, self._top))
+        unscored: list[int] = []
+        if echo:
+            unscored = list(emission.prompt_token_ids[:1])
+            tokens = [*_scored_prompt(emission, self._top), *tokens]
+        names = [self._name(i) for i in (*unscored, *(token.token_id for token in tokens))]
+        offsets = [offset]
+        for name in names:
+            offsets.append(offsets[-1] + len(name))
+        nulls = [None] * len(unscored)
+        return {
+            "text_offset": offsets[:-1],
+            "token_logprobs": [*nulls, *(token.logprob for token in tokens)],
+            "tokens": names,
+            "top_logprobs": [*nulls, *(self._by_name(token) for token in tokens)],
+        }
+
+    def _by_name(self, token: ScoredToken) -> dict[str, float]:
+        """The chosen token first; of those with the same name, the first."""
+        named: dict[str, float] = {}
+        for logprob, token_id in ((token.logprob, token.token_id), *token.best):
+            named.setdefault(self._name(token_id), logprob)
+        return named
+
+    def of_prompt(self, emission: Emission) -> list[dict[str, Any] | None] | None:
+        """What is said of each prompt position: null for the first, which nothing scores."""
+        if self._prompt_top is None:
+            return None
+        positions: list[dict[str, Any] | None] = [None]
+        for token in _scored_prompt(emission, self._prompt_top):
+            said = {str(token.token_id): self._ranked(token.logprob, token.rank, token.token_id)}
+            for rank, (logprob, token_id) in enumerate(token.best, 1):
+                said.setdefault(str(token_id), self._ranked(logprob, rank, token_id))
+            positions.append(said)
+        return positions
+
+    def _ranked(self, logprob: float, rank: int, token_id: int) -> dict[str, Any]:
+        return {"logprob": logprob, "rank": rank, "decoded_token": token_text(self._tokenizer, token_id)}
