@@ -59,12 +59,8 @@ async def chat_completions(http_request: HttpRequest) -> Response:
         call,
         whole=written.whole,
         chunks=written.chunks,
-        usage_chunk=lambda usage: {
-            **written.head("chat.completion.chunk"),
-            "choices": [],
-            "usage": usage,
-            "system_fingerprint": FINGERPRINT,
-        },
+        usage_chunk=lambda usage: {**written.head("chat.completion.chunk"), "choices": [], "usage": usage},
+        closing=FINGERPRINT,
     )
 
 
@@ -87,7 +83,7 @@ class _ChatAnswer:
             **self.head("chat.completion"),
             "choices": [self._choice(choice) for choice in choices],
             "service_tier": None,
-            "system_fingerprint": FINGERPRINT,
+            **FINGERPRINT,
             "usage": whole_usage(choices, call, self._served),
             "prompt_logprobs": self._logprobs.of_prompt(choices[0]),
             "prompt_token_ids": choices[0].prompt_token_ids if call.return_token_ids else None,

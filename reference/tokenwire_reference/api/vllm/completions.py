@@ -58,12 +58,8 @@ async def completions(http_request: HttpRequest) -> Response:
         call,
         whole=written.whole,
         chunks=written.chunks,
-        usage_chunk=lambda usage: {
-            **written.head(),
-            "choices": [],
-            "usage": usage,
-            "system_fingerprint": FINGERPRINT,
-        },
+        usage_chunk=lambda usage: {**written.head(), "choices": [], "usage": usage},
+        closing=FINGERPRINT,
     )
 
 
@@ -87,7 +83,7 @@ class _CompletionAnswer:
             **self.head(),
             "choices": [self._choice(choice) for choice in choices],
             "service_tier": None,
-            "system_fingerprint": FINGERPRINT,
+            **FINGERPRINT,
             "usage": whole_usage(choices, self._call, self._served),
             "kv_transfer_params": None,
             "ec_transfer_params": None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
@@ -16,7 +16,7 @@ from tokenwire_reference.api.vllm.call import VllmCall
 from tokenwire_reference.request_manager import Emission
 from tokenwire_reference.served import Served
 
-FINGERPRINT = f"tokenwire-reference-{__version__}"
+FINGERPRINT = {"system_fingerprint": f"tokenwire-reference-{__version__}"}
 
 
 async def answer(
@@ -27,23 +27,33 @@ async def answer(
     whole: Callable[[Sequence[Emission]], dict[str, Any]],
     chunks: Callable[[Emission], Sequence[dict[str, Any]]],
     usage_chunk: Callable[[dict[str, Any]], dict[str, Any]],
+    closing: Mapping[str, Any],
 ) -> Response:
-    """Answer a call whole, or with what `chunks` makes of each emission and the usage after all."""
+    """Answer a call whole, or with what `chunks` makes of each emission and the usage after all.
+
+    `closing` stands in the last chunk of a stream.
+    """
     if not call.stream:
         return await answer_whole(http_request, served, call.requests, group=call.id, write=whole)
 
     async def events(emissions: AsyncIterator[Emission]) -> AsyncIterator[dict[str, Any]]:
         last: dict[int, Emission] = {}
+        ended = 0
         async for emission in emissions:
             last[emission.index] = emission
+            ended += emission.finish is not None
             refusal = RefusalError.of_abort(emission.finish) if emission.finish else None
             if not refusal or emission.output_ids:
-                for chunk in chunks(emission):
+                *earlier, latest = chunks(emission)
+                for chunk in earlier:
                     yield chunk
+                is_last = ended == len(call.requests) and not call.include_usage
+                yield {**latest, **closing} if is_last else latest
             if refusal:
                 raise refusal
         if call.include_usage:
-            yield usage_chunk(Consumed.by([last[index] for index in sorted(last)], call.n).totals)
+            usage = Consumed.by([last[index] for index in sorted(last)], call.n).totals
+            yield {**usage_chunk(usage), **closing}
 
     return await answer_stream(
         http_request, served, call.requests, group=call.id, write=events, last_words=RefusalError.nested

@@ -57,6 +57,7 @@ async def generate(http_request: HttpRequest) -> Response:
         whole=written.whole,
         chunks=written.chunks,
         usage_chunk=lambda usage: written.chunk([], usage=usage),
+        closing={},
     )
 
 
