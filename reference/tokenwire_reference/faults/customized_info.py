@@ -125,7 +125,7 @@ class LateKeyUnpadded(Fault):
     "late-key-lost",
     "X01",
     upstream=("sgl-project/sglang PR #27205",),
-    kills=("customized-info-is-fixed-at-sampling",),
+    kills=("stream-is-legal-delivery", "stream-series-equal-whole"),
     shows_in=STREAMED,
 )
 class LateKeyLost(Fault):

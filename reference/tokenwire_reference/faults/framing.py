@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tokenwire_reference.faults.answer_shape import choices_of, finish_of, meta_infos
-from tokenwire_reference.faults.catalogue import EVERYWHERE, STREAMED, WHOLE, fault
+from tokenwire_reference.faults.catalogue import STREAMED, WHOLE, fault
 from tokenwire_reference.faults.fault import Fault, Json
 
 DONE = b"data: [DONE]\n\n"
@@ -113,10 +113,16 @@ class LastEventUnterminated(Fault):
     shows_in=STREAMED,
 )
 class EventOverSeveralLines(Fault):
-    """JSON is written with line breaks, and only its first line as data."""
+    """An answer with a line break in it is cut there: only its first line is data."""
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        self.breaks = finish_of(event) is not None
+        return [event]
+
+    breaks = False
 
     def frame(self, frame: bytes) -> Iterable[bytes]:
-        return [frame.replace(b",", b",\n", 1)]
+        return [frame.replace(b",", b",\n", 1) if self.breaks else frame]
 
 
 @fault(
@@ -127,10 +133,13 @@ class EventOverSeveralLines(Fault):
     shows_in=STREAMED,
 )
 class TwoObjectsInAnEvent(Fault):
-    """Two JSON objects are written into one event."""
+    """Two JSON objects are written into one event, the third."""
+
+    seen = 0
 
     def frame(self, frame: bytes) -> Iterable[bytes]:
-        return [frame if frame == DONE else frame.rstrip(b"\n") + b"{}\n\n"]
+        self.seen += 1
+        return [frame.rstrip(b"\n") + b"{}\n\n" if self.seen == 3 else frame]
 
 
 @fault(
@@ -246,8 +255,7 @@ class ChatRoleChanges(Fault):
     "chat-logprobs-in-the-legacy-shape",
     "X16",
     upstream=("vllm-project/vllm issue #3179", "kekzl/imp issue #1589"),
-    kills=("answer-fits-schema",),
-    shows_in=EVERYWHERE,
+    unseen="the schemas leave open what chat logprobs look like",
 )
 class ChatLogprobsInTheLegacyShape(Fault):
     """Chat has the logprobs of the completions endpoint: parallel lists instead of content."""

@@ -1,0 +1,67 @@
+"""The catalogue of faults is complete, and speaks of requirements that there are."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from tokenwire_reference.faults.catalogue import EVERYWHERE, fault, load_faults, make_fault
+from tokenwire_reference.faults.fault import Fault
+from tokenwire.requirement import load_requirements
+
+FAULTS = load_faults()
+
+
+def test_every_primitive_is_imitated():
+    assert {known.primitive for known in FAULTS.values()} == {f"X{n:02}" for n in range(1, 29)}
+
+
+def test_what_a_fault_kills_stands_in_the_specification():
+    named = {requirement for known in FAULTS.values() for requirement in known.kills}
+    assert named <= load_requirements().keys()
+
+
+@pytest.mark.parametrize("known", FAULTS.values(), ids=FAULTS)
+def test_an_entry_tells_what_was_wrong_and_where_it_was_seen(known):
+    assert known.does.endswith(".")
+    assert known.upstream
+    assert all(re.fullmatch(r"[\w.-]+/[\w.-]+ (issue|PR) #\d+", thread) for thread in known.upstream)
+    assert known.shows_in
+    assert set(known.shows_in) <= set(EVERYWHERE)
+
+
+def test_every_fault_overrides_a_seam_that_there_is():
+    seams = {name for name, value in vars(Fault).items() if callable(value)}
+    used = Counter(
+        name
+        for known in FAULTS.values()
+        for name in {name for kind in known.make.__mro__[:-2] for name in vars(kind)} & seams
+    )
+    assert set(used) == seams
+    for name, known in FAULTS.items():
+        assert any(getattr(known.make, seam) is not getattr(Fault, seam) for seam in seams), name
+
+
+def test_each_request_has_a_fault_of_its_own():
+    assert make_fault("event-dropped") is not make_fault("event-dropped")
+
+
+def test_a_name_is_given_once_and_a_fault_that_nothing_sees_has_a_reason():
+    with pytest.raises(ValueError, match="'finish-twice' stands twice"):
+        fault("finish-twice", "X14", kills=("one-finish-per-choice",))(Fault)
+    with pytest.raises(ValueError, match="say why nothing sees it"):
+        fault("new", "X14")(Fault)
+
+
+def test_the_command_lists_them():
+    command = [sys.executable, "-m", "tokenwire_reference", "faults"]
+    listed = json.loads(subprocess.run([*command, "--json"], capture_output=True, check=True).stdout)
+    assert [entry["name"] for entry in listed] == list(FAULTS)
+    assert {"primitive", "does", "upstream", "kills", "shows_in", "room"} <= listed[0].keys()
+    table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert f"{len(FAULTS)} faults" in table

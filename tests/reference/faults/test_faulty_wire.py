@@ -1,0 +1,102 @@
+"""Faults are off unless the server was started with them, and then strike the request that names one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from tokenwire_reference.faults.catalogue import load_faults
+
+BODY = {
+    "input_ids": [5, 6, 7],
+    "sampling_params": {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True},
+}
+
+
+@pytest.fixture
+def post(start_reference) -> Callable[..., httpx.Response]:
+    """Post to a server with faults, or to one with other flags."""
+
+    def send(
+        fault: str = "", *, path: str = "/generate", flags=("--enable-faults",), **more
+    ) -> httpx.Response:
+        url = start_reference(*flags)
+        headers = {"x-tokenwire-fault": fault} if fault else {}
+        return httpx.post(url + path, json={**BODY, **more}, headers=headers, timeout=60)
+
+    return send
+
+
+def told(answer: httpx.Response) -> dict:
+    """What an answer says, without what is new in each."""
+    said = answer.json()
+    said["meta_info"] = {
+        name: value
+        for name, value in said["meta_info"].items()
+        if name not in {"id", "e2e_latency", "response_sent_to_client_ts", "cached_tokens"}
+        and not name.startswith("cached")
+    }
+    return said
+
+
+def test_a_server_without_faults_refuses_a_request_that_names_one(post):
+    answer = post("finish-lost", flags=())
+    assert answer.status_code == 400
+    assert "--enable-faults" in answer.json()["error"]["message"]
+
+
+def test_an_unknown_fault_is_refused_with_the_nearest_name(post):
+    answer = post("finish-lots")
+    assert answer.status_code == 400
+    assert "'finish-lost'" in answer.json()["error"]["message"]
+
+
+def test_only_the_request_that_names_a_fault_has_it(post):
+    plain = told(post(flags=()))
+    assert told(post()) == plain
+    faulty = told(post("id-out-of-range"))
+    assert len(faulty["output_ids"]) == 4
+    assert told(post()) == plain
+
+
+def test_a_fault_shows_in_the_text_of_a_stream(post):
+    with_done = post(stream=True).text
+    without = post("done-missing", stream=True).text
+    assert with_done.endswith("data: [DONE]\n\n")
+    assert "[DONE]" not in without
+    assert without.count("data: ") == with_done.count("data: ") - 1
+
+
+def test_a_refusal_passes_through_the_fault_as_it_was(post):
+    answer = post("finish-lost", input_ids=[-1])
+    assert answer.status_code == 400
+    assert "input_ids[0]" in answer.json()["error"]["message"]
+
+
+def test_the_server_tells_which_faults_it_makes(start_reference):
+    def faults(*flags: str) -> list[str]:
+        return httpx.get(start_reference(*flags) + "/server_info").json()["tokenwire_reference"]["faults"]
+
+    assert faults() == []
+    assert faults("--enable-faults") == list(load_faults())
+
+
+@pytest.mark.parametrize("name", load_faults())
+def test_every_fault_is_over_with_its_request(post, name):
+    """Whatever was done to a request, the server answers the next one."""
+    for path, body in (
+        ("/generate", {}),
+        ("/generate", {"stream": True, "return_logprob": True, "top_logprobs_num": 2}),
+        ("/generate", {"input_ids": []}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}),
+    ):
+        try:
+            post(name, path=path, **body)
+        except httpx.RemoteProtocolError:
+            assert name == "stream-cut-off"
+    control = post()
+    assert control.status_code == 200
+    assert json.loads(control.content)["meta_info"]["completion_tokens"] == 4
