@@ -29,13 +29,21 @@ class OutputStreamer:
     its finish, as one may under overlapped scheduling, has no state here and emits nothing.
     """
 
-    def __init__(self, *, stream_interval: int, decode: Decode | None, crash_after: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        stream_interval: int,
+        decode: Decode | None,
+        storage_backend: str | None = None,
+        crash_after: int = 0,
+    ) -> None:
         """Take the server's default interval and a tokenizer's plain decode, None without a tokenizer.
 
-        `crash_after` is a test hook: the number of rows after which the server shall die; 0 for never.
+        `storage_backend` is what keeps the pages of the cache for good, None for nothing. `crash_after` is a test hook: the number of rows after which the server shall die; 0 for never.
         """
         self._stream_interval = stream_interval
         self._decode = decode
+        self._storage_backend = storage_backend
         self._crash_after = crash_after
         self._emitted = 0
         self._sent: dict[str, _Sent] = {}
@@ -54,7 +62,7 @@ class OutputStreamer:
         for request in requests:
             sent = self._sent.get(request.rid)
             if sent is not None and self._is_due(request, sent):
-                rows.append(request.fault.row(request, _row(request, sent)))
+                rows.append(request.fault.row(request, _row(request, sent, self._storage_backend)))
                 if request.finish is not None:
                     del self._sent[request.rid]
         self._emitted += len(rows)
@@ -97,23 +105,27 @@ def may_become_stop(tail: str, stops: Sequence[str]) -> bool:
     return any(stop in tail or any(tail.endswith(stop[:n]) for n in range(1, len(stop))) for stop in stops)
 
 
-def cached_tokens_details(request: Request) -> Mapping[str, Any] | None:
-    """Which tier of the cache the reused prompt tokens came from; None where nothing was reused."""
+def cached_tokens_details(request: Request, storage_backend: str | None) -> Mapping[str, Any] | None:
+    """Which tier of the cache the reused prompt tokens came from; None where nothing was reused.
+
+    A server with a storage backend names it wherever it tells tiers.
+    """
     device, host, storage = (
         request.cached_tokens_device,
         request.cached_tokens_host,
         request.cached_tokens_storage,
     )
-    if storage:
-        return {"device": device, "host": host, "storage": storage}
-    if device or host:
-        return {"device": device, "host": host}
-    if request.cached_tokens:
-        return {"device": request.cached_tokens, "host": 0}
-    return None
+    if not (device or host or storage):
+        return {"device": request.cached_tokens, "host": 0} if request.cached_tokens else None
+    details: dict[str, Any] = {"device": device, "host": host}
+    if storage or storage_backend:
+        details["storage"] = storage
+    if storage_backend:
+        details["storage_backend"] = storage_backend
+    return details
 
 
-def _row(request: Request, sent: _Sent) -> OutputRow:
+def _row(request: Request, sent: _Sent, storage_backend: str | None) -> OutputRow:
     start, end = sent.tokens, len(request.output_ids)
     row = OutputRow(
         rid=request.rid,
@@ -125,7 +137,7 @@ def _row(request: Request, sent: _Sent) -> OutputRow:
         prompt_series={} if sent.prompt_series else {k: list(v) for k, v in request.prompt_series.items()},
         prompt_tokens=len(request.prompt_token_ids),
         cached_tokens=request.cached_tokens,
-        cached_tokens_details=cached_tokens_details(request),
+        cached_tokens_details=cached_tokens_details(request, storage_backend),
         num_retractions=request.num_retractions,
         finish=request.finish,
         embedding=request.embedding,

@@ -90,6 +90,7 @@ def assemble(args: ServerArgs, model: Model, loop: asyncio.AbstractEventLoop) ->
     streamer = OutputStreamer(
         stream_interval=args.stream_interval,
         decode=None if tokenizer is None else tokenizer.decode,
+        storage_backend=args.hicache_storage_backend,
         crash_after=args.test_crash_after_stream_outputs,
     )
 

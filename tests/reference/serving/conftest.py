@@ -14,8 +14,10 @@ import pytest
 from transformers import AutoTokenizer
 
 from tokenwire_reference.api.app import build_app
+from tokenwire_reference.engine_load import EngineLoad
 from tokenwire_reference.engine_thread import EngineThread
 from tokenwire_reference.output_streamer import OutputStreamer
+from tokenwire_reference.queue_limit import QueueFullError
 from tokenwire_reference.request import FinishReason, OutputRow, Request
 from tokenwire_reference.request_manager import RequestManager
 from tokenwire_reference.served import Served
@@ -45,14 +47,27 @@ class ScriptedEngine:
         self.live: dict[str, tuple[Request, int]] = {}
         self.aborted: list[str] = []
         self.flushed = 0
+        self.paused: str | None = None
+        self.embedding = [0.6, 0.0, 0.8]
+        self.too_many: str | None = None
+        """The rid that a full queue refuses."""
 
     @property
     def idle(self) -> bool:
-        return not self.live
+        return not self.live or self.paused is not None
 
     def add(self, request: Request) -> None:
         if not request.prompt_token_ids:
             raise ValueError("the prompt is empty")
+        if request.rid == self.too_many:
+            raise QueueFullError
+        if request.return_logprob and request.logprob_start_len == 0:
+            first, *rest = ([-0.25, i, None] for i in request.prompt_token_ids)
+            request.prompt_series["input_token_logprobs"] = [[None, first[1], None], *rest]
+            request.prompt_series["input_token_ranks"] = [None, *(3 for _ in rest)]
+            if request.top_logprobs_num:
+                tops = [[entry] * request.top_logprobs_num for entry in rest]
+                request.prompt_series["input_top_logprobs"] = [None, *tops]
         self.live[request.rid] = (request, 0)
 
     def abort(self, rid: str) -> None:
@@ -62,7 +77,12 @@ class ScriptedEngine:
 
     def step(self) -> list[Request]:
         touched = []
+        if self.paused:
+            return []
         for rid, (request, at) in list(self.live.items()):
+            if request.wants_embedding and request.finish is None:
+                request.embedding = self.embedding
+                request.finish = FinishReason("length", length=0)
             if request.finish is None:
                 for token_id in self.script[at]:
                     self._append(request, token_id)
@@ -79,7 +99,19 @@ class ScriptedEngine:
         entries: dict[str, Any] = {"output_token_logprobs": entry} if request.return_logprob else {}
         if request.return_logprob and request.top_logprobs_num:
             entries["output_top_logprobs"] = [entry] * request.top_logprobs_num
+        if request.return_logprob and request.return_ranks:
+            entries["output_token_ranks"] = 1
         request.append(token_id, entries, self.info(len(request.output_ids), token_id))
+
+    def pause(self, mode: str) -> None:
+        self.paused = mode
+
+    def continue_generation(self) -> None:
+        self.paused = None
+
+    @property
+    def load(self) -> EngineLoad:
+        return EngineLoad(running=len(self.live), waiting=0, used_tokens=32, total_tokens=128)
 
     def flush_cache(self) -> bool:
         self.flushed += 1

@@ -147,16 +147,45 @@ def test_a_row_does_not_grow_with_its_request():
 
 
 @pytest.mark.parametrize(
-    ("cached", "device", "host", "storage", "details"),
+    ("cached", "device", "host", "storage", "backend", "details"),
     [
-        (0, 0, 0, 0, None),
-        (7, 0, 0, 0, {"device": 7, "host": 0}),
-        (7, 5, 2, 0, {"device": 5, "host": 2}),
-        (7, 4, 0, 3, {"device": 4, "host": 0, "storage": 3}),
+        (0, 0, 0, 0, None, None),
+        (0, 0, 0, 0, "file", None),
+        (5, 5, 0, 0, None, {"device": 5, "host": 0}),
+        (7, 4, 3, 0, None, {"device": 4, "host": 3}),
+        (8, 4, 3, 1, None, {"device": 4, "host": 3, "storage": 1}),
+        (7, 4, 3, 0, "file", {"device": 4, "host": 3, "storage": 0, "storage_backend": "file"}),
+        (8, 4, 3, 1, "file", {"device": 4, "host": 3, "storage": 1, "storage_backend": "file"}),
+        (6, 0, 0, 0, "file", {"device": 6, "host": 0}),
     ],
 )
-def test_cached_tokens_details(cached, device, host, storage, details):
-    asked = request()
+def test_cached_tokens_details(cached, device, host, storage, backend, details):
+    asked = request("x")
     asked.cached_tokens = cached
     asked.cached_tokens_device, asked.cached_tokens_host, asked.cached_tokens_storage = device, host, storage
-    assert cached_tokens_details(asked) == details
+    assert cached_tokens_details(asked, backend) == details
+    streamer = OutputStreamer(stream_interval=1, decode=spell, storage_backend=backend)
+    streamer.admit(asked)
+    assert streamer.stream([asked])[0].cached_tokens_details == details
+
+
+def test_an_embedding_emits_once_with_no_token():
+    streamer = OutputStreamer(stream_interval=1, decode=spell)
+    asked = request(stream=True, wants_embedding=True)
+    streamer.admit(asked)
+    assert streamer.stream([asked]) == []
+    asked.embedding, asked.finish = [0.6, 0.8], FinishReason("length", length=0)
+    (row,) = streamer.stream([asked])
+    assert (row.embedding, row.output_ids, row.finish) == ([0.6, 0.8], [], asked.finish)
+    assert streamer.stream([asked]) == []
+
+
+def test_the_crash_hook_counts_rows():
+    streamer = OutputStreamer(stream_interval=1, decode=spell, crash_after=2)
+    asked = request("x")
+    streamer.admit(asked)
+    streamer.stream([asked])
+    assert not streamer.must_crash
+    asked.append(ord("y"), {}, {})
+    streamer.stream([asked])
+    assert streamer.must_crash
