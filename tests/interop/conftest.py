@@ -11,9 +11,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from suite_report import Report
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 HERE = Path(__file__).parent
 
@@ -40,3 +44,24 @@ def check(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Report]:
         return Report(json.loads(report.read_text("utf-8")))
 
     return check
+
+
+@pytest.fixture(scope="session")
+def reference_url(start_reference: Callable[..., str]) -> str:
+    """A reference engine with its own tiny model."""
+    return start_reference()
+
+
+@pytest.fixture(scope="session")
+def client(reference_url: str) -> OpenAI:
+    """The public client, as its documentation makes it, with the reference as its server."""
+    from openai import OpenAI  # not installed where this folder is left out
+
+    return OpenAI(base_url=f"{reference_url}/v1", api_key="none", max_retries=0)
+
+
+@pytest.fixture(scope="session")
+def model(client: OpenAI) -> str:
+    """The one model that the reference lists."""
+    (model,) = client.models.list()
+    return model.id

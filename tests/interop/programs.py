@@ -27,12 +27,17 @@ class Program:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
         self._words: deque[str] = deque(maxlen=_LAST_WORDS)
-        self._reader = threading.Thread(target=self._listen, daemon=True)
+        self._reader = threading.Thread(target=self._listen)
         self._reader.start()
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
         self._words.extend(self._process.stdout)
+
+    def end(self) -> None:
+        """Ask it to end, and listen to the end."""
+        self._process.terminate()
+        self._reader.join()
 
     def until(self, ready: Callable[[], bool]) -> None:
         """Ask again and again whether it is ready. Fails the test, with its last words, where it never is."""
@@ -58,10 +63,11 @@ def program(command: Sequence[str], home: Path) -> Iterator[Program]:
         env={**os.environ, **offline},
         cwd=home,
     ) as process:
+        running = Program(process)
         try:
-            yield Program(process)
+            yield running
         finally:
-            process.terminate()
+            running.end()
 
 
 def free_port() -> int:

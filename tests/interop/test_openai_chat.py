@@ -1,9 +1,8 @@
-"""The `openai` package, unmodified, against the reference engine."""
+"""The `openai` package, unmodified, against the chat endpoint of the reference engine."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -17,22 +16,6 @@ MESSAGES: list[ChatCompletionMessageParam] = [
     {"role": "user", "content": "Name three rivers."},
 ]
 IDS = [73, 39, 78, 220, 112, 31, 66, 205, 97, 154, 18, 243]
-
-
-@pytest.fixture(scope="module")
-def url(start_reference: Callable[..., str]) -> str:
-    return start_reference()
-
-
-@pytest.fixture
-def client(url: str) -> OpenAI:
-    return OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-
-
-@pytest.fixture
-def model(client: OpenAI) -> str:
-    (model,) = client.models.list()
-    return model.id
 
 
 def test_the_model_is_listed_and_found(client: OpenAI, model: str) -> None:
@@ -72,9 +55,9 @@ def test_a_stream_without_options_has_no_usage(client: OpenAI, model: str) -> No
     assert all(chunk.choices and not chunk.usage for chunk in chunks)
 
 
-def test_an_asynchronous_stream(url: str, model: str) -> None:
+def test_an_asynchronous_stream(reference_url: str, model: str) -> None:
     async def pieces() -> list[str]:
-        async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        async with AsyncOpenAI(base_url=f"{reference_url}/v1", api_key="none", max_retries=0) as client:
             stream = await client.chat.completions.create(
                 model=model, messages=MESSAGES, max_tokens=8, temperature=0, stream=True
             )
@@ -122,7 +105,7 @@ def test_a_stop_string(client: OpenAI, model: str) -> None:
     assert "".join(c.choices[0].delta.content or "" for c in chunks) == answer.message.content
 
 
-def test_ids_in_and_ids_out_by_extra_fields(client: OpenAI, model: str, url: str) -> None:
+def test_ids_in_and_ids_out_by_extra_fields(client: OpenAI, model: str, reference_url: str) -> None:
     answer = client.chat.completions.create(
         model=model,
         messages=[{"role": "user", "content": "-"}],
@@ -141,7 +124,7 @@ def test_ids_in_and_ids_out_by_extra_fields(client: OpenAI, model: str, url: str
     assert extra["prompt_token_ids"] == IDS
     assert extra["meta_info"]["completion_tokens"] == 8
     native = httpx.post(
-        f"{url}/generate",
+        f"{reference_url}/generate",
         json={
             "input_ids": IDS,
             "sampling_params": {"max_new_tokens": 8, "temperature": 0, "ignore_eos": True},
@@ -180,9 +163,9 @@ def test_a_refusal_is_a_bad_request_that_names_the_field(
     assert field in refused.value.message.lower()
 
 
-def test_nothing_there_is_not_found(url: str) -> None:
+def test_nothing_there_is_not_found(reference_url: str) -> None:
     with (
-        OpenAI(base_url=f"{url}/no/such/door", api_key="none", max_retries=0) as client,
+        OpenAI(base_url=f"{reference_url}/no/such/door", api_key="none", max_retries=0) as client,
         pytest.raises(openai.NotFoundError),
     ):
         client.chat.completions.create(model="m", messages=MESSAGES)
