@@ -101,7 +101,7 @@ class CoalescingLosesText(_KnowsRows):
     "whole-keeps-only-the-last-piece",
     "X01",
     upstream=("sgl-project/sglang PR #27205",),
-    kills=("whole-accumulates", "ids-are-counted", "logprobs-whole"),
+    kills=("whole-accumulates", "ids-are-counted"),
     shows_in=(WHOLE,),
 )
 class WholeKeepsOnlyTheLastPiece(Fault):

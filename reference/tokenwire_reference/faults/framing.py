@@ -139,7 +139,7 @@ class TwoObjectsInAnEvent(Fault):
 
     def frame(self, frame: bytes) -> Iterable[bytes]:
         self.seen += 1
-        return [frame.rstrip(b"\n") + b"{}\n\n" if self.seen == 3 else frame]
+        return [frame.rstrip(b"\n") + b"{}\n\n" if self.seen == 3 and frame != DONE else frame]
 
 
 @fault(

@@ -84,7 +84,7 @@ class LogprobsDroppedWithoutPromptLogprobs(Fault):
     "logprobs-popped-at-finish",
     "X06",
     upstream=("ikawrakow/ik_llama.cpp PR #998", "InternLM/lmdeploy issue #4241"),
-    kills=("logprobs-whole", "stream-series-equal-whole"),
+    kills=("logprobs-whole", "logprob-counter-follows"),
 )
 class LogprobsPoppedAtFinish(Fault):
     """The last logprob entry is taken off at the end, as if it were a stop token's."""

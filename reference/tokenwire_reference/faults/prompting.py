@@ -218,7 +218,7 @@ class MessagesBeatIds(Fault):
     "output-retokenised",
     "X18",
     upstream=("eval-protocol/python-sdk PR #457", "NVIDIA-NeMo/Gym PR #1787"),
-    kills=("ids-are-counted", "logprobs-name-their-ids"),
+    kills=("ids-are-counted", "chat-ids-agree-with-meta-info"),
     shows_in=(WHOLE,),
 )
 class OutputRetokenised(Fault):

@@ -142,16 +142,12 @@ def _only_done(frame: bytes) -> Iterable[bytes]:
     shows_in=(WHOLE,),
 )
 class RefusalHarmsTheNext(Fault):
-    """What a refused request left behind is mixed into the next one."""
+    """What a refused request left behind breaks the next one."""
 
     left_behind: ClassVar[bool] = False
 
-    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
-        params = body.get("sampling_params")
-        if RefusalHarmsTheNext.left_behind and isinstance(params, dict):
-            params["logit_bias"] = {"5": 100}
-        return body
-
     def answered(self, status: int, answer: Json) -> tuple[int, Json]:
-        RefusalHarmsTheNext.left_behind = status == 400
+        harmed, RefusalHarmsTheNext.left_behind = self.left_behind, status == 400
+        if harmed and status == 200:
+            return 500, {"object": "error", "message": "index out of range", "code": 500}
         return status, answer

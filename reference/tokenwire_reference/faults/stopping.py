@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tokenwire_reference.faults.catalogue import INCREMENTAL, STREAMED, fault
 from tokenwire_reference.faults.fault import Fault
@@ -181,10 +182,10 @@ class BudgetNotUsedUp(Fault):
     kills=("unmatched-stop-changes-nothing",),
 )
 class StopSetChangesSampling(Fault):
-    """A request with stop strings takes another path, and has other tokens."""
+    """A request whose stop strings are not plain ASCII takes another path, and has other tokens."""
 
-    def asked(self, body: dict[str, object]) -> dict[str, object]:
-        params = body.get("sampling_params")
-        if isinstance(params, dict) and params.get("stop"):
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        params = body if "messages" in body else body.get("sampling_params")
+        if isinstance(params, dict) and not "".join(params.get("stop") or ()).isascii():
             params["logit_bias"] = {"5": 100}
-        return body | ({"logit_bias": {"5": 100}} if body.get("stop") else {})
+        return body
