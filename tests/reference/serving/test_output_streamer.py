@@ -147,22 +147,22 @@ def test_a_row_does_not_grow_with_its_request():
 
 
 @pytest.mark.parametrize(
-    ("cached", "device", "host", "storage", "backend", "details"),
+    ("cached", "tiers", "backend", "details"),
     [
-        (0, 0, 0, 0, None, None),
-        (0, 0, 0, 0, "file", None),
-        (5, 5, 0, 0, None, {"device": 5, "host": 0}),
-        (7, 4, 3, 0, None, {"device": 4, "host": 3}),
-        (8, 4, 3, 1, None, {"device": 4, "host": 3, "storage": 1}),
-        (7, 4, 3, 0, "file", {"device": 4, "host": 3, "storage": 0, "storage_backend": "file"}),
-        (8, 4, 3, 1, "file", {"device": 4, "host": 3, "storage": 1, "storage_backend": "file"}),
-        (6, 0, 0, 0, "file", {"device": 6, "host": 0}),
+        (0, (0, 0, 0), None, None),
+        (0, (0, 0, 0), "file", None),
+        (5, (5, 0, 0), None, {"device": 5, "host": 0}),
+        (7, (4, 3, 0), None, {"device": 4, "host": 3}),
+        (8, (4, 3, 1), None, {"device": 4, "host": 3, "storage": 1}),
+        (7, (4, 3, 0), "file", {"device": 4, "host": 3, "storage": 0, "storage_backend": "file"}),
+        (8, (4, 3, 1), "file", {"device": 4, "host": 3, "storage": 1, "storage_backend": "file"}),
+        (6, (0, 0, 0), "file", {"device": 6, "host": 0}),
     ],
 )
-def test_cached_tokens_details(cached, device, host, storage, backend, details):
+def test_cached_tokens_details(cached, tiers, backend, details):
     asked = request("x")
     asked.cached_tokens = cached
-    asked.cached_tokens_device, asked.cached_tokens_host, asked.cached_tokens_storage = device, host, storage
+    asked.cached_tokens_device, asked.cached_tokens_host, asked.cached_tokens_storage = tiers
     assert cached_tokens_details(asked, backend) == details
     streamer = OutputStreamer(stream_interval=1, decode=spell, storage_backend=backend)
     streamer.admit(asked)
