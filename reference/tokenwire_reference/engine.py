@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -183,10 +184,11 @@ class Engine:
             return touched
         segments = [drafted for s in self.scheduler.next_step() if (drafted := self._with_drafts(s))]
         if segments:
-            touched.extend(self._run(segments))
+            sampled = self._run(segments)
+            touched.extend(sampled)
             self._steps += 1
             if self.test_retract_interval and self._steps % self.test_retract_interval == 0:
-                self._retract_youngest()
+                self._retract_youngest({request.rid for request in sampled})
         return touched
 
     def check_integrity(self) -> None:
@@ -237,10 +239,11 @@ class Engine:
                 for family, entry in entries.items():
                     request.prompt_series[f"input_{family}"].append(entry)
 
-    def _retract_youngest(self) -> None:
-        generating = [s for s in self.scheduler.running if s.request.output_ids]
-        if generating:
-            self.scheduler.retract(generating[-1])
+    def _retract_youngest(self, sampled: Set[str]) -> None:
+        # Only after a new token: a request that is retracted again and again still comes to its end.
+        candidates = [s for s in self.scheduler.running if s.request.rid in sampled]
+        if candidates:
+            self.scheduler.retract(candidates[-1])
 
     def _end(self, sequence: Sequence, message: str, status_code: int | None = None) -> None:
         self.scheduler.remove(sequence)

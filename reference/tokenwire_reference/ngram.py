@@ -27,9 +27,10 @@ class NgramDrafter:
         for n in range(min(LONGEST, len(token_ids)), 0, -1):
             at = self._followed.get(tuple(token_ids[-n:]))
             if at is not None:
-                # What repeats with a short period is copied from the draft itself, as often as there is room.
-                draft = list(token_ids[at:])
-                while len(draft) < min(self._count, room):
-                    draft += draft
-                return draft[: min(self._count, room)]
+                wanted = min(self._count, room)
+                draft = list(token_ids[at : at + wanted])
+                while len(draft) < wanted:
+                    # What repeats with a short period is copied from the draft itself.
+                    draft += draft[: wanted - len(draft)]
+                return draft
         return ()

@@ -1,0 +1,184 @@
+"""Pausing, the queue limit, forced retraction, aborts and flushes: nothing is lost, nothing leaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from engine_requests import GREEDY, PROMPT, SEEDED, ask, neighbours, record, scored
+
+from tokenwire_reference.engine import Engine, PauseMode
+from tokenwire_reference.model import LoadedModel
+from tokenwire_reference.queue_limit import QueueFullError
+from tokenwire_reference.request import FinishReason, Request
+from tokenwire_reference.scripted import ScriptedModel
+
+Run = Callable[..., list[Request]]
+
+
+def requests() -> list[Request]:
+    return [scored("a", new=20), scored("b", new=20, **SEEDED), scored("c", new=20)]
+
+
+def busy(engine: Engine, steps: int = 5) -> list[Request]:
+    """Two requests that run and one that waits, in an engine for two."""
+    added = requests()
+    for request in added:
+        engine.add(request)
+    for _ in range(steps):
+        engine.step()
+    return added
+
+
+class TestPause:
+    @pytest.mark.parametrize("mode", ["retract", "in_place"])
+    def test_a_pause_is_invisible(self, tiny: LoadedModel, run_to_end: Run, mode: PauseMode) -> None:
+        calm = requests()
+        for request in calm:
+            run_to_end(Engine(tiny), request)
+        engine = Engine(tiny, max_running_requests=2)
+        paused = busy(engine)
+        before = [len(request.output_ids) for request in paused]
+        assert before[0] > 0 == before[2]
+        engine.pause(mode)
+        assert engine.idle
+        assert [engine.step() for _ in range(3)] == [[], [], []]
+        assert [len(request.output_ids) for request in paused] == before
+        assert engine.flush_cache() is (mode == "retract")
+        engine.add(late := ask("late"))
+        assert engine.idle
+        engine.continue_generation()
+        assert not engine.idle
+        run_to_end(engine)
+        assert [record(request) for request in paused] == [record(request) for request in calm]
+        assert [request.num_retractions for request in paused] == [int(mode == "retract")] * 2 + [0]
+        assert late.finish == FinishReason("length", length=12)
+
+    def test_a_retracting_pause_keeps_the_order(self, scripted: ScriptedModel) -> None:
+        engine = Engine(scripted, max_running_requests=2)
+        busy(engine, 1)
+        engine.pause("retract")
+        assert [sequence.request.rid for sequence in engine.scheduler.waiting] == ["a", "b", "c"]
+
+    def test_an_aborting_pause_gives_what_there_is(self, tiny: LoadedModel, run_to_end: Run) -> None:
+        engine = Engine(tiny, max_running_requests=2)
+        live = busy(engine)
+        counts = [len(request.output_ids) for request in live]
+        engine.pause()
+        assert not engine.idle
+        assert engine.step() == live
+        assert engine.idle
+        assert [len(request.output_ids) for request in live] == counts
+        assert [request.finish and request.finish.message for request in live] == [
+            "Aborted",
+            "Aborted",
+            "Abort in waiting queue",
+        ]
+        engine.add(late := ask("late"))
+        engine.step()
+        assert late.output_ids == []
+        engine.continue_generation()
+        run_to_end(engine)
+        assert late.finish == FinishReason("length", length=12)
+
+    def test_an_abort_reaches_a_paused_request(self, tiny: LoadedModel, run_to_end: Run) -> None:
+        engine = Engine(tiny, max_running_requests=2)
+        live = busy(engine)
+        kept = list(live[0].output_ids)
+        engine.pause("retract")
+        engine.abort("a")
+        assert engine.step() == live[:1]
+        assert live[0].output_ids == kept != []
+        assert len(live[0].series["output_token_logprobs"]) == len(kept)
+        engine.continue_generation()
+        run_to_end(engine)
+
+
+class TestQueueLimit:
+    def test_one_too_many_is_refused_and_harms_nobody(self, tiny: LoadedModel, run_to_end: Run) -> None:
+        engine = Engine(tiny, max_running_requests=1, max_queued_requests=2)
+        engine.add(ask("runs"))
+        engine.step()
+        engine.add(ask("waits"))
+        engine.add(ask("waits too"))
+        refused = scored("refused")
+        with pytest.raises(QueueFullError, match="The request queue is full"):
+            engine.add(refused)
+        assert (refused.series, refused.finish) == ({}, None)
+        run_to_end(engine)
+        run_to_end(engine, refused)
+        assert refused.finish == FinishReason("length", length=12)
+
+
+class TestForcedRetraction:
+    @pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+    @pytest.mark.parametrize("options", [{}, {"prefix_caching": False, "chunked_prefill_size": 32}], ids=str)
+    @pytest.mark.parametrize("interval", [1, 3])
+    def test_it_is_invisible(
+        self,
+        tiny: LoadedModel,
+        run_to_end: Run,
+        interval: int,
+        options: dict[str, Any],
+        sampling: dict[str, Any],
+    ) -> None:
+        (calm,) = run_to_end(Engine(tiny), scored(new=30, **sampling))
+        engine = Engine(tiny, test_retract_interval=interval, **options)
+        disturbed = run_to_end(engine, *neighbours(3), scored(new=30, **sampling))[-1]
+        assert disturbed.num_retractions > 2
+        assert disturbed.cached_tokens == 0
+        assert record(disturbed) == record(calm)
+
+
+class TestAbort:
+    def test_ids_are_matched_whole(self, tiny: LoadedModel, run_to_end: Run) -> None:
+        engine = Engine(tiny)
+        jobs = [ask(rid) for rid in ("job", "job-1", "job-10")]
+        for request in jobs:
+            engine.add(request)
+        engine.step()
+        for rid in ("job-1", "jo", "", "job-100"):
+            engine.abort(rid)
+        run_to_end(engine)
+        assert [request.finish and request.finish.type for request in jobs] == [
+            "length",
+            "abort",
+            "length",
+        ]
+
+    def test_all_at_once(self, tiny: LoadedModel) -> None:
+        engine = Engine(tiny, max_running_requests=2)
+        live = busy(engine)
+        engine.abort_all()
+        assert engine.step() == live
+        assert engine.idle
+        assert engine.flush_cache() is True
+
+    def test_a_finished_request_stays_as_it_is(self, tiny: LoadedModel, run_to_end: Run) -> None:
+        engine = Engine(tiny)
+        (request,) = run_to_end(engine, ask())
+        before = record(request)
+        engine.abort("r")
+        engine.abort_all()
+        assert engine.step() == []
+        assert record(request) == before
+
+    def test_a_retracted_request_keeps_its_tokens(self, tiny: LoadedModel) -> None:
+        engine = Engine(tiny)
+        engine.add(request := scored(new=20))
+        for _ in range(4):
+            engine.step()
+        engine.retract("r")
+        engine.abort("r")
+        assert engine.step() == [request]
+        assert len(request.output_ids) == len(request.series["output_token_logprobs"]) == 4
+        assert request.finish == FinishReason("abort", message="Abort in waiting queue")
+
+
+def test_nothing_is_cut_in_silence(tiny_qwen2: LoadedModel, run_to_end: Run) -> None:
+    engine = Engine(tiny_qwen2)
+    fits = run_to_end(engine, ask(prompt=PROMPT, new=512 - len(PROMPT), ignore_eos=True))[0]
+    assert fits.finish == FinishReason("length", length=512 - len(PROMPT))
+    with pytest.raises(ValueError, match="exceed the context length of 512"):
+        engine.add(ask(prompt=PROMPT, new=513 - len(PROMPT)))
