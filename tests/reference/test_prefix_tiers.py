@@ -1,0 +1,249 @@
+"""Pages that the device evicts come back from host memory and from files, bit for bit."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_requests import ask, record, scored
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from tokenwire_reference.engine import Engine
+from tokenwire_reference.kv import PagePool
+from tokenwire_reference.model import LoadedModel, load_model
+from tokenwire_reference.page_files import PageFiles
+from tokenwire_reference.prefix_tiers import PrefixTiers, TierError
+from tokenwire_reference.request import Request
+
+Run = Callable[..., list[Request]]
+PROMPT = tuple(range(10, 80))
+
+
+def small_engine(model: LoadedModel, **options: Any) -> Engine:
+    """A device of six pages."""
+    return Engine(model, max_total_tokens=96, **options)
+
+
+def other_traffic(count: int) -> Iterable[Request]:
+    """Requests of five pages each, none like another."""
+    return (ask(f"other-{i}", range(100 + 70 * i, 170 + 70 * i), 5) for i in range(count))
+
+
+def reuse(request: Request) -> tuple[int, int, int, int]:
+    return (
+        request.cached_tokens,
+        request.cached_tokens_device,
+        request.cached_tokens_host,
+        request.cached_tokens_storage,
+    )
+
+
+def warm(engine: Engine, run_to_end: Run, others: int) -> tuple[Request, Request]:
+    """The same request before and after other traffic."""
+    options = {"prompt": PROMPT, "new": 5, "logprob_start_len": -1}
+    (cold,) = run_to_end(engine, scored(**options))
+    for request in other_traffic(others):
+        run_to_end(engine, request)
+    return cold, run_to_end(engine, scored(**options))[0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("host_pages", "others", "expected"),
+    [
+        (0, 1, (16, 16, 0, 0)),
+        (8, 0, (64, 64, 0, 0)),
+        (8, 1, (64, 16, 48, 0)),
+        (8, 2, (64, 0, 64, 0)),
+        (4, 2, (64, 0, 16, 48)),
+        (5, 2, (64, 0, 32, 32)),
+        (2, 1, (64, 16, 32, 16)),
+        (1, 4, (64, 0, 0, 64)),
+    ],
+)
+def test_each_tier_reports_what_came_from_it(  # noqa: PLR0917 - fixtures and parameters
+    tmp_path: Path,
+    run_to_end: Run,
+    dtype: str,
+    host_pages: int,
+    others: int,
+    expected: tuple[int, int, int, int],
+) -> None:
+    engine = small_engine(
+        load_model("builtin:tiny", dtype=dtype),
+        host_cache_pages=host_pages,
+        storage_dir=tmp_path if host_pages else None,
+    )
+    cold, again = warm(engine, run_to_end, others)
+    assert reuse(cold) == (0, 0, 0, 0)
+    assert sum(reuse(again)[1:]) == again.cached_tokens
+    assert (record(again), reuse(again)) == (record(cold), expected)
+
+
+def test_storage_outlives_flush_and_server_and_host_memory_does_not(
+    tiny: LoadedModel, tmp_path: Path, run_to_end: Run
+) -> None:
+    engine = small_engine(tiny, host_cache_pages=1, storage_dir=tmp_path)
+    cold, _ = warm(engine, run_to_end, 3)
+    for request in other_traffic(3):
+        run_to_end(engine, request)
+    assert engine.flush_cache() is True
+    (flushed,) = run_to_end(engine, scored(prompt=PROMPT, new=5, logprob_start_len=-1))
+    next_server = small_engine(tiny, host_cache_pages=1, storage_dir=tmp_path)
+    (restarted,) = run_to_end(next_server, scored(prompt=PROMPT, new=5, logprob_start_len=-1))
+    assert reuse(flushed) == reuse(restarted) == (64, 0, 0, 64)
+    assert record(flushed) == record(restarted) == record(cold)
+    host_only = small_engine(tiny, host_cache_pages=8)
+    warm(host_only, run_to_end, 2)
+    host_only.flush_cache()
+    assert run_to_end(host_only, ask(prompt=PROMPT))[0].cached_tokens == 0
+
+
+def test_another_model_finds_nothing(tiny: LoadedModel, tmp_path: Path, run_to_end: Run) -> None:
+    warm(small_engine(tiny, host_cache_pages=1, storage_dir=tmp_path), run_to_end, 4)
+    reduced = small_engine(
+        load_model("builtin:tiny", dtype="bfloat16"), host_cache_pages=1, storage_dir=tmp_path
+    )
+    assert run_to_end(reduced, ask(prompt=PROMPT))[0].cached_tokens == 0
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_damaged_file_is_no_page(
+    tiny: LoadedModel, tmp_path: Path, run_to_end: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = small_engine(tiny, host_cache_pages=1, storage_dir=tmp_path)
+    cold, _ = warm(engine, run_to_end, 4)
+    files = list(tmp_path.rglob("*.page"))
+    for path in files:
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+    engine = small_engine(tiny, host_cache_pages=1, storage_dir=tmp_path)
+    with caplog.at_level(logging.WARNING):
+        (again,) = run_to_end(engine, scored(prompt=PROMPT, new=5, logprob_start_len=-1))
+    assert "is damaged and was removed" in caplog.text
+    assert (record(again), again.cached_tokens) == (record(cold), 0)
+    assert len(list(tmp_path.rglob("*.page"))) == len(files) - 1
+
+
+def test_prompt_logprobs_and_keys_bound_what_comes_back(tiny: LoadedModel, run_to_end: Run) -> None:
+    engine = small_engine(tiny, host_cache_pages=30)
+    cold, _ = warm(engine, run_to_end, 2)
+    for request in other_traffic(2):
+        run_to_end(engine, request)
+    (scoring,) = run_to_end(engine, scored(prompt=PROMPT, new=5, logprob_start_len=20))
+    assert reuse(scoring) == (16, 0, 16, 0)
+    assert scoring.output_ids == cold.output_ids
+    (keyed,) = run_to_end(engine, scored(prompt=PROMPT, new=5, logprob_start_len=-1, extra_key="k"))
+    assert keyed.cached_tokens == 0
+
+
+def test_storage_needs_host_memory(tiny: LoadedModel, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="start with --enable-hierarchical-cache"):
+        Engine(tiny, storage_dir=tmp_path)
+
+
+def test_a_copy_that_differs_is_noticed(tiny: LoadedModel, run_to_end: Run) -> None:
+    engine = small_engine(tiny, host_cache_pages=30)
+    warm(engine, run_to_end, 2)
+    keys = engine._cache.keys[0]  # type: ignore[attr-defined]  # the tensors of the CPU's cache
+    kept = keys.clone()
+    keys += 1
+    with pytest.raises(TierError, match="its copy in host memory differ"):
+        engine.check_integrity()
+    keys.copy_(kept)
+
+
+def test_files_give_back_what_they_took(tmp_path: Path) -> None:
+    files = PageFiles(tmp_path, "model")
+    payload = [torch.randn(2, 3), torch.randn(4).bfloat16(), *(torch.full((1,), float(i)) for i in range(20))]
+    files.write(b"\x01", payload)
+    files.write(b"\x01", [torch.zeros(1)])
+    assert files.read(b"\x02") is None
+    found = files.read(b"\x01")
+    assert found is not None
+    assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(found, payload, strict=True))
+    assert PageFiles(tmp_path, "other").read(b"\x01") is None
+    assert [path.suffix for path in tmp_path.rglob("*") if path.is_file()] == [".page"]
+
+
+class DictStorage:
+    def __init__(self) -> None:
+        self.pages: dict[bytes, Any] = {}
+
+    def write(self, digest: bytes, payload: object) -> None:
+        self.pages.setdefault(digest, payload)
+
+    def read(self, digest: bytes) -> object | None:
+        return self.pages.get(digest)
+
+
+SIZE = 2
+Holder = tuple[list[int], tuple[int, ...]]
+
+
+class TierMachine(RuleBasedStateMachine):
+    """Pages whose contents are the prefix that they store: whatever is restored must say the right one."""
+
+    holders = Bundle("holders")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.contents: dict[int, Any] = {}
+        self.tiers = PrefixTiers(self, 2, DictStorage())
+        self.pool = PagePool(6, SIZE, tiers=self.tiers)
+        self.held: list[list[int]] = []
+
+    def read_page(self, page: int) -> object:
+        return self.contents[page]
+
+    def write_page(self, page: int, payload: object) -> None:
+        self.contents[page] = payload
+
+    def same_page(self, page: int, payload: object) -> bool:
+        return bool(self.contents[page] == payload)
+
+    @rule(target=holders, ids=st.lists(st.integers(0, 1), min_size=2, max_size=8).map(tuple))
+    def admit(self, ids: tuple[int, ...]) -> Holder:
+        prefix = self.pool.hold_prefix(ids, None, len(ids))
+        missing = self.pool.pages_for(len(ids)) - len(prefix)
+        if missing > self.pool.available:
+            self.pool.release(prefix)
+            return [], ids
+        stored = self.pool.find_stored(ids, None, len(ids), held=len(prefix))
+        fresh = self.pool.allocate(missing)
+        self.pool.restore(fresh, stored)
+        pages = prefix + fresh
+        for at, page in enumerate(pages):
+            right = ids[: (at + 1) * SIZE]
+            if at < len(prefix) + len(stored):
+                assert self.contents[page] == right
+            else:
+                self.contents[page] = right
+        self.pool.publish(ids, None, pages)
+        self.held.append(pages)
+        return pages, ids
+
+    @rule(holder=consumes(holders))
+    def release(self, holder: Holder) -> None:
+        if holder[0]:
+            self.held.remove(holder[0])
+            self.pool.release(holder[0])
+
+    @rule()
+    def flush(self) -> None:
+        self.pool.flush()
+
+    @invariant()
+    def all_is_accounted_for(self) -> None:
+        self.pool.check_integrity(self.held)
+
+
+TierMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestTiers = TierMachine.TestCase
