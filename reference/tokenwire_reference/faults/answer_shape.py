@@ -34,3 +34,12 @@ def holder_of_finish(choice: dict[str, Any]) -> dict[str, Any]:
 def finish_of(event: Json) -> Json:
     """The finish reason in an event of one choice; None where there is none yet."""
     return next((holder_of_finish(choice).get("finish_reason") for choice in choices_of(event)), None)
+
+
+def without_news(event: dict[str, Any]) -> dict[str, Any]:
+    """An event of `/generate` like this one that brings no ids, no text and no entry of a series."""
+    info = {
+        name: [] if isinstance(value, list) and name.startswith(("output_", "mirror_")) else value
+        for name, value in event["meta_info"].items()
+    }
+    return {**event, "text": "", "output_ids": [], "meta_info": info}

@@ -108,7 +108,7 @@ class CustomizedInfoReadAtDelivery(Fault):
     "late-key-unpadded",
     "X06",
     upstream=("sgl-project/sglang PR #27205",),
-    kills=("customized-info-whole", "coalescing-keeps-all"),
+    kills=("customized-info-whole", "whole-accumulates"),
 )
 class LateKeyUnpadded(Fault):
     """A key that the sampler first writes at the third token has no nulls for the tokens before it."""

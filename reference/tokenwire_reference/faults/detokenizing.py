@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tokenwire_reference.detokenizer import Detokenizer
 from tokenwire_reference.faults.catalogue import EVERYWHERE, STREAMED, fault
 from tokenwire_reference.faults.fault import Fault
-from tokenwire_reference.request_manager import Record
+from tokenwire_reference.request_manager import Emission, Record
 
 
 class _DecodesAlone(Detokenizer):
@@ -109,15 +110,6 @@ class TextRepeatedAtBrokenCharacters(Fault):
         return _Repeats(detokenizer._decode)
 
 
-class _LeaksPrompt(Detokenizer):
-    def push(self, ids: Sequence[int]) -> str:
-        self._shown = 0 if self._settled and not self._begun else self._shown
-        self._begun = True
-        return super().push(ids)
-
-    _begun = False
-
-
 @fault(
     "prompt-text-leaks",
     "X10",
@@ -128,10 +120,11 @@ class _LeaksPrompt(Detokenizer):
 class PromptTextLeaks(Fault):
     """The first piece of a stream begins with the text of the prompt's last tokens."""
 
-    def detokenizer(self, detokenizer: Detokenizer) -> Detokenizer:
-        if self.request.get("stream"):
-            detokenizer.__class__ = _LeaksPrompt
-        return detokenizer
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        from_the_start = emission.completion_tokens == len(emission.output_ids)
+        if self.tokenizer is None or not (from_the_start and self.request.get("stream")):
+            return emission
+        return replace(emission, text=self.tokenizer.decode(record.prompt_token_ids[-5:]) + emission.text)
 
 
 class _NeverFlushes(Detokenizer):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import orjson
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tokenwire_reference.api.errors import RefusalError, refusal_answer
+from tokenwire_reference.api.json_answer import to_json
 from tokenwire_reference.faults.catalogue import make_fault
 from tokenwire_reference.faults.fault import Fault, commit
 
@@ -109,7 +107,7 @@ class _FaultySend:
             event = orjson.loads(frame.removeprefix(b"data: "))
         except orjson.JSONDecodeError:
             return [frame]
-        return [b"data: " + _written(value) + b"\n\n" for value in self._fault.event(event)]
+        return [b"data: " + to_json(value) + b"\n\n" for value in self._fault.event(event)]
 
     async def _answer(self, message: Message) -> None:
         self._body += message.get("body", b"")
@@ -119,12 +117,7 @@ class _FaultySend:
             status, answer = self._fault.answered(self._start["status"], orjson.loads(self._body))
         except orjson.JSONDecodeError:
             status, answer = self._start["status"], self._body
-        body = answer if isinstance(answer, bytes) else _written(answer)
+        body = answer if isinstance(answer, bytes) else to_json(answer)
         MutableHeaders(raw=self._start["headers"])["content-length"] = str(len(body))
         await self._send({**self._start, "status": status})
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
-
-
-def _written(value: Any) -> bytes:
-    """JSON, with the NaN and the infinities that some servers write."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from tokenwire_reference.api.json_answer import to_json
 from tokenwire_reference.faults.answer_shape import choices_of, meta_infos
 from tokenwire_reference.faults.catalogue import INCREMENTAL, STREAMED, WHOLE, fault
 from tokenwire_reference.faults.fault import Fault, Json
@@ -201,14 +202,18 @@ class LogprobsRawInStreams(Fault):
 class LogprobsMinusInfinity(Fault):
     """A logprob of minus infinity is written as -Infinity, which is no JSON."""
 
-    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
-        for info in meta_infos(answer):
-            for entry in info.get(SELECTED, ())[:1]:
-                entry[0] = -math.inf
-        return status, answer
-
     def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
-        return [self.answered(200, event)[1]]
+        for info in meta_infos(event):
+            for entry in info.get(SELECTED, ())[:1]:
+                entry[0] = "-Infinity"
+        return [event]
+
+    def frame(self, frame: bytes) -> Iterable[bytes]:
+        return [frame.replace(b'"-Infinity"', b"-Infinity")]
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        self.event(answer)
+        return status, b"".join(self.frame(to_json(answer)))
 
 
 @fault(

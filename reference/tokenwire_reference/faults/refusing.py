@@ -144,10 +144,12 @@ def _only_done(frame: bytes) -> Iterable[bytes]:
 class RefusalHarmsTheNext(Fault):
     """What a refused request left behind breaks the next one."""
 
-    left_behind: ClassVar[bool] = False
+    left_behind: ClassVar[set[str]] = set()
+    """Paths where the last request was refused."""
 
     def answered(self, status: int, answer: Json) -> tuple[int, Json]:
-        harmed, RefusalHarmsTheNext.left_behind = self.left_behind, status == 400
+        harmed = self.path in self.left_behind
+        (self.left_behind.add if status == 400 else self.left_behind.discard)(self.path)
         if harmed and status == 200:
             return 500, {"object": "error", "message": "index out of range", "code": 500}
         return status, answer

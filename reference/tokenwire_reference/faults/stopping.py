@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
+from tokenwire_reference.faults.answer_shape import finish_of, without_news
 from tokenwire_reference.faults.catalogue import INCREMENTAL, STREAMED, fault
 from tokenwire_reference.faults.fault import Fault
-from tokenwire_reference.request import FinishReason, Request
+from tokenwire_reference.request import FinishReason
 from tokenwire_reference.request_manager import Emission, Record
 from tokenwire_reference.stopping import StopRules
 
@@ -38,8 +40,15 @@ class _Rules(StopRules):
 class HoldBackMissing(Fault):
     """Text that may become a stop string is sent at once: 'DEF', 'G', 'HI', then stop 'DEFGHIJ' is found."""
 
-    def due(self, request: Request, sent: int, due: bool) -> bool:
-        return due or bool(request.stream and request.sampling.stop)
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        finish = finish_of(event)
+        if not isinstance(finish, dict) or not isinstance(finish.get("matched"), str):
+            return [event]
+        shown = deepcopy(event)
+        shown["meta_info"]["finish_reason"] = None
+        shown["text"] += finish["matched"][:-1]
+        is_cumulative = len(event["output_ids"]) == event["meta_info"]["completion_tokens"]
+        return [shown, event if is_cumulative else without_news(event)]
 
 
 @fault(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from tokenwire_reference.faults.answer_shape import choices_of, finish_of, meta_infos
+from tokenwire_reference.faults.answer_shape import choices_of, finish_of, meta_infos, without_news
 from tokenwire_reference.faults.catalogue import INCREMENTAL, STREAMED, fault
 from tokenwire_reference.faults.fault import Fault, Json
 from tokenwire_reference.request import Request
@@ -56,16 +56,6 @@ class FirstTokenWithheld(Fault):
         return due and (sent > 0 or len(request.output_ids) >= (request.sampling.stream_interval or 1))
 
 
-def _without_news(event: dict[str, Any]) -> dict[str, Any]:
-    """An event like this one that brings nothing new: no ids, no text, no entry."""
-    info = {
-        name: [] if isinstance(value, list) and name.startswith(("output_", "mirror_")) else value
-        for name, value in event["meta_info"].items()
-    }
-    info |= {"completion_tokens": 0, "finish_reason": None}
-    return {**event, "text": "", "output_ids": [], "meta_info": info}
-
-
 @fault(
     "first-event-empty",
     "X28",
@@ -79,9 +69,12 @@ class FirstEventEmpty(Fault):
     begun = False
 
     def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
-        idle = [_without_news(event)] if "meta_info" in event and not self.begun else []
+        if self.begun or "meta_info" not in event:
+            return [event]
         self.begun = True
-        return [*idle, event]
+        idle = without_news(event)
+        idle["meta_info"] |= {"completion_tokens": 0, "finish_reason": None}
+        return [idle, event]
 
 
 @fault(

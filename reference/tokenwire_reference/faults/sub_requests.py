@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from tokenwire_reference.faults.answer_shape import choices_of
+from tokenwire_reference.faults.answer_shape import choices_of, finish_of
 from tokenwire_reference.faults.catalogue import INCREMENTAL, STREAMED, fault
 from tokenwire_reference.faults.fault import Fault, Json
 from tokenwire_reference.request_manager import Emission, Record
@@ -91,15 +91,12 @@ class AnswersChangePlaces(Fault):
     "choices-overwrite-each-other",
     "X01",
     upstream=("vllm-project/vllm PR #16863",),
-    kills=("incremental-ids-are-new", "choices-complete", "one-finish-per-choice"),
+    kills=("incremental-ids-are-new", "ids-are-counted"),
     shows_in=(INCREMENTAL,),
 )
 class ChoicesOverwriteEachOther(Fault):
-    """All choices share one place for their outputs: every other event is overwritten before it is sent."""
-
-    seen = 0
+    """All choices share one place for their outputs: those of the second are overwritten until its last."""
 
     def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
-        self.seen += 1
-        shared = any("index" in choice and "meta_info" in choice for choice in choices_of(event))
-        return [] if shared and self.seen % 2 == 0 else [event]
+        overwritten = any(choice.get("index") == 1 for choice in choices_of(event)) and not finish_of(event)
+        return [] if overwritten else [event]

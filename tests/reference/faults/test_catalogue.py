@@ -10,9 +10,9 @@ from collections import Counter
 
 import pytest
 
+from tokenwire.requirement import load_requirements
 from tokenwire_reference.faults.catalogue import EVERYWHERE, fault, load_faults, make_fault
 from tokenwire_reference.faults.fault import Fault
-from tokenwire.requirement import load_requirements
 
 FAULTS = load_faults()
 

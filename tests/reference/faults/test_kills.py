@@ -1,0 +1,106 @@
+"""A check that no fault turns red is no check: each fault, and the requirements that must go red for it.
+
+The suite asks the reference engine with the fault's header, live and in this process. To be quick, each fault
+is asked in the first delivery in which it shows, and only for the scenarios that show what it violates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tokenwire.judge import judge
+from tokenwire.requirement import load_requirements
+from tokenwire.run import Plan, Progress, interrogate
+from tokenwire.verdict import Verdict
+from tokenwire_reference.faults.catalogue import INCREMENTAL, KnownFault, load_faults
+
+FAULTS = load_faults()
+
+SHOWN_BY = {
+    "answer-fits-schema": ("logprob-families",),
+    "asked-or-refused": ("batch-of-prompts", "chat-ids", "chat-logprobs", "samples"),
+    "cached-details-add-up": ("cached-prompt",),
+    "chat-chunks-share-a-choice-id": ("chat-messages",),
+    "chat-content-never-null": ("chat-empty-text",),
+    "chat-ids-agree-with-meta-info": ("chat-ids",),
+    "chat-meta-info-in-every-choice": ("chat-ids",),
+    "chat-role-comes-first": ("chat-messages",),
+    "chat-stream-refuses-meta-info": ("refused-in-stream",),
+    "chat-stream-refuses-prompt-ids": ("refused-in-stream",),
+    "chat-stream-refuses-token-ids": ("refused-in-stream",),
+    "choices-complete": ("batch-with-samples",),
+    "chosen-logprobs-are-the-asked-ids": ("logprob-families",),
+    "cumulative-series-extend": ("logprob-families",),
+    "customized-info-is-fixed-at-sampling": ("batch-of-prompts",),
+    "customized-info-whole": ("long-output",),
+    "empty-input-ids-refused": ("malformed-ids",),
+    "ids-are-counted": ("batch-of-prompts", "stop-string", "long-output"),
+    "incremental-ids-are-new": ("batch-of-prompts",),
+    "input-ids-beat-text": ("text-beside-ids",),
+    "length-means-budget": ("greedy-stream", "stop-string"),
+    "logprob-counter-follows": ("logprob-families",),
+    "logprob-values-are-legal": ("logprob-families",),
+    "logprobs-cumulative": ("logprob-families",),
+    "logprobs-incremental": ("logprob-families",),
+    "logprobs-name-their-ids": ("batch-of-prompts", "logprob-families"),
+    "logprobs-whole": ("logprob-families",),
+    "malformed-input-ids-refused": ("malformed-ids",),
+    "metadata-only-on-request": ("greedy-stream", "logprob-families"),
+    "one-finish-per-choice": ("batch-of-prompts",),
+    "one-mode-per-stream": ("logprob-families",),
+    "output-ids-continue": ("continuation",),
+    "prompt-ids-are-the-input-ids": ("prompt-ids", "batch-of-prompts", "chat-ids"),
+    "prompt-ids-constant": ("prompt-ids",),
+    "prompt-ids-in-every-choice": ("batch-of-prompts",),
+    "prompt-ids-match-their-count": ("prompt-ids",),
+    "prompt-logprobs-cover-the-prompt": ("prompt-logprobs",),
+    "prompt-logprobs-null-only-first": ("prompt-logprobs",),
+    "prompt-series-constant": ("prompt-logprobs",),
+    "refusal-is-json": ("malformed-ids",),
+    "refusal-names-the-field": ("refused-in-stream",),
+    "refused-request-harms-nobody": ("malformed-ids",),
+    "request-id-constant": ("request-id",),
+    "same-ids-on-every-endpoint": ("chat-ids",),
+    "stop-prefix-held-back": ("stop-string",),
+    "stop-string-not-shown": ("stop-string", "chat-stop-string"),
+    "stream-series-equal-whole": ("greedy-stream", "logprob-families"),
+    "stream-text-equals-whole": ("greedy-stream", "unmatched-stop"),
+    "text-prompt-ids-reproduce": ("text-prompt",),
+    "top-logprobs-belong-to-position": ("logprob-families",),
+    "top-logprobs-have-k": ("logprob-families",),
+    "unmatched-stop-changes-nothing": ("unmatched-stop", "stop-string"),
+    "usage-adds-up": ("chat-messages",),
+    "usage-counts-ids": ("chat-ids",),
+    "whole-accumulates": ("long-output",),
+    "zero-budget-has-no-ids": ("small-budget",),
+}
+"""Requirement -> scenarios that show its violations. For all others `greedy-stream` does."""
+
+
+def red(url: str, known: KnownFault) -> dict[str, Verdict]:
+    """The named requirements that a run with the fault violates."""
+    scenarios = {name for kill in known.kills for name in SHOWN_BY.get(kill, ("greedy-stream",))}
+    if known.room == "coalescing":
+        scenarios.add("slow-reader")  # elsewhere outputs are joined by chance only
+    headers = (("x-tokenwire-fault", known.name),)
+    plan = Plan(url, timeout_s=30, headers=headers, scenarios=tuple(scenarios))
+    subject = asyncio.run(interrogate(plan, Progress()))
+    wanted = [load_requirements()[kill] for kill in known.kills]
+    verdicts = {(each.requirement.id, each.verdict) for each in judge(subject.runs, wanted)}
+    assert Verdict.HARNESS_ERROR not in {verdict for _, verdict in verdicts}
+    return {name: verdict for name, verdict in verdicts if verdict in {Verdict.FAIL, Verdict.WARN}}
+
+
+@pytest.mark.parametrize("name", [name for name, known in FAULTS.items() if known.kills])
+def test_a_fault_turns_what_it_violates_red(start_reference, name):
+    known = FAULTS[name]
+    mode = ("--incremental-streaming-output",) if known.shows_in[0] == INCREMENTAL else ()
+    url = start_reference("--enable-faults", "--sampling-backend", "mirror", *mode)
+    assert set(red(url, known)) == set(known.kills)
+
+
+def test_every_requirement_is_turned_red_by_a_fault():
+    named = {kill for known in FAULTS.values() for kill in known.kills}
+    assert set(load_requirements()) - named == set()
