@@ -76,6 +76,7 @@ _INTEGERS = {
     *("input_ids", "logprob_start_len", "top_logprobs_num", "token_ids_logprob"),
     *("max_new_tokens", "min_new_tokens", "n", "stop_token_ids", "top_k", "stream_interval", "sampling_seed"),
     *("max_tokens", "max_completion_tokens", "min_tokens", "seed", "top_logprobs"),
+    *("prompt", "input", "tokens", "token_ids", "dimensions", "logprobs", "prompt_logprobs"),
 }
 
 

@@ -94,15 +94,35 @@ def test_a_slow_reader_gets_joined_outputs_that_lose_nothing(start_reference, in
     assert lists["mirror_token_id"] == ids
 
 
+DOORS = {
+    "/generate": {"input_ids": [72], "sampling_params": {**FOREVER, "n": 2}},
+    "/v1/chat/completions": {
+        "messages": [{"role": "user", "content": "x"}],
+        "input_ids": [72],
+        "temperature": 0,
+        "max_tokens": 4000,
+        "ignore_eos": True,
+    },
+    "/v1/completions": {"prompt": [[72], [73]], "temperature": 0, "max_tokens": 4000, "ignore_eos": True},
+    "/inference/v1/generate": {
+        "token_ids": [72],
+        "sampling_params": {"max_tokens": 4000, "ignore_eos": True, "n": 2},
+    },
+}
+
+
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_leaves_ends_its_request(start_reference, stream):
+@pytest.mark.parametrize("path", DOORS)
+def test_a_client_that_leaves_ends_its_request(start_reference, path, stream):
     url = start_reference()
     with connect(url) as client:
-        post(client, "/generate", {"input_ids": [72], "stream": stream, "sampling_params": FOREVER})
+        post(client, path, {**DOORS[path], "stream": stream})
         eventually("the request runs", lambda: live_requests(url) > 0)
     eventually("the request is forgotten", lambda: live_requests(url) == 0)
     # A flush succeeds only where nothing runs: the engine has let go of it too.
     eventually("the engine is idle", lambda: httpx.post(f"{url}/flush_cache").status_code == 200)
+    load = httpx.get(f"{url}/v1/loads").json()["loads"][0]
+    assert (load["num_running_reqs"], load["num_waiting_reqs"], load["num_used_tokens"]) == (0, 0, 0)
 
 
 def test_an_abort_gives_what_was_generated(start_reference):

@@ -1,0 +1,43 @@
+"""A server that is told to crash cuts its streams: no error, no [DONE], no last chunk."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+from tokenwire_reference.crash_hook import CRASH_STATUS
+
+
+def read(url, body, lines):
+    """Add the lines of a stream to a list, as far as they come."""
+    with httpx.stream("POST", url, json=body, timeout=30) as response:
+        assert response.status_code == 200
+        for line in response.iter_lines():
+            lines.append(line)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/generate", {"input_ids": [72], "sampling_params": {"max_new_tokens": 400, "ignore_eos": True}}),
+        ("/v1/completions", {"prompt": [72], "max_tokens": 400, "ignore_eos": True}),
+    ],
+)
+def test_a_stream_is_cut_after_so_many_emissions(path, fields):
+    command = [sys.executable, "-m", "tokenwire_reference", "serve", "--port", "0", "--model", "builtin:tiny"]
+    hook = ["--test-crash-after-stream-outputs", "3", "--incremental-streaming-output"]
+    lines = []
+    with subprocess.Popen([*command, *hook], stdout=subprocess.PIPE, text=True) as server:
+        url = server.stdout.readline().split()[-1]
+        with pytest.raises(httpx.RemoteProtocolError, match="without sending complete message body"):
+            read(f"{url}{path}", {**fields, "stream": True}, lines)
+        assert server.wait(timeout=30) == CRASH_STATUS
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line]
+    assert 1 <= len(events) <= 3
+    if path == "/generate":
+        assert sum(len(event["output_ids"]) for event in events) == 3
+    assert not any("error" in event for event in events)

@@ -1,0 +1,122 @@
+"""From the engine's steps to what a client joins: nothing is lost, whatever is merged on the way.
+
+Streamer and manager together: any steps, any interval, any moments at which the consumer comes, several
+samples at once, keys of customized_info that start late, pause or never come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokenwire_reference.output_streamer import OutputStreamer
+from tokenwire_reference.request import FinishReason, Request, SamplingParams
+from tokenwire_reference.request_manager import Delivery, RequestManager
+
+LOGPROBS = "output_token_logprobs"
+KEYS = ("early", "late")
+
+
+class Nobody:
+    def add(self, request):
+        pass
+
+    def abort(self, rid):
+        pass
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one request gets: in each step so many tokens, each with some of the keys."""
+
+    steps: list[list[set[str]]]
+    interval: int
+
+
+tokens = st.sets(st.sampled_from(KEYS))
+samples = st.builds(
+    Sample,
+    steps=st.lists(st.lists(tokens, max_size=4), min_size=1, max_size=8).filter(any),
+    interval=st.integers(1, 5),
+)
+
+
+def spell(ids, sampling=None):
+    return "".join(chr(ord("a") + i % 26) for i in ids)
+
+
+def advance(request, step, *, last):
+    for keys in step:
+        token_id = len(request.output_ids)
+        request.append(token_id, {LOGPROBS: [-0.5, token_id, None]}, dict.fromkeys(keys, token_id))
+    if last:
+        request.finish = FinishReason("length", length=len(request.output_ids))
+
+
+async def run(given_samples, drains, delivery):
+    manager = RequestManager(Nobody(), spell)
+    streamer = OutputStreamer(stream_interval=1, decode=spell)
+    requests = [
+        Request(
+            f"r{i}",
+            (7,),
+            SamplingParams(stream_interval=sample.interval),
+            stream=True,
+            return_logprob=True,
+        )
+        for i, sample in enumerate(given_samples)
+    ]
+    for request in requests:
+        streamer.admit(request)
+    generation = manager.submit(requests)
+    taken = [[] for _ in requests]
+    for at in range(max(len(sample.steps) for sample in given_samples)):
+        touched = []
+        for request, sample in zip(requests, given_samples, strict=True):
+            if at < len(sample.steps):
+                advance(request, sample.steps[at], last=at + 1 == len(sample.steps))
+                touched.append(request)
+        if rows := streamer.stream(touched):
+            manager.deliver(rows)
+        if drains[at]:
+            drain(generation, taken, delivery)
+    drain(generation, taken, delivery)
+    assert manager.live == 0
+    return requests, taken
+
+
+def drain(generation, taken, delivery):
+    for record in generation.records:
+        if record.pending:
+            taken[record.index].append(record.take(delivery))
+
+
+@given(
+    given_samples=st.lists(samples, min_size=1, max_size=3),
+    drains=st.lists(st.booleans(), min_size=8, max_size=8),
+    delivery=st.sampled_from(Delivery),
+)
+def test_any_steps_and_any_drains_join_to_the_record(given_samples, drains, delivery):
+    requests, taken = asyncio.run(run(given_samples, drains, delivery))
+    for request, emissions in zip(requests, taken, strict=True):
+        joined = {LOGPROBS: [], **{key: [] for key in request.customized_info_keys}}
+        ids, text = [], ""
+        for emission in emissions:
+            if delivery is Delivery.CUMULATIVE:
+                ids, text, joined = [], "", {name: [] for name in joined}
+            length = len(emission.output_ids)
+            assert all(len(values) == length for values in emission.series.values())
+            ids += emission.output_ids
+            text += emission.text
+            for name in joined:
+                # A key that has not come yet is absent: nulls, for one who joins.
+                joined[name] += emission.series.get(name, [None] * length)
+            assert emission.completion_tokens == len(ids)
+        assert ids == request.output_ids
+        assert text == spell(request.output_ids)
+        assert joined == {name: request.series[name] for name in joined}
+        assert [e.finish is not None for e in emissions] == [False] * (len(emissions) - 1) + [True]
+        assert emissions[-1].customized_info_keys == request.customized_info_keys
