@@ -1,7 +1,7 @@
 """Models that are built in memory, so that nothing is downloaded.
 
 `builtin:tiny` is a small seeded random transformer with a byte-level tokenizer and a ChatML template. Its
-greedy output is varied, and hardly ever a special token.
+greedy output is varied, and hardly ever a special token. `builtin:tiny-mm` also has tokens for images.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Config
+
+from tokenwire_reference.images import IMAGE_TOKENS, PLACEHOLDER
 
 BUILTIN_PREFIX = "builtin:"
 
@@ -89,8 +91,19 @@ def byte_level_tokenizer() -> PreTrainedTokenizerFast:
 def build_tiny(attention: str) -> tuple[Any, Any]:
     """A Qwen2 of two layers and 64 dimensions, its weights drawn from a fixed seed."""
     tokenizer = byte_level_tokenizer()
+    return _tiny_qwen2(attention, len(tokenizer)), tokenizer
+
+
+def build_tiny_mm(attention: str) -> tuple[Any, Any]:
+    """The same architecture with more tokens: the image placeholder and what images are made of."""
+    tokenizer = byte_level_tokenizer()
+    tokenizer.add_tokens([PLACEHOLDER, *IMAGE_TOKENS], special_tokens=True)
+    return _tiny_qwen2(attention, len(tokenizer)), tokenizer
+
+
+def _tiny_qwen2(attention: str, vocab_size: int) -> Any:
     config = Qwen2Config(
-        vocab_size=len(tokenizer),
+        vocab_size=vocab_size,
         hidden_size=64,
         intermediate_size=128,
         num_hidden_layers=2,
@@ -110,7 +123,9 @@ def build_tiny(attention: str) -> tuple[Any, Any]:
     # A zero row gives a logit of zero, far below the best of hundreds: special tokens are possible, and rare.
     with torch.no_grad():
         model.lm_head.weight[: len(SPECIAL_TOKENS)] = 0.0
-    return model, tokenizer
+        model.lm_head.weight[VOCAB_SIZE:] = 0.0
+    return model
 
 
 register_builtin("tiny", build_tiny)
+register_builtin("tiny-mm", build_tiny_mm)

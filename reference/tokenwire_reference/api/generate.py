@@ -15,19 +15,20 @@ from tokenwire_reference.api.body import hold_against_schema, read_object
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.json_answer import Json
 from tokenwire_reference.api.meta_info import LogprobsAsked, meta_info
-from tokenwire_reference.api.prompts import read_prompts
+from tokenwire_reference.api.prompts import read_prompts, refused
 from tokenwire_reference.api.sampling_fields import (
     read_sampling_params,
     refuse_unknown_ids,
     refuse_what_does_not_fit,
     with_own_seed,
 )
+from tokenwire_reference.images import put_images, takes_images
 from tokenwire_reference.request import Request, SamplingParams
 from tokenwire_reference.request_manager import Delivery, Emission
 from tokenwire_reference.served import Served, served_by
 
 _UNSUPPORTED = (
-    *("input_embeds", "image_data", "video_data", "audio_data", "lora_path", "session_params", "session_id"),
+    *("input_embeds", "video_data", "audio_data", "lora_path", "session_params", "session_id"),
     *("return_hidden_states", "return_routed_experts", "return_indexer_topk", "return_sampling_mask"),
     *("return_flat_raw_top_logprobs", "return_flat_raw_output_top_logprobs", "custom_logit_processor"),
     *("max_thinking_tokens", "watermark"),
@@ -154,10 +155,25 @@ def read_call(body: dict[str, Any], served: Served) -> GenerateCall:
 
 
 def _prompts(body: dict[str, Any], served: Served) -> tuple[list[list[int]], bool]:
-    """The prompts as ids, and whether they came as a batch. input_ids beat text."""
+    """The prompts as ids, and whether they came as a batch. input_ids beat text and its images."""
+    images = body.get("image_data")
+    if images and not takes_images(served.tokenizer):
+        raise RefusalError("image_data is not supported by this model; leave it out", param="image_data")
     if (ids := body.get("input_ids")) is not None:
         return read_prompts(ids, "input_ids", served)
-    return read_prompts(body["text"], "text", served)
+    return read_prompts(_with_images(body["text"], images) if images else body["text"], "text", served)
+
+
+def _with_images(text: str | list[str], images: Json) -> str | list[str]:
+    """Texts with their images put in: image_data is one or a list of them, in a batch one such for each."""
+    if isinstance(text, list):
+        each = _for_each(images, "image_data", len(text))
+        return [str(_with_images(one, own)) if own else one for one, own in zip(text, each, strict=True)]
+    sources = images if isinstance(images, list) else [images]
+    if not all(isinstance(source, str) for source in sources):
+        raise RefusalError(f"image_data is {images!r:.60}; send base64 strings", param="image_data")
+    with refused("image_data"):
+        return put_images(text, sources)
 
 
 def _for_each(value: Json, name: str, count: int) -> list[Any]:

@@ -17,6 +17,7 @@ from tokenwire_reference.api.event_stream import unless_client_leaves
 from tokenwire_reference.api.json_answer import json_answer
 from tokenwire_reference.api.submission import submit
 from tokenwire_reference.faults.catalogue import load_faults
+from tokenwire_reference.images import takes_images
 from tokenwire_reference.request import Request, SamplingParams
 from tokenwire_reference.served import Served, served_by
 
@@ -64,7 +65,7 @@ async def model_info(http_request: HttpRequest) -> Response:
             "reasoning_parser": None,
             "tool_call_parser": None,
             "disaggregation_mode": "null",
-            "has_image_understanding": False,
+            "has_image_understanding": takes_images(served.tokenizer),
             "has_audio_understanding": False,
             "vocab_size": served.model.vocab_size,
             "context_length": served.model.context_length,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.sampling_fields import refuse_unknown_ids
+from tokenwire_reference.images import image_text, read_image, takes_images
 from tokenwire_reference.served import Served
 from tokenwire_reference.tokenizer import Tokenizer
 
@@ -50,19 +52,36 @@ def template_ids(
             "messages need a chat template and this model has none; send input_ids beside them",
             param="messages",
         )
-    texts = [_text_only(i, message) for i, message in enumerate(messages)]
+    images = takes_images(tokenizer)
+    texts = [_as_text(i, message, images=images) for i, message in enumerate(messages)]
     text = tokenizer.apply_chat_template(texts, tokenize=False, add_generation_prompt=add_generation_prompt)
     return tokenizer.encode(text, add_special_tokens=False)
 
 
-def _text_only(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
+def _as_text(index: int, message: Mapping[str, Any], *, images: bool) -> dict[str, Any]:
     content = message.get("content")
     if isinstance(content, list):
-        for part in content:
-            if part["type"] != "text":
-                raise RefusalError(
-                    f"messages[{index}] has a part of type {part['type']!r}; this model takes text only",
-                    param="messages",
-                )
-        content = "".join(part.get("text", "") for part in content)
+        content = "".join(_part(f"messages[{index}]", part, images=images) for part in content)
     return {**message, "content": content or ""}
+
+
+def _part(name: str, part: Mapping[str, Any], *, images: bool) -> str:
+    match part:
+        case {"type": "text"}:
+            return str(part.get("text", ""))
+        case {"type": "image_url", "image_url": {"url": str(url)}} if images:
+            with refused(name):
+                return image_text(read_image(url))
+    takes = "text and image_url with its url" if images else "text only"
+    raise RefusalError(
+        f"{name} has a part of type {part['type']!r}; this model takes {takes}", param="messages"
+    )
+
+
+@contextmanager
+def refused(name: str) -> Iterator[None]:
+    """Make a ValueError inside the refusal of a field."""
+    try:
+        yield
+    except ValueError as error:
+        raise RefusalError(f"{name}: {error}", param=name) from error
