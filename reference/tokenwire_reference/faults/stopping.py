@@ -113,16 +113,10 @@ class StopStringFoundLate(Fault):
     kills=("stop-string-not-shown",),
 )
 class StopsCheckedAtTheEndOfARun(Fault):
-    """Of every four tokens accepted together only the last is held against the stop rules."""
+    """Tokens are accepted three at a time, and a stop in the first is seen after the third."""
 
     def stop_rules(self, rules: StopRules) -> StopRules:
-        def last_of_run(check: Check, ids: Sequence[int]) -> FinishReason | None:
-            if len(ids) % 4:
-                return None
-            found = (check(ids[: len(ids) - back]) for back in (3, 2, 1, 0))
-            return next((finish for finish in found if finish), None)
-
-        return _Rules(rules, last_of_run)
+        return _Rules(rules, lambda check, ids: check(ids[:-2]))
 
 
 @fault(

@@ -135,11 +135,16 @@ class LastTokenTwice(Fault):
     shows_in=(INCREMENTAL,),
 )
 class FirstTextLost(Fault):
-    """The first piece of text is not sent; its id is."""
+    """The first piece of text of a choice is not sent; its ids are."""
+
+    def __init__(self) -> None:
+        self._begun: set[str] = set()
 
     def taken(self, record: Record, emission: Emission) -> Emission:
-        lost = emission.first and self.request.get("stream")
-        return replace(emission, text="") if lost else emission
+        if not emission.text or record.rid in self._begun or not self.request.get("stream"):
+            return emission
+        self._begun.add(record.rid)
+        return replace(emission, text="")
 
 
 @fault(
