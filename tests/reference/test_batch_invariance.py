@@ -1,0 +1,95 @@
+"""Ids and logprobs to the last bit: alone, in company, in chunks, from the cache, streamed, retracted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from engine_requests import GREEDY, SEEDED, neighbours, record, scored
+
+from tokenwire_reference.batch import Batch
+from tokenwire_reference.engine import Engine
+from tokenwire_reference.invariance_probe import probe_invariance
+from tokenwire_reference.model import LoadedModel, PagedCache, load_model
+from tokenwire_reference.request import Request
+from tokenwire_reference.scripted import ScriptedModel
+
+Run = Callable[..., list[Request]]
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def model(request: pytest.FixtureRequest) -> LoadedModel:
+    loaded = load_model("builtin:tiny", dtype=request.param)
+    assert isinstance(loaded, LoadedModel)
+    return loaded
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+def test_all_ways_of_running_give_one_record(
+    model: LoadedModel, run_to_end: Run, sampling: dict[str, Any]
+) -> None:
+    options = {"new": 24, "logprob_start_len": 70, **sampling}
+    engine = Engine(model, sampling_backend="mirror")
+    alone, warm = (run_to_end(engine, scored(**options))[0] for _ in range(2))
+    (streamed,) = run_to_end(Engine(model, sampling_backend="mirror"), scored(stream=True, **options))
+    company = neighbours(16)
+    crowded = Engine(model, sampling_backend="mirror", chunked_prefill_size=48)
+    among = run_to_end(crowded, *company[:8], scored(**options), *company[8:])[8]
+    chunked = Engine(
+        model,
+        sampling_backend="mirror",
+        chunked_prefill_size=16,
+        prefix_caching=False,
+        test_retract_interval=5,
+        speculative_num_draft_tokens=3,
+    )
+    (disturbed,) = run_to_end(chunked, scored(**options))
+    assert warm.cached_tokens > 0
+    assert disturbed.num_retractions > 0
+    for other in (warm, streamed, among, disturbed):
+        assert record(other) == record(alone)
+
+
+class TestProbe:
+    def test_it_finds_the_promise_kept(self, model: LoadedModel, scripted: ScriptedModel) -> None:
+        for probed in (model, scripted):
+            result = probe_invariance(probed, page_size=16)
+            assert len(result) == 4
+            assert all(result.values())
+
+    @pytest.mark.parametrize(
+        ("page_size", "context_length"), [(1, 4096), (64, 4096), (16, 24), (16, 9), (16, 8)]
+    )
+    def test_it_fits_every_server(self, page_size: int, context_length: int) -> None:
+        small = load_model("builtin:tiny", context_length=context_length)
+        assert all(probe_invariance(small, page_size=page_size).values())
+
+    def test_a_model_that_hears_its_neighbours_is_found_out(
+        self, tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        forward = LoadedModel.forward
+
+        def disturbed(self: LoadedModel, batch: Batch, cache: PagedCache) -> torch.Tensor:
+            return forward(self, batch, cache) * (1 + 1e-6 * len(batch.spans))
+
+        monkeypatch.setattr(LoadedModel, "forward", disturbed)
+        result = probe_invariance(tiny, page_size=16)
+        assert result["alone_and_in_company"] is False
+        assert result["whole_and_chunked_prefill"] is True
+
+    def test_a_model_that_feels_its_chunks_is_found_out(
+        self, tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        forward = LoadedModel.forward
+
+        def disturbed(self: LoadedModel, batch: Batch, cache: PagedCache) -> torch.Tensor:
+            start, end = batch.spans[0]
+            return forward(self, batch, cache) * (1 + 1e-6 * (end - start))
+
+        monkeypatch.setattr(LoadedModel, "forward", disturbed)
+        result = probe_invariance(tiny, page_size=16)
+        assert result["whole_and_chunked_prefill"] is False
+        assert result["cold_and_warm_cache"] is False
+        assert result["with_and_without_retraction"] is False
