@@ -12,7 +12,7 @@ import pytest
 
 from tokenwire.judge import judge
 from tokenwire.requirement import load_requirements
-from tokenwire.run import Plan, Progress, interrogate
+from tokenwire.run import Plan, Progress, Unreached, interrogate
 from tokenwire.verdict import Verdict
 from tokenwire_reference.faults.catalogue import INCREMENTAL, KnownFault, load_faults
 
@@ -87,6 +87,7 @@ def red(url: str, known: KnownFault) -> dict[str, Verdict]:
     headers = (("x-tokenwire-fault", known.name),)
     plan = Plan(url, timeout_s=30, headers=headers, scenarios=tuple(scenarios))
     subject = asyncio.run(interrogate(plan, Progress()))
+    assert not isinstance(subject, Unreached), subject.diagnosis
     wanted = [load_requirements()[kill] for kill in known.kills]
     verdicts = {(each.requirement.id, each.verdict) for each in judge(subject.runs, wanted)}
     assert Verdict.HARNESS_ERROR not in {verdict for _, verdict in verdicts}
