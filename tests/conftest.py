@@ -29,6 +29,12 @@ def start_reference() -> Iterator[Callable[..., str]]:
         yield start
 
 
+@pytest.fixture(scope="session")
+def serve_reference() -> Callable[[tuple[str, ...]], contextlib.AbstractContextManager[str]]:
+    """Give `serve_reference(flags)`, a context that serves as long as it is open and gives the URL."""
+    return _server
+
+
 @contextlib.contextmanager
 def _server(flags: tuple[str, ...]) -> Iterator[str]:
     model = () if any(flag.startswith("--model") for flag in flags) else ("--model", "builtin:tiny")

@@ -113,7 +113,7 @@ async def _chunks(
     for final in finals:
         yield chunk([{**_delta(final.index), **_finish(final)}])
     if sglext := _sglext(finals, call, [ids[final.index] for final in finals]):
-        yield chunk([], sglext=sglext)
+        yield chunk([], usage=None, sglext=sglext)
     if call.include_usage:
         yield chunk([], usage=_usage(finals, served))
 
