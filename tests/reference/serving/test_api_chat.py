@@ -146,7 +146,8 @@ def test_a_stream_is_the_whole_answer_in_parts(answer, scripted_engine, read_eve
     }
     assert (sglext["choices"], sglext["sglext"]) == ([], {"input_ids": HELLO_IDS, "output_ids": [IDS, IDS]})
     assert (usage["choices"], usage["usage"]["completion_tokens"]) == ([], 10)
-    assert all("usage" not in chunk for chunk in chunks[:-1])
+    assert sglext["usage"] is None
+    assert all("usage" not in chunk for chunk in [*body, first_end, second_end])
 
 
 def test_usage_can_come_with_every_content_chunk(answer, scripted_engine, read_events):
