@@ -18,7 +18,7 @@ from tokenwire_reference.engine import Engine
 from tokenwire_reference.kv import PagePool
 from tokenwire_reference.model import LoadedModel, load_model
 from tokenwire_reference.page_files import PageFiles
-from tokenwire_reference.prefix_tiers import PrefixTiers, TierError
+from tokenwire_reference.prefix_tiers import PrefixTiers, StoredPage, TierError
 from tokenwire_reference.request import Request
 
 Run = Callable[..., list[Request]]
@@ -171,6 +171,37 @@ def test_files_give_back_what_they_took(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(found, payload, strict=True))
     assert PageFiles(tmp_path, "other").read(b"\x01") is None
     assert [path.suffix for path in tmp_path.rglob("*") if path.is_file()] == [".page"]
+
+
+class Device:
+    """Every page says its number."""
+
+    def read_page(self, page: int) -> int:
+        return page
+
+    def write_page(self, page: int, payload: int) -> None:
+        raise NotImplementedError
+
+    def same_page(self, page: int, payload: int) -> bool:
+        return page == payload
+
+
+def test_the_least_recently_used_page_leaves_host_memory_first() -> None:
+    storage = DictStorage()
+    tiers = PrefixTiers(Device(), 2, storage)
+    tiers.keep(b"a", 1)
+    tiers.keep(b"b", 2)
+    assert tiers.find(b"a") == StoredPage("host", 1)
+    tiers.keep(b"c", 3)
+    assert storage.pages == {b"b": 2}
+    tiers.keep(b"a", 1)
+    tiers.keep(b"d", 4)
+    assert list(storage.pages) == [b"b", b"c"]
+    assert [tiers.find(digest) for digest in (b"b", b"a", b"x")] == [
+        StoredPage("storage", 2),
+        StoredPage("host", 1),
+        None,
+    ]
 
 
 class DictStorage:

@@ -65,6 +65,11 @@ def test_the_budget_and_a_stop_string_cut_a_step(scripted: ScriptedModel) -> Non
     assert stopped.finish == FinishReason("stop", matched="XY")
 
 
+def test_a_step_never_needs_more_room_than_its_request_may(scripted: ScriptedModel) -> None:
+    request = scripted_ask([[5] * 20], new=4)
+    assert steps(Engine(scripted, page_size=1, chunked_prefill_size=4), request) == [[5] * 4]
+
+
 def test_broken_characters_come_as_the_script_breaks_them(scripted: ScriptedModel, run_to_end: Run) -> None:
     byte_ids = [scripted.tokenizer.convert_tokens_to_ids(letter) for letter in ("ç", "Į", "Ģ")]
     (request,) = run_to_end(Engine(scripted), scripted_ask([[byte_ids[0]], byte_ids[1:]]))

@@ -28,6 +28,9 @@ def count_steps(engine: Engine, *requests: Request) -> int:
         engine.step()
         engine.check_integrity()
         steps += 1
+        # Accepted drafts are not computed again.
+        generating = [each for each in engine.scheduler.running if each.request.output_ids]
+        assert all(each.computed == len(each.token_ids) - 1 for each in generating)
     return steps
 
 

@@ -1,0 +1,93 @@
+"""The engine's mechanisms as a client of a real server sees them: by their flags, on the wire."""
+
+from __future__ import annotations
+
+import json
+from itertools import chain
+
+import httpx
+
+PROMPT = list(range(40, 110))
+
+
+def generate(url, **body):
+    sampling = {"temperature": 0, "max_new_tokens": 30, **body.pop("sampling_params", {})}
+    return httpx.post(f"{url}/generate", json={**body, "sampling_params": sampling}, timeout=60)
+
+
+def stream(url, **body):
+    """The events of a stream, without `[DONE]`."""
+    parts = generate(url, stream=True, **body).text.split("\n\n")
+    assert parts[-2:] == ["data: [DONE]", ""]
+    return [json.loads(part.removeprefix("data: ")) for part in parts[:-2]]
+
+
+def test_a_script_is_followed_step_by_step(start_reference, tmp_path):
+    path = tmp_path / "script.json"
+    path.write_text("[[50, 51, 52], [53]]")
+    url = start_reference(
+        "--model", "builtin:scripted", "--script", str(path), "--incremental-streaming-output"
+    )
+    events = [event["output_ids"] for event in stream(url, input_ids=[40])]
+    assert events[0][:3] == [50, 51, 52]
+    assert list(chain(*events)) == [50, 51, 52, 53, 2]
+    own = {"custom_params": {"script": [[60, 61], {"error": "out of luck"}]}}
+    *_, last = stream(url, input_ids=[40], sampling_params=own)
+    assert "out of luck" in json.dumps(last)
+    refused = generate(url, input_ids=[40], sampling_params={"custom_params": {"script": [[99999]]}})
+    assert refused.status_code == 400
+    assert "script[0].ids is [99999]" in refused.text
+    assert httpx.get(f"{url}/health").status_code == 200
+
+
+def test_retraction_shows_in_its_count_alone(start_reference):
+    ask = {"input_ids": PROMPT, "return_logprob": True}
+    calm = generate(start_reference(), **ask).json()
+    disturbed = generate(start_reference("--test-retract-interval", "3"), **ask).json()
+    assert calm["meta_info"]["num_retractions"] == 0
+    assert disturbed["meta_info"]["num_retractions"] > 3
+    assert disturbed["output_ids"] == calm["output_ids"]
+    assert disturbed["meta_info"]["output_token_logprobs"] == calm["meta_info"]["output_token_logprobs"]
+
+
+def test_drafts_come_as_steps_of_several_tokens(start_reference):
+    url = start_reference(
+        *(
+            "--speculative-algorithm",
+            "NGRAM",
+            "--incremental-streaming-output",
+            "--sampling-backend",
+            "mirror",
+        )
+    )
+    events = stream(url, input_ids=[50] * 20, sampling_params={"logit_bias": {"50": 1000}})
+    assert max(len(event["output_ids"]) for event in events) > 2
+    assert list(chain(*(event["output_ids"] for event in events))) == [50] * 30
+    for event in events:
+        assert event["meta_info"]["mirror_token_id"] == event["output_ids"]
+    assert httpx.get(f"{url}/server_info").json()["speculative_algorithm"] == "NGRAM"
+
+
+def test_each_tier_of_the_cache_is_told(start_reference, tmp_path):
+    url = start_reference(
+        *("--max-total-tokens", "128", "--enable-hierarchical-cache", "--hicache-size-pages", "6"),
+        *("--hicache-storage-backend", "file", "--hicache-storage-dir", str(tmp_path)),
+    )
+    cold = generate(url, input_ids=PROMPT).json()
+    generate(url, input_ids=range_of(120))
+    generate(url, input_ids=range_of(300))
+    warm = generate(url, input_ids=PROMPT).json()
+    details = warm["meta_info"]["cached_tokens_details"]
+    assert warm["output_ids"] == cold["output_ids"]
+    assert details["host"] > 0 < details["storage"]
+    assert details["device"] + details["host"] + details["storage"] == warm["meta_info"]["cached_tokens"]
+
+
+def range_of(start):
+    return list(range(start, start + 70))
+
+
+def test_the_probe_is_reported(start_reference):
+    told = httpx.get(f"{start_reference()}/server_info").json()["tokenwire_reference"]["batch_invariance"]
+    assert set(told.values()) == {True}
+    assert len(told) == 4
