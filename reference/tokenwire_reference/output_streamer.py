@@ -39,7 +39,8 @@ class OutputStreamer:
     ) -> None:
         """Take the server's default interval and a tokenizer's plain decode, None without a tokenizer.
 
-        `storage_backend` is what keeps the pages of the cache for good, None for nothing. `crash_after` is a test hook: the number of rows after which the server shall die; 0 for never.
+        `storage_backend` is what keeps the pages of the cache for good, None for nothing. `crash_after` is a
+        test hook: the number of rows after which the server shall die; 0 for never.
         """
         self._stream_interval = stream_interval
         self._decode = decode
