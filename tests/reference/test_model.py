@@ -162,7 +162,6 @@ class Uneven(nn.Linear):
 @pytest.fixture
 def with_layer(tiny: LoadedModel) -> Iterator[Callable[[nn.Linear], LoadedModel]]:
     """builtin:tiny with one more kind of linear layer in it."""
-
     sizes = tiny.row_sizes
 
     def put(layer: nn.Linear) -> LoadedModel:
