@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokenwire.event_stream import parse_event_stream
-from tokenwire.exchange import Exchange
+from tokenwire.exchange import Ending, Exchange
 
 LOGPROB_TOLERANCE = 1e-3
 JOINED_TEXTS = {"text", "content", "reasoning_content"}
@@ -29,13 +29,16 @@ class Answer:
     documents: tuple[Json, ...]
     """The JSON body, or the events of a stream; a body that is not JSON is its text."""
     is_stream: bool
+    is_cut: bool = False
+    """Somebody hung up in the middle."""
 
     @classmethod
     def of(cls, exchange: Exchange) -> Answer:
         if (exchange.header("content-type") or "").startswith("text/event-stream"):
             events, _, _ = parse_event_stream(exchange.body, cut_off=True)
             documents = (json.loads(event.data) for event in events if event.data != "[DONE]")
-            return cls(exchange.status, tuple(documents), is_stream=True)
+            cut = exchange.ending is not Ending.COMPLETE
+            return cls(exchange.status, tuple(documents), is_stream=True, is_cut=cut)
         try:
             body = json.loads(exchange.body)
         except ValueError:
@@ -43,15 +46,19 @@ class Answer:
         return cls(exchange.status, (body,), is_stream=False)
 
     def shape(self) -> set[tuple[str, str]]:
-        """All (path, type) of all documents; list entries share the path of their list with `[]` behind.
+        """All (path, type) of all documents; list entries share the path of their list with `[]` behind."""
+        return {place for document in self.documents for place in _places("", document)}
 
-        How a stream is cut into events is left to time: a null that becomes something does not count.
+    def settled_shape(self) -> set[tuple[str, str]]:
+        """The shape, in a stream without each null that becomes something.
+
+        How many events a stream has before its last is left to time.
         """
-        places = {place for document in self.documents for place in _places("", document)}
+        shape = self.shape()
         if not self.is_stream:
-            return places
-        known = {path for path, kind in places if kind != "null"}
-        return {(path, kind) for path, kind in places if kind != "null" or path not in known}
+            return shape
+        known = {path for path, kind in shape if kind != "null"}
+        return {(path, kind) for path, kind in shape if kind != "null" or path not in known}
 
     def folded(self, *, cumulative: bool) -> Json:
         """One document for each index: the last of a cumulative stream, the sum of an incremental one."""
@@ -100,11 +107,17 @@ def _add(name: str, known: Json, new: Json) -> Json:
 
 
 def shape_differences(recorded: Answer, ours: Answer) -> Iterator[str]:
-    """`status A B`, or `lacks PATH TYPE` and `adds PATH TYPE` for what only one of two answers has."""
+    """`status A B`, or `lacks PATH TYPE` and `adds PATH TYPE` for what only one of two answers has.
+
+    Where the recorded stream was cut, nobody knows what would have come: ours may add to it.
+    """
     if recorded.status != ours.status:
         yield f"status {recorded.status} {ours.status}"
         return
-    theirs, mine = recorded.shape(), ours.shape()
+    if recorded.is_cut:
+        yield from (f"lacks {path} {kind}" for path, kind in sorted(recorded.shape() - ours.shape()))
+        return
+    theirs, mine = recorded.settled_shape(), ours.settled_shape()
     yield from (f"lacks {path} {kind}" for path, kind in sorted(theirs - mine))
     yield from (f"adds {path} {kind}" for path, kind in sorted(mine - theirs))
 

@@ -129,7 +129,7 @@ class Walk:
         found = set(shape_differences(theirs, mine))
         if not _greedy(recorded.request):
             found = {what for what in found if not ENDING.search(what)}
-        to_the_end = recorded.ending is ours.ending is Ending.COMPLETE and recorded.name not in ABORTED
+        to_the_end = recorded.ending is Ending.COMPLETE and recorded.name not in ABORTED
         if theirs.status == mine.status == 200 and to_the_end and _greedy(recorded.request):
             cumulative = captured.cumulative and recorded.request.path == "/generate"
             found |= self.values.differences(theirs, mine, cumulative=cumulative)
@@ -266,11 +266,6 @@ class Stage:
         await asyncio.gather(*waiting)
         return answer
 
-    async def left(self, exchange: Exchange) -> Exchange:
-        """Hang up after as many bytes as the recorded client, where that one did."""
-        after = None if exchange.ending is Ending.COMPLETE else len(exchange.body)
-        return await self._recorder.send(exchange.name, "", exchange.request, hang_up_after=after)
-
 
 Staging = Callable[[Stage, Exchange], Awaitable[Exchange]]
 
@@ -294,10 +289,6 @@ def _queue_full(stage: Stage, exchange: Exchange) -> Awaitable[Exchange]:
     )
 
 
-def _leave(stage: Stage, exchange: Exchange) -> Awaitable[Exchange]:
-    return stage.left(exchange)
-
-
 ABORTED: dict[str, Staging] = {
     "m_chat_nonstream_aborted": _abort("abort-7"),
     "m_chat_stream_abort": _abort("abort-c"),
@@ -318,10 +309,6 @@ ABORTED: dict[str, Staging] = {
     "q_waiting_aborted_stream_lp": _in_queue,
 }
 STAGES: dict[str, Staging] = ABORTED | {
-    "m_client_disconnect_stream": _leave,
-    "chat_cut": _leave,
-    "cmpl_cut": _leave,
-    "cmplids_cut": _leave,
     "m_duplicate_rid_while_running": _twice,
     "m_duplicate_rid_stream_while_running": _twice,
     "q_queue_full_2": _queue_full,
