@@ -75,7 +75,8 @@ def conformance(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """The tests of both packages and of the specification."""
     session.install("-e", ".[reference,dev]", *CONSTRAINTS)
-    session.run("pytest", *session.posargs)
+    # By file: the servers of a file's tests are started once.
+    session.run("pytest", "-n", "auto", "--dist", "loadfile", *session.posargs)
 
 
 @nox.session

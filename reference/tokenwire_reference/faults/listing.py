@@ -6,7 +6,7 @@ import json
 from dataclasses import fields
 
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from tokenwire_reference.faults.catalogue import KnownFault, load_faults
 
@@ -22,13 +22,17 @@ def faults_as_json() -> str:
 
 
 def print_faults(console: Console) -> None:
-    """Print the catalogue as a table."""
-    table = Table(title=f"{len(load_faults())} faults; name one in x-tokenwire-fault", show_lines=True)
-    table.add_column("fault", no_wrap=True)
-    for heading in ("kind", "what it does", "in", "like", "turns red"):
-        table.add_column(heading)
+    """Print the catalogue, a paragraph for each fault."""
     for known in load_faults().values():
-        red = "\n".join(known.kills) or f"nothing yet: {known.unseen}"
-        shows_in = "\n".join(known.shows_in)
-        table.add_row(known.name, known.primitive, known.does, shows_in, "\n".join(known.upstream), red)
-    console.print(table)
+        title = Text(f"{known.name}  ", style="bold").append(
+            f"{known.primitive}, {', '.join(known.shows_in)}", style="not bold dim"
+        )
+        console.print(title)
+        console.print(f"  {known.does}", highlight=False)
+        console.print(
+            f"  turns red  {', '.join(known.kills) or f'nothing yet: {known.unseen}'}", highlight=False
+        )
+        console.print(f"  as in      {', '.join(known.upstream) or '-'}\n", highlight=False)
+    console.print(
+        f"{len(load_faults())} faults; with --enable-faults, name one in the header x-tokenwire-fault"
+    )
