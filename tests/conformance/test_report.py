@@ -98,6 +98,17 @@ def test_the_command_that_judges_again_knows_where_the_bytes_are(violated) -> No
     )
 
 
+def test_both_commands_send_the_headers_that_were_sent(violated) -> None:
+    judgement, subject = violated
+    (stream,) = judgement.run.streams
+    fault = ("x-tokenwire-fault", "event-dropped")
+    exchange = replace(stream.exchange, request=replace(stream.exchange.request, headers=(fault,)))
+    asked_so = replace(judgement, run=Run((replace(stream, exchange=exchange),)))
+    words = shlex.split(again(asked_so, subject))
+    assert words[words.index("--header") + 1] == "x-tokenwire-fault: event-dropped"
+    assert "x-tokenwire-fault: event-dropped" in shlex.split(curl(exchange))
+
+
 def test_the_document_fits_its_schema(violated, tmp_path: Path) -> None:
     judgement, subject = violated
     inconclusive = judge_requirement(made_up_row(id="other", applies_when=("usage",)), subject.runs[0])

@@ -15,6 +15,8 @@ def curl(exchange: Exchange, url: str = "") -> str:
     request = exchange.request
     address = f"{url.rstrip('/')}{request.path}" if url else f'"$URL"{request.path}'
     words = ["curl", "-sN", "-X", request.method, shlex.quote(address) if url else address]
+    for header in _sent_headers(exchange):
+        words += ["-H", shlex.quote(header)]
     if request.raw_body is not None:
         body = request.raw_body.decode("utf-8", "backslashreplace")
     elif request.body is not None:
@@ -22,6 +24,11 @@ def curl(exchange: Exchange, url: str = "") -> str:
     else:
         return " ".join(words)
     return " ".join([*words, "-H", "'Content-Type: application/json'", "--data-binary", shlex.quote(body)])
+
+
+def _sent_headers(exchange: Exchange) -> list[str]:
+    """The headers that the caller added; credentials stand there as they do on disk, taken out."""
+    return [f"{name}: {value}" for name, value in exchange.request.headers]
 
 
 def again(judgement: Judgement, subject: Subject) -> str:
@@ -32,6 +39,12 @@ def again(judgement: Judgement, subject: Subject) -> str:
     if subject.recorded:
         return shlex.join(["tokenwire", "replay", subject.recorded, *only])
     scenario = [] if judgement.scenario == NO_SCENARIO else ["--scenario", judgement.scenario]
+    stream = judgement.run.by_exchange.get(
+        judgement.violations[0].place.exchange if judgement.violations else ""
+    )
+    headers = (
+        [word for header in _sent_headers(stream.exchange) for word in ("--header", header)] if stream else []
+    )
     return shlex.join(
-        ["tokenwire", "check", "--target", subject.url, *only, *scenario, "--record", "recorded"]
+        ["tokenwire", "check", "--target", subject.url, *headers, *only, *scenario, "--record", "recorded"]
     )
