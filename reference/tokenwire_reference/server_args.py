@@ -89,6 +89,10 @@ class ServerArgs:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{_flag(name)} is {value}; it must be {least} or more")
+        if (self.hicache_storage_backend is None) != (self.hicache_storage_dir is None):
+            raise ValueError("--hicache-storage-backend and --hicache-storage-dir need each other; give both")
+        if self.hicache_storage_dir is not None and not self.enable_hierarchical_cache:
+            raise ValueError("--hicache-storage-dir needs --enable-hierarchical-cache, which fills it")
 
     @property
     def model_name(self) -> str:
