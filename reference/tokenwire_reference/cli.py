@@ -19,11 +19,6 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def _commands() -> None:
-    """Keep `serve` a command of its own, also while it is the only one."""
-
-
 def _flag(help_text: str, *names: str, envvar: str | None = None) -> OptionInfo:
     option: OptionInfo = typer.Option(*names, help=help_text, envvar=envvar)
     return option

@@ -14,7 +14,7 @@ from tokenwire_reference.api.body import read_object
 from tokenwire_reference.api.chat_request import ChatCall, read_chat_call
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.json_answer import Json
-from tokenwire_reference.api.meta_info import LogprobsAsked, meta_info
+from tokenwire_reference.api.meta_info import LogprobsAsked, answer_metadata, meta_info
 from tokenwire_reference.api.token_names import bytes_of_token, token_name
 from tokenwire_reference.api.usage import Consumed
 from tokenwire_reference.request_manager import Emission
@@ -47,7 +47,6 @@ async def chat_completions(http_request: HttpRequest) -> Response:
 
 
 def _completion(choices: Sequence[Emission], call: ChatCall, served: Served) -> dict[str, Any]:
-    version = served.args.weight_version
     answer = {
         "id": call.id,
         "object": "chat.completion",
@@ -55,10 +54,7 @@ def _completion(choices: Sequence[Emission], call: ChatCall, served: Served) -> 
         "model": call.model,
         "choices": [_choice(choice, call, served) for choice in choices],
         "usage": _usage(choices, served),
-        "metadata": {
-            "weight_version": version,
-            "weight_versions": [{"version": version, "start": 0, "end": choices[0].completion_tokens}],
-        },
+        "metadata": answer_metadata(served.args.weight_version, choices),
     }
     if sglext := _sglext(choices, call):
         answer["sglext"] = sglext

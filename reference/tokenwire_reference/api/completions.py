@@ -15,6 +15,7 @@ from tokenwire_reference.api.body import read_object
 from tokenwire_reference.api.completions_request import CompletionCall, read_completion_call
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.json_answer import Json
+from tokenwire_reference.api.meta_info import answer_metadata
 from tokenwire_reference.api.token_names import token_name
 from tokenwire_reference.api.usage import Consumed
 from tokenwire_reference.request_manager import Emission
@@ -46,15 +47,11 @@ async def completions(http_request: HttpRequest) -> Response:
 
 
 def _completion(choices: Sequence[Emission], call: CompletionCall, served: Served) -> dict[str, Any]:
-    version = served.args.weight_version
     return {
         **_head(call),
         "choices": [_choice(choice, call) for choice in choices],
         "usage": Consumed.by(choices, call.n).sglang(cache_report=served.args.enable_cache_report),
-        "metadata": {
-            "weight_version": version,
-            "weight_versions": [{"version": version, "start": 0, "end": choices[0].completion_tokens}],
-        },
+        "metadata": answer_metadata(served.args.weight_version, choices),
     }
 
 

@@ -32,6 +32,16 @@ class LogprobsAsked:
         )
 
 
+def weight_versions(version: str, emission: Emission) -> list[dict[str, Any]]:
+    """Which weights made which tokens of an answer: one span, as weights never change while we serve."""
+    return [{"version": version, "start": 0, "end": emission.completion_tokens}]
+
+
+def answer_metadata(version: str, choices: Sequence[Emission]) -> dict[str, Any]:
+    """The `metadata` of a whole OpenAI answer: the weights behind its first choice."""
+    return {"weight_version": version, "weight_versions": weight_versions(version, choices[0])}
+
+
 def meta_info(emission: Emission, asked: LogprobsAsked, *, weight_version: str) -> dict[str, Any]:
     """The meta_info of an emission.
 
@@ -52,7 +62,7 @@ def meta_info(emission: Emission, asked: LogprobsAsked, *, weight_version: str) 
         "cached_tokens": emission.cached_tokens,
     }
     if finish:
-        info["weight_versions"] = [{"version": weight_version, "start": 0, "end": emission.completion_tokens}]
+        info["weight_versions"] = weight_versions(weight_version, emission)
     info["cached_tokens_details"] = emission.cached_tokens_details
     for name, values in emission.series.items():
         if name in emission.customized_info_keys:
