@@ -40,7 +40,11 @@ class Ask:
     stream_interval: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    stop_regex: tuple[str, ...] = ()
     no_stop_trim: bool = False
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    min_new_tokens: int | None = None
     ignore_eos: bool = False
     temperature: float | None = 0.0
     """Greedy unless said otherwise; None: the server's default."""
@@ -54,8 +58,12 @@ class Ask:
     return_prompt_token_ids: bool = False
     return_token_ids: bool = False
     return_meta_info: bool = False
+    echo: bool = False
+    """Repeat the prompt at the head of the answer."""
     usage: bool = False
     """Ask a stream to end with its usage, where that has to be asked for."""
+    continuous_usage: bool = False
+    """Ask every event of a stream for the usage so far."""
     request_id: str | None = None
     raw: Mapping[str, Any] = field(default_factory=dict)
     """Laid over the rendered body last, object by object, for requests that no dialect would write.

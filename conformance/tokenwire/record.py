@@ -178,7 +178,11 @@ class Asked:
     stream_interval: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    stop_regex: tuple[str, ...] = ()
     no_stop_trim: bool = False
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    min_new_tokens: int | None = None
     ignore_eos: bool = False
     greedy: bool = False
     seed: int | None = None
@@ -190,6 +194,10 @@ class Asked:
     prompt_token_ids: bool = False
     response_token_ids: bool = False
     meta_info: bool = False
+    echo: bool = False
+    usage: bool = False
+    """A stream was asked to end with its usage."""
+    continuous_usage: bool = False
     request_id: str | None = None
     uniform: bool = True
     """Every prompt was asked for the same metadata; where not, this class cannot say what was asked."""

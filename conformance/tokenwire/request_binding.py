@@ -17,10 +17,17 @@ from tokenwire.record import Asked
 
 _GREEDY_BELOW = 1e-6
 """Temperatures below this are greedy (SGLang's rule)."""
-_SILENT = {"n": 1, "top_logprobs": 0}
+_SILENT = {
+    "n": 1,
+    "top_logprobs": 0,
+    "skip_special_tokens": True,
+    "spaces_between_special_tokens": True,
+}
 """Values that an ask need not say; so are None, False and the empty tuple."""
 _NEED_LOGPROBS = ("logprob_start", "top_logprobs", "chosen_ids")
 _PER_PROMPT = ("logprobs", "logprob_start", "top_logprobs")
+_OF_STREAMS = ("usage", "continuous_usage")
+"""Fields that mean nothing to a whole answer."""
 _PROMPTS = ("input_ids", "text", "messages")
 _ANY_MODEL = "default"
 """The model's name where nobody knows one: servers of one model take any."""
@@ -38,6 +45,7 @@ _TOLD_ONLY = frozenset(
         "return_token_ids",
         "return_meta_info",
         "usage",
+        "continuous_usage",
         "request_id",
     }
 )
@@ -129,7 +137,7 @@ class RequestBinding:
             for keys, value in self.beside_input_ids.items():
                 put(body, keys, copy.deepcopy(value))
         for name, value in _said(ask).items():
-            if name in self.always or name in self.never or (name == "usage" and not ask.stream):
+            if name in self.always or name in self.never or (name in _OF_STREAMS and not ask.stream):
                 continue
             if name not in self.fields:
                 return Unsupported(f"{self.dialect} has no field for {name}")
@@ -162,7 +170,11 @@ class RequestBinding:
             stream_interval=_int_or_none(told.get("stream_interval")),
             stop=_texts(told.get("stop")),
             stop_token_ids=_ints(told.get("stop_token_ids")),
+            stop_regex=_texts(told.get("stop_regex")),
             no_stop_trim=told.get("no_stop_trim") is True,
+            skip_special_tokens=told.get("skip_special_tokens") is not False,
+            spaces_between_special_tokens=told.get("spaces_between_special_tokens") is not False,
+            min_new_tokens=_int_or_none(told.get("min_new_tokens")),
             ignore_eos=told.get("ignore_eos") is True,
             greedy=_is_greedy(told),
             seed=_int_or_none(told.get("seed")),
@@ -173,6 +185,9 @@ class RequestBinding:
             prompt_token_ids=self._asks(told, "return_prompt_token_ids"),
             response_token_ids=self._asks(told, "return_token_ids"),
             meta_info=self._asks(told, "return_meta_info"),
+            echo=told.get("echo") is True,
+            usage=told.get("usage") is True,
+            continuous_usage=told.get("continuous_usage") is True,
             request_id=told["request_id"] if isinstance(told.get("request_id"), str) else None,
             uniform=_uniform(told),
         )
@@ -240,8 +255,11 @@ class RequestBinding:
             }
         key = _canonical([shaping, rest])
         said = all(find(body, at) == value for at, value in self.same_ids_need.items())
+        plain = (asked.skip_special_tokens, asked.spaces_between_special_tokens) == (True, True)
         alone = prompt.keys() == {"input_ids"} and not asked.batch and asked.greedy
-        if not (alone and said and not rest and asked.max_new_tokens is not None):
+        if not (alone and said and plain and not rest and asked.max_new_tokens is not None):
+            return key, ""
+        if asked.stop_regex or asked.min_new_tokens or asked.echo:
             return key, ""
         stops = [sorted(asked.stop), sorted(asked.stop_token_ids), asked.no_stop_trim, asked.ignore_eos]
         return key, _canonical([asked.input_ids, asked.max_new_tokens, *stops])
@@ -264,7 +282,9 @@ def _said(ask: Ask) -> dict[str, Any]:
     said: dict[str, Any] = {}
     for name in sorted(_ASK_FIELDS):
         value = getattr(ask, name)
-        if value is None or value is False or value == () or _SILENT.get(name, ABSENT) == value:
+        if value is None or value == ():
+            continue
+        if value == _SILENT[name] if name in _SILENT else value is False:
             continue
         said[name] = list(value) if isinstance(value, tuple) else value
     if any(name in said for name in _NEED_LOGPROBS):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
 
 from tokenwire.advertised import Advertised
@@ -98,6 +99,14 @@ class Conversation:
 Run = Callable[[Conversation], Awaitable[None]]
 
 
+class Budget(StrEnum):
+    """How much a run may ask, smallest first; each holds all that the one before it holds."""
+
+    QUICK = "quick"
+    STANDARD = "standard"
+    SOAK = "soak"
+
+
 @dataclass(frozen=True)
 class Scenario:
     """A named asking."""
@@ -108,12 +117,14 @@ class Scenario:
     run: Run
     chat: bool | None = None
     """Only for endpoints that talk in messages (True), only for the others (False), or for all (None)."""
+    budget: Budget = Budget.QUICK
+    """The smallest budget that pays for it."""
 
 
 SCENARIOS: dict[str, Scenario] = {}
 
 
-def scenario(*, chat: bool | None = None) -> Callable[[Run], Run]:
+def scenario(*, chat: bool | None = None, budget: Budget = Budget.QUICK) -> Callable[[Run], Run]:
     """Make a coroutine a scenario, named like the function; its docstring says what it provokes."""
 
     def register(run: Run) -> Run:
@@ -123,7 +134,7 @@ def scenario(*, chat: bool | None = None) -> Callable[[Run], Run]:
             raise ValueError(f"scenario {name!r} has no docstring; it must say what it provokes")
         if name in SCENARIOS:
             raise ValueError(f"scenario {name!r} stands twice; rename one")
-        SCENARIOS[name] = Scenario(name, provokes, run, chat)
+        SCENARIOS[name] = Scenario(name, provokes, run, chat, budget)
         return run
 
     return register

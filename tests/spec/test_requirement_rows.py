@@ -6,10 +6,29 @@ import re
 
 from tokenwire.requirement import load_requirements
 
-PROFILES = {"stream-core", "stream-interval", "token-metadata", "tito", "tito-chat"}
-ORACLES = {"bytes", "schema", "within-response", "across-responses", "refusal"}
+PROFILES = {
+    "stream-core",
+    "stream-interval",
+    "token-metadata",
+    "tito",
+    "tito-chat",
+    "logprobs",
+    "abort",
+    "robustness",
+    "gateway",
+}
+ORACLES = {
+    "bytes",
+    "schema",
+    "within-response",
+    "across-responses",
+    "refusal",
+    "tokenizer",
+    "side-effect",
+    "across-targets",
+}
 REQUIRED = {"id", "level", "sentence", "contract", "oracle", "witnesses", "upstream"}
-OPTIONAL = {"profile", "applies_when", "condition", "excluded"}
+OPTIONAL = {"profile", "applies_when", "condition", "excluded", "kills"}
 ADDED_HERE = {"profile", "chapter"}
 
 

@@ -3,28 +3,8 @@
 Importing this package fills `tokenwire.check.CHECKS`.
 """
 
-from tokenwire.checks import (
-    chat,
-    delivery,
-    framing,
-    metadata,
-    record,
-    refusals,
-    relations,
-    sameness,
-    stops,
-    tito,
-)
+import importlib
+import pkgutil
 
-__all__ = [
-    "chat",
-    "delivery",
-    "framing",
-    "metadata",
-    "record",
-    "refusals",
-    "relations",
-    "sameness",
-    "stops",
-    "tito",
-]
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

@@ -1,31 +1,7 @@
-"""The scenarios of the standard run. Importing this package registers them all."""
+"""The scenarios, a file for each thing that is provoked. Importing this package registers them all."""
 
-from tokenwire.scenarios import (
-    batch,
-    cache,
-    chat,
-    continuation,
-    delivery,
-    determinism,
-    logprobs,
-    pressure,
-    prompt,
-    refusal,
-    request_id,
-    stop,
-)
+import importlib
+import pkgutil
 
-__all__ = [
-    "batch",
-    "cache",
-    "chat",
-    "continuation",
-    "delivery",
-    "determinism",
-    "logprobs",
-    "pressure",
-    "prompt",
-    "refusal",
-    "request_id",
-    "stop",
-]
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

@@ -9,6 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
+import yaml
+
+from tokenwire.spec_files import spec_root
 from tokenwire_reference import faults
 from tokenwire_reference.faults.fault import Fault
 
@@ -27,12 +30,15 @@ class KnownFault:
     """X01 to X28: the kind of injection."""
     upstream: tuple[str, ...]
     """The threads that tell of the bug."""
-    kills: tuple[str, ...]
-    """Requirements of the specification that it violates."""
     shows_in: tuple[str, ...]
     """The deliveries in which a client sees it. Chat streams are incremental, however `/generate` streams."""
     unseen: str
     """Why no requirement is violated, where none is."""
+
+    @property
+    def kills(self) -> tuple[str, ...]:
+        """The requirements of the specification that name it: those that it violates."""
+        return _kills().get(self.name, ())
 
     @property
     def room(self) -> str:
@@ -53,24 +59,33 @@ def fault(
     primitive: str,
     *,
     upstream: tuple[str, ...] = (),
-    kills: tuple[str, ...] = (),
     shows_in: tuple[str, ...] = EVERYWHERE,
     unseen: str = "",
 ) -> Callable[[type[Fault]], type[Fault]]:
     """Enter a fault into the catalogue. Its docstring says what the bug did.
 
-    Raises ValueError for a name that is taken, and for a fault that kills nothing without a reason.
+    Raises ValueError for a name that is taken.
     """
 
     def enter(make: type[Fault]) -> type[Fault]:
         if name in _catalogue:
             raise ValueError(f"fault {name!r} stands twice; rename one")
-        if bool(kills) == bool(unseen):
-            raise ValueError(f"fault {name!r} must either name what it kills or say why nothing sees it")
-        _catalogue[name] = KnownFault(name, make, primitive, upstream, kills, shows_in, unseen)
+        _catalogue[name] = KnownFault(name, make, primitive, upstream, shows_in, unseen)
         return make
 
     return enter
+
+
+@cache
+def _kills() -> dict[str, tuple[str, ...]]:
+    """The requirements that name each fault, in the order of the specification."""
+    named: dict[str, list[str]] = {}
+    for chapter in yaml.safe_load((spec_root() / "chapters.yaml").read_text("utf-8")):
+        rows = yaml.safe_load((spec_root() / "requirements" / f"{chapter}.yaml").read_text("utf-8"))
+        for row in rows["requirements"]:
+            for name in row.get("kills", ()):
+                named.setdefault(name, []).append(row["id"])
+    return {name: tuple(ids) for name, ids in named.items()}
 
 
 @cache

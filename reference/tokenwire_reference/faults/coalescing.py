@@ -32,7 +32,6 @@ class _KnowsRows(Fault):
     "coalescing-keeps-only-the-last",
     "X01",
     upstream=("sgl-project/sglang PR #19977", "vllm-project/vllm issue #30099"),
-    kills=("coalescing-keeps-all", "incremental-ids-are-new", "stream-ids-equal-whole"),
     shows_in=(INCREMENTAL,),
 )
 class CoalescingKeepsOnlyTheLast(_KnowsRows):
@@ -50,7 +49,6 @@ class CoalescingKeepsOnlyTheLast(_KnowsRows):
     "coalescing-loses-customized-info",
     "X01",
     upstream=("sgl-project/sglang PR #27205", "vllm-project/vllm PR #37094"),
-    kills=("coalescing-keeps-all", "customized-info-incremental"),
     shows_in=(INCREMENTAL,),
 )
 class CoalescingLosesCustomizedInfo(_KnowsRows):
@@ -68,7 +66,6 @@ class CoalescingLosesCustomizedInfo(_KnowsRows):
     "coalescing-keeps-the-first-counter",
     "X01",
     upstream=("vllm-project/vllm PR #12298",),
-    kills=("coalescing-keeps-all", "counter-follows-ids"),
     shows_in=STREAMED,
 )
 class CoalescingKeepsTheFirstCounter(_KnowsRows):
@@ -84,7 +81,6 @@ class CoalescingKeepsTheFirstCounter(_KnowsRows):
     "coalescing-loses-text",
     "X01",
     upstream=("vllm-project/vllm issue #30099", "vllm-project/vllm issue #23335"),
-    kills=("stream-text-equals-whole",),
     shows_in=(INCREMENTAL,),
 )
 class CoalescingLosesText(_KnowsRows):
@@ -101,7 +97,6 @@ class CoalescingLosesText(_KnowsRows):
     "whole-keeps-only-the-last-piece",
     "X01",
     upstream=("sgl-project/sglang PR #27205",),
-    kills=("whole-accumulates", "ids-are-counted"),
     shows_in=(WHOLE,),
 )
 class WholeKeepsOnlyTheLastPiece(Fault):

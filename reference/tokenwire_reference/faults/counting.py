@@ -18,7 +18,6 @@ from tokenwire_reference.request_manager import Emission, Record
     "counter-of-the-event",
     "X17",
     upstream=("vllm-project/vllm PR #9357",),
-    kills=("counter-follows-ids", "counters-never-fall"),
     shows_in=STREAMED,
 )
 class CounterOfTheEvent(Fault):
@@ -34,7 +33,6 @@ class CounterOfTheEvent(Fault):
     "counter-stands-still",
     "X17",
     upstream=("sgl-project/sglang issue #215",),
-    kills=("counter-follows-ids", "ids-are-counted"),
     shows_in=STREAMED,
 )
 class CounterStandsStill(Fault):
@@ -48,7 +46,6 @@ class CounterStandsStill(Fault):
     "prompt-tokens-grow",
     "X22",
     upstream=("vllm-project/vllm issue #25780",),
-    kills=("prompt-tokens-constant",),
     shows_in=STREAMED,
 )
 class PromptTokensGrow(Fault):
@@ -64,7 +61,6 @@ class PromptTokensGrow(Fault):
     "cached-tokens-counted-twice",
     "X17",
     upstream=("sgl-project/sglang PR #11900",),
-    kills=("cached-within-prompt",),
 )
 class CachedTokensCountedTwice(Fault):
     """cached_tokens is added up again with each prefill: more than the prompt has."""
@@ -77,7 +73,6 @@ class CachedTokensCountedTwice(Fault):
     "cached-details-doubled",
     "X17",
     upstream=("sgl-project/sglang PR #25634",),
-    kills=("cached-details-add-up",),
 )
 class CachedDetailsDoubled(Fault):
     """A cached token counts for the device and for the host."""
@@ -92,7 +87,6 @@ class CachedDetailsDoubled(Fault):
     "usage-total-without-prompt",
     "X17",
     upstream=("sgl-project/sglang issue #10012",),
-    kills=("usage-adds-up",),
 )
 class UsageTotalWithoutPrompt(Fault):
     """total_tokens leaves the prompt out."""
@@ -110,7 +104,6 @@ class UsageTotalWithoutPrompt(Fault):
     "usage-of-one-choice",
     "X17",
     upstream=("vllm-project/vllm issue #8625",),
-    kills=("usage-counts-ids",),
 )
 class UsageOfOneChoice(Fault):
     """The usage of several samples counts one of them."""
@@ -126,7 +119,6 @@ class UsageOfOneChoice(Fault):
     "request-id-for-each-event",
     "X16",
     upstream=("sgl-project/sglang issue #215",),
-    kills=("request-id-constant", "chat-chunks-share-a-choice-id"),
     shows_in=STREAMED,
 )
 class RequestIdForEachEvent(Fault):
@@ -142,7 +134,6 @@ class RequestIdForEachEvent(Fault):
     "request-id-replaced",
     "X20",
     upstream=("sgl-project/sglang PR #4026",),
-    kills=("request-id-constant",),
 )
 class RequestIdReplaced(Fault):
     """The request id that the client chose is not used."""

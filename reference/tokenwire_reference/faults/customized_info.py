@@ -31,7 +31,6 @@ def _row_with_info(row: OutputRow, change: Callable[[str, Values], Values]) -> O
     "customized-info-last-piece-only",
     "X06",
     upstream=("sgl-project/sglang PR #27205",),
-    kills=("customized-info-whole", "whole-accumulates"),
     shows_in=(WHOLE,),
 )
 class CustomizedInfoLastPieceOnly(Fault):
@@ -46,7 +45,6 @@ class CustomizedInfoLastPieceOnly(Fault):
     "customized-info-last-value-only",
     "X06",
     upstream=("sgl-project/sglang PR #27205",),
-    kills=("customized-info-whole",),
     shows_in=(WHOLE,),
 )
 class CustomizedInfoLastValueOnly(Fault):
@@ -60,7 +58,6 @@ class CustomizedInfoLastValueOnly(Fault):
     "customized-info-shifted",
     "X09",
     upstream=("sgl-project/sglang PR #27205",),
-    kills=("customized-info-is-fixed-at-sampling",),
 )
 class CustomizedInfoShifted(Fault):
     """Each token has the value of the token before it."""
@@ -73,7 +70,6 @@ class CustomizedInfoShifted(Fault):
     "customized-info-of-a-neighbour",
     "X09",
     upstream=("sgl-project/sglang PR #27205", "sgl-project/sglang PR #28496"),
-    kills=("customized-info-is-fixed-at-sampling",),
 )
 class CustomizedInfoOfANeighbour(Fault):
     """In a mixed batch the rows of all requests are given out as if they began at the first request's."""
@@ -94,7 +90,6 @@ class CustomizedInfoOfANeighbour(Fault):
     "customized-info-read-at-delivery",
     "X22",
     upstream=("radixark/miles issue #3277", "sgl-project/sglang PR #29842"),
-    kills=("customized-info-is-fixed-at-sampling",),
     shows_in=EVERYWHERE,
 )
 class CustomizedInfoReadAtDelivery(Fault):
@@ -108,7 +103,6 @@ class CustomizedInfoReadAtDelivery(Fault):
     "late-key-unpadded",
     "X06",
     upstream=("sgl-project/sglang PR #27205",),
-    kills=("customized-info-whole", "whole-accumulates"),
 )
 class LateKeyUnpadded(Fault):
     """A key that the sampler first writes at the third token has no nulls for the tokens before it."""
@@ -125,7 +119,6 @@ class LateKeyUnpadded(Fault):
     "late-key-lost",
     "X01",
     upstream=("sgl-project/sglang PR #27205",),
-    kills=("stream-is-legal-delivery", "stream-series-equal-whole"),
     shows_in=STREAMED,
 )
 class LateKeyLost(Fault):

@@ -23,7 +23,6 @@ class _DecodesAlone(Detokenizer):
     "chunks-decoded-alone",
     "X10",
     upstream=("ai-dynamo/dynamo issue #12630", "waybarrios/vllm-mlx PR #109", "mlc-ai/mlc-llm PR #1142"),
-    kills=("result-independent-of-interval", "stream-text-equals-whole"),
     shows_in=STREAMED,
 )
 class ChunksDecodedAlone(Fault):
@@ -45,7 +44,6 @@ class _IgnoresErrors(Detokenizer):
     "broken-characters-dropped-in-streams",
     "X10",
     upstream=("abetlen/llama-cpp-python issue #372",),
-    kills=("stream-text-equals-whole",),
     shows_in=STREAMED,
 )
 class BrokenCharactersDroppedInStreams(Fault):
@@ -78,7 +76,6 @@ class _LosesSpaces(Detokenizer):
     "leading-spaces-lost",
     "X10",
     upstream=("triton-inference-server/tensorrtllm_backend issue #34", "vllm-project/vllm PR #984"),
-    kills=("stream-text-equals-whole",),
     shows_in=STREAMED,
 )
 class LeadingSpacesLost(Fault):
@@ -100,7 +97,6 @@ class _Repeats(Detokenizer):
     "text-repeated-at-broken-characters",
     "X10",
     upstream=("sgl-project/sglang issue #31598",),
-    kills=("stream-text-equals-whole",),
     shows_in=STREAMED,
 )
 class TextRepeatedAtBrokenCharacters(Fault):
@@ -114,7 +110,6 @@ class TextRepeatedAtBrokenCharacters(Fault):
     "prompt-text-leaks",
     "X10",
     upstream=("vllm-project/vllm issue #48853",),
-    kills=("stream-text-equals-whole",),
     shows_in=STREAMED,
 )
 class PromptTextLeaks(Fault):
@@ -150,7 +145,6 @@ class IncompleteTailNeverFlushed(Fault):
     "special-tokens-shown-in-streams",
     "X12",
     upstream=("vllm-project/vllm issue #2538", "sgl-project/sglang PR #1650", "ai-dynamo/dynamo PR #12562"),
-    kills=("stream-text-equals-whole",),
     shows_in=STREAMED,
 )
 class SpecialTokensShownInStreams(Fault):

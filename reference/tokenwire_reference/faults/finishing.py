@@ -15,7 +15,6 @@ from tokenwire_reference.faults.fault import Fault, Json
     "finish-twice",
     "X14",
     upstream=("sgl-project/sglang PR #8417", "sgl-project/sglang PR #25634"),
-    kills=("one-finish-per-choice", "finish-comes-last"),
     shows_in=STREAMED,
 )
 class FinishTwice(Fault):
@@ -33,7 +32,6 @@ class FinishTwice(Fault):
         "waybarrios/vllm-mlx issue #628",
         "sgl-project/sglang issue #4550",
     ),
-    kills=("one-finish-per-choice",),
     shows_in=STREAMED,
 )
 class FinishLost(Fault):
@@ -49,7 +47,6 @@ class FinishLost(Fault):
     "finish-before-the-tail",
     "X14",
     upstream=("linagora/openrag PR #462",),
-    kills=("finish-comes-last",),
     shows_in=STREAMED,
 )
 class FinishBeforeTheTail(Fault):
@@ -90,7 +87,6 @@ class _SaysOtherwise(Fault):
     "finish-always-stop",
     "X14",
     upstream=("BerriAI/litellm issue #25825", "huggingface/transformers PR #42157"),
-    kills=("finish-type-is-known",),
 )
 class FinishAlwaysStop(_SaysOtherwise):
     """An answer that ran out of budget says that it stopped: a truncated one passes for a complete one."""
@@ -103,7 +99,6 @@ class FinishAlwaysStop(_SaysOtherwise):
     "finish-always-length",
     "X14",
     upstream=("sgl-project/sglang issue #31599",),
-    kills=("length-means-budget",),
 )
 class FinishAlwaysLength(_SaysOtherwise):
     """An answer that stopped says that its budget was spent."""
@@ -116,7 +111,6 @@ class FinishAlwaysLength(_SaysOtherwise):
     "finish-type-unknown",
     "X14",
     upstream=("huggingface/text-generation-inference PR #2344",),
-    kills=("finish-type-is-known",),
 )
 class FinishTypeUnknown(_SaysOtherwise):
     """The reason is 'eos_token', which clients do not know."""
@@ -129,7 +123,6 @@ class FinishTypeUnknown(_SaysOtherwise):
     "finish-differs-in-streams",
     "X14",
     upstream=("Blaizzy/mlx-vlm PR #1215",),
-    kills=("stream-finish-equals-whole",),
     shows_in=STREAMED,
 )
 class FinishDiffersInStreams(_SaysOtherwise):
@@ -143,7 +136,6 @@ class FinishDiffersInStreams(_SaysOtherwise):
     "finish-empty-before-the-end",
     "X14",
     upstream=("ollama/ollama issue #4357",),
-    kills=("events-fit-schema",),
     shows_in=STREAMED,
 )
 class FinishEmptyBeforeTheEnd(Fault):
@@ -159,7 +151,6 @@ class FinishEmptyBeforeTheEnd(Fault):
     "finish-for-the-last-choice-only",
     "X14",
     upstream=("sgl-project/sglang PR #8417",),
-    kills=("one-finish-per-choice",),
     shows_in=STREAMED,
 )
 class FinishForTheLastChoiceOnly(Fault):

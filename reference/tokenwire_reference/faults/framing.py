@@ -16,7 +16,6 @@ DONE = b"data: [DONE]\n\n"
     "done-missing",
     "X15",
     upstream=("mlc-ai/mlc-llm issue #1300",),
-    kills=("done-ends-the-stream",),
     shows_in=STREAMED,
 )
 class DoneMissing(Fault):
@@ -30,7 +29,6 @@ class DoneMissing(Fault):
     "done-twice",
     "X15",
     upstream=("Routstr/routstr-core PR #543",),
-    kills=("done-ends-the-stream",),
     shows_in=STREAMED,
 )
 class DoneTwice(Fault):
@@ -44,7 +42,6 @@ class DoneTwice(Fault):
     "data-after-done",
     "X15",
     upstream=("BerriAI/litellm issue #17136",),
-    kills=("done-ends-the-stream",),
     shows_in=STREAMED,
 )
 class DataAfterDone(Fault):
@@ -62,7 +59,6 @@ class DataAfterDone(Fault):
     "stream-cut-off",
     "X15",
     upstream=("BerriAI/litellm PR #39748", "sgl-project/sglang issue #29256", "mozilla-ai/any-llm PR #847"),
-    kills=("stream-ends-cleanly",),
     shows_in=STREAMED,
 )
 class StreamCutOff(Fault):
@@ -81,7 +77,6 @@ class StreamCutOff(Fault):
     "stream-ends-as-if-done",
     "X15",
     upstream=("kekzl/imp issue #1553", "vllm-project/vllm PR #47933"),
-    kills=("one-finish-per-choice",),
     shows_in=STREAMED,
 )
 class StreamEndsAsIfDone(Fault):
@@ -95,7 +90,6 @@ class StreamEndsAsIfDone(Fault):
     "last-event-unterminated",
     "X16",
     upstream=("graniet/llm PR #90", "vllm-project/aibrix PR #2653"),
-    kills=("stream-ends-cleanly",),
     shows_in=STREAMED,
 )
 class LastEventUnterminated(Fault):
@@ -109,7 +103,6 @@ class LastEventUnterminated(Fault):
     "event-over-several-lines",
     "X16",
     upstream=("modelcontextprotocol/typescript-sdk PR #1925",),
-    kills=("events-are-json-objects",),
     shows_in=STREAMED,
 )
 class EventOverSeveralLines(Fault):
@@ -129,7 +122,6 @@ class EventOverSeveralLines(Fault):
     "two-objects-in-an-event",
     "X16",
     upstream=("vllm-project/aibrix PR #2653",),
-    kills=("events-are-json-objects",),
     shows_in=STREAMED,
 )
 class TwoObjectsInAnEvent(Fault):
@@ -146,7 +138,6 @@ class TwoObjectsInAnEvent(Fault):
     "events-named",
     "X16",
     upstream=("vllm-project/vllm issue #55324",),
-    kills=("events-are-unnamed",),
     shows_in=STREAMED,
 )
 class EventsNamed(Fault):
@@ -160,7 +151,6 @@ class EventsNamed(Fault):
     "bytes-of-broken-characters",
     "X16",
     upstream=("ggml-org/llama.cpp issue #4036", "diegosouzapw/OmniRoute PR #11921"),
-    kills=("stream-is-utf8",),
     shows_in=STREAMED,
 )
 class BytesOfBrokenCharacters(Fault):
@@ -176,7 +166,6 @@ class BytesOfBrokenCharacters(Fault):
     "media-type-plain",
     "X16",
     upstream=("vllm-project/vllm PR #51172",),
-    kills=("answer-content-type", "stream-content-type"),
 )
 class MediaTypePlain(Fault):
     """Everything is text/plain."""
@@ -189,7 +178,6 @@ class MediaTypePlain(Fault):
     "null-keys-excluded",
     "X16",
     upstream=("vllm-project/vllm issue #55324", "agentgateway/agentgateway PR #3455"),
-    kills=("events-fit-schema",),
     shows_in=STREAMED,
 )
 class NullKeysExcluded(Fault):
@@ -206,7 +194,6 @@ class NullKeysExcluded(Fault):
     "answer-without-meta-info",
     "X25",
     upstream=("NVIDIA-NeMo/ProRL-Agent-Server issue #52", "sgl-project/sglang PR #10764"),
-    kills=("answer-fits-schema",),
     shows_in=(WHOLE,),
 )
 class AnswerWithoutMetaInfo(Fault):
@@ -222,7 +209,6 @@ class AnswerWithoutMetaInfo(Fault):
     "chat-role-missing",
     "X16",
     upstream=("agentgateway/agentgateway PR #3455",),
-    kills=("chat-role-comes-first",),
     shows_in=STREAMED,
 )
 class ChatRoleMissing(Fault):
@@ -238,7 +224,6 @@ class ChatRoleMissing(Fault):
     "chat-role-changes",
     "X16",
     upstream=("madroidmaq/mlx-omni-server PR #56",),
-    kills=("chat-role-comes-first",),
     shows_in=STREAMED,
 )
 class ChatRoleChanges(Fault):

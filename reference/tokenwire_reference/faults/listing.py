@@ -15,7 +15,7 @@ _TOLD = tuple(field.name for field in fields(KnownFault) if field.name != "make"
 
 def faults_as_json() -> str:
     """The catalogue as a JSON list; the keys are those of `KnownFault`, with `room` and `does`."""
-    told = (*_TOLD, "room", "does")
+    told = (*_TOLD, "kills", "room", "does")
     return json.dumps(
         [{name: getattr(fault, name) for name in told} for fault in load_faults().values()], indent=2
     )

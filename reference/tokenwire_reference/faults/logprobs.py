@@ -35,7 +35,6 @@ def _prompt_with(row: OutputRow, name: str, change: Callable[[list[Any]], list[A
     "logprobs-dropped-in-streams",
     "X07",
     upstream=("modelscope/ms-swift PR #9866", "kekzl/imp issue #1588", "ml-explore/mlx-lm PR #1630"),
-    kills=("asked-or-refused",),
     shows_in=STREAMED,
 )
 class LogprobsDroppedInStreams(Fault):
@@ -52,7 +51,6 @@ class LogprobsDroppedInStreams(Fault):
     "chat-logprobs-null-in-streams",
     "X27",
     upstream=("sgl-project/sglang PR #28601", "sgl-project/sglang PR #26782"),
-    kills=("asked-or-refused",),
     shows_in=(INCREMENTAL,),
 )
 class ChatLogprobsNullInStreams(Fault):
@@ -68,7 +66,6 @@ class ChatLogprobsNullInStreams(Fault):
     "logprobs-dropped-without-prompt-logprobs",
     "X07",
     upstream=("sgl-project/sglang PR #34627",),
-    kills=("asked-or-refused",),
     shows_in=(WHOLE,),
 )
 class LogprobsDroppedWithoutPromptLogprobs(Fault):
@@ -85,7 +82,6 @@ class LogprobsDroppedWithoutPromptLogprobs(Fault):
     "logprobs-popped-at-finish",
     "X06",
     upstream=("ikawrakow/ik_llama.cpp PR #998", "InternLM/lmdeploy issue #4241"),
-    kills=("logprobs-whole", "logprob-counter-follows"),
 )
 class LogprobsPoppedAtFinish(Fault):
     """The last logprob entry is taken off at the end, as if it were a stop token's."""
@@ -100,7 +96,6 @@ class LogprobsPoppedAtFinish(Fault):
     "logprobs-past-the-cut",
     "X06",
     upstream=("sgl-project/sglang PR #20799", "NVIDIA/TensorRT-LLM PR #18190"),
-    kills=("logprobs-whole",),
 )
 class LogprobsPastTheCut(Fault):
     """Tokens accepted beyond the end are cut off the ids, and stay in the logprobs."""
@@ -116,7 +111,6 @@ class LogprobsPastTheCut(Fault):
     "top-logprobs-of-the-first",
     "X08",
     upstream=("sgl-project/sglang issue #39260", "sgl-project/sglang issue #5761"),
-    kills=("top-logprobs-belong-to-position",),
 )
 class TopLogprobsOfTheFirst(Fault):
     """All tokens of a row have the top logprobs of its first."""
@@ -129,7 +123,6 @@ class TopLogprobsOfTheFirst(Fault):
     "top-logprobs-one-short",
     "X08",
     upstream=("theroyallab/tabbyAPI PR #141",),
-    kills=("top-logprobs-have-k",),
 )
 class TopLogprobsOneShort(Fault):
     """One of the top logprobs is missing at every position: the sampled one was not counted."""
@@ -142,7 +135,6 @@ class TopLogprobsOneShort(Fault):
     "top-logprobs-unsorted",
     "X08",
     upstream=("raullenchai/Rapid-MLX issue #220",),
-    kills=("top-logprobs-have-k", "top-logprobs-belong-to-position"),
 )
 class TopLogprobsUnsorted(Fault):
     """The top logprobs come worst first."""
@@ -155,7 +147,6 @@ class TopLogprobsUnsorted(Fault):
     "logprobs-all-zero",
     "X08",
     upstream=("NVIDIA/TensorRT-LLM issue #2406",),
-    kills=("top-logprobs-belong-to-position",),
 )
 class LogprobsAllZero(Fault):
     """Every sampled token has logprob 0."""
@@ -168,7 +159,6 @@ class LogprobsAllZero(Fault):
     "probabilities-for-logprobs",
     "X08",
     upstream=("huggingface/trl issue #4159",),
-    kills=("logprob-values-are-legal",),
 )
 class ProbabilitiesForLogprobs(Fault):
     """Probabilities stand where logprobs should."""
@@ -181,7 +171,6 @@ class ProbabilitiesForLogprobs(Fault):
     "logprobs-raw-in-streams",
     "X08",
     upstream=("PrimeIntellect-ai/prime-rl PR #697", "vllm-project/vllm issue #9453"),
-    kills=("stream-series-equal-whole",),
     shows_in=STREAMED,
 )
 class LogprobsRawInStreams(Fault):
@@ -197,7 +186,6 @@ class LogprobsRawInStreams(Fault):
     "logprobs-minus-infinity",
     "X16",
     upstream=("sgl-project/sglang issue #4097", "dphnAI/sonar issue #183"),
-    kills=("events-are-json-objects", "answer-fits-schema"),
 )
 class LogprobsMinusInfinity(Fault):
     """A logprob of minus infinity is written as -Infinity, which is no JSON."""
@@ -220,7 +208,6 @@ class LogprobsMinusInfinity(Fault):
     "logprobs-of-the-next-id",
     "X09",
     upstream=("foundation-model-stack/fms-guardrails-orchestrator issue #477",),
-    kills=("logprobs-name-their-ids",),
 )
 class LogprobsOfTheNextId(Fault):
     """Logprob entries are one token ahead of the ids."""
@@ -241,7 +228,6 @@ class LogprobsOfTheNextId(Fault):
     "chosen-logprobs-sorted",
     "X08",
     upstream=("sgl-project/sglang PR #10764",),
-    kills=("chosen-logprobs-are-the-asked-ids",),
 )
 class ChosenLogprobsSorted(Fault):
     """The logprobs of chosen ids come in the order of the ids, not of the request."""
@@ -254,7 +240,6 @@ class ChosenLogprobsSorted(Fault):
     "prompt-logprobs-without-the-first",
     "X18",
     upstream=("vllm-project/vllm issue #27477", "vllm-project/vllm issue #15420"),
-    kills=("prompt-logprobs-cover-the-prompt",),
 )
 class PromptLogprobsWithoutTheFirst(Fault):
     """The first prompt position, which has no logprob, is left out: all others are off by one."""
@@ -267,7 +252,6 @@ class PromptLogprobsWithoutTheFirst(Fault):
     "prompt-logprobs-null-at-the-border",
     "X18",
     upstream=("strands-rl/strands-sglang issue #34",),
-    kills=("prompt-logprobs-null-only-first",),
 )
 class PromptLogprobsNullAtTheBorder(Fault):
     """The first token behind a border of scoring has a null logprob: one is lost for each turn."""
@@ -282,7 +266,6 @@ class PromptLogprobsNullAtTheBorder(Fault):
     "prompt-logprobs-of-the-uncached-tail",
     "X28",
     upstream=("vllm-project/vllm issue #3251", "vllm-project/vllm issue #8268"),
-    kills=("prompt-logprobs-cover-the-prompt",),
 )
 class PromptLogprobsOfTheUncachedTail(Fault):
     """With a warm cache only the tail of the prompt that was computed has logprobs."""
@@ -295,7 +278,6 @@ class PromptLogprobsOfTheUncachedTail(Fault):
     "prompt-logprobs-of-the-first-chunk",
     "X28",
     upstream=("sgl-project/sglang PR #2403",),
-    kills=("prompt-series-constant",),
     shows_in=STREAMED,
 )
 class PromptLogprobsOfTheFirstChunk(Fault):
@@ -312,7 +294,6 @@ class PromptLogprobsOfTheFirstChunk(Fault):
     "logprobs-unasked",
     "X07",
     upstream=("vllm-project/vllm PR #27561",),
-    kills=("metadata-only-on-request",),
 )
 class LogprobsUnasked(Fault):
     """Logprob lists stand in answers to requests that did not ask, empty."""
@@ -330,7 +311,6 @@ class LogprobsUnasked(Fault):
     "logprob-counter-of-the-event",
     "X17",
     upstream=("sgl-project/sglang PR #21583",),
-    kills=("logprob-counter-follows",),
     shows_in=(INCREMENTAL,),
 )
 class LogprobCounterOfTheEvent(Fault):

@@ -46,7 +46,6 @@ class _ChangesChoices(Fault):
     "prompt-ids-dropped",
     "X25",
     upstream=("NVIDIA-NeMo/ProRL-Agent-Server issue #52", "sgl-project/sglang PR #23751"),
-    kills=("asked-or-refused",),
 )
 class PromptIdsDropped(_ChangesChoices):
     """A router strips prompt_token_ids, which its schema does not know."""
@@ -59,7 +58,6 @@ class PromptIdsDropped(_ChangesChoices):
     "prompt-ids-null",
     "X07",
     upstream=("sgl-project/sglang PR #23751", "vllm-project/vllm PR #27561"),
-    kills=("prompt-ids-only-on-request",),
 )
 class PromptIdsNull(_ChangesChoices):
     """Answers that were not asked for prompt_token_ids have the key, with null."""
@@ -72,7 +70,6 @@ class PromptIdsNull(_ChangesChoices):
     "prompt-ids-unasked",
     "X07",
     upstream=("sgl-project/sglang PR #23751",),
-    kills=("prompt-ids-only-on-request",),
 )
 class PromptIdsUnasked(Fault):
     """Every answer carries the prompt's ids, asked for or not."""
@@ -87,7 +84,6 @@ class PromptIdsUnasked(Fault):
     "prompt-ids-for-the-first-choice-only",
     "X19",
     upstream=("sgl-project/sglang PR #23751",),
-    kills=("prompt-ids-in-every-choice", "asked-or-refused"),
 )
 class PromptIdsForTheFirstChoiceOnly(_ChangesChoices):
     """Of several choices only the first has prompt_token_ids."""
@@ -101,7 +97,6 @@ class PromptIdsForTheFirstChoiceOnly(_ChangesChoices):
     "prompt-ids-of-the-first-prompt",
     "X19",
     upstream=("sgl-project/sglang PR #23751",),
-    kills=("prompt-ids-in-every-choice", "prompt-ids-are-the-input-ids"),
 )
 class PromptIdsOfTheFirstPrompt(_ChangesChoices):
     """All choices of a batch have the ids of the first prompt."""
@@ -118,7 +113,6 @@ class PromptIdsOfTheFirstPrompt(_ChangesChoices):
     "prompt-ids-grow",
     "X22",
     upstream=("vllm-project/vllm issue #25780", "sgl-project/sglang issue #17240"),
-    kills=("prompt-ids-constant",),
     shows_in=STREAMED,
 )
 class PromptIdsGrow(Fault):
@@ -135,7 +129,6 @@ class PromptIdsGrow(Fault):
     "prompt-ids-without-the-last",
     "X18",
     upstream=("vllm-project/vllm issue #2012",),
-    kills=("prompt-ids-match-their-count", "text-prompt-ids-reproduce"),
 )
 class PromptIdsWithoutTheLast(_ChangesChoices):
     """The ids that are told lack the last one that ran, such as the newline after a template's role."""
@@ -149,7 +142,6 @@ class PromptIdsWithoutTheLast(_ChangesChoices):
     "extra-bos",
     "X18",
     upstream=("vllm-project/vllm PR #16976", "MakazhanAlpamys/Soup issue #890"),
-    kills=("prompt-ids-are-the-input-ids", "prompt-tokens-count-the-input-ids"),
 )
 class ExtraBos(Fault):
     """A beginning-of-sequence token is put before ids that were to be run as they are."""
@@ -162,7 +154,6 @@ class ExtraBos(Fault):
     "prompt-retokenised",
     "X18",
     upstream=("sgl-project/sglang PR #26555", "rllm-org/rllm issue #816", "modelscope/ms-swift PR #10012"),
-    kills=("prompt-ids-are-the-input-ids",),
 )
 class PromptRetokenised(Fault):
     """The ids are decoded, and the text is tokenized again: encode(decode(ids))."""
@@ -179,7 +170,6 @@ class PromptRetokenised(Fault):
     "prompt-truncated",
     "X18",
     upstream=("mmcdermott/MEDS_EIC_AR PR #172",),
-    kills=("prompt-tokens-count-the-input-ids", "prompt-ids-are-the-input-ids"),
 )
 class PromptTruncated(Fault):
     """A long prompt is cut at its end without a word."""
@@ -192,7 +182,6 @@ class PromptTruncated(Fault):
     "text-beats-ids",
     "X18",
     upstream=("sgl-project/sglang PR #23751",),
-    kills=("input-ids-beat-text",),
 )
 class TextBeatsIds(Fault):
     """Where a request has both, its text is run and its input_ids are dropped."""
@@ -205,7 +194,6 @@ class TextBeatsIds(Fault):
     "messages-beat-ids",
     "X18",
     upstream=("sgl-project/sglang PR #23751", "NVIDIA-NeMo/Gym PR #1787"),
-    kills=("prompt-ids-are-the-input-ids", "same-ids-on-every-endpoint"),
 )
 class MessagesBeatIds(Fault):
     """The chat endpoint renders its messages, and input_ids are not looked at."""
@@ -218,7 +206,6 @@ class MessagesBeatIds(Fault):
     "output-retokenised",
     "X18",
     upstream=("eval-protocol/python-sdk PR #457", "NVIDIA-NeMo/Gym PR #1787"),
-    kills=("ids-are-counted", "chat-ids-agree-with-meta-info"),
     shows_in=(WHOLE,),
 )
 class OutputRetokenised(Fault):
@@ -238,7 +225,6 @@ class OutputRetokenised(Fault):
         "sgl-project/sglang PR #29633",
         "sgl-project/sglang-jax issue #580",
     ),
-    kills=("output-ids-continue",),
 )
 class LongPromptsDrift(Fault):
     """A prompt beyond a page border is computed otherwise: a partial rollout goes on differently."""
@@ -254,7 +240,6 @@ class LongPromptsDrift(Fault):
     "chat-runs-other-ids",
     "X18",
     upstream=("vllm-project/vllm PR #55288", "sgl-project/sglang PR #23751"),
-    kills=("same-ids-on-every-endpoint",),
 )
 class ChatRunsOtherIds(Fault):
     """The chat endpoint adds a token before the ids, and tells them without it."""
@@ -271,7 +256,6 @@ class ChatRunsOtherIds(Fault):
     "chat-content-null",
     "X07",
     upstream=("sgl-project/sglang PR #23751", "ai-dynamo/dynamo PR #3531"),
-    kills=("chat-content-never-null",),
 )
 class ChatContentNull(_ChangesChoices):
     """A chat message without text has content: null."""
@@ -285,11 +269,6 @@ class ChatContentNull(_ChangesChoices):
     "chat-stream-ignores-ids-fields",
     "X07",
     upstream=("sgl-project/sglang PR #23751", "sgl-project/sglang PR #30917"),
-    kills=(
-        "chat-stream-refuses-prompt-ids",
-        "chat-stream-refuses-meta-info",
-        "chat-stream-refuses-token-ids",
-    ),
     shows_in=STREAMED,
 )
 class ChatStreamIgnoresIdsFields(Fault):
@@ -305,7 +284,6 @@ class ChatStreamIgnoresIdsFields(Fault):
     "chat-meta-info-null",
     "X07",
     upstream=("sgl-project/sglang PR #23751",),
-    kills=("chat-meta-info-in-every-choice",),
 )
 class ChatMetaInfoNull(_ChangesChoices):
     """Chat choices have meta_info: null where it was not asked for."""
@@ -319,7 +297,6 @@ class ChatMetaInfoNull(_ChangesChoices):
     "chat-meta-info-for-the-first-choice-only",
     "X19",
     upstream=("sgl-project/sglang PR #31067", "NVIDIA-NeMo/ProRL-Agent-Server issue #52"),
-    kills=("chat-meta-info-in-every-choice", "asked-or-refused"),
 )
 class ChatMetaInfoForTheFirstChoiceOnly(_ChangesChoices):
     """Of several samples only the first has meta_info."""
@@ -333,7 +310,6 @@ class ChatMetaInfoForTheFirstChoiceOnly(_ChangesChoices):
     "chat-ids-without-the-last",
     "X06",
     upstream=("vllm-project/vllm issue #27482", "verl-project/verl issue #3720"),
-    kills=("chat-ids-agree-with-meta-info", "usage-counts-ids"),
 )
 class ChatIdsWithoutTheLast(_ChangesChoices):
     """response_token_ids leave the last sampled id out, as if it were always an end of sequence."""

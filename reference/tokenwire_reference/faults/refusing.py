@@ -19,7 +19,6 @@ def _number(value: Json) -> int:
     "malformed-ids-coerced",
     "X24",
     upstream=("vllm-project/vllm PR #9634", "vllm-project/vllm PR #51795"),
-    kills=("malformed-input-ids-refused",),
     shows_in=(WHOLE,),
 )
 class MalformedIdsCoerced(Fault):
@@ -38,7 +37,6 @@ class MalformedIdsCoerced(Fault):
     "empty-ids-run",
     "X24",
     upstream=("mmcdermott/MEDS_EIC_AR issue #176",),
-    kills=("empty-input-ids-refused",),
     shows_in=(WHOLE,),
 )
 class EmptyIdsRun(Fault):
@@ -52,7 +50,6 @@ class EmptyIdsRun(Fault):
     "refusal-is-a-server-error",
     "X24",
     upstream=("sgl-project/sglang issue #7727", "NVIDIA/TensorRT-LLM PR #6845"),
-    kills=("malformed-input-ids-refused", "empty-input-ids-refused"),
 )
 class RefusalIsAServerError(Fault):
     """A bad request fails with 500: nobody looked at it before it was used."""
@@ -65,7 +62,6 @@ class RefusalIsAServerError(Fault):
     "refusal-is-plain-text",
     "X15",
     upstream=("strands-rl/strands-sglang issue #31",),
-    kills=("refusal-is-json",),
 )
 class RefusalIsPlainText(Fault):
     """A refusal is a line of text."""
@@ -78,7 +74,6 @@ class RefusalIsPlainText(Fault):
     "refusal-without-words",
     "X15",
     upstream=("sgl-project/sglang PR #23751",),
-    kills=("refusal-is-json", "refusal-names-the-field"),
 )
 class RefusalWithoutWords(Fault):
     """A refusal does not say why."""
@@ -93,7 +88,6 @@ class RefusalWithoutWords(Fault):
     "refusal-does-not-name-the-field",
     "X15",
     upstream=("sgl-project/sglang PR #23751",),
-    kills=("refusal-names-the-field",),
     shows_in=STREAMED,
 )
 class RefusalDoesNotNameTheField(Fault):
@@ -109,7 +103,6 @@ class RefusalDoesNotNameTheField(Fault):
     "refused-inside-the-stream",
     "X15",
     upstream=("vllm-project/vllm PR #40986", "sgl-project/sglang PR #19357"),
-    kills=("chat-stream-refuses-prompt-ids", "chat-stream-refuses-meta-info"),
     shows_in=STREAMED,
 )
 class RefusedInsideTheStream(Fault):
@@ -138,7 +131,6 @@ def _only_done(frame: bytes) -> Iterable[bytes]:
     "refusal-harms-the-next",
     "X24",
     upstream=("vllm-project/vllm issue #54195", "sgl-project/sglang PR #8383"),
-    kills=("refused-request-harms-nobody",),
     shows_in=(WHOLE,),
 )
 class RefusalHarmsTheNext(Fault):

@@ -30,7 +30,6 @@ def _all(record: Record, emission: Emission) -> Series:
     "customized-info-unsliced",
     "X04",
     upstream=("sgl-project/sglang PR #27205",),
-    kills=("customized-info-incremental", "one-mode-per-stream", "stream-series-equal-whole"),
     shows_in=(INCREMENTAL,),
 )
 class CustomizedInfoUnsliced(Fault):
@@ -45,7 +44,6 @@ class CustomizedInfoUnsliced(Fault):
     "logprobs-unsliced",
     "X04",
     upstream=("sgl-project/sglang PR #21583", "NVIDIA/TensorRT-LLM PR #8785"),
-    kills=("logprobs-incremental", "one-mode-per-stream"),
     shows_in=(INCREMENTAL,),
 )
 class LogprobsUnsliced(Fault):
@@ -60,7 +58,6 @@ class LogprobsUnsliced(Fault):
     "ids-unsliced",
     "X04",
     upstream=("ai-dynamo/dynamo PR #12249",),
-    kills=("incremental-ids-are-new", "budget-is-kept"),
     shows_in=(INCREMENTAL,),
 )
 class IdsUnsliced(Fault):
@@ -74,7 +71,6 @@ class IdsUnsliced(Fault):
     "text-unsliced",
     "X04",
     upstream=("sgl-project/sglang PR #21037",),
-    kills=("one-mode-per-stream", "stream-text-equals-whole"),
     shows_in=(INCREMENTAL,),
 )
 class TextUnsliced(Fault):
@@ -88,7 +84,6 @@ class TextUnsliced(Fault):
     "text-sliced-twice",
     "X05",
     upstream=("sgl-project/sglang issue #22510", "sgl-project/sglang PR #30187"),
-    kills=("stream-text-equals-whole", "stream-is-legal-delivery"),
     shows_in=(INCREMENTAL,),
 )
 class TextSlicedTwice(Fault):
@@ -102,7 +97,6 @@ class TextSlicedTwice(Fault):
     "logprobs-sliced-twice",
     "X05",
     upstream=("ai-dynamo/dynamo PR #13996",),
-    kills=("logprobs-incremental",),
     shows_in=(INCREMENTAL,),
 )
 class LogprobsSlicedTwice(Fault):
@@ -119,7 +113,6 @@ class LogprobsSlicedTwice(Fault):
     "one-cursor-for-all-choices",
     "X05",
     upstream=("ai-dynamo/dynamo PR #8745",),
-    kills=("incremental-ids-are-new", "ids-are-counted"),
     shows_in=(INCREMENTAL,),
 )
 class OneCursorForAllChoices(Fault):
@@ -136,7 +129,6 @@ class OneCursorForAllChoices(Fault):
     "one-logprob-for-each-event",
     "X06",
     upstream=("raullenchai/Rapid-MLX issue #220", "sgl-project/sglang issue #10660"),
-    kills=("logprobs-incremental", "result-independent-of-interval"),
     shows_in=(INCREMENTAL,),
 )
 class OneLogprobForEachEvent(Fault):
@@ -151,7 +143,6 @@ class OneLogprobForEachEvent(Fault):
     "ids-sliced-in-cumulative",
     "X04",
     upstream=("sgl-project/sglang PR #21037",),
-    kills=("cumulative-ids-extend", "counter-follows-ids"),
     shows_in=(CUMULATIVE,),
 )
 class IdsSlicedInCumulative(Fault):
@@ -165,7 +156,6 @@ class IdsSlicedInCumulative(Fault):
     "text-sliced-in-cumulative",
     "X04",
     upstream=("sgl-project/sglang PR #21037", "THUDM/slime PR #2272"),
-    kills=("cumulative-text-extends", "one-mode-per-stream"),
     shows_in=(CUMULATIVE,),
 )
 class TextSlicedInCumulative(Fault):
@@ -179,7 +169,6 @@ class TextSlicedInCumulative(Fault):
     "series-sliced-in-cumulative",
     "X04",
     upstream=("NVIDIA/TensorRT-LLM PR #8785", "sgl-project/sglang PR #27205"),
-    kills=("cumulative-series-extend", "customized-info-cumulative", "logprobs-cumulative"),
     shows_in=(CUMULATIVE,),
 )
 class SeriesSlicedInCumulative(Fault):
@@ -194,7 +183,6 @@ class SeriesSlicedInCumulative(Fault):
     "tail-of-the-finish-lost",
     "X02",
     upstream=("ai-dynamo/dynamo PR #3531",),
-    kills=("ids-are-counted", "counter-follows-ids"),
     shows_in=STREAMED,
 )
 class TailOfTheFinishLost(Fault):

@@ -34,7 +34,6 @@ class _Rules(StopRules):
     "hold-back-missing",
     "X11",
     upstream=("vllm-project/vllm issue #3574", "jundot/omlx issue #2386", "sgl-project/sglang PR #25634"),
-    kills=("stop-prefix-held-back",),
     shows_in=STREAMED,
 )
 class HoldBackMissing(Fault):
@@ -55,7 +54,6 @@ class HoldBackMissing(Fault):
     "held-text-never-released",
     "X11",
     upstream=("vllm-project/vllm PR #8468", "ggml-org/llama.cpp PR #9867"),
-    kills=("unmatched-stop-changes-nothing",),
 )
 class HeldTextNeverReleased(Fault):
     """Text held back for a stop string is lost where the generation ends otherwise."""
@@ -68,7 +66,6 @@ class HeldTextNeverReleased(Fault):
     "held-text-sent-twice",
     "X03",
     upstream=("ggml-org/llama.cpp issue #10914",),
-    kills=("unmatched-stop-changes-nothing", "stream-text-equals-whole"),
     shows_in=(INCREMENTAL,),
 )
 class HeldTextSentTwice(Fault):
@@ -83,7 +80,6 @@ class HeldTextSentTwice(Fault):
     "stop-string-shown",
     "X12",
     upstream=("smg-project/smg PR #2203", "vllm-project/vllm issue #57052"),
-    kills=("stop-string-not-shown",),
 )
 class StopStringShown(Fault):
     """The stop string stays in the text."""
@@ -97,7 +93,6 @@ class StopStringShown(Fault):
     "stop-string-found-late",
     "X16",
     upstream=("sgl-project/sglang PR #23802", "sgl-project/sglang PR #25980"),
-    kills=("stop-string-not-shown",),
 )
 class StopStringFoundLate(Fault):
     """The stop string is found one token late: that token stays, and the trim misses its place."""
@@ -110,7 +105,6 @@ class StopStringFoundLate(Fault):
     "stops-checked-at-the-end-of-a-run",
     "X13",
     upstream=("sgl-project/sglang PR #11819", "sgl-project/sglang issue #31599"),
-    kills=("stop-string-not-shown",),
 )
 class StopsCheckedAtTheEndOfARun(Fault):
     """Tokens are accepted three at a time, and a stop in the first is seen after the third."""
@@ -140,7 +134,6 @@ class StopStringsIgnored(Fault):
     "stop-cut-from-ids-only",
     "X12",
     upstream=("NVIDIA/TensorRT-LLM PR #18190", "vllm-project/vllm PR #47616"),
-    kills=("ids-are-counted",),
 )
 class StopCutFromIdsOnly(Fault):
     """The token that stopped the choice is cut off its ids, and not off logprobs and counters."""
@@ -154,7 +147,6 @@ class StopCutFromIdsOnly(Fault):
     "budget-exceeded",
     "X12",
     upstream=("sgl-project/sglang PR #7147",),
-    kills=("budget-is-kept", "zero-budget-has-no-ids"),
 )
 class BudgetExceeded(Fault):
     """One token more than max_new_tokens: prefill's own token is not counted."""
@@ -168,7 +160,6 @@ class BudgetExceeded(Fault):
     "budget-not-used-up",
     "X12",
     upstream=("NVIDIA/TensorRT-LLM issue #10824",),
-    kills=("length-means-budget",),
 )
 class BudgetNotUsedUp(Fault):
     """The choice ends with length one token before its budget."""
@@ -182,7 +173,6 @@ class BudgetNotUsedUp(Fault):
     "stop-set-changes-sampling",
     "X12",
     upstream=("vllm-project/vllm issue #13087",),
-    kills=("unmatched-stop-changes-nothing",),
 )
 class StopSetChangesSampling(Fault):
     """A request whose stop strings are not plain ASCII takes another path, and has other tokens."""

@@ -17,7 +17,6 @@ from tokenwire_reference.request_manager import Emission, Record
     "interval-ignored",
     "X02",
     upstream=("sgl-project/sglang PR #25634",),
-    kills=("interval-is-kept",),
     shows_in=STREAMED,
 )
 class IntervalIgnored(Fault):
@@ -31,7 +30,6 @@ class IntervalIgnored(Fault):
     "interval-of-the-server-wins",
     "X07",
     upstream=("sgl-project/sglang PR #25634",),
-    kills=("interval-is-kept",),
     shows_in=STREAMED,
 )
 class IntervalOfTheServerWins(Fault):
@@ -60,7 +58,6 @@ class FirstTokenWithheld(Fault):
     "first-event-empty",
     "X28",
     upstream=("sgl-project/sglang PR #25634", "vllm-project/vllm issue #10126"),
-    kills=("first-emission-has-a-token", "no-idle-emissions"),
     shows_in=STREAMED,
 )
 class FirstEventEmpty(Fault):
@@ -81,7 +78,6 @@ class FirstEventEmpty(Fault):
     "event-dropped",
     "X02",
     upstream=("vllm-project/vllm issue #30099", "NVIDIA/TensorRT-LLM issue #10824"),
-    kills=("incremental-ids-are-new", "stream-ids-equal-whole", "ids-are-counted"),
     shows_in=(INCREMENTAL,),
 )
 class EventDropped(Fault):
@@ -98,7 +94,6 @@ class EventDropped(Fault):
     "event-repeated",
     "X03",
     upstream=("triton-inference-server/tensorrtllm_backend issue #167",),
-    kills=("incremental-ids-are-new", "stream-text-equals-whole"),
     shows_in=(INCREMENTAL,),
 )
 class EventRepeated(Fault):
@@ -115,7 +110,6 @@ class EventRepeated(Fault):
     "last-token-twice",
     "X03",
     upstream=("triton-inference-server/tensorrtllm_backend issue #167",),
-    kills=("ids-are-counted", "stream-ids-equal-whole"),
     shows_in=STREAMED,
 )
 class LastTokenTwice(Fault):
@@ -131,7 +125,6 @@ class LastTokenTwice(Fault):
     "first-text-lost",
     "X02",
     upstream=("vllm-project/vllm issue #30866",),
-    kills=("stream-text-equals-whole",),
     shows_in=(INCREMENTAL,),
 )
 class FirstTextLost(Fault):
@@ -151,7 +144,6 @@ class FirstTextLost(Fault):
     "text-of-silent-steps-lost",
     "X02",
     upstream=("raullenchai/Rapid-MLX issue #209",),
-    kills=("result-independent-of-interval", "stream-text-equals-whole"),
     shows_in=(INCREMENTAL,),
 )
 class TextOfSilentStepsLost(Fault):
@@ -166,7 +158,6 @@ class TextOfSilentStepsLost(Fault):
     "other-mode-advertised",
     "X04",
     upstream=("THUDM/slime PR #2272",),
-    kills=("mode-is-advertised",),
     shows_in=STREAMED,
 )
 class OtherModeAdvertised(Fault):
@@ -182,7 +173,6 @@ class OtherModeAdvertised(Fault):
     "prompt-ids-in-output",
     "X02",
     upstream=("sgl-project/sglang issue #17240", "sgl-project/sglang issue #10896"),
-    kills=("ids-are-counted",),
 )
 class PromptIdsInOutput(Fault):
     """output_ids begin with the last ids of the prompt, which the detokenizer keeps for its own use."""
@@ -197,7 +187,6 @@ class PromptIdsInOutput(Fault):
     "retraction-restarts-the-ids",
     "X22",
     upstream=("sgl-project/sglang issue #39645", "vllm-project/vllm issue #16832"),
-    kills=("stream-ids-equal-whole", "logprobs-name-their-ids"),
     shows_in=STREAMED,
 )
 class RetractionRestartsTheIds(Fault):
@@ -215,7 +204,6 @@ class RetractionRestartsTheIds(Fault):
     "sampling-differs-in-streams",
     "X28",
     upstream=("ikawrakow/ik_llama.cpp issue #780", "Blaizzy/mlx-vlm PR #1215"),
-    kills=("stream-ids-equal-whole", "stream-is-legal-delivery"),
     shows_in=STREAMED,
 )
 class SamplingDiffersInStreams(Fault):
@@ -231,7 +219,6 @@ class SamplingDiffersInStreams(Fault):
     "ids-as-floats",
     "X16",
     upstream=("vllm-project/vllm PR #27561",),
-    kills=("ids-are-token-ids",),
 )
 class IdsAsFloats(Fault):
     """Token ids went through a float tensor: 12.0."""
@@ -250,7 +237,6 @@ class IdsAsFloats(Fault):
     "id-out-of-range",
     "X23",
     upstream=("NVIDIA-NeMo/RL issue #237",),
-    kills=("ids-are-token-ids", "logprobs-name-their-ids"),
 )
 class IdOutOfRange(Fault):
     """An id is sampled that no vocabulary has."""

@@ -16,7 +16,6 @@ from tokenwire_reference.request_manager import Emission, Record
     "last-choice-missing",
     "X19",
     upstream=("sgl-project/sglang PR #11311", "vllm-project/vllm PR #16863"),
-    kills=("choices-complete",),
 )
 class LastChoiceMissing(Fault):
     """One choice of several never comes."""
@@ -35,7 +34,6 @@ class LastChoiceMissing(Fault):
     "index-always-zero",
     "X19",
     upstream=("ai-dynamo/dynamo PR #8745",),
-    kills=("choices-complete",),
     shows_in=STREAMED,
 )
 class IndexAlwaysZero(Fault):
@@ -52,7 +50,6 @@ class IndexAlwaysZero(Fault):
     "flag-lost-in-samples",
     "X19",
     upstream=("sgl-project/sglang issue #30556", "sgl-project/sglang PR #31067"),
-    kills=("asked-or-refused",),
 )
 class FlagLostInSamples(Fault):
     """Requests made for the second sample on are built without one of the flags: here return_logprob."""
@@ -73,7 +70,6 @@ class FlagLostInSamples(Fault):
     "answers-change-places",
     "X09",
     upstream=("sgl-project/sglang PR #4026", "vllm-project/vllm PR #14512"),
-    kills=("logprobs-name-their-ids",),
 )
 class AnswersChangePlaces(Fault):
     """The ids of a choice are those of another."""
@@ -91,7 +87,6 @@ class AnswersChangePlaces(Fault):
     "choices-overwrite-each-other",
     "X01",
     upstream=("vllm-project/vllm PR #16863",),
-    kills=("incremental-ids-are-new", "ids-are-counted"),
     shows_in=(INCREMENTAL,),
 )
 class ChoicesOverwriteEachOther(Fault):
