@@ -28,7 +28,7 @@ from tokenwire.report.subject import Subject
 from tokenwire.report.terminal import make_console, print_report
 from tokenwire.requirement import load_requirements
 from tokenwire.run import NoSuchTarget, Plan, Unreached, interrogate
-from tokenwire.scenario import load_scenarios
+from tokenwire.scenario import Budget, load_scenarios
 from tokenwire.terminal_progress import TerminalProgress
 from tokenwire.verdict import ExitStatus, exit_status
 
@@ -133,6 +133,10 @@ def check(
         list[str] | None,
         typer.Option("--scenario", metavar="NAME", help="Ask only this scenario; repeatable."),
     ] = None,
+    budget: Annotated[
+        Budget,
+        typer.Option(help="How much to ask: the essentials, the usual, or all of it in many shapes."),
+    ] = Budget.STANDARD,
     requirement: Requirements = None,
     header: Annotated[
         list[str] | None, typer.Option("--header", metavar="'NAME: VALUE'", help="Send this too; repeatable.")
@@ -159,6 +163,7 @@ def check(
         dialects=_known("dialect", dialect or (), load_dialects()),
         scenarios=_known("scenario", scenario or (), load_scenarios()),
         model=model,
+        budget=budget,
     )
     reporting = _Reporting(
         _known("requirement", requirement or (), load_requirements()),

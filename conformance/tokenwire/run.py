@@ -20,7 +20,7 @@ from tokenwire.record import Stream
 from tokenwire.recorder import Recorder
 from tokenwire.replay import remarks
 from tokenwire.report.subject import Subject
-from tokenwire.scenario import Conversation, Scenario, Sender, Transcript, load_scenarios
+from tokenwire.scenario import Budget, Conversation, Scenario, Sender, Transcript, load_scenarios
 from tokenwire.slow_reader import SlowReader
 
 _PREFLIGHT_SHARE = 8
@@ -47,7 +47,8 @@ class Plan:
     dialects: tuple[str, ...] = ()
     """Only these; all where empty."""
     scenarios: tuple[str, ...] = ()
-    """Only these, and the probe; all where empty."""
+    """Only these, and the probe, whatever they take; all that the budget covers where empty."""
+    budget: Budget = Budget.STANDARD
     model: str = ""
     """The name of the model to ask for; empty for the first that the target lists."""
 
@@ -110,7 +111,8 @@ def _chosen(plan: Plan) -> list[Scenario]:
     return [
         scenario
         for name, scenario in every.items()
-        if not plan.scenarios or name in plan.scenarios or name == PROBE
+        if (name in plan.scenarios if plan.scenarios else plan.budget.covers(scenario.budget))
+        or name == PROBE
     ]
 
 
@@ -118,7 +120,12 @@ def _conversations(
     plan: Plan, found: Preflight, sender: Sender, transcript: Transcript
 ) -> list[tuple[Scenario, Conversation]]:
     conversations = [
-        (scenario, Conversation(scenario.name, dialect, sender, found.advertised, transcript, found.model))
+        (
+            scenario,
+            Conversation(
+                scenario.name, dialect, sender, found.advertised, transcript, found.model, plan.budget
+            ),
+        )
         for scenario in _chosen(plan)
         for dialect in found.speaks
     ]

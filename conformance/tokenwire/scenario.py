@@ -27,6 +27,30 @@ _SMALLEST_CONTEXT = 512
 """What a target holds that does not advertise its context length."""
 
 
+class Budget(StrEnum):
+    """How much a run may ask, smallest first; each holds all that the one before it holds."""
+
+    QUICK = "quick"
+    """Every kind of question once."""
+    STANDARD = "standard"
+    """And what takes many requests, or long ones."""
+    SOAK = "soak"
+    """And again, in more shapes: more intervals, more seeds, more neighbours."""
+
+    def covers(self, least: Budget) -> bool:
+        """Whether a run of this budget asks what takes `least` at least."""
+        order = list(Budget)
+        return order.index(self) >= order.index(least)
+
+
+_INTERVALS = {
+    Budget.QUICK: (1, 7),
+    Budget.STANDARD: (1, 3, 7, 50),
+    Budget.SOAK: (1, 2, 3, 7, 16, 50, 1000),
+}
+"""Values of stream_interval; the last is more than most answers have tokens."""
+
+
 class Sender(Protocol):
     """What sends a request: the recorder, or a stand-in in tests."""
 
@@ -59,6 +83,13 @@ class Conversation:
     transcript: Transcript
     model: str = ""
     """The name that requests call the model by; empty where any will do."""
+    budget: Budget = Budget.STANDARD
+    """What this run may ask; a scenario may ask in more shapes where it allows more."""
+
+    @property
+    def intervals(self) -> tuple[int, ...]:
+        """The values of stream_interval that the run's budget pays for, smallest first."""
+        return _INTERVALS[self.budget]
 
     @property
     def chat(self) -> bool:
@@ -97,14 +128,6 @@ class Conversation:
 
 
 Run = Callable[[Conversation], Awaitable[None]]
-
-
-class Budget(StrEnum):
-    """How much a run may ask, smallest first; each holds all that the one before it holds."""
-
-    QUICK = "quick"
-    STANDARD = "standard"
-    SOAK = "soak"
 
 
 @dataclass(frozen=True)

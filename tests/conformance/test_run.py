@@ -15,12 +15,15 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from canned import CannedSender
 from recorded import IDS, document
 from rich.console import Console
 
+from tokenwire.advertised import Advertised
+from tokenwire.dialect import load_dialects
 from tokenwire.report.subject import Subject
 from tokenwire.run import NoSuchTarget, Plan, Progress, Unreached, interrogate
-from tokenwire.scenario import load_scenarios
+from tokenwire.scenario import Budget, Conversation, Scenario, Transcript, load_scenarios
 from tokenwire.terminal_progress import TerminalProgress
 from tokenwire.verdict import ExitStatus
 
@@ -156,3 +159,40 @@ def test_the_progress_bar_counts_scenarios_and_exchanges_on_terminals_only(serve
             run(Plan(url, scenarios=("probe",)), progress)
         assert ("3 exchanges" in screen.getvalue()) is terminal
         assert ("1/1" in screen.getvalue()) is terminal
+
+
+def test_a_run_asks_what_its_budget_covers_and_tells_scenarios_what_that_is(
+    serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, Budget]] = []
+
+    def listening(name: str, least: Budget) -> Scenario:
+        async def listen(talk: Conversation) -> None:
+            told.append((name, talk.budget))
+
+        return Scenario(name, "Notes the budget.", listen, budget=least)
+
+    made_up = {least.value: listening(least.value, least) for least in Budget}
+    probe = load_scenarios()["probe"]
+    monkeypatch.setattr("tokenwire.run.load_scenarios", lambda: {"probe": probe} | made_up)
+    url = serve(lambda n: True)
+    for budget, asked in (
+        (Budget.QUICK, {"quick"}),
+        (Budget.STANDARD, {"quick", "standard"}),
+        (Budget.SOAK, {"quick", "standard", "soak"}),
+    ):
+        told.clear()
+        run(Plan(url, budget=budget))
+        assert set(told) == {(name, budget) for name in asked}
+    told.clear()
+    run(Plan(url, budget=Budget.QUICK, scenarios=("soak",)))
+    assert told == [("soak", Budget.QUICK)], "what is asked for by name is asked, whatever it takes"
+
+
+def test_a_bigger_budget_pays_for_more_intervals() -> None:
+    dialect = load_dialects()["sglang-generate"]
+    intervals = [
+        set(Conversation("x", dialect, CannedSender(), Advertised(), Transcript(), budget=budget).intervals)
+        for budget in Budget
+    ]
+    assert intervals[0] < intervals[1] < intervals[2]

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tokenwire.ask import Ask
-from tokenwire.scenario import PROMPT, Conversation, scenario
+from tokenwire.scenario import PROMPT, Budget, Conversation, scenario
 
 
 @scenario(chat=False)
@@ -13,7 +13,7 @@ async def greedy_stream(talk: Conversation) -> None:
     """
     ask = Ask(input_ids=(PROMPT,), max_new_tokens=talk.fitting(48), ignore_eos=True)
     streamed = replace(ask, stream=True)
-    intervals = {f"interval-{k}": replace(streamed, stream_interval=k) for k in (1, 3, 7, 50)}
+    intervals = {f"interval-{k}": replace(streamed, stream_interval=k) for k in talk.intervals}
     await talk.ask_all({"whole": ask, "whole-again": ask, "stream": streamed, **intervals})
 
 
@@ -51,23 +51,22 @@ async def small_budget(talk: Conversation) -> None:
 @scenario(chat=False)
 async def interval_borders(talk: Conversation) -> None:
     """Budgets around the interval: the last event is as short as one token, or as long as the interval."""
-    budgets = {f"{budget}-of-5": budget for budget in (4, 5, 6, 10, 11)}
+    around = range(1, 24) if talk.budget is Budget.SOAK else (4, 5, 6, 10, 11)
+    budgets = {f"{budget}-of-5": budget for budget in around}
     ask = Ask(input_ids=(PROMPT,), stream=True, stream_interval=5, ignore_eos=True)
     await talk.ask_all({label: replace(ask, max_new_tokens=budget) for label, budget in budgets.items()})
 
 
 @scenario(chat=False)
 async def sampled(talk: Conversation) -> None:
-    """A sampled request with a seed and one without: what holds within one answer must hold here too."""
+    """Sampled requests with a seed and without: what holds within one answer must hold here too."""
     ask = Ask(
         input_ids=(PROMPT,), max_new_tokens=talk.fitting(24), ignore_eos=True, temperature=1.0, logprobs=True
     )
-    seeded = replace(ask, seed=7)
-    await talk.ask_all(
-        {
-            "whole": ask,
-            "stream": replace(ask, stream=True, stream_interval=3),
-            "seeded-whole": seeded,
-            "seeded-stream": replace(seeded, stream=True),
-        }
-    )
+    await talk.ask_all({"whole": ask, "stream": replace(ask, stream=True, stream_interval=3)})
+    seeds = range(7, 23) if talk.budget is Budget.SOAK else (7,)
+    for seed in seeds:
+        seeded = replace(ask, seed=seed)
+        await talk.ask_all(
+            {f"seed-{seed}-whole": seeded, f"seed-{seed}-stream": replace(seeded, stream=True)}
+        )
