@@ -17,7 +17,7 @@ from tokenwire.dialect import Dialect, Unsupported
 from tokenwire.exchange import Ending, Exchange, HttpRequest
 from tokenwire.judge import has_record
 from tokenwire.recognition import not_spoken
-from tokenwire.report.failure import cut
+from tokenwire.report.wording import cut
 from tokenwire.scenario import PROMPT, Sender
 
 SCENARIO = "preflight"

@@ -18,10 +18,11 @@ from tokenwire.exchange import HttpRequest
 from tokenwire.judge import Judgement, Run, judge_requirement
 from tokenwire.record import Stream
 from tokenwire.report.document import document, write_document
-from tokenwire.report.failure import cut, failure, value, where
+from tokenwire.report.failure import failure
 from tokenwire.report.reproduction import again, curl
 from tokenwire.report.subject import Subject
 from tokenwire.report.terminal import overall, print_report
+from tokenwire.report.wording import cut, value, where
 from tokenwire.spec_files import load_schema
 from tokenwire.verdict import Verdict, exit_status
 

@@ -6,14 +6,16 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tokenwire import __version__
 from tokenwire.check import Observation
 from tokenwire.judge import Judgement
-from tokenwire.report.failure import clause
+from tokenwire.report.exhibit import exhibit
 from tokenwire.report.subject import Subject
+from tokenwire.report.wording import clause
 from tokenwire.verdict import Verdict
 
 SPEC_VERSION = "v1"
@@ -52,9 +54,12 @@ def _evidence(observation: Observation) -> dict[str, Any]:
     }
 
 
-def _row(judgement: Judgement) -> dict[str, Any]:
+def _row(judgement: Judgement, subject: Subject) -> dict[str, Any]:
+    shown = {"exhibit": _plain(asdict(exhibit(judgement, subject)))} if judgement.violations else {}
     return {
         "requirement": judgement.requirement.id,
+        "chapter": judgement.requirement.chapter,
+        "profile": judgement.requirement.profile,
         "level": judgement.requirement.level.value,
         "sentence": judgement.requirement.sentence,
         "scenario": judgement.scenario,
@@ -62,6 +67,7 @@ def _row(judgement: Judgement) -> dict[str, Any]:
         "witnesses": judgement.witnesses,
         "message": judgement.message,
         "evidence": [_evidence(observation) for observation in judgement.violations[:_MOST_EVIDENCE]],
+        **shown,
     }
 
 
@@ -100,7 +106,7 @@ def document(subject: Subject, judgements: Sequence[Judgement], exit_status: int
             "broken_off": subject.broken_off,
         },
         "summary": {verdict.value: counts[verdict] for verdict in Verdict},
-        "verdicts": [_row(judgement) for judgement in judgements],
+        "verdicts": [_row(judgement, subject) for judgement in judgements],
         "exit_status": exit_status,
         "footer": True,
     }

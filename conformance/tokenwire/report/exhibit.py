@@ -1,0 +1,192 @@
+"""What a failure shows, before anybody decides how it looks: the evidence around the first violation.
+
+The terminal prints it, the JSON report carries it, and the page draws it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tokenwire.judge import Judgement
+from tokenwire.record import Delivery, Emission, Event, Place, Stream
+from tokenwire.report.reproduction import again, curl
+from tokenwire.report.subject import Subject
+from tokenwire.report.wording import cut, value, where
+
+_AROUND = 2
+"""How many events are shown before and after the first illegal one."""
+_LONGEST_EXCERPT = 170
+_MOST_POINTS = 150
+"""How many events of a stream a timeline holds; of longer ones, as many around the illegal event."""
+
+
+@dataclass(frozen=True)
+class ShownEvent:
+    """One event near the first illegal one."""
+
+    index: int
+    time: float
+    """Seconds since the request."""
+    start: int
+    """Byte range in the body."""
+    end: int
+    excerpt: str
+    illegal: bool
+
+
+@dataclass(frozen=True)
+class Point:
+    """How far a stream had come with one event."""
+
+    event: int
+    time: float
+    total: int
+    """Tokens (or characters) of all choices so far."""
+    least: int | None
+    """What the interval demands by then; None where no interval is known."""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Tokens over time, one point for each event that carried some."""
+
+    unit: str
+    """`tokens`, or `characters` where the server gives no ids."""
+    points: tuple[Point, ...]
+    budget: int | None
+    """The most that was asked for, over all choices; None where unknown or where characters are counted."""
+
+
+@dataclass(frozen=True)
+class ReadSize:
+    """How many reads brought at most so many bytes, and more than the size before."""
+
+    up_to: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """All that a violated requirement shows in one scenario."""
+
+    expected: str
+    actual: str
+    message: str
+    first_seen: str
+    upstream: tuple[str, ...]
+    """Threads where somebody ran into the like."""
+    events: tuple[ShownEvent, ...]
+    related: tuple[str, ...]
+    others: str
+    """How many more violations there are, in words; empty where there are none."""
+    timeline: Timeline | None
+    reads: tuple[ReadSize, ...]
+    curl: str
+    """The command that sends the request again; empty where the exchange is not at hand."""
+    again: str
+    """The command that gives the verdict again."""
+
+
+def exhibit(judgement: Judgement, subject: Subject) -> Exhibit:
+    """Gather the evidence. Raises ValueError for a judgement without a violation."""
+    if not judgement.violations:
+        raise ValueError(f"{judgement.name} has no violation to show; its verdict is {judgement.verdict}")
+    first = judgement.violations[0]
+    stream = judgement.run.by_exchange.get(first.place.exchange)
+    return Exhibit(
+        expected=value(first.expected),
+        actual=value(first.actual),
+        message=first.message,
+        first_seen=where(first.place),
+        upstream=judgement.requirement.upstream,
+        events=_around(stream.events, first.place) if stream else (),
+        related=tuple(map(where, first.related)),
+        others=_others(judgement),
+        timeline=_timeline(stream, first.place) if stream else None,
+        reads=_reads(stream) if stream else (),
+        curl=curl(stream.exchange, subject.url) if stream else "",
+        again=again(judgement, subject),
+    )
+
+
+def _around(events: Sequence[Event], place: Place) -> tuple[ShownEvent, ...]:
+    return tuple(
+        ShownEvent(
+            event.index,
+            event.place.time,
+            event.place.start,
+            event.place.end,
+            cut(event.place.excerpt, _LONGEST_EXCERPT),
+            event.index == place.event,
+        )
+        for event in events
+        if place.event is None or abs(event.index - place.event) <= _AROUND
+    )
+
+
+def _others(judgement: Judgement) -> str:
+    others = len(judgement.violations) - 1
+    if not others:
+        return ""
+    exchanges = len({observation.place.exchange for observation in judgement.violations})
+    return f"and {others} more like it, in {exchanges} exchange{'s' * (exchanges > 1)}"
+
+
+def _size(emission: Emission, *, tokens: bool) -> int | None:
+    carried = emission.output_ids if tokens else emission.text
+    return None if carried is None else len(carried)
+
+
+def _timeline(stream: Stream, place: Place) -> Timeline | None:
+    """The way of a stream; None for an answer that is one document, or that counts nothing."""
+    if stream.delivery is Delivery.WHOLE:
+        return None
+    emissions = stream.emissions()
+    tokens = any(emission.output_ids is not None for emission in emissions)
+    interval = stream.asked.stream_interval if tokens else None
+    last = {emission.choice: position for position, emission in enumerate(emissions)}
+    totals: Counter[int] = Counter()
+    carried: Counter[int] = Counter()
+    demanded: Counter[int] = Counter()
+    points: list[Point] = []
+    for position, emission in enumerate(emissions):
+        size = _size(emission, tokens=tokens)
+        if size is None:
+            continue
+        choice = emission.choice
+        totals[choice] = size if stream.delivery is Delivery.CUMULATIVE else totals[choice] + size
+        if interval is not None and position != last[choice]:
+            demanded[choice] = 1 + carried[choice] * interval
+        carried[choice] += 1
+        at = emission.event
+        point = Point(
+            at.index,
+            at.place.time,
+            totals.total(),
+            demanded.total() if interval is not None else None,
+        )
+        if points and points[-1].event == point.event:
+            points.pop()
+        points.append(point)
+    if not points:
+        return None
+    budget = stream.asked.max_new_tokens if tokens else None
+    wanted = None if budget is None else budget * max(1, len(stream.choices))
+    return Timeline("tokens" if tokens else "characters", _nearest(points, place), wanted)
+
+
+def _nearest(points: list[Point], place: Place) -> tuple[Point, ...]:
+    """At most `_MOST_POINTS` of the points, around the event of the place."""
+    at = next((n for n, point in enumerate(points) if point.event >= (place.event or 0)), len(points))
+    first = max(0, min(at - _MOST_POINTS // 2, len(points) - _MOST_POINTS))
+    return tuple(points[first : first + _MOST_POINTS])
+
+
+def _reads(stream: Stream) -> tuple[ReadSize, ...]:
+    """The sizes of the reads in powers of two, from the smallest that occurred to the largest."""
+    powers = Counter(max(0, len(read.data) - 1).bit_length() for read in stream.exchange.reads if read.data)
+    if not powers:
+        return ()
+    return tuple(ReadSize(2**power, powers[power]) for power in range(min(powers), max(powers) + 1))

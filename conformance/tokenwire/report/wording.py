@@ -1,0 +1,47 @@
+"""Values and places from the wire, in words of a readable length."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tokenwire.check import Observation
+from tokenwire.record import Place
+
+_LONGEST_VALUE = 200
+
+
+def cut(text: str, longest: int) -> str:
+    """The text on one line, shortened in the middle where it is too long."""
+    text = " ".join(text.split())
+    if len(text) <= longest:
+        return text
+    kept = (longest - 3) // 2
+    return f"{text[:kept]} … {text[-kept:]}"
+
+
+def value(thing: Any) -> str:  # whatever stood on the wire
+    """A value from the wire, or words, in a readable length."""
+    if isinstance(thing, str) and not thing.startswith(("{", "[")) and thing.isprintable() and thing:
+        return cut(thing, _LONGEST_VALUE)
+    return cut(json.dumps(thing, ensure_ascii=False, default=str), _LONGEST_VALUE)
+
+
+def where(place: Place) -> str:
+    """A place in words: exchange, event, time, bytes, pointer."""
+    words = [place.exchange]
+    if place.event is not None:
+        words.append(f"event {place.event}")
+    words.append(f"at {place.time:.3f} s")
+    if place.end > place.start:
+        words.append(f"bytes {place.start}-{place.end}")
+    if place.pointer:
+        words.append(place.pointer)
+    return ", ".join(words)
+
+
+def clause(observation: Observation) -> str:
+    """What is wrong, as one clause."""
+    if observation.message:
+        return observation.message
+    return f"expected {value(observation.expected)}, found {value(observation.actual)}"
