@@ -1,13 +1,16 @@
 """Capabilities: what the target can do, as far as its answers show it.
 
-A capability is established by its effect: a 200 to a request that asks for something is not support. What a
-server advertises counts only where the effect cannot be told from its absence by looking.
+Three sources speak of a capability: the user declares it, the server advertises it, an answer shows it. It
+is established by its effect: a 200 to a request that asks for something is not support. What a server
+advertises counts only where the effect cannot be told from its absence by looking, and a declaration
+establishes nothing: it makes the absence a violation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from tokenwire.advertised import Advertised
 from tokenwire.record import Delivery, Emission, Stream
@@ -15,6 +18,7 @@ from tokenwire.stop_string import stop_string_of
 
 LOGPROBS_LENGTH = "output_token_logprobs_length"
 MIRRORED_ID = "mirror_token_id"
+_OK = 200
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,19 @@ class Capability:
     present: bool
     established: str
     """In words, as a clause: `seen in generate/probe-1`, `no answer carries text`."""
+    declared: bool = False
+    """The user says that the target has it."""
+    advertised: str = ""
+    """How the server says that it has it, in words; empty where it does not."""
+    seen: bool = False
+    """An answer shows it."""
+
+    @property
+    def broken_promise(self) -> str:
+        """Who said that the target has what no answer shows, in words; empty where nobody did."""
+        if self.seen:
+            return ""
+        return f"declared as {self.name}" if self.declared else self.advertised
 
 
 def _any(test: Callable[[Emission], object]) -> Callable[[Stream], bool]:
@@ -51,22 +68,26 @@ def _counts_tokens(stream: Stream) -> bool:
     return "completion_tokens" in (stream.usage or {}) or counted(stream)
 
 
-def _keeps_interval(stream: Stream) -> bool:
-    """Whether the events between first and last are spaced as the request asked, more than one id each."""
-    asked = stream.asked.stream_interval or 0
-    if not stream.asked.stream or asked < 2:
-        return False
+def _is_stream(stream: Stream) -> bool:
+    """Whether a request for a stream was answered by one, whatever its events hold."""
+    exchange = stream.exchange
+    media_type = (exchange.header("content-type") or "").partition(";")[0].strip().lower()
+    is_one = exchange.status == _OK and media_type == "text/event-stream" and bool(stream.events)
+    return stream.asked.stream and (stream.answered or (is_one and not stream.refused))
+
+
+def _least_inner_step(stream: Stream) -> int:
+    """The fewest ids that any event between a choice's first and last one brings; 0 where too few are there.
+
+    One event alone may hold as many ids by chance.
+    """
+    inner: list[int] = []
     for choice in stream.choices:
         ids = [len(e.output_ids) for e in choice.emissions if e.output_ids]
-        sizes = (
-            ids
-            if choice.delivery is Delivery.INCREMENTAL
-            else [b - a for a, b in zip([0, *ids], ids, strict=False)]
-        )
-        inner = [size for size in sizes[1:-1] if size > 0]
-        if inner and min(inner) >= asked:
-            return True
-    return False
+        if choice.delivery is Delivery.CUMULATIVE:
+            ids = [after - before for before, after in pairwise((0, *ids))]
+        inner += [size for size in ids[1:-1] if size > 0]
+    return min(inner) if len(inner) > 1 else 0
 
 
 def _tito_chat(stream: Stream) -> bool:
@@ -80,7 +101,7 @@ def _tito_chat(stream: Stream) -> bool:
 
 
 _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
-    "stream": (lambda s: s.asked.stream, "no request for a stream was answered by one"),
+    "stream": (_is_stream, "no request for a stream was answered by one"),
     "output-ids": (_any(lambda e: e.output_ids is not None), "no answer carries output ids"),
     "text": (_any(lambda e: e.text), "no answer carries text"),
     "completion-tokens": (
@@ -124,6 +145,10 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     ),
     "request-id": (_any(lambda e: e.details.get("request_id") is not None), "no answer carries a request id"),
     "usage": (lambda s: s.usage is not None, "no answer carries a usage object"),
+    "stop-strings-taken": (
+        lambda s: bool(s.asked.stop),
+        "no request with stop strings was answered",
+    ),
     "stop-strings": (_ended_by_stop_string, "no answer names the stop string that ended it"),
     "chat": (is_chat, "no chat request was answered"),
     "tito-chat": (_tito_chat, "no chat answer carries prompt_token_ids, output ids or meta_info"),
@@ -140,43 +165,87 @@ def _modes(answered: list[Stream]) -> Iterable[Capability]:
     with_ids = [stream for stream in streams if _any(lambda e: e.output_ids is not None)(stream)]
     for mode in (Delivery.CUMULATIVE, Delivery.INCREMENTAL):
         seen = next((stream for stream in with_ids or streams if stream.delivery is mode), None)
-        words = f"seen in {seen.exchange.name}" if seen else f"no stream is {mode}"
-        yield Capability(str(mode), seen is not None, words)
+        yield _seen(str(mode), seen, f"no stream is {mode}")
 
 
 def _interval(answered: list[Stream], advertised: Advertised) -> Capability:
-    seen = next((stream for stream in answered if _keeps_interval(stream)), None)
+    """`stream_interval` is shown by two streams of different intervals, each of which kept its own.
+
+    The one with the smaller interval has to fall short of the larger one: where the field never reaches the
+    engine, all streams are spaced alike, be it by chance or by the server's own interval.
+    """
+    steps = [
+        (stream.asked.stream_interval or 0, _least_inner_step(stream), stream)
+        for stream in answered
+        if stream.asked.stream
+    ]
+    kept = [(asked, step, stream) for asked, step, stream in steps if 2 <= asked <= step]
+    seen = next(
+        (
+            (small, large)
+            for asked, step, small in kept
+            for more, _, large in kept
+            if asked < more and step < more
+        ),
+        None,
+    )
+    says = f"the server advertises stream_interval {advertised.stream_interval}"
+    told = says if advertised.stream_interval is not None else ""
     if seen is not None:
-        return Capability("stream-interval", True, f"seen in {seen.exchange.name}")
-    if advertised.stream_interval is not None:
-        return Capability(
-            "stream-interval", True, f"the server advertises stream_interval {advertised.stream_interval}"
-        )
-    return Capability(
-        "stream-interval", False, "neither advertised, nor did any stream keep the interval it was asked for"
-    )
+        words = f"seen in {seen[0].exchange.name} and {seen[1].exchange.name}"
+        return Capability("stream-interval", True, words, advertised=told, seen=True)
+    words = told or "neither advertised, nor did two streams of different intervals keep their own"
+    return Capability("stream-interval", bool(told), words, advertised=told)
 
 
-def capabilities(streams: Iterable[Stream], advertised: Advertised) -> dict[str, Capability]:
-    """All capabilities that requirements speak of, by name."""
-    answered = [stream for stream in streams if stream.answered]
-    found: dict[str, Capability] = {}
-    for name, (shows, absent) in _SHOWN.items():
-        seen = next((stream for stream in answered if shows(stream)), None)
-        words = f"seen in {seen.exchange.name}" if seen else absent
-        found[name] = Capability(name, seen is not None, words)
+def _seen(name: str, stream: Stream | None, absent: str) -> Capability:
+    words = f"seen in {stream.exchange.name}" if stream else absent
+    return Capability(name, stream is not None, words, seen=stream is not None)
+
+
+def _said(advertised: Advertised) -> dict[str, str]:
+    """What a server says that it has, each with where it says so in words."""
+    said: dict[str, str] = {}
     if advertised.mirrors:
-        for name in ("mirror-sampler", "customized-info"):
-            if not found[name].present:
-                found[name] = Capability(
-                    name, True, f"advertised by sampling_backend {advertised.sampling_backend!r}"
-                )
+        words = f"advertised by sampling_backend {advertised.sampling_backend!r}"
+        said |= {"mirror-sampler": words, "customized-info": words}
+    if advertised.delivery is not None:
+        said[str(advertised.delivery)] = f"the server advertises {advertised.delivery} streams"
+    return said
+
+
+_TRUSTED = ("mirror-sampler", "customized-info")
+"""Taken as advertised: what does not come might be the fault that is looked for."""
+
+
+def capabilities(
+    streams: Iterable[Stream], advertised: Advertised, declared: Collection[str] = ()
+) -> dict[str, Capability]:
+    """All capabilities that requirements speak of, by name.
+
+    `declared` names those that the user says the target has. A name that is none is left out.
+    """
+    streams = list(streams)
+    answered = [stream for stream in streams if stream.answered]
+    found = [
+        _seen(name, next(filter(shows, streams if name == "stream" else answered), None), absent)
+        for name, (shows, absent) in _SHOWN.items()
+    ]
     mode = advertised.delivery
-    found["advertised-mode"] = Capability(
-        "advertised-mode",
-        mode is not None,
-        f"the server advertises {mode} streams" if mode else "the server advertises no delivery mode",
-    )
-    found["stream-interval"] = _interval(answered, advertised)
-    found |= {capability.name: capability for capability in _modes(answered)}
-    return found
+    says = f"the server advertises {mode} streams" if mode else "the server advertises no delivery mode"
+    found.append(Capability("advertised-mode", mode is not None, says, seen=mode is not None))
+    found.append(_interval(answered, advertised))
+    found += _modes(answered)
+    said = _said(advertised)
+    return {each.name: _with_sources(each, said.get(each.name, ""), each.name in declared) for each in found}
+
+
+def _with_sources(known: Capability, said: str, declared: bool) -> Capability:
+    if said and not known.present and known.name in _TRUSTED:
+        known = replace(known, present=True, established=said)
+    return replace(known, advertised=known.advertised or said, declared=declared)
+
+
+def known_capabilities() -> frozenset[str]:
+    """The names of all capabilities: what a user can declare."""
+    return frozenset(capabilities((), Advertised()))

@@ -35,6 +35,14 @@ def test_a_refused_request_shows_nothing() -> None:
     assert present(replace(ids_stream([1], [2]), refused=True)) == set()
 
 
+def test_a_stream_is_one_though_no_event_can_be_read() -> None:
+    unreadable = ids_stream([1], [2], answered=False)
+    assert present(unreadable) == {"stream"}
+    assert present(replace(unreadable, asked=Asked(stream=False))) == set()
+    as_json = replace(unreadable.exchange, headers=(("content-type", "application/json"),))
+    assert present(replace(unreadable, exchange=as_json)) == set()
+
+
 def test_what_a_plain_stream_shows() -> None:
     assert present(ids_stream([1], [2])) == {
         "stream",
@@ -99,6 +107,13 @@ def test_what_the_sampler_brings_is_no_logprob() -> None:
     assert not present(brought) & {"logprobs", "top-logprobs"}
 
 
+def test_a_target_that_ignores_stop_strings_takes_them() -> None:
+    ran_past = ids_stream([1], [2], asked=Asked(stream=True, stop=("b",)))
+    assert present(ran_past) & {"stop-strings", "stop-strings-taken"} == {"stop-strings-taken"}
+    assert "stop-strings-taken" not in present(replace(ran_past, refused=True))
+    assert "stop-strings-taken" not in present(ids_stream([1], [2]))
+
+
 def test_a_stop_string_counts_only_where_it_was_asked_for() -> None:
     stream = ids_stream([1], [2], asked=Asked(stream=True, stop=("ab",)))
     assert "stop-strings" not in present(with_emissions(stream, finish=Finish("stop", "cd")))
@@ -112,31 +127,56 @@ def spaced(*parts: list[int], interval: int | None) -> Stream:
     return ids_stream(*parts, asked=Asked(stream=True, stream_interval=interval))
 
 
-def test_the_interval_is_seen_where_events_keep_it() -> None:
-    assert "stream-interval" in present(spaced([1], [2, 3, 4], [5, 6, 7], [8], interval=3))
+BY_TWO = spaced([1], [2, 3], [4, 5], [6, 7], [8], interval=2)
+BY_THREE = spaced([1], [2, 3, 4], [5, 6, 7], [8], interval=3)
+
+
+def test_the_interval_is_seen_where_two_streams_keep_different_ones() -> None:
+    assert "stream-interval" in present(BY_TWO, BY_THREE)
+
+
+def in_steps_of_three(interval: int) -> Stream:
+    """What a server writes that spaces all streams alike."""
+    return spaced([1], [2, 3, 4], [5, 6, 7], [8], interval=interval)
 
 
 @pytest.mark.parametrize(
-    "stream",
+    "streams",
     [
-        spaced([1], [2], [3], [4], interval=3),
-        spaced([1], [2, 3, 4], [5, 6], [7], interval=3),
-        spaced([1], [2], interval=3),
-        spaced([1], [2], [3], [4], interval=1),
-        spaced([1], [2, 3], [4, 5], [6], interval=None),
+        (spaced([1], [2], [3], [4], interval=2), spaced([1], [2], [3], [4], interval=3)),
+        (BY_TWO, spaced([1], [2, 3, 4], [5, 6], [7], interval=3)),
+        (BY_TWO, spaced([1], [2, 3, 4], [5], interval=3)),
+        (in_steps_of_three(2), in_steps_of_three(3)),
+        (in_steps_of_three(1), BY_THREE),
+        (BY_THREE, BY_THREE),
+        (spaced([1], [2, 3], [4, 5], [6], interval=None), BY_THREE),
     ],
-    ids=["ignored", "kept once", "too short to tell", "nothing to see at 1", "not asked"],
+    ids=[
+        "ignored",
+        "kept once",
+        "one event",
+        "all alike",
+        "nothing to see at 1",
+        "one interval",
+        "not asked",
+    ],
 )
-def test_the_interval_is_not_seen_where_it_is_not_kept(stream: Stream) -> None:
-    assert "stream-interval" not in present(stream)
-    assert "stream-interval" in present(stream, advertised=Advertised(stream_interval=1))
+def test_the_interval_is_not_seen_where_chance_could_have_done_it(streams: tuple[Stream, ...]) -> None:
+    assert "stream-interval" not in present(*streams)
+    assert "stream-interval" in present(*streams, advertised=Advertised(stream_interval=1))
 
 
 def test_the_interval_is_seen_in_cumulative_streams_by_their_growth() -> None:
-    stream = spaced([1], [1, 2, 3], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6], interval=2)
-    choice = replace(stream.choices[0], delivery=Delivery.CUMULATIVE)
-    stream = replace(stream, delivery=Delivery.CUMULATIVE, choices=(choice,))
-    assert {"stream-interval", "cumulative"} <= present(stream)
+    def cumulative(*parts: list[int], interval: int) -> Stream:
+        stream = spaced(*parts, interval=interval)
+        choice = replace(stream.choices[0], delivery=Delivery.CUMULATIVE)
+        return replace(stream, delivery=Delivery.CUMULATIVE, choices=(choice,))
+
+    ids = [1, 2, 3, 4, 5, 6, 7, 8]
+    by_two = cumulative(ids[:1], ids[:3], ids[:5], ids[:7], ids, interval=2)
+    by_three = cumulative(ids[:1], ids[:4], ids[:7], ids, interval=3)
+    assert {"stream-interval", "cumulative"} <= present(by_two, by_three)
+    assert "stream-interval" not in present(by_two, cumulative(ids[:1], ids[:3], ids[:5], ids, interval=3))
 
 
 # Modes and what is advertised
@@ -159,6 +199,31 @@ def test_what_is_advertised_counts_where_the_effect_could_be_hidden_by_a_fault()
     assert {"mirror-sampler", "customized-info"} <= present(advertised=Advertised(sampling_backend="mirror"))
     assert present(advertised=Advertised(sampling_backend="pytorch")) == set()
     assert "advertised-mode" in present(advertised=Advertised(delivery=Delivery.CUMULATIVE))
+
+
+# Three sources
+
+
+def test_a_capability_names_its_three_sources() -> None:
+    stream = ids_stream([1], [2], name="here")
+    known = capabilities([stream], Advertised(sampling_backend="mirror"), declared=("logprobs", "text"))
+    assert (known["text"].declared, known["text"].seen, known["text"].broken_promise) == (True, True, "")
+    assert (known["logprobs"].declared, known["logprobs"].present) == (True, False)
+    assert known["logprobs"].broken_promise == "declared as logprobs"
+    assert (known["mirror-sampler"].present, known["mirror-sampler"].seen) == (True, False)
+    assert "sampling_backend 'mirror'" in known["mirror-sampler"].advertised
+    assert known["output-ids"].broken_promise == known["chat"].broken_promise == ""
+
+
+def test_a_declaration_establishes_nothing() -> None:
+    assert not capabilities((), Advertised(), declared=("logprobs",))["logprobs"].present
+
+
+def test_a_mode_that_is_advertised_and_not_seen_is_a_broken_promise() -> None:
+    known = capabilities([ids_stream([1], [2])], Advertised(delivery=Delivery.CUMULATIVE))
+    assert not known["cumulative"].present
+    assert known["cumulative"].broken_promise == "the server advertises cumulative streams"
+    assert known["incremental"].broken_promise == ""
 
 
 # token-count
