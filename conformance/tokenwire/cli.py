@@ -104,9 +104,10 @@ def _tell(subject: Subject, reporting: _Reporting, console: Console) -> int:
     status = exit_status(judgement.verdict for judgement in ran)
     if subject.broken_off and status == ExitStatus.CONFORMS:
         status = ExitStatus.NOTHING_EVALUATED
-    print_report(console, subject, ran, status, verbosity=reporting.verbosity)
+    report = document(subject, ran, status)
+    print_report(console, report, verbosity=reporting.verbosity)
     if reporting.json is not None:
-        write_document(reporting.json, document(subject, ran, status))
+        write_document(reporting.json, report)
     return status
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from tokenwire.judge import Judgement, judge
 from tokenwire.replay import replay
+from tokenwire.report.document import row
 from tokenwire.report.failure import failure
 from tokenwire.report.subject import Subject
 from tokenwire.verdict import Verdict
@@ -60,7 +61,7 @@ class ConformanceItem(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:  # noqa: ARG002  # pytest's own
         """The failure in this suite's words; pytest's own traceback would show only this file."""
         if isinstance(excinfo.value, RequirementViolated):
-            return failure(self.judgement, self.subject)
+            return failure(row(self.judgement, self.subject))
         return str(excinfo.value)
 
     def reportinfo(self) -> tuple[os.PathLike[str], int | None, str]:

@@ -30,6 +30,10 @@ class Verdict(StrEnum):
 SEVERITY = {verdict: rank for rank, verdict in enumerate(Verdict)}
 
 
+_TELLING = (Verdict.HARNESS_ERROR, Verdict.FAIL, Verdict.WARN, Verdict.PASS)
+MOST_TELLING_FIRST = (*_TELLING, *(verdict for verdict in reversed(Verdict) if verdict not in _TELLING))
+
+
 class ExitStatus:
     """Exit statuses of `tokenwire check` and `tokenwire replay`."""
 
@@ -43,6 +47,15 @@ class ExitStatus:
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """The most severe of some verdicts. Raises ValueError where there are none."""
     return max(verdicts, key=SEVERITY.__getitem__)
+
+
+def overall(verdicts: Iterable[Verdict]) -> Verdict:
+    """One verdict for a requirement over all scenarios: what was seen weighs more than what was not.
+
+    Raises ValueError where there are none.
+    """
+    seen = set(verdicts)
+    return next((verdict for verdict in _TELLING if verdict in seen), worst(seen))
 
 
 def exit_status(verdicts: Iterable[Verdict]) -> int:

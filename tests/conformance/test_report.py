@@ -17,14 +17,14 @@ from tokenwire.check import CHECKS, Check, Observation, Target, demand
 from tokenwire.exchange import HttpRequest
 from tokenwire.judge import Judgement, Run, judge_requirement
 from tokenwire.record import Stream
-from tokenwire.report.document import document, write_document
+from tokenwire.report.document import document, row, write_document
 from tokenwire.report.failure import failure
 from tokenwire.report.reproduction import again, curl
 from tokenwire.report.subject import Subject
-from tokenwire.report.terminal import overall, print_report
+from tokenwire.report.terminal import print_report
 from tokenwire.report.wording import cut, value, where
 from tokenwire.spec_files import load_schema
-from tokenwire.verdict import Verdict, exit_status
+from tokenwire.verdict import Verdict, exit_status, overall
 
 
 def at_most_two_ids(stream: Stream, target: Target) -> Iterator[Observation]:
@@ -47,7 +47,7 @@ def violated(monkeypatch: pytest.MonkeyPatch) -> tuple[Judgement, Subject]:
 
 def test_a_failure_is_six_lines_then_evidence_then_two_commands(violated) -> None:
     judgement, subject = violated
-    text = failure(judgement, subject)
+    text = failure(row(judgement, subject))
     lines = text.splitlines()
     assert lines[0] == "FAIL  made-up  in one"
     assert lines[1].split() == ["sentence", "Things", "MUST", "be", "so."]
@@ -66,7 +66,9 @@ def test_a_failure_is_six_lines_then_evidence_then_two_commands(violated) -> Non
 def test_the_events_around_the_first_illegal_one_are_shown_and_it_is_marked(violated) -> None:
     judgement, subject = violated
     events = [
-        line for line in failure(judgement, subject).splitlines() if "data:" in line and "curl" not in line
+        line
+        for line in failure(row(judgement, subject)).splitlines()
+        if "data:" in line and "curl" not in line
     ]
     assert [line.split()[0] for line in events] == ["2", "3", ">", "5", "6"]
     assert "[5, 6, 7]" in events[2]
@@ -75,7 +77,7 @@ def test_the_events_around_the_first_illegal_one_are_shown_and_it_is_marked(viol
 def test_a_judgement_without_a_violation_has_no_failure_to_show(violated) -> None:
     judgement, subject = violated
     with pytest.raises(ValueError, match="no violation"):
-        failure(replace(judgement, violations=(), verdict=Verdict.PASS), subject)
+        failure(row(replace(judgement, violations=(), verdict=Verdict.PASS), subject))
 
 
 def test_curl_survives_the_shell() -> None:
@@ -148,7 +150,8 @@ def test_evidence_is_bounded(violated) -> None:
 def printed(judgements, subject: Subject, **options) -> str:
     out = StringIO()
     status = exit_status(judgement.verdict for judgement in judgements)
-    print_report(Console(file=out, width=100, highlight=False), subject, judgements, status, **options)
+    report = document(subject, judgements, status)
+    print_report(Console(file=out, width=100, highlight=False), report, **options)
     return out.getvalue()
 
 
@@ -179,15 +182,10 @@ def test_nothing_judged_says_so() -> None:
     )
 
 
-def test_what_was_seen_weighs_more_than_what_was_not(violated) -> None:
-    judgement, _ = violated
-
-    def verdicts(*names: Verdict) -> list[Judgement]:
-        return [replace(judgement, verdict=name) for name in names]
-
-    assert overall(verdicts(Verdict.INCONCLUSIVE, Verdict.PASS)) is Verdict.PASS
-    assert overall(verdicts(Verdict.PASS, Verdict.FAIL, Verdict.WARN)) is Verdict.FAIL
-    assert overall(verdicts(Verdict.UNSUPPORTED)) is Verdict.UNSUPPORTED
+def test_what_was_seen_weighs_more_than_what_was_not() -> None:
+    assert overall([Verdict.INCONCLUSIVE, Verdict.PASS]) is Verdict.PASS
+    assert overall([Verdict.PASS, Verdict.FAIL, Verdict.WARN]) is Verdict.FAIL
+    assert overall([Verdict.UNSUPPORTED]) is Verdict.UNSUPPORTED
 
 
 def test_values_are_readable() -> None:

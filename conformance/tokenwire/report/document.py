@@ -54,7 +54,8 @@ def _evidence(observation: Observation) -> dict[str, Any]:
     }
 
 
-def _row(judgement: Judgement, subject: Subject) -> dict[str, Any]:
+def row(judgement: Judgement, subject: Subject) -> dict[str, Any]:
+    """One requirement in one scenario."""
     shown = {"exhibit": _plain(asdict(exhibit(judgement, subject)))} if judgement.violations else {}
     return {
         "requirement": judgement.requirement.id,
@@ -106,7 +107,7 @@ def document(subject: Subject, judgements: Sequence[Judgement], exit_status: int
             "broken_off": subject.broken_off,
         },
         "summary": {verdict.value: counts[verdict] for verdict in Verdict},
-        "verdicts": [_row(judgement, subject) for judgement in judgements],
+        "verdicts": [row(judgement, subject) for judgement in judgements],
         "exit_status": exit_status,
         "footer": True,
     }

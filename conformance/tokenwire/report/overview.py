@@ -1,0 +1,85 @@
+"""The report by requirement: what all reports but the JSON one show first. Made from the JSON report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tokenwire.judge import NO_SCENARIO
+from tokenwire.verdict import Verdict, overall
+
+BAD = (Verdict.WARN, Verdict.FAIL, Verdict.HARNESS_ERROR)
+SAYS_SOMETHING = (Verdict.PASS, *BAD)
+
+Row = Mapping[str, Any]
+"""One entry of `verdicts` in the JSON report."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One requirement over all scenarios."""
+
+    requirement: str
+    chapter: str
+    level: str
+    sentence: str
+    verdict: Verdict
+    witnesses: int
+    scenarios: tuple[str, ...]
+    """Where something was seen that speaks for the verdict."""
+    reason: str
+    """Why nothing was; empty where something was."""
+    bad: tuple[Row, ...]
+    """The rows of violations and of crashed checks."""
+
+
+def _summary(rows: list[Row]) -> Summary:
+    verdict = overall(Verdict(row["verdict"]) for row in rows)
+    speaking = [row for row in rows if verdict is Verdict.PASS or row["verdict"] == verdict]
+    names = dict.fromkeys(row["scenario"] for row in speaking if row["scenario"] != NO_SCENARIO)
+    first = rows[0]
+    return Summary(
+        requirement=first["requirement"],
+        chapter=first.get("chapter", ""),
+        level=first["level"],
+        sentence=first.get("sentence", ""),
+        verdict=verdict,
+        witnesses=sum(row["witnesses"] for row in rows),
+        scenarios=tuple(names) if verdict in SAYS_SOMETHING else (),
+        reason="" if verdict in SAYS_SOMETHING else next((row["message"] for row in speaking), ""),
+        bad=tuple(row for row in rows if Verdict(row["verdict"]) in BAD),
+    )
+
+
+def summaries(report: Mapping[str, Any]) -> list[Summary]:
+    """One summary for each requirement of a JSON report, in its order."""
+    grouped: dict[str, list[Row]] = {}
+    for row in report["verdicts"]:
+        grouped.setdefault(row["requirement"], []).append(row)
+    return [_summary(rows) for rows in grouped.values()]
+
+
+def counts(every: Iterable[Summary]) -> Counter[Verdict]:
+    """How many requirements got which verdict."""
+    return Counter(summary.verdict for summary in every)
+
+
+def title(report: Mapping[str, Any]) -> str:
+    """What was judged."""
+    target = report["target"]
+    return str(target.get("url") or target.get("capture") or "")
+
+
+def outcome(report: Mapping[str, Any]) -> str:
+    """What the exit status amounts to, in words."""
+    broken_off = report["target"].get("broken_off")
+    if broken_off:
+        return f"broken off: {broken_off}"
+    return {
+        0: "conforms, as far as this run could see",
+        1: "does not conform",
+        3: "the suite itself failed",
+        4: "nothing was evaluated",
+    }.get(report["exit_status"], f"ended with status {report['exit_status']}")
