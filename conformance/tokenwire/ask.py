@@ -65,6 +65,8 @@ class Ask:
     continuous_usage: bool = False
     """Ask every event of a stream for the usage so far."""
     request_id: str | None = None
+    wrong: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of an ask with values that they must not have, written as they are."""
     raw: Mapping[str, Any] = field(default_factory=dict)
     """Laid over the rendered body last, object by object, for requests that no dialect would write.
 

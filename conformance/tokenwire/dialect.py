@@ -23,7 +23,7 @@ from tokenwire.delivery_mode import infer_delivery
 from tokenwire.event_stream import ServerSentEvent, parse_event_stream
 from tokenwire.exchange import Ending, Exchange, HttpRequest
 from tokenwire.json_pointer import Keys, parse
-from tokenwire.record import Asked, Choice, Delivery, Emission, Event, Place, Stream
+from tokenwire.record import Asked, Choice, Delivery, Emission, Event, Place, Stream, Usage
 from tokenwire.request_binding import RequestBinding, Unsupported
 from tokenwire.spec_files import load_schema, spec_root
 
@@ -163,7 +163,7 @@ class Dialect:
 
     def _read_whole(self, exchange: Exchange, asked: Asked) -> Stream:
         event, undecodable_at = self._document(exchange, "whole")
-        usage, usage_place = self._usage(self._whole, (event,))
+        usages = self._usages(self._whole, (event,))
         return Stream(
             exchange,
             self.name,
@@ -172,8 +172,9 @@ class Dialect:
             (event,),
             _choices(self._whole.emissions(event), Delivery.WHOLE),
             error=event.error,
-            usage=usage,
-            usage_place=usage_place,
+            usage=usages[-1].counts if usages else None,
+            usage_place=usages[-1].place if usages else None,
+            usages=usages,
             schema=self._schemas.name("whole"),
             undecodable_at=undecodable_at,
         )
@@ -188,7 +189,7 @@ class Dialect:
         delivery = self._fixed_delivery or hint or self._flagged_delivery(exchange)
         if delivery is None:
             delivery = infer_delivery(_by_choice(emissions).values())
-        usage, usage_place = self._usage(self._stream, events)
+        usages = self._usages(self._stream, events)
         return Stream(
             exchange,
             self.name,
@@ -197,8 +198,9 @@ class Dialect:
             events,
             _choices(emissions, delivery),
             error=next((event.error for event in events if event.error is not None), None),
-            usage=usage,
-            usage_place=usage_place,
+            usage=usages[-1].counts if usages else None,
+            usage_place=usages[-1].place if usages else None,
+            usages=usages,
             schema=self._schemas.name("stream"),
             unterminated=unterminated,
             undecodable_at=undecodable_at,
@@ -251,16 +253,15 @@ class Dialect:
         errors = () if problem else self._schemas.errors(kind, data)
         return Event(0, place, data, problem=problem, schema_errors=errors), undecodable_at
 
-    def _usage(
-        self, binding: AnswerBinding, events: Iterable[Event]
-    ) -> tuple[Mapping[str, Any] | None, Place | None]:
-        """The last usage object of an answer and its place."""
-        usage, place = None, None
+    def _usages(self, binding: AnswerBinding, events: Iterable[Event]) -> tuple[Usage, ...]:
+        """The usage objects of an answer, each with its place."""
+        usages = []
         for event in events:
             found = binding.usage_of(event.data)
             if isinstance(found, dict):
-                usage, place = found, replace(event.place, pointer=binding.usage_pointer)
-        return usage, place
+                choices = tuple(emission.choice for emission in binding.emissions(event))
+                usages.append(Usage(replace(event.place, pointer=binding.usage_pointer), found, choices))
+        return tuple(usages)
 
 
 def _is_event_stream(exchange: Exchange, asked: Asked) -> bool:

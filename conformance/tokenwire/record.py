@@ -162,6 +162,25 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Said:
+    """A field as the request itself says it, right or wrong."""
+
+    wire_name: str
+    values: tuple[Any, ...]
+    """JSON values as they were sent: one, or one for each item where a list of objects says it."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """One usage object of an answer."""
+
+    place: Place
+    counts: Mapping[str, Any]
+    choices: tuple[int, ...] = ()
+    """Indices of the choices that the same event carries; empty for an event of its own."""
+
+
+@dataclass(frozen=True)
 class Asked:
     """What a request asked for, in the words of the abstract record, read back from the request itself."""
 
@@ -201,6 +220,8 @@ class Asked:
     request_id: str | None = None
     uniform: bool = True
     """Every prompt was asked for the same metadata; where not, this class cannot say what was asked."""
+    said: Mapping[str, Said] = field(default_factory=dict)
+    """What the body says in the fields of its dialect, by their names here and in `Ask`."""
     key: str = ""
     """Equal for requests that must yield the same record: all that shapes the result, nothing of delivery.
 
@@ -233,6 +254,8 @@ class Stream:
     """The error body, or the in-band error of a stream."""
     usage: Mapping[str, Any] | None = None
     usage_place: Place | None = None
+    usages: tuple[Usage, ...] = ()
+    """All usage objects in wire order; `usage` is the last."""
     schema: str = ""
     """Name of the schema that the events were judged by."""
     unterminated: bytes = b""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from tokenwire import strict_json
 from tokenwire.ask import OMIT, Ask
 from tokenwire.exchange import HttpRequest
 from tokenwire.json_pointer import ABSENT, Keys, find, parse, put, remove
-from tokenwire.record import Asked
+from tokenwire.record import Asked, Said
 
 _GREEDY_BELOW = 1e-6
 """Temperatures below this are greedy (SGLang's rule)."""
@@ -29,9 +29,11 @@ _PER_PROMPT = ("logprobs", "logprob_start", "top_logprobs")
 _OF_STREAMS = ("usage", "continuous_usage")
 """Fields that mean nothing to a whole answer."""
 _PROMPTS = ("input_ids", "text", "messages")
+_COUNTS = {"logprobs": "logprob_count", "logprob_start": "prompt_logprob_count"}
+"""What some endpoints ask for by a number of top logprobs instead of a flag, and the table's key for its place."""
 _ANY_MODEL = "default"
 """The model's name where nobody knows one: servers of one model take any."""
-_ASK_FIELDS = {field.name for field in dataclasses.fields(Ask)} - {*_PROMPTS, "batch", "raw"}
+_ASK_FIELDS = {field.name for field in dataclasses.fields(Ask)} - {*_PROMPTS, "batch", "raw", "wrong"}
 _FIELDS = _ASK_FIELDS | {"top_k"}
 _TOLD_ONLY = frozenset(
     {
@@ -68,6 +70,8 @@ class RequestBinding:
     prompt: Mapping[str, Keys]
     batches: bool
     fields: Mapping[str, tuple[Keys, ...]]
+    counts: Mapping[str, Keys]
+    """Where a number of top logprobs stands that asks for `logprobs`, or for those of the whole prompt."""
     always: frozenset[str]
     never: frozenset[str]
     implies: Mapping[str, tuple[str, ...]]
@@ -100,6 +104,7 @@ class RequestBinding:
             prompt={name: parse(at) for name, at in table["prompt"].items()},
             batches=table["batches"],
             fields=fields,
+            counts={name: parse(table[key]) for name, key in _COUNTS.items() if key in table},
             always=frozenset(table.get("always", ())),
             never=frozenset(table.get("never", ())),
             implies={name: tuple(others) for name, others in table.get("implies", {}).items()},
@@ -139,9 +144,20 @@ class RequestBinding:
         for name, value in _said(ask).items():
             if name in self.always or name in self.never or (name in _OF_STREAMS and not ask.stream):
                 continue
+            if name in self.counts:
+                if name == "logprob_start" and value != 0:
+                    return Unsupported(f"{self.dialect} gives the logprobs of a prompt from its beginning")
+                put(body, self.counts[name], ask.top_logprobs)
+                continue
+            if name == "top_logprobs" and "logprobs" in self.counts:
+                continue
             if name not in self.fields:
                 return Unsupported(f"{self.dialect} has no field for {name}")
             put(body, self.fields[name][0], value)
+        for name, value in ask.wrong.items():
+            if name not in self.prompt and name not in self.fields:
+                return Unsupported(f"{self.dialect} has no field for {name}")
+            put(body, self.prompt[name] if name in self.prompt else self.fields[name][0], value)
         _lay_over(body, ask.raw)
         return body
 
@@ -150,17 +166,18 @@ class RequestBinding:
         body = _json_body(request)
         if not isinstance(body, dict):
             return Asked()
-        told = {name: self._told(body, name) for name in self.fields}
-        input_ids, listed = _id_prompts(self._prompt(body, "input_ids"))
-        text = self._prompt(body, "text", "messages")
-        if isinstance(text, list) and "text" in self.prompt:
+        told = {name: self._told(body, name) for name in self.fields} | self._counted(body)
+        found = self._prompts_found(body)
+        input_ids, listed = _id_prompts(found.get("input_ids"))
+        text = found.get("text", found.get("messages"))
+        if isinstance(text, list) and "text" in found:
             listed = listed or not input_ids
         prompts = len(input_ids) if input_ids else (len(text) if listed and isinstance(text, list) else 1)
-        n = told["n"] if type(told["n"]) is int else 1
+        n = told["n"] if type(told.get("n")) is int else 1
         logprobs = _any_true(told.get("logprobs"))
         start = told.get("logprob_start")
         asked = Asked(
-            stream=told["stream"] is True,
+            stream=told.get("stream") is True,
             prompts=prompts,
             n=n,
             batch=listed or n > 1,
@@ -179,7 +196,9 @@ class RequestBinding:
             greedy=_is_greedy(told),
             seed=_int_or_none(told.get("seed")),
             logprobs=logprobs,
-            logprob_start=start if logprobs and type(start) is int and start >= 0 else None,
+            logprob_start=start
+            if type(start) is int and start >= 0 and (logprobs or "logprob_start" in self.counts)
+            else None,
             top_logprobs=(_int_or_none(told.get("top_logprobs")) or 0) if logprobs else 0,
             chosen_ids=_ints(told.get("chosen_ids")) if logprobs else (),
             prompt_token_ids=self._asks(told, "return_prompt_token_ids"),
@@ -190,8 +209,9 @@ class RequestBinding:
             continuous_usage=told.get("continuous_usage") is True,
             request_id=told["request_id"] if isinstance(told.get("request_id"), str) else None,
             uniform=_uniform(told),
+            said=self._said(body),
         )
-        prompt = self._prompts(body, asked)
+        prompt = self._prompts_sent(found, asked)
         if prompt is None:
             return asked
         model = find(body, self.model) if self.model is not None else None
@@ -206,9 +226,37 @@ class RequestBinding:
             other_sampling=_canonical(rest) if rest else "",
         )
 
-    def _prompt(self, body: Mapping[str, Any], *names: str) -> Any:
-        """The first prompt of these forms that the endpoint has and the body holds; else None."""
-        return _first_found(body, [self.prompt[name] for name in names if name in self.prompt])
+    def _said(self, body: Mapping[str, Any]) -> dict[str, Said]:
+        """Every bound field and prompt that the body itself says."""
+        said: dict[str, Said] = {}
+        for name, places in (*self.fields.items(), *((name, (at,)) for name, at in self.prompt.items())):
+            for keys in places:
+                values = tuple(value for value in _gather(body, keys) if value is not ABSENT)
+                if values:
+                    said.setdefault(name, Said(str(keys[-1]), values))
+        return said
+
+    def _prompts_found(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The prompts that stand in a body, by their form.
+
+        Where one field takes text and ids, what is neither a text nor texts is read as ids.
+        """
+        found = {name: value for name, at in self.prompt.items() if (value := find(body, at)) is not ABSENT}
+        if self.prompt.get("text") == self.prompt.get("input_ids"):
+            other = "input_ids" if _is_text(found.get("text")) else "text"
+            found.pop(other, None)
+        return found
+
+    def _counted(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """What numbers of top logprobs ask for: the flag, the start and the number that an ask would say."""
+        numbers = {name: find(body, at) for name, at in self.counts.items()}
+        asked = {name: number for name, number in numbers.items() if type(number) is int and number >= -1}
+        told: dict[str, Any] = {}
+        if "logprobs" in asked:
+            told |= {"logprobs": True, "top_logprobs": asked["logprobs"]}
+        if "logprob_start" in asked:
+            told["logprob_start"] = 0
+        return told
 
     def _told(self, body: Mapping[str, Any], name: str) -> Any:
         """The value of a field, or its default; a tuple of values where items of a batch differ."""
@@ -224,17 +272,14 @@ class RequestBinding:
         implied_by = (other for other, implied in self.implies.items() if name in implied)
         return any(told.get(field) is True for field in (name, *implied_by))
 
-    def _prompts(self, body: Mapping[str, Any], asked: Asked) -> dict[str, Any] | None:
+    def _prompts_sent(self, found: Mapping[str, Any], asked: Asked) -> dict[str, Any] | None:
         """The prompts of a body by their form, without what is ignored beside ids; None where malformed."""
-        prompt = {
-            name: value for name in self.prompt if (value := find(body, self.prompt[name])) is not ABSENT
-        }
-        if "input_ids" not in prompt:
-            return prompt
+        if "input_ids" not in found:
+            return dict(found)
         if asked.input_ids is None:
             return None
         return {
-            name: value for name, value in prompt.items() if self.prompt[name] not in self.beside_input_ids
+            name: value for name, value in found.items() if self.prompt[name] not in self.beside_input_ids
         }
 
     def _keys(
@@ -267,7 +312,7 @@ class RequestBinding:
     def _rest(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """What the body says beyond the fields that the dialect binds, and that may shape the result."""
         rest = copy.deepcopy(dict(body))
-        bound = [keys for places in self.fields.values() for keys in places]
+        bound = [keys for places in self.fields.values() for keys in places] + list(self.counts.values())
         named = [self.model] if self.model is not None else []
         for keys in (*self.prompt.values(), *bound, *named, *self.report_only):
             _remove_everywhere(rest, keys)
@@ -331,8 +376,11 @@ def _remove_everywhere(body: dict[str, Any], keys: Keys) -> None:
         remove(body, keys)
 
 
-def _first_found(body: Mapping[str, Any], places: Sequence[Keys]) -> Any:
-    return next((value for keys in places if (value := find(body, keys)) is not ABSENT), None)
+def _is_text(value: Any) -> bool:
+    """A text, or a list of texts."""
+    return isinstance(value, str) or (
+        isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
+    )
 
 
 def _is_id(value: Any) -> bool:

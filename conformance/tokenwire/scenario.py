@@ -111,6 +111,13 @@ class Conversation:
         if isinstance(request, Unsupported):
             self.transcript.not_asked[name] = request.reason
             return None
+        return await self.send(label, request, slow_reader=slow_reader)
+
+    async def send(
+        self, label: str, request: HttpRequest, *, slow_reader: SlowReader | None = None
+    ) -> Stream:
+        """Send a request that no dialect would write; named like what `ask` asks."""
+        name = f"{self.dialect.name}/{self.scenario}/{label}"
         exchange = await self.sender.send(name, self.scenario, request, slow_reader=slow_reader)
         stream = self.dialect.read(exchange, delivery_hint=self.advertised.delivery)
         self.transcript.streams.append(stream)
