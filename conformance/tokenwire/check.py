@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tokenwire.record import Delivery, Place, Stream
+from tokenwire.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class Target:
     advertised_delivery: Delivery | None = None
     tito_stream_refused: bool = True
     """The dialect's policy: token-in-token-out fields are refused in chat streams."""
+    tokenizer: Tokenizer | None = None
+    """What says the text of ids, where anything does."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +69,14 @@ class Comparison:
     """Two streams whose requests must yield the same record.
 
     `baseline` is the whole answer where there is one. Comparisons are only made where the target was seen to
-    repeat itself (`spec/delivery.md`, determinism).
+    repeat itself (`spec/delivery.md`, determinism). Across targets, `baseline` is the worker's answer and
+    `other` the gateway's, and requests are compared that refuse, fail or may differ too.
     """
 
     baseline: Stream
     other: Stream
+    repeats: bool = True
+    """Both sides were seen to repeat themselves, so that ids, text and numbers may be compared."""
 
 
 StreamCheck = Callable[[Stream, Target], Iterator[Observation]]

@@ -26,6 +26,7 @@ from tokenwire.json_pointer import Keys, parse
 from tokenwire.record import Asked, Choice, Delivery, Emission, Event, Place, Stream, Usage
 from tokenwire.request_binding import RequestBinding, Unsupported
 from tokenwire.spec_files import load_schema, spec_root
+from tokenwire.tokenizer import Detokenize
 
 __all__ = ["Dialect", "Endpoint", "Unsupported", "load_dialects"]
 
@@ -103,6 +104,8 @@ class Dialect:
         self.policy: Mapping[str, Any] = table["policy"]
         self.marks: tuple[Keys, ...] = tuple(map(parse, table.get("recognised_by", ())))
         """What only this dialect writes into its answers, and into every one of them; perhaps nothing."""
+        self.detokenize = Detokenize.load(table["detokenize"]) if "detokenize" in table else None
+        """How the server is asked for the text of ids, where its family knows a way."""
         self._request = RequestBinding.load(self.name, table["request"])
         self._whole = AnswerBinding.load(self.name, table["answer"]["whole"])
         self._stream = AnswerBinding.load(self.name, table["answer"]["stream"])

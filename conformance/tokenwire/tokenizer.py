@@ -1,0 +1,173 @@
+"""The oracle of text: what token ids mean, said by a tokenizer of ours or by the server's own.
+
+A tokenizer of ours is read from the model's `tokenizer.json` through the light `tokenizers` package. The
+server's own is what its `/detokenize` answered in the same run, so that a replay knows it as well.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from tokenwire import strict_json
+from tokenwire.exchange import Exchange, HttpRequest
+from tokenwire.json_pointer import ABSENT, Keys, find, parse, put
+
+Ids = tuple[int, ...]
+
+HOW_TO_ENABLE = (
+    "text is held against its ids by a tokenizer: give --tokenizer DIR, where DIR holds the model's "
+    "tokenizer.json, or let the server answer /detokenize"
+)
+
+
+class Tokenizer(Protocol):
+    """What checks need of a tokenizer."""
+
+    @property
+    def cleans_up(self) -> bool:
+        """Whether text may have lost spaces before punctuation on its way from the ids."""
+
+    def decode(
+        self,
+        ids: Sequence[int],
+        *,
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+    ) -> str | None:
+        """The text of ids; None where this tokenizer cannot say, as for ids beyond its vocabulary."""
+
+
+class NoTokenizer(ValueError):  # noqa: N818  # a fact about the command line
+    """There is no tokenizer where one was said to be; the message says what to do."""
+
+
+class LocalTokenizer:
+    """A tokenizer of ours."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read `folder/tokenizer.json`. Raises NoTokenizer."""
+        try:
+            import tokenizers
+        except ImportError as error:
+            raise NoTokenizer("--tokenizer needs the package: pip install 'tokenwire[tokenizer]'") from error
+        path = folder / "tokenizer.json" if folder.is_dir() else folder
+        if not path.is_file():
+            raise NoTokenizer(f"there is no {path}; give the folder that holds the model's tokenizer.json")
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the package raises no narrower one
+            raise NoTokenizer(f"{path} is no tokenizer: {error}") from error
+        self._size = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        self.cleans_up = _settings(path.parent).get("clean_up_tokenization_spaces") is True
+
+    def decode(
+        self,
+        ids: Sequence[int],
+        *,
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+    ) -> str | None:
+        """`spaces_between_special_tokens` has no effect: fast tokenizers put none there either way."""
+        del spaces_between_special_tokens
+        if not all(0 <= token < self._size for token in ids):
+            return None
+        return self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+
+def _settings(folder: Path) -> Mapping[str, Any]:
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return settings if isinstance(settings, dict) else {}
+
+
+class ToldTokenizer:
+    """The server's own tokenizer, as far as it was asked."""
+
+    cleans_up = True
+    """Nobody knows; so spaces before punctuation are given the benefit of the doubt."""
+
+    def __init__(self, texts: Mapping[tuple[Ids, bool], str]) -> None:
+        """Take texts by ids and `skip_special_tokens`."""
+        self._texts = texts
+
+    def decode(
+        self,
+        ids: Sequence[int],
+        *,
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+    ) -> str | None:
+        if not ids:
+            return ""
+        if not (skip_special_tokens or spaces_between_special_tokens):
+            return None
+        return self._texts.get((tuple(ids), skip_special_tokens))
+
+
+@dataclass(frozen=True)
+class Detokenize:
+    """How a server family is asked for the text of ids. Made from the `detokenize` part of a dialect."""
+
+    path: str
+    tokens: Keys
+    text: Keys
+    skip_special_tokens: Keys | None
+    """None: the endpoint takes no such flag, and always spells special tokens out."""
+    batches: bool
+    """Whether a list of lists is answered by a list of texts."""
+
+    @classmethod
+    def load(cls, table: Mapping[str, Any]) -> Detokenize:
+        skip = table.get("skip_special_tokens")
+        return cls(
+            path=table["path"],
+            tokens=parse(table["tokens"]),
+            text=parse(table["text"]),
+            skip_special_tokens=parse(skip) if skip else None,
+            batches=table["batches"],
+        )
+
+    def request(self, many: Sequence[Ids], *, skip_special_tokens: bool) -> HttpRequest:
+        """Ask for the texts of some ids; of one only, where the endpoint takes no batches."""
+        body: dict[str, Any] = {}
+        tokens = [list(ids) for ids in many]
+        put(body, self.tokens, tokens if self.batches else tokens[0])
+        if self.skip_special_tokens is not None:
+            put(body, self.skip_special_tokens, skip_special_tokens)
+        return HttpRequest("POST", self.path, body)
+
+    def told(self, exchange: Exchange) -> dict[tuple[Ids, bool], str]:
+        """The texts that an answer tells; none where it is none."""
+        if exchange.request.method != "POST" or exchange.request.path != self.path or exchange.status != 200:
+            return {}
+        try:
+            answer = strict_json.loads(exchange.body.decode())
+        except ValueError:
+            return {}
+        body = exchange.request.body
+        tokens, texts = find(body, self.tokens), find(answer, self.text)
+        skip = False
+        if self.skip_special_tokens is not None:
+            skip = find(body, self.skip_special_tokens) in (True, None, ABSENT)
+        if isinstance(texts, str):
+            tokens, texts = [tokens], [texts]
+        if not isinstance(tokens, list) or not isinstance(texts, list) or len(tokens) != len(texts):
+            return {}
+        return {
+            (tuple(ids), skip): text
+            for ids, text in zip(tokens, texts, strict=True)
+            if isinstance(text, str) and isinstance(ids, list) and all(type(token) is int for token in ids)
+        }
+
+
+def told_by(exchanges: Iterable[Exchange], ways: Sequence[Detokenize]) -> ToldTokenizer | None:
+    """The server's own tokenizer, from what it answered; None where it told no text at all."""
+    texts: dict[tuple[Ids, bool], str] = {}
+    for exchange in exchanges:
+        for way in ways:
+            texts |= way.told(exchange)
+    return ToldTokenizer(texts) if texts else None
