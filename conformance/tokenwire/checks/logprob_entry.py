@@ -1,13 +1,18 @@
-"""Reading logprob entries: `[logprob, id, text]` as SGLang writes them, or an object with those names."""
+"""Reading logprob entries, in every shape in which servers write them.
+
+SGLang writes `[logprob, id, text]`; chat and vLLM write objects with those names under `logprobs.content`,
+the alternatives inside; completions write four parallel lists, in which tokens have texts and no ids.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokenwire.checks.walk import as_list, integer
+from tokenwire.checks.walk import Step, as_list, integer
 
 SAMPLED = "output_token_logprobs"
 TOP = "output_top_logprobs"
@@ -16,14 +21,34 @@ PROMPT = "input_token_logprobs"
 PROMPT_TOP = "input_top_logprobs"
 PROMPT_CHOSEN = "input_token_ids_logprobs"
 LENGTH = "output_token_logprobs_length"
+CONTENT = "logprobs_content"
+"""One object for each token, as chat has them."""
+NAMES, NAMED, NAMED_TOP, OFFSETS = "tokens", "token_logprobs", "top_logprobs", "text_offset"
+"""The parallel lists of completions: the text of each token, its logprob, the likeliest by text, offsets."""
+LISTS = frozenset({NAMES, NAMED, NAMED_TOP, OFFSETS})
+RANKED = "prompt_logprobs"
+"""For each prompt position an object from token ids to logprob, rank and text, as vLLM has it."""
+
+_ID_AS_TEXT = re.compile(r"token_id:(\d+)")
+"""How vLLM writes an id where the shape has room for a text only."""
 
 
 @dataclass(frozen=True)
 class LogprobEntry:
-    """One token id and the logprob that it had at its position; either may be any JSON value."""
+    """One token and the logprob that it had at its position; each may be any JSON value."""
 
     logprob: Any
-    token_id: Any
+    token_id: Any = None
+    """None where the entry does not name an id."""
+    text: Any = None
+    data: Any = None
+    """The bytes of the token, where the entry has them."""
+
+
+def id_in_text(text: object) -> int | None:
+    """The id in a text of the form `token_id:7`; None for every other text."""
+    found = _ID_AS_TEXT.fullmatch(text) if isinstance(text, str) else None
+    return int(found[1]) if found else None
 
 
 def read_entry(value: object) -> LogprobEntry | None:
@@ -31,11 +56,15 @@ def read_entry(value: object) -> LogprobEntry | None:
     if isinstance(value, Mapping):
         if "logprob" not in value:
             return None
-        return LogprobEntry(value["logprob"], value.get("token_id", value.get("id")))
+        text = value.get("token", value.get("decoded_token"))
+        token_id = value.get("token_id", value.get("id"))
+        if token_id is None:
+            token_id = id_in_text(text)
+        return LogprobEntry(value["logprob"], token_id, text, value.get("bytes"))
     entry = as_list(value)
     if entry is None or len(entry) < 2 or isinstance(entry[0], (list, tuple, Mapping)):
         return None
-    return LogprobEntry(entry[0], entry[1])
+    return LogprobEntry(entry[0], entry[1], entry[2] if len(entry) > 2 else None)
 
 
 def read_position(value: object) -> list[LogprobEntry] | None:
@@ -48,10 +77,96 @@ def read_position(value: object) -> list[LogprobEntry] | None:
     return complete if len(complete) == len(read) else None
 
 
+def read_by_text(value: object) -> list[LogprobEntry] | None:
+    """The entries of an object from texts to logprobs; None where it is not an object."""
+    if not isinstance(value, Mapping):
+        return None
+    return [LogprobEntry(logprob, id_in_text(text), text) for text, logprob in value.items()]
+
+
+def read_by_id(value: object) -> list[LogprobEntry] | None:
+    """The entries of an object from ids, as digits, to objects; None where it is not one."""
+    if not isinstance(value, Mapping):
+        return None
+    read = {key: read_entry(one) for key, one in value.items()}
+    if any(one is None or not str(key).isdecimal() for key, one in read.items()):
+        return None
+    return [LogprobEntry(one.logprob, int(key), one.text) for key, one in read.items() if one]
+
+
+@dataclass(frozen=True)
+class Position:
+    """What one logprob series tells of one output id."""
+
+    sampled: LogprobEntry | None
+    """None where the value is not an entry."""
+    top: list[LogprobEntry] | None
+    """None where no alternatives are told, or where the value is not a list of entries."""
+    written_top: Any
+    """The alternatives as they stand on the wire."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """One way in which an emission tells the logprobs of its new output ids."""
+
+    series: str
+    """The series of the sampled entries."""
+    top_series: str
+    """The series of the alternatives; empty where the emission tells none."""
+    positions: Sequence[Position]
+    by_text: bool = False
+    """The alternatives stand under their texts, of which several may be equal."""
+
+
+def _of_lists(step: Step, logprobs: list[Any]) -> list[Position]:
+    texts, rows = ((as_list(step.emission.series.get(name)) or []) for name in (NAMES, NAMED_TOP))
+    positions: list[Position] = []
+    for at, logprob in enumerate(logprobs):
+        text = texts[at] if at < len(texts) else None
+        row = rows[at] if at < len(rows) else None
+        entry = LogprobEntry(logprob, id_in_text(text), text)
+        positions.append(Position(entry, read_by_text(row), row))
+    return positions
+
+
+def told_by(step: Step) -> Iterator[Told]:
+    """The logprobs of the output ids that an emission is the first to carry, in each shape that it uses."""
+    series = step.emission.series
+    sampled, top = (as_list(series.get(name)) for name in (SAMPLED, TOP))
+    if sampled is not None:
+        rows = step.unseen(top) if top is not None and len(top) == len(sampled) else None
+        pairs = enumerate(step.unseen(sampled))
+        yield Told(
+            SAMPLED,
+            TOP if rows is not None else "",
+            [
+                Position(read_entry(one), read_position(rows[at]) if rows else None, rows and rows[at])
+                for at, one in pairs
+            ],
+        )
+    content = as_list(series.get(CONTENT))
+    if content is not None:
+        inner = [one.get(NAMED_TOP) if isinstance(one, Mapping) else None for one in content]
+        yield Told(
+            CONTENT,
+            CONTENT if any(inner) else "",
+            [
+                Position(read_entry(one), read_position(row) if row else None, row)
+                for one, row in zip(content, inner, strict=True)
+            ],
+        )
+    logprobs = as_list(series.get(NAMED))
+    if logprobs is not None:
+        top_series = NAMED_TOP if as_list(series.get(NAMED_TOP)) is not None else ""
+        yield Told(NAMED, top_series, _of_lists(step, logprobs), by_text=True)
+
+
 def entries_of(value: object) -> list[LogprobEntry]:
-    """All entries that one position of any logprob series holds; none where it is null or malformed."""
+    """The entries at one position of any logprob series that name an id, or should; none where malformed."""
     single = read_entry(value)
-    return [single] if single is not None else read_position(value) or []
+    entries = [single] if single is not None else read_position(value) or read_by_id(value) or []
+    return [entry for entry in entries if entry.token_id is not None or entry.text is None]
 
 
 def is_legal_logprob(value: object) -> bool:
@@ -62,9 +177,21 @@ def is_legal_logprob(value: object) -> bool:
     return number is not None and number <= 0
 
 
+def _logprobs_of(value: object) -> list[Any]:
+    """All logprobs at one position of any logprob series; empty where it holds none."""
+    if isinstance(value, float) or integer(value) is not None:
+        return [value]
+    single = read_entry(value)
+    if single is not None:
+        inner = value.get(NAMED_TOP) if isinstance(value, Mapping) else None
+        return [single.logprob, *(entry.logprob for entry in read_position(inner) or [])]
+    entries = read_position(value) or read_by_id(value) or read_by_text(value) or []
+    return [entry.logprob for entry in entries]
+
+
 def illegal_logprobs(value: object) -> Iterator[Any]:
     """The logprobs at one position that are not finite and up to 0; the position itself if it has none."""
-    entries = entries_of(value)
-    if not entries:
+    logprobs = _logprobs_of(value)
+    if not logprobs:
         yield value
-    yield from (entry.logprob for entry in entries if not is_legal_logprob(entry.logprob))
+    yield from (logprob for logprob in logprobs if not is_legal_logprob(logprob))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -12,15 +13,20 @@ from tokenwire.checks.difference import alike, observe_sequence
 from tokenwire.checks.lockstep import lockstep
 from tokenwire.checks.logprob_entry import (
     CHOSEN,
+    CONTENT,
     LENGTH,
+    NAMED_TOP,
     PROMPT,
     PROMPT_CHOSEN,
     SAMPLED,
     TOP,
     LogprobEntry,
+    Position,
+    Told,
     illegal_logprobs,
     read_entry,
     read_position,
+    told_by,
 )
 from tokenwire.checks.walk import (
     Step,
@@ -33,6 +39,7 @@ from tokenwire.checks.walk import (
     streamed,
     walk,
 )
+from tokenwire.dialect import policy_of
 from tokenwire.record import Choice, Delivery, Emission, Stream
 
 MIRRORED_ID = "mirror_token_id"
@@ -141,18 +148,20 @@ def customized_info_is_fixed_at_sampling(stream: Stream, _target: Target) -> Ite
 
 @check("logprobs-name-their-ids")
 def logprobs_name_their_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The logprob at a place belongs to the id at that place."""
+    """The logprob at a place belongs to the id at that place, where its shape names ids."""
     for step in walk(stream):
-        pair = _beside_ids(step, SAMPLED)
-        if pair is not None and pair[0]:
-            named = [entry.token_id if entry else None for entry in map(read_entry, pair[1])]
-            yield observe_sequence(
-                step.emission.at(SAMPLED),
-                f"the id of {SAMPLED} entry",
-                expected=pair[0],
-                actual=named,
-                source="the output ids",
-            )
+        for told in told_by(step):
+            ids = step.unseen(step.ids) if step.ids is not None else []
+            named = [one.sampled.token_id if one.sampled else None for one in told.positions]
+            names_ids = told.series == SAMPLED or any(one is not None for one in named)
+            if ids and len(named) == len(ids) and names_ids:
+                yield observe_sequence(
+                    step.emission.at(told.series),
+                    f"the id of {told.series} entry",
+                    expected=ids,
+                    actual=named,
+                    source="the output ids",
+                )
 
 
 @check("logprob-values-are-legal")
@@ -189,47 +198,79 @@ def logprob_counter_follows(stream: Stream, _target: Target) -> Iterator[Observa
             yield observe(emission.at(LENGTH), expected=delivered[choice], actual=counter, message=message)
 
 
-def _fault_in_top(value: object, k: int) -> str:
+def _fault_in_top(told: Told, at: Position, k: int, *, sampled_first: bool) -> str:
     """What is wrong with one position of the top logprobs, in words; empty for nothing."""
-    entries = read_position(value)
+    entries = at.top if at.top is not None else read_position(at.written_top)
     if entries is None:
-        return f"is {value!r}, not a list of entries"
+        return f"is {at.written_top!r}, not a list of entries"
+    if told.by_text:
+        # The sampled token may stand beside the k likeliest, and tokens of one text share an entry.
+        return "" if 1 <= len(entries) <= k + 1 else f"holds {len(entries)} entries for {k} and the sampled"
     if len(entries) != k:
         return f"holds {len(entries)} entries instead of {k}"
-    if any(one.token_id == other.token_id for at, one in enumerate(entries) for other in entries[:at]):
+    ids = [entry.token_id for entry in entries if entry.token_id is not None or entry.text is None]
+    if any(one == other for place, one in enumerate(ids) for other in ids[:place]):
         return "names an id twice"
-    numbers = [entry.logprob for entry in entries if type(entry.logprob) in {int, float}]
+    in_order = entries[1:] if sampled_first else entries
+    numbers = [entry.logprob for entry in in_order if type(entry.logprob) in {int, float}]
     if any(after > before for before, after in pairwise(numbers)):
         return "is not in falling order"
     return ""
 
 
+def _faults_by_position(
+    step: Step, told: Told, fault_in: Callable[[Position], str]
+) -> Iterator[tuple[int, str]]:
+    """The positions of an emission's new ids, counted as in its lists, with what is wrong at each."""
+    before = 0 if step.delivery is Delivery.INCREMENTAL else step.before
+    return ((at + before, fault_in(one)) for at, one in enumerate(told.positions))
+
+
 @check("top-logprobs-have-k")
 def top_logprobs_have_k(stream: Stream, _target: Target) -> Iterator[Observation]:
     """As many alternatives at each position as were asked for, the most likely first."""
-    k = stream.asked.top_logprobs
+    k, sampled_first = stream.asked.top_logprobs, _begins_with_sampled(stream)
     if k < 1:
         return
     for step in walk(stream):
-        before = 0 if step.delivery is Delivery.INCREMENTAL else step.before
-        positions = step.unseen(as_list(step.emission.series.get(TOP)) or [])
-        if positions:
-            faults = ((at + before, _fault_in_top(value, k)) for at, value in enumerate(positions))
-            fault = next((f"position {at} of {TOP} {words}" for at, words in faults if words), "")
+        for told in told_by(step):
+            if not (told.top_series and told.positions):
+                continue
+            look = partial(_fault_in_top, told, k=k, sampled_first=sampled_first)
+            faults = _faults_by_position(step, told, look)
+            fault = next((f"position {at} of {told.top_series} {words}" for at, words in faults if words), "")
             expected = f"{k} entries with different ids in falling order"
-            place = step.emission.at(TOP)
+            place = step.emission.at(told.top_series)
             yield demand(place, not fault, expected=expected, actual=fault or expected, message=fault)
 
 
-def _fault_in_belonging(sampled: LogprobEntry | None, value: object, *, greedy: bool) -> str:
-    """How the sampled id and the top logprobs of a position contradict each other; empty if they do not."""
-    top = read_position(value)
+def _begins_with_sampled(stream: Stream) -> bool:
+    """Whether the sampled token may stand before likelier ones, by the dialect's policy."""
+    return bool(policy_of(stream).get("top_logprobs_begin_with_sampled", False))
+
+
+def _is_own(entry: LogprobEntry, sampled: LogprobEntry) -> bool:
+    return entry.token_id == sampled.token_id and sampled.token_id is not None
+
+
+def _fault_in_belonging(at: Position, *, series: str, greedy: bool) -> str:
+    """How the sampled id and the top logprobs of a position contradict each other; empty if they do not.
+
+    Where entries name no ids, several tokens may have one text: then only the greatest logprob is compared.
+    """
+    sampled, top = at.sampled, at.top
     if sampled is None or not top:
         return ""
-    own = next((entry for entry in top if entry.token_id == sampled.token_id), None)
+    own = next((entry for entry in top if _is_own(entry, sampled)), None)
     if own is not None and not alike(own.logprob, sampled.logprob):
-        return f"gives id {own.token_id!r} the logprob {own.logprob!r}, but {SAMPLED} {sampled.logprob!r}"
-    if greedy and top[0].token_id != sampled.token_id:
+        return f"gives id {own.token_id!r} the logprob {own.logprob!r}, but {series} {sampled.logprob!r}"
+    if not greedy:
+        return ""
+    if sampled.token_id is None:
+        numbers = [one.logprob for one in top if type(one.logprob) in {int, float}]
+        if numbers and not alike(max(numbers), sampled.logprob):
+            return f"is headed by {max(numbers)!r}, but greedy sampling chose {sampled.logprob!r}"
+    elif top[0].token_id != sampled.token_id:
         tied = own is not None and alike(top[0].logprob, sampled.logprob)
         if not tied:
             return f"is headed by id {top[0].token_id!r}, but greedy sampling chose {sampled.token_id!r}"
@@ -245,19 +286,14 @@ def top_logprobs_belong_to_position(stream: Stream, _target: Target) -> Iterator
     """
     greedy = stream.asked.greedy and not stream.asked.other_sampling
     for step in walk(stream):
-        sampled, top = (as_list(step.emission.series.get(name)) for name in (SAMPLED, TOP))
-        if not sampled or top is None or len(sampled) != len(top):
-            continue
-        before = 0 if step.delivery is Delivery.INCREMENTAL else step.before
-        pairs = zip(step.unseen(sampled), step.unseen(top), strict=True)
-        faults = (
-            (at + before, _fault_in_belonging(read_entry(one), row, greedy=greedy))
-            for at, (one, row) in enumerate(pairs)
-        )
-        fault = next((f"position {at} of {TOP} {words}" for at, words in faults if words), "")
-        expected = "the sampled id with its own logprob"
-        if len(sampled) > before:
-            place = step.emission.at(TOP)
+        for told in told_by(step):
+            if not (told.top_series and told.positions):
+                continue
+            look = partial(_fault_in_belonging, series=told.series, greedy=greedy)
+            faults = _faults_by_position(step, told, look)
+            fault = next((f"position {at} of {told.top_series} {words}" for at, words in faults if words), "")
+            expected = "the sampled id with its own logprob"
+            place = step.emission.at(told.top_series)
             yield demand(place, not fault, expected=expected, actual=fault or expected, message=fault)
 
 
@@ -408,7 +444,10 @@ def _has_logprobs(choice: Choice) -> bool:
 
 def _has_top(choice: Choice) -> bool:
     """Whether the top logprobs are there, by position or in a flat form that a request may prefer."""
-    if TOP in choice.series_names:
+    if choice.series_names & {TOP, NAMED_TOP}:
+        return True
+    content = as_list(choice.series(CONTENT)) or []
+    if any(isinstance(one, Mapping) and one.get(NAMED_TOP) for one in content):
         return True
     infos = (emission.details.get("meta_info") for emission in choice.emissions)
     return any(isinstance(info, Mapping) and any(str(key).startswith(TOP) for key in info) for info in infos)
@@ -432,7 +471,7 @@ def _asked_fields(stream: Stream) -> Iterator[tuple[str, Callable[[Choice], bool
     if asked.chosen_ids and native:
         yield CHOSEN, lambda c: CHOSEN in c.series_names
     if asked.logprob_start is not None and native:
-        yield PROMPT, lambda c: _first_carrying(c, PROMPT) is not None
+        yield PROMPT, lambda c: any(any(map(is_logprob_series, e.prompt_series)) for e in c.emissions)
 
 
 @check("asked-or-refused")
