@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,12 +36,17 @@ class Determinism:
 
     @property
     def reason(self) -> str:
-        """Why comparisons were not made, in words."""
+        """Why comparisons were not made, and what to do, in words."""
         if self.contradicted:
             return (
-                "the target did not repeat itself: the same request was answered whole with different results"
+                "the target did not repeat itself: the same request was answered whole with different "
+                "results; start it so that greedy requests are repeatable (SGLang: "
+                "--enable-deterministic-inference), or ask it alone, with --max-concurrency 1"
             )
-        return "the target was not seen to repeat itself: no request was answered twice alike"
+        return (
+            "the target was not seen to repeat itself: no request was answered twice alike; "
+            "ask the scenario `probe` too, and raise --timeout if its answers did not come to an end"
+        )
 
 
 def completed(stream: Stream) -> bool:
@@ -101,6 +106,25 @@ def determinism(streams: Iterable[Stream]) -> Determinism:
 def _series_in_common(one: Stream, other: Stream) -> int:
     names = [{name for choice in stream.choices for name in choice.series_names} for stream in (one, other)]
     return len(names[0] & names[1])
+
+
+def side_by_side(worker: Sequence[Stream], gateway: Sequence[Stream]) -> list[Comparison]:
+    """Pair a worker's answers with its gateway's answers to the same requests, by dialect and label."""
+    seen = (determinism(worker), determinism(gateway))
+    ours = {_question(stream): stream for stream in worker}
+    pairs = []
+    for theirs in gateway:
+        baseline = ours.get(_question(theirs))
+        if baseline is not None:
+            key = theirs.asked.key
+            repeats = bool(key) and all(side.anywhere and key not in side.contradicted for side in seen)
+            pairs.append(Comparison(baseline, theirs, repeats))
+    return pairs
+
+
+def _question(stream: Stream) -> tuple[str, str]:
+    """Dialect and label: what stands in an exchange's name beside its scenario."""
+    return stream.dialect, stream.exchange.name.rpartition("/")[2]
 
 
 def comparisons(streams: Iterable[Stream], seen: Determinism) -> list[Comparison]:

@@ -14,22 +14,30 @@ from functools import cached_property, partial
 
 from tokenwire.advertised import Advertised
 from tokenwire.capability import Capability, capabilities, is_chat
-from tokenwire.check import CHECKS, Check, Comparison, Observation, Target
+from tokenwire.check import CHECKS, Check, Comparison, Observation, Target, demand
 from tokenwire.determinism import Determinism, comparisons, determinism
 from tokenwire.dialect import load_dialects
-from tokenwire.record import Stream
+from tokenwire.honesty import Honesty, honesty
+from tokenwire.record import Place, Stream
 from tokenwire.requirement import Level, Requirement, load_requirements
+from tokenwire.tokenizer import HOW_TO_ENABLE, Tokenizer
 from tokenwire.verdict import SEVERITY, Verdict
 
 NO_SCENARIO = "-"
 """Stands for the scenario of a requirement that no exchange of the run says anything about."""
+WHOLE_RUN = "the whole run"
+"""Stands for the exchange of a violation that lies in no single one."""
 
 INSTRUMENTED = (
     "start the server with a sampler that mirrors each sampled id into customized_info, "
     "for example `tokenwire-reference serve --sampling-backend mirror`"
 )
+NO_WORKER = "no worker was named to compare with; name the server behind this one with --worker URL"
 
 _ACROSS = "across-responses"
+_ACROSS_TARGETS = "across-targets"
+_TOKENIZER = "tokenizer"
+_BY_CHANCE = "ask for more, with --budget soak or a higher --max-concurrency"
 _VIOLATED = {Level.MUST: Verdict.FAIL, Level.SHOULD: Verdict.WARN, Level.MAY: Verdict.INFO}
 
 
@@ -41,10 +49,20 @@ class Run:
     advertised: Advertised = field(default_factory=Advertised)
     name: str = ""
     """The capture's file, where several are judged together; empty for a live run."""
+    tokenizer: Tokenizer | None = None
+    """What text is held against its ids by."""
+    declared: frozenset[str] = frozenset()
+    """Capabilities that the user says the target has."""
+    beside: tuple[Comparison, ...] = ()
+    """Where the target is a gateway whose worker was asked too: the worker's answers, and the gateway's."""
 
     @cached_property
     def capabilities(self) -> dict[str, Capability]:
-        return capabilities(self.streams, self.advertised)
+        return capabilities(self.streams, self.advertised, self.declared)
+
+    @cached_property
+    def honesty(self) -> Honesty:
+        return honesty(self.streams)
 
     @cached_property
     def determinism(self) -> Determinism:
@@ -57,7 +75,8 @@ class Run:
     @cached_property
     def by_exchange(self) -> dict[str, Stream]:
         """The streams by the names of their exchanges."""
-        return {stream.exchange.name: stream for stream in self.streams}
+        both = [stream for pair in self.beside for stream in (pair.baseline, pair.other)]
+        return {stream.exchange.name: stream for stream in (*self.streams, *both)}
 
     @cached_property
     def target(self) -> Target:
@@ -67,6 +86,7 @@ class Run:
             stream_interval=self.advertised.stream_interval,
             advertised_delivery=self.advertised.delivery,
             tito_stream_refused=_refuses_tito_streams(self.streams),
+            tokenizer=self.tokenizer,
         )
 
 
@@ -120,10 +140,13 @@ def _guarded(looked: _Looked, observe: Callable[[], Iterator[Observation]]) -> N
         looked.crash = looked.crash or traceback.format_exc()
 
 
-def _look(check: Check, run: Run, *, comparable: tuple[Stream, ...]) -> dict[str, _Looked]:
+def _look(
+    check: Check, run: Run, *, comparable: tuple[Stream, ...], pairs: Sequence[Comparison]
+) -> dict[str, _Looked]:
     """Let a check look at all of a run; what it saw, by scenario.
 
-    `comparable` are the streams that a check which relates several exchanges may see.
+    `comparable` are the streams that a check which relates several exchanges may see, `pairs` those that one
+    which compares two answers may.
     """
     looked: dict[str, _Looked] = defaultdict(_Looked)
     target = run.target
@@ -131,7 +154,7 @@ def _look(check: Check, run: Run, *, comparable: tuple[Stream, ...]) -> dict[str
         for stream in run.streams:
             _guarded(looked[stream.exchange.scenario], partial(check.on_stream, stream, target))
     if check.on_comparison is not None:
-        for pair in run.comparisons:
+        for pair in pairs:
             _guarded(looked[pair.other.exchange.scenario], partial(check.on_comparison, pair, target))
     if check.on_run is not None:
         together = _Looked()
@@ -148,24 +171,43 @@ def _unseen(requirement: Requirement, run: Run) -> str:
     """Why nothing was observed, or too little, in words."""
     if requirement.oracle == _ACROSS and (run.determinism.contradicted or not run.determinism.anywhere):
         return run.determinism.reason
+    if requirement.oracle == _ACROSS_TARGETS and not any(pair.repeats for pair in run.beside):
+        return "the worker or the gateway was not seen to repeat itself: they cannot be compared"
     if requirement.condition:
-        return f"it did not happen that {requirement.condition}"
-    return "the run held nothing to look at"
+        return f"it did not happen that {requirement.condition}; {_BY_CHANCE}"
+    return "the run held nothing to look at; ask all scenarios, without --scenario and with a larger --budget"
 
 
-def _excused(requirement: Requirement, run: Run) -> tuple[Verdict, str] | None:
+def _unexamined(requirement: Requirement, run: Run) -> Judgement | None:
     """The verdict on a requirement that does not apply to this target or run; None where it applies."""
+    judged = partial(Judgement, requirement, NO_SCENARIO, run=run)
     if requirement.excluded:
-        return Verdict.NOT_TESTABLE, requirement.excluded
+        return judged(Verdict.NOT_TESTABLE, message=requirement.excluded)
+    if requirement.oracle == _ACROSS_TARGETS and not run.beside:
+        return judged(Verdict.NOT_TESTABLE, message=NO_WORKER)
+    if requirement.oracle == _TOKENIZER and run.tokenizer is None:
+        return judged(Verdict.NOT_TESTABLE, message=HOW_TO_ENABLE)
     missing = [
         run.capabilities[name] for name in requirement.applies_when if not run.capabilities[name].present
     ]
     if not missing:
         return None
+    promised = next((capability for capability in missing if capability.declared), None)
+    if promised is not None:
+        broken = _broken_promise(promised)
+        return judged(_VIOLATED[requirement.level], message=broken.message, violations=(broken,))
     words = "; ".join(f"{capability.name}: {capability.established}" for capability in missing)
     if requirement.contract == "instrumented":
-        return Verdict.NOT_TESTABLE, f"{words}; {INSTRUMENTED}"
-    return Verdict.UNSUPPORTED, words
+        return judged(Verdict.NOT_TESTABLE, message=f"{words}; {INSTRUMENTED}")
+    caveat = run.honesty.caveat
+    return judged(Verdict.UNSUPPORTED, message=f"{words} ({caveat})" if caveat else words)
+
+
+def _broken_promise(capability: Capability) -> Observation:
+    """What was declared has to be shown: no requirement on it can be examined otherwise."""
+    message = f"{capability.name} is declared, but {capability.established}"
+    expected = f"{capability.name}, as declared"
+    return demand(Place(WHOLE_RUN), False, expected=expected, actual=capability.established, message=message)
 
 
 def _weigh(requirement: Requirement, run: Run, looked: dict[str, _Looked]) -> Iterator[Judgement]:
@@ -198,9 +240,9 @@ def _weigh(requirement: Requirement, run: Run, looked: dict[str, _Looked]) -> It
 
 def judge_requirement(requirement: Requirement, run: Run) -> list[Judgement]:
     """The verdicts on one requirement; at least one, under `NO_SCENARIO` where nothing was seen."""
-    excuse = _excused(requirement, run)
-    if excuse is not None:
-        return [Judgement(requirement, NO_SCENARIO, excuse[0], message=excuse[1], run=run)]
+    unexamined = _unexamined(requirement, run)
+    if unexamined is not None:
+        return [unexamined]
     check = CHECKS.get(requirement.id)
     if check is None:
         return [
@@ -214,7 +256,8 @@ def judge_requirement(requirement: Requirement, run: Run) -> list[Judgement]:
         comparable = (
             tuple(s for s in run.streams if s.asked.key not in seen.contradicted) if seen.anywhere else ()
         )
-    looked = _look(check, run, comparable=comparable)
+    pairs = run.beside if requirement.oracle == _ACROSS_TARGETS else run.comparisons
+    looked = _look(check, run, comparable=comparable, pairs=pairs)
     if not looked:
         message = _unseen(requirement, run)
         return [Judgement(requirement, NO_SCENARIO, Verdict.INCONCLUSIVE, message=message, run=run)]
@@ -236,6 +279,7 @@ def judge(runs: Sequence[Run], requirements: Iterable[Requirement] | None = None
             for judgement in everywhere
             if judgement.scenario != NO_SCENARIO
             or judgement.witnesses
+            or judgement.violations
             or judgement.verdict is Verdict.HARNESS_ERROR
         ]
         verdicts += telling or sorted(everywhere, key=lambda each: SEVERITY[each.verdict])[-1:]

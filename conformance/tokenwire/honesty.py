@@ -1,0 +1,76 @@
+"""Honesty: what the target does with a field that it cannot know.
+
+A server that ignores unknown fields answers every request with 200, and what its answers lack shows nothing:
+it may have ignored the question. One that refuses them can be believed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tokenwire.record import Stream
+
+SCENARIO = "honesty"
+"""The scenario that asks; the last part of an exchange's name says what."""
+
+UNKNOWN_FIELD, UNKNOWN_PARAMETER, UNKNOWN_MODEL = "unknown-field", "unknown-parameter", "unknown-model"
+UNKNOWN_PATH = "unknown-path"
+_WORDS = {
+    UNKNOWN_FIELD: "a field that it cannot know",
+    UNKNOWN_PARAMETER: "a sampling parameter that it cannot know",
+    UNKNOWN_MODEL: "a model that it cannot have",
+}
+
+
+@dataclass(frozen=True)
+class Honesty:
+    """What became of requests with something unknown, by what was unknown: the dialects that were asked."""
+
+    ignored: dict[str, tuple[str, ...]]
+    """Answered as if it were not there."""
+    refused: dict[str, tuple[str, ...]]
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the absence of what was asked for shows that the target does not have it."""
+        fields = (UNKNOWN_FIELD, UNKNOWN_PARAMETER)
+        return not any(self.ignored.get(one) for one in fields) and any(map(self.refused.get, fields))
+
+    @property
+    def caveat(self) -> str:
+        """How far the absence of something can be trusted, as a clause; empty where it can."""
+        if self.trusted:
+            return ""
+        if not self.ignored.get(UNKNOWN_FIELD) and not self.ignored.get(UNKNOWN_PARAMETER):
+            return f"not to be trusted: the scenario `{SCENARIO}` was not answered"
+        return "not to be trusted: the target ignores fields that it does not know"
+
+    def remarks(self) -> list[str]:
+        """What a reader of the verdicts should know, one line for each thing that is ignored."""
+        lines = []
+        for unknown, words in _WORDS.items():
+            if dialects := self.ignored.get(unknown):
+                line = f"a request with {words} is answered as if it were not there ({', '.join(dialects)})"
+                lines.append(line)
+        return lines
+
+
+def honesty(streams: Iterable[Stream]) -> Honesty:
+    """Look what became of the requests of the scenario that asks for the unknown."""
+    ignored: dict[str, list[str]] = defaultdict(list)
+    refused: dict[str, list[str]] = defaultdict(list)
+    for stream in streams:
+        unknown = stream.exchange.name.rpartition("/")[2]
+        if stream.exchange.scenario != SCENARIO or unknown not in _WORDS:
+            continue
+        if stream.refused:
+            refused[unknown].append(stream.dialect)
+        elif stream.answered:
+            ignored[unknown].append(stream.dialect)
+    return Honesty(_by_name(ignored), _by_name(refused))
+
+
+def _by_name(found: dict[str, list[str]]) -> dict[str, tuple[str, ...]]:
+    return {unknown: tuple(sorted(dialects)) for unknown, dialects in found.items()}
