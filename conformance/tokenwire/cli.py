@@ -20,6 +20,7 @@ from tokenwire import __version__
 from tokenwire.capture import CaptureError
 from tokenwire.dialect import load_dialects
 from tokenwire.judge import judge
+from tokenwire.politeness import Limits
 from tokenwire.pytest_plugin import run_items
 from tokenwire.replay import NothingToReplay
 from tokenwire.replay import replay as read_captures
@@ -124,6 +125,12 @@ def check(
     max_concurrency: Annotated[
         int, typer.Option("--max-concurrency", min=1, help="Exchanges at a time.")
     ] = 16,
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", min=1, help="Output tokens that all asks may hold together.")
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option("--rate", min=0.001, help="Requests in a second, at most.")
+    ] = None,
     dialect: Annotated[
         list[str] | None, typer.Option("--dialect", metavar="NAME", help="Only this dialect; repeatable.")
     ] = None,
@@ -158,7 +165,7 @@ def check(
     plan = Plan(
         url=target.rstrip("/"),
         timeout_s=timeout,
-        max_concurrency=max_concurrency,
+        limits=Limits(max_concurrency, max_tokens, rate),
         headers=tuple(map(_header, header or ())),
         record=record,
         dialects=_known("dialect", dialect or (), load_dialects()),

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+_BUSY = (429, 503)
+
 
 class Ending(StrEnum):
     """How the exchange ended, as seen on the connection."""
@@ -19,7 +21,14 @@ class Ending(StrEnum):
     UNREACHABLE = "unreachable"
     """No connection, or no HTTP answer on it."""
     CANCELLED = "cancelled"
-    """The suite hung up on purpose, or the body outgrew the size that the run allows."""
+    """The suite gave the exchange up: the run was ended, or the body outgrew the size that the run allows."""
+    HUNG_UP = "hung-up"
+    """The suite left on purpose, as a client does that has lost interest."""
+
+    @property
+    def ours(self) -> bool:
+        """Whether the suite ended the exchange, so that the target owes nothing more."""
+        return self in {Ending.CANCELLED, Ending.HUNG_UP, Ending.TIMEOUT}
 
 
 @dataclass(frozen=True)
@@ -77,6 +86,11 @@ class Exchange:
     @property
     def body(self) -> bytes:
         return b"".join(read.data for read in self.reads)
+
+    @property
+    def busy(self) -> bool:
+        """Whether the server had no room for the request: that says nothing of the request itself."""
+        return self.status in _BUSY
 
     def header(self, name: str) -> str | None:
         """The first value of a response header, by any spelling of its name."""

@@ -7,21 +7,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tokenwire.capture import CaptureWriter
 from tokenwire.determinism import PROBE
 from tokenwire.dialect import load_dialects
 from tokenwire.exchange import Ending, Exchange, HttpRequest, Server
 from tokenwire.judge import Run
+from tokenwire.politeness import Limits, Pace, PoliteSender
 from tokenwire.preflight import Preflight, preflight
 from tokenwire.record import Stream
 from tokenwire.recorder import Recorder
 from tokenwire.replay import remarks
 from tokenwire.report.subject import Subject
-from tokenwire.scenario import Budget, Conversation, Scenario, Sender, Transcript, load_scenarios
-from tokenwire.slow_reader import SlowReader
+from tokenwire.scenario import (
+    SMALLEST_CONTEXT,
+    Budget,
+    Conversation,
+    Scenario,
+    Sender,
+    Transcript,
+    load_scenarios,
+)
 
 _PREFLIGHT_SHARE = 8
 """A preflight request gets this part of an exchange's time limit: a target that hangs is soon known."""
@@ -40,14 +49,17 @@ class Plan:
     url: str
     timeout_s: float = 60.0
     """For one exchange."""
-    max_concurrency: int = 16
+    limits: Limits = field(default_factory=Limits)
     headers: tuple[tuple[str, str], ...] = ()
     record: Path | None = None
     """Where the exchanges are written, as they arrive."""
     dialects: tuple[str, ...] = ()
     """Only these; all where empty."""
     scenarios: tuple[str, ...] = ()
-    """Only these, and the probe, whatever they take; all that the budget covers where empty."""
+    """Only these, and the probe, whatever they take; all that the budget covers where empty.
+
+    Asked in the order of what they take, the probe first: tokens may not pay for all.
+    """
     budget: Budget = Budget.STANDARD
     model: str = ""
     """The name of the model to ask for; empty for the first that the target lists."""
@@ -67,15 +79,13 @@ class _Patient:
     Without it, a target that dies in the middle would cost the time limit of every exchange that is left.
     """
 
-    def __init__(self, recorder: Recorder, patience: int) -> None:
+    def __init__(self, recorder: Sender, patience: int) -> None:
         self._recorder = recorder
         self._patience = patience
         self._silent = 0
 
-    async def send(
-        self, name: str, scenario: str, request: HttpRequest, *, slow_reader: SlowReader | None = None
-    ) -> Exchange:
-        exchange = await self._recorder.send(name, scenario, request, slow_reader=slow_reader)
+    async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
+        exchange = await self._recorder.send(name, scenario, request, **how)
         self._silent = self._silent + 1 if exchange.ending in _SILENT else 0
         if self._silent >= self._patience:
             raise _StoppedAnswering(
@@ -107,13 +117,13 @@ class Unreached:
 
 
 def _chosen(plan: Plan) -> list[Scenario]:
-    every = load_scenarios()
-    return [
+    chosen = [
         scenario
-        for name, scenario in every.items()
+        for name, scenario in load_scenarios().items()
         if (name in plan.scenarios if plan.scenarios else plan.budget.covers(scenario.budget))
         or name == PROBE
     ]
+    return sorted(chosen, key=lambda each: (each.name != PROBE, list(Budget).index(each.budget)))
 
 
 def _conversations(
@@ -132,7 +142,9 @@ def _conversations(
     return [(scenario, talk) for scenario, talk in conversations if scenario.chat in (None, talk.chat)]
 
 
-def _subject(plan: Plan, found: Preflight, transcript: Transcript, broken_off: str) -> Subject:
+def _subject(
+    plan: Plan, found: Preflight, transcript: Transcript, broken_off: str, limits: tuple[str, ...]
+) -> Subject:
     in_order = sorted(transcript.streams, key=lambda stream: stream.exchange.started)
     run = Run(tuple(in_order), found.advertised)
     return Subject(
@@ -140,7 +152,7 @@ def _subject(plan: Plan, found: Preflight, transcript: Transcript, broken_off: s
         runs=(run,),
         dialects=tuple(dialect.name for dialect in found.speaks),
         left_out=found.left_out,
-        remarks=tuple(remarks(run)),
+        remarks=(*remarks(run), *limits),
         not_asked=transcript.not_asked,
         broken_off=broken_off,
         recorded=str(plan.record) if plan.record else "",
@@ -156,25 +168,40 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
     dialects = [d for name, d in load_dialects().items() if not plan.dialects or name in plan.dialects]
     first_words = min(plan.timeout_s, max(_PREFLIGHT_LEAST_S, plan.timeout_s / _PREFLIGHT_SHARE))
     try:
-        scout = Recorder(plan.url, timeout_s=first_words, headers=plan.headers, capture=capture)
+        scout = Recorder(
+            plan.url,
+            timeout_s=first_words,
+            headers=plan.headers,
+            max_concurrency=plan.limits.max_concurrency,
+            capture=capture,
+        )
     except ValueError as error:
         raise NoSuchTarget(str(error)) from error
+    pace = Pace(plan.limits.rate)
     async with scout:
-        found = await preflight(plan.url, scout, dialects, plan.model)
+        # What is found out first is not charged: it is little, and without it nothing can be asked.
+        first = PoliteSender(scout, plan.limits, (), context_length=0, pace=pace)
+        found = await preflight(plan.url, first, dialects, plan.model)
     if not found.speaks:
         return Unreached(Subject(url=plan.url, left_out=found.left_out), found.diagnosis)
     recorder = Recorder(
         plan.url,
         timeout_s=plan.timeout_s,
         headers=plan.headers,
-        max_concurrency=plan.max_concurrency,
+        max_concurrency=plan.limits.max_concurrency,
         capture=capture,
         server=Server(found.advertised.name, found.advertised.version),
     )
     transcript = Transcript(on_answer=progress.answered)
     broken_off = ""
     async with recorder:
-        sender = _Patient(recorder, patience=max(plan.max_concurrency, _LEAST_PATIENCE))
+        sender = PoliteSender(
+            _Patient(recorder, patience=max(plan.limits.max_concurrency, _LEAST_PATIENCE)),
+            plan.limits,
+            found.speaks,
+            context_length=found.advertised.context_length or SMALLEST_CONTEXT,
+            pace=pace,
+        )
         conversations = _conversations(plan, found, sender, transcript)
         progress.planned(len(conversations))
         try:
@@ -183,7 +210,13 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
                     together.create_task(_talk(scenario, talk, progress.finished))
         except* _StoppedAnswering as group:
             broken_off = str(group.exceptions[0])
-    return _subject(plan, found, transcript, broken_off)
+    transcript.streams += (
+        dialect.read(exchange, delivery_hint=found.advertised.delivery)
+        for exchange in sender.turned_away
+        for dialect in found.speaks
+        if exchange.request in dialect.endpoint
+    )
+    return _subject(plan, found, transcript, broken_off, (*first.remarks(), *sender.remarks()))
 
 
 async def _talk(scenario: Scenario, talk: Conversation, finished: Callable[[Conversation], None]) -> None:

@@ -23,7 +23,7 @@ from tokenwire.slow_reader import SlowReader
 PROMPT = (73, 39, 78, 220, 112, 31, 66, 205, 97, 154, 18, 243)
 """The ids that most requests send: small, so that they are valid in nearly every vocabulary."""
 
-_SMALLEST_CONTEXT = 512
+SMALLEST_CONTEXT = 512
 """What a target holds that does not advertise its context length."""
 
 
@@ -51,11 +51,22 @@ _INTERVALS = {
 """Values of stream_interval; the last is more than most answers have tokens."""
 
 
+class NotAsked(Exception):  # noqa: N818  # not an error: the run may ask no more; the message says why
+    """A sender may not send a request."""
+
+
 class Sender(Protocol):
-    """What sends a request: the recorder, or a stand-in in tests."""
+    """What sends a request: the recorder, or a stand-in in tests. Raises NotAsked where it may not."""
 
     async def send(
-        self, name: str, scenario: str, request: HttpRequest, *, slow_reader: SlowReader | None = None
+        self,
+        name: str,
+        scenario: str,
+        request: HttpRequest,
+        *,
+        slow_reader: SlowReader | None = None,
+        tap: Tap | None = None,
+        aside: bool = False,
     ) -> Exchange: ...
 
 
@@ -67,9 +78,11 @@ class Transcript:
 
     streams: list[Stream] = field(default_factory=list)
     not_asked: dict[str, str] = field(default_factory=dict)
-    """Exchanges that a dialect cannot put into words, with its reason."""
+    """Exchanges that a dialect cannot put into words, or that the run may not ask, with the reason."""
     on_answer: Callable[[Stream], None] = lambda _: None
     """Told of every answer as it comes; for a progress bar."""
+    calls: list[Call] = field(default_factory=list)
+    """What was asked beside the answers: aborts, flushes, loads."""
 
 
 @dataclass(frozen=True)
@@ -98,13 +111,16 @@ class Conversation:
 
     def fitting(self, max_new_tokens: int, prompt_tokens: int = len(PROMPT)) -> int:
         """A budget, cut to what the target's context holds beside the prompt."""
-        room = (self.advertised.context_length or _SMALLEST_CONTEXT) - prompt_tokens - 8
+        room = (self.advertised.context_length or SMALLEST_CONTEXT) - prompt_tokens - 8
         return max(1, min(max_new_tokens, room))
 
-    async def ask(self, label: str, ask: Ask, *, slow_reader: SlowReader | None = None) -> Stream | None:
-        """Ask for one exchange; None where the dialect has no words for it.
+    async def ask(
+        self, label: str, ask: Ask, *, slow_reader: SlowReader | None = None, tap: Tap | None = None
+    ) -> Stream | None:
+        """Ask for one exchange; None where the dialect has no words for it, or the run may ask no more.
 
-        The exchange is named `<dialect>/<scenario>/<label>`, so a label stands once in a scenario.
+        The exchange is named `<dialect>/<scenario>/<label>`, so a label stands once in a scenario. `tap` tells
+        how far the answer has come, and can hang up.
         """
         name = f"{self.dialect.name}/{self.scenario}/{label}"
         request = self.dialect.render(ask, self.model)
@@ -114,11 +130,22 @@ class Conversation:
         return await self.send(label, request, slow_reader=slow_reader)
 
     async def send(
-        self, label: str, request: HttpRequest, *, slow_reader: SlowReader | None = None
-    ) -> Stream:
-        """Send a request that no dialect would write; named like what `ask` asks."""
+        self,
+        label: str,
+        request: HttpRequest,
+        *,
+        slow_reader: SlowReader | None = None,
+        tap: Tap | None = None,
+    ) -> Stream | None:
+        """Send a request that no dialect would write, named like what `ask` asks; None where the run may ask
+        no more.
+        """
         name = f"{self.dialect.name}/{self.scenario}/{label}"
-        exchange = await self.sender.send(name, self.scenario, request, slow_reader=slow_reader)
+        try:
+            exchange = await self.sender.send(name, self.scenario, request, slow_reader=slow_reader, tap=tap)
+        except NotAsked as reason:
+            self.transcript.not_asked[name] = str(reason)
+            return None
         stream = self.dialect.read(exchange, delivery_hint=self.advertised.delivery)
         self.transcript.streams.append(stream)
         self.transcript.on_answer(stream)

@@ -21,6 +21,7 @@ from rich.console import Console
 
 from tokenwire.advertised import Advertised
 from tokenwire.dialect import load_dialects
+from tokenwire.politeness import Limits
 from tokenwire.report.subject import Subject
 from tokenwire.run import NoSuchTarget, Plan, Progress, Unreached, interrogate
 from tokenwire.scenario import Budget, Conversation, Scenario, Transcript, load_scenarios
@@ -86,7 +87,7 @@ def test_only_dialects_that_give_a_record_are_asked(serve) -> None:
 
 
 def test_a_target_that_stops_answering_is_given_up_and_what_was_answered_is_judged(serve) -> None:
-    subject = run(Plan(serve(lambda n: n < 20), max_concurrency=1))
+    subject = run(Plan(serve(lambda n: n < 20), limits=Limits(max_concurrency=1)))
     assert "stopped answering: 8 exchanges in a row" in subject.broken_off
     answered = [stream for stream in subject.runs[0].streams if stream.answered]
     assert len(answered) == 19  # the first one was the preflight's
@@ -94,7 +95,7 @@ def test_a_target_that_stops_answering_is_given_up_and_what_was_answered_is_judg
 
 
 def test_a_target_that_answers_now_and_then_is_asked_to_the_end(serve) -> None:
-    subject = run(Plan(serve(lambda n: n % 3 == 0), max_concurrency=1))
+    subject = run(Plan(serve(lambda n: n % 3 == 0), limits=Limits(max_concurrency=1)))
     assert subject.broken_off == ""
     assert "gave no record" in " ".join(subject.remarks)
     assert {stream.exchange.scenario for stream in subject.runs[0].streams} <= load_scenarios().keys()

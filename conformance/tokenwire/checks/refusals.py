@@ -8,11 +8,10 @@ from tokenwire.check import Observation, Target, check, check_run, demand
 from tokenwire.checks.chat import is_chat
 from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.walk import end_place, ended, integer, is_error, joined_ids, joined_text, start_place
-from tokenwire.exchange import Ending
 from tokenwire.record import Asked, Stream
 
-NOT_ABOUT_THE_REQUEST = frozenset({401, 403, 404, 405, 407, 408, 429})
-"""4xx statuses that say nothing of the request's content: no such path, no access, not now."""
+NOT_ABOUT_THE_REQUEST = frozenset({401, 403, 404, 405, 407, 408, 429, 503})
+"""Statuses that say nothing of the request's content: no such path, no access, not now."""
 
 TITO_FIELDS: Mapping[str, str] = {
     "prompt_token_ids": "prompt_token_ids",
@@ -188,9 +187,12 @@ def _controls(streams: tuple[Stream, ...]) -> Iterator[tuple[Stream, Stream]]:
 
 
 def _failed(stream: Stream) -> bool:
-    """Whether an answer failed as the request itself may have caused, or was given up by this suite."""
+    """Whether an answer failed as the request itself may have caused, or was given up by this suite, or was
+    put off by a busy server.
+    """
     failures = (is_error(choice.finish) for choice in stream.choices)
-    return _asks_for_nothing(stream.asked) or any(failures) or stream.exchange.ending is Ending.CANCELLED
+    given_up = stream.exchange.ending.ours or stream.exchange.busy
+    return _asks_for_nothing(stream.asked) or any(failures) or given_up
 
 
 @check_run("refused-request-harms-nobody")
