@@ -268,6 +268,8 @@ class TritonPagedAttention(PagedTensors):
     ) -> None:
         if any(shape.key_dim != shape.value_dim for shape in shapes):
             raise UnsupportedModelError("the GPU kernel needs keys and values of one size")
+        if page_size < 16 or page_size & (page_size - 1):
+            raise ValueError(f"page_size is {page_size}; the GPU kernel needs a power of two, at least 16")
         slots = num_pages * page_size
         self.page_size = page_size
         # Zeroed, not empty: masked slots are multiplied by weight zero, and zero times NaN is NaN.
@@ -275,34 +277,28 @@ class TritonPagedAttention(PagedTensors):
         self.values = [
             torch.zeros(slots, s.kv_heads, s.value_dim, dtype=dtype, device=device) for s in shapes
         ]
-        self._slots = self._positions = self._sequence_of = self._page_table = torch.empty(
-            0, dtype=torch.int64
-        )
+        self._batch: Batch | None = None
 
     def plan(self, batch: Batch) -> None:
-        device = batch.slots.device
-        sequence_of = [i for i, (start, end) in enumerate(batch.spans) for _ in range(start, end)]
-        sequence_of += [-1] * (len(batch.slots) - len(sequence_of))
-        width = max(map(len, batch.page_lists))
-        table = [[*pages, *[0] * (width - len(pages))] for pages in batch.page_lists]
-        self._slots, self._positions = batch.slots, batch.positions
-        self._sequence_of = torch.tensor(sequence_of, device=device)
-        self._page_table = torch.tensor(table, device=device)
+        """Nothing is computed here, so a captured pass finds all it needs in the tensors of its batch."""
+        self._batch = batch
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, *, scaling: float, window: int | None
     ) -> Tensor:
         from tokenwire_reference.paged_attention_kernel import attend_to_pages
 
-        self.keys[layer].index_copy_(0, self._slots, key[0].transpose(0, 1))
-        self.values[layer].index_copy_(0, self._slots, value[0].transpose(0, 1))
+        batch = self._batch
+        assert batch is not None, "plan comes before attend"
+        self.keys[layer].index_copy_(0, batch.slots, key[0].transpose(0, 1))
+        self.values[layer].index_copy_(0, batch.slots, value[0].transpose(0, 1))
         output = attend_to_pages(
             query[0].transpose(0, 1).contiguous(),
             self.keys[layer],
             self.values[layer],
-            sequence_of=self._sequence_of,
-            positions=self._positions,
-            page_table=self._page_table,
+            sequence_of=batch.sequence_of,
+            positions=batch.positions,
+            page_table=batch.page_table,
             page_size=self.page_size,
             scaling=scaling,
             window=window,

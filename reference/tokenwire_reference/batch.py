@@ -15,7 +15,8 @@ from tokenwire_reference.scheduler import Segment
 class Batch:
     """T packed tokens, of which the first `live` are real; the rest pads T to a size that keeps bits stable.
 
-    `page_lists[i]` and `spans[i]` say where the keys of segment i lie and which positions it computes.
+    The tensors say everything that a GPU needs; `page_lists[i]` and `spans[i]` say on the host where the keys of
+    segment i lie and which positions it computes.
     """
 
     input_ids: Tensor
@@ -24,6 +25,10 @@ class Batch:
     """[T] int64."""
     slots: Tensor
     """[T] int64: page * page_size + offset, where keys and values go. Padding goes to page 0."""
+    sequence_of: Tensor
+    """[T] int64: the row of `page_table` that a token attends to; -1 for padding, which attends to nothing."""
+    page_table: Tensor
+    """[segments, most pages] int64, filled up with zeros."""
     logit_rows: Tensor
     """[R] int64: the packed rows whose logits are wanted, padded like T."""
     live: int
@@ -31,6 +36,8 @@ class Batch:
     spans: Sequence[tuple[int, int]]
     segments: Sequence[Segment] = ()
     """Where all this comes from."""
+    decode: bool = False
+    """Whether each live row wants its logits, in order, and nothing else is wanted."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +60,10 @@ def pack(
     ids: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
+    sequence_of: list[int] = []
     rows: list[int] = []
     wanted: list[WantedRows] = []
-    for segment in segments:
+    for index, segment in enumerate(segments):
         pages, base = segment.sequence.pages, len(ids) - segment.start
         first = len(rows)
         rows.extend(base + position for position in segment.prompt_logprob_positions)
@@ -74,18 +82,26 @@ def pack(
         span = range(segment.start, end)
         positions.extend(span)
         slots.extend(pages[p // page_size] * page_size + p % page_size for p in span)
+        sequence_of.extend([index] * len(span))
     live = len(ids)
-    padding = [0] * (pad(live) - live)
+    decode = len(rows) == live and all(each.embedding is None for each in wanted)
+    missing = pad(live) - live
     rows.extend([0] * (pad(max(len(rows), 1)) - len(rows)))
-    packed = torch.tensor([ids + padding, positions + padding, slots + padding], device=device)
+    columns = ((ids, 0), (positions, 0), (slots, 0), (sequence_of, -1))
+    packed = torch.tensor([[*column, *[filler] * missing] for column, filler in columns], device=device)
+    width = max(len(segment.sequence.pages) for segment in segments)
+    table = [[*pages, *[0] * (width - len(pages))] for pages in (each.sequence.pages for each in segments)]
     batch = Batch(
         input_ids=packed[0],
         positions=packed[1],
         slots=packed[2],
+        sequence_of=packed[3],
+        page_table=torch.tensor(table, device=device),
         logit_rows=torch.tensor(rows, device=device),
         live=live,
         page_lists=[segment.sequence.pages for segment in segments],
         spans=[(segment.start, segment.end + len(segment.drafts)) for segment in segments],
         segments=segments,
+        decode=decode,
     )
     return batch, wanted

@@ -16,6 +16,7 @@ from tokenwire_reference import logprobs
 from tokenwire_reference.acceptance import TokenAcceptance
 from tokenwire_reference.admission import begin_series, sequence_of
 from tokenwire_reference.batch import WantedRows, pack
+from tokenwire_reference.decode_graphs import DecodeGraphs
 from tokenwire_reference.drafting import SequenceError
 from tokenwire_reference.engine_load import EngineLoad
 from tokenwire_reference.hidden_state import HiddenStateTap
@@ -40,7 +41,8 @@ class Engine:
     context needs, bounded by memory. `random_seed` decides the seeds of requests that name none.
     `speculative_num_draft_tokens` above 0 turns n-gram drafts on. `test_retract_interval` is a test hook:
     every so many steps, the youngest request that generates is retracted. `host_cache_pages` above 0 keeps
-    evicted pages in host memory, and those that it evicts in `storage_dir`, if given.
+    evicted pages in host memory, and those that it evicts in `storage_dir`, if given. `disable_cuda_graph` runs
+    every pass as it comes, launch by launch.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Engine:
         random_seed: int | None = None,
         speculative_num_draft_tokens: int = 0,
         test_retract_interval: int = 0,
+        disable_cuda_graph: bool = False,
     ) -> None:
         self.model = model
         self.max_queued_requests = max_queued_requests
@@ -84,6 +87,10 @@ class Engine:
         self._hidden = HiddenStateTap(model.module)
         most_drafts = max_running_requests * speculative_num_draft_tokens
         model.probe_row_sizes(self.scheduler.max_step_tokens + most_drafts)
+        self._decode_graphs: DecodeGraphs | None = None
+        if not disable_cuda_graph and model.module is not None:
+            most_rows = model.pad_rows(max_running_requests + most_drafts)
+            self._decode_graphs = DecodeGraphs(model, self._cache, most_rows=most_rows, page_size=page_size)
         self._seeds = random.Random(random_seed)
         self._ended: deque[Request] = deque()
         """Ended between two steps; the next one returns them."""
@@ -214,7 +221,10 @@ class Engine:
     @torch.inference_mode()
     def _run(self, segments: list[Segment]) -> list[Request]:
         batch, wanted = pack(segments, self.scheduler.pool.page_size, self.model.pad_rows, self.model.device)
-        logits = self.model.forward(batch, self._cache)
+        if self._decode_graphs is None:
+            logits = self.model.forward(batch, self._cache)
+        else:
+            logits = self._decode_graphs.forward(batch)
         reached = [segment.sequence for segment in segments if segment.samples]
         for rows in wanted:
             self._score_prompt(rows, logits)

@@ -253,7 +253,17 @@ def _probe_shapes(module: Any) -> tuple[AttentionShape, ...]:
     """Run one pass and see what every attention layer stores: tensors know better than configurations."""
     probe = ShapeProbe()
     zeros = torch.zeros(ROW_MULTIPLE, dtype=torch.int64, device=module.device)
-    batch = Batch(zeros, zeros, zeros, zeros, live=ROW_MULTIPLE, page_lists=(), spans=())
+    batch = Batch(
+        input_ids=zeros,
+        positions=zeros,
+        slots=zeros,
+        sequence_of=zeros,
+        page_table=zeros[None],
+        logit_rows=zeros,
+        live=ROW_MULTIPLE,
+        page_lists=(),
+        spans=(),
+    )
     logits = _forward(module, batch, probe)
     name = type(module).__name__
     if logits.shape[0] != ROW_MULTIPLE:

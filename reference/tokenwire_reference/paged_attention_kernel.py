@@ -12,7 +12,8 @@ import triton.language as tl
 from torch import Tensor
 
 
-@triton.jit  # type: ignore[untyped-decorator,unused-ignore]  # triton has no types
+# One kernel for tables of any width, not one for each kind of number.
+@triton.jit(do_not_specialize=["table_width"])  # type: ignore[untyped-decorator,unused-ignore]  # no types
 def _attend(  # type: ignore[no-untyped-def]  # noqa: ANN202, PLR0917 - a kernel takes pointers
     query,  # noqa: ANN001
     keys,  # noqa: ANN001

@@ -63,6 +63,10 @@ def make_batch(spans: list[tuple[int, int]], page_lists: list[list[int]], paddin
         input_ids=torch.zeros(live + padding, dtype=torch.int64),
         positions=torch.tensor(positions + zeros),
         slots=torch.tensor(slots + zeros),
+        sequence_of=torch.tensor(
+            [i for i, (start, end) in enumerate(spans) for _ in range(start, end)] + [-1] * padding
+        ),
+        page_table=torch.zeros(len(spans), 1, dtype=torch.int64),
         logit_rows=torch.zeros(16, dtype=torch.int64),
         live=live,
         page_lists=page_lists,

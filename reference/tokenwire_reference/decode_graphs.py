@@ -1,0 +1,98 @@
+"""Decode steps as CUDA graphs: all launches of a pass recorded once for each padded number of rows.
+
+A graph replays the same kernels over the same addresses. So what a step computes is copied into buffers that
+stay where they are, and its logits lie where the capture left them. On the CPU nothing is captured: the same
+pass runs over the same buffers, and what a GPU replays is what every test runs.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from tokenwire_reference.batch import Batch
+from tokenwire_reference.host_sync import HostSyncError, NoHostSync
+from tokenwire_reference.model import Model, PagedCache
+
+logger = logging.getLogger(__name__)
+
+
+class DecodeGraphs:
+    """The passes of one model over one cache, for decode batches of up to `most_rows` padded rows.
+
+    Any other batch runs as it comes, and so do all batches of a model whose pass needs the host.
+    """
+
+    def __init__(self, model: Model, cache: PagedCache, *, most_rows: int, page_size: int) -> None:
+        self._model = model
+        self._cache = cache
+        most_pages = -(-model.context_length // page_size)
+        self._rows = torch.zeros(4, most_rows, dtype=torch.int64, device=model.device)
+        self._page_table = torch.zeros(most_rows, most_pages, dtype=torch.int64, device=model.device)
+        self._logit_rows = torch.arange(most_rows, device=model.device)
+        self._watched: set[int] = set()
+        """Numbers of rows that have run once, and needed no host."""
+        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        """Number of rows to a graph and the logits that it writes."""
+        self._pool: tuple[int, int] | None = None
+        """The memory that all graphs share: only one of them runs at a time."""
+        self.refused = False
+        """Whether the model turned out to need the host in the middle of its pass."""
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Run a batch. The logits of its `logit_rows`, in order: they stay valid until the next pass."""
+        rows = len(batch.input_ids)
+        if self.refused or not batch.decode or rows > len(self._logit_rows):
+            return self._model.forward(batch, self._cache)
+        fixed = self._fill(batch)
+        if rows not in self._watched:
+            return self._watch(batch, fixed)
+        if self._model.device.type == "cpu":
+            return self._model.forward(fixed, self._cache)
+        if rows not in self._graphs:
+            self._capture(fixed)
+        graph, logits = self._graphs[rows]
+        graph.replay()
+        return logits
+
+    def _fill(self, batch: Batch) -> Batch:
+        """The same batch in our buffers. What they hold beyond it belongs to no sequence, and is not read."""
+        rows = len(batch.input_ids)
+        segments, pages = batch.page_table.shape
+        input_ids, positions, slots, sequence_of = self._rows[:, :rows]
+        input_ids.copy_(batch.input_ids)
+        positions.copy_(batch.positions)
+        slots.copy_(batch.slots)
+        sequence_of.copy_(batch.sequence_of)
+        self._page_table[:segments, :pages].copy_(batch.page_table)
+        return replace(
+            batch,
+            input_ids=input_ids,
+            positions=positions,
+            slots=slots,
+            sequence_of=sequence_of,
+            page_table=self._page_table,
+            logit_rows=self._logit_rows[:rows],
+        )
+
+    def _watch(self, batch: Batch, fixed: Batch) -> Tensor:
+        """The first pass of a size, not captured: it compiles kernels, and may turn out to need the host."""
+        try:
+            with NoHostSync():
+                logits = self._model.forward(fixed, self._cache)
+        except HostSyncError as error:
+            logger.warning("%s decodes without CUDA graphs: %s", self._model.name, error)
+            self.refused = True
+            return self._model.forward(batch, self._cache)
+        self._watched.add(len(fixed.input_ids))
+        return logits
+
+    def _capture(self, fixed: Batch) -> None:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            logits = self._model.forward(fixed, self._cache)
+        self._pool = graph.pool()
+        self._graphs[len(fixed.input_ids)] = graph, logits

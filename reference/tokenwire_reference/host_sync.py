@@ -1,0 +1,56 @@
+"""Finds where a pass needs the host: such a pass cannot be captured in a CUDA graph.
+
+A graph holds launches and addresses. What the host reads from a tensor, or writes into one, in the middle of a
+pass would be frozen into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+aten = torch.ops.aten
+HOST_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+"""The host reads a value, or a size that follows from values."""
+
+
+class HostSyncError(RuntimeError):
+    """A pass waits for the host, or takes values from it."""
+
+
+class NoHostSync(TorchDispatchMode):
+    """Within this context, an operation that needs the host raises HostSyncError, on any device."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        del types
+        kwargs = kwargs or {}
+        if _reads_values(func, args) or func is aten.lift_fresh.default:
+            raise HostSyncError(f"{func} needs the host in the middle of the pass")
+        result = func(*args, **kwargs)
+        if func in {aten._to_copy.default, aten.copy_.default}:
+            devices = {tensor.device for tensor in _tensors((args, result))}
+            if len(devices) > 1:
+                names = " and ".join(sorted(map(str, devices)))
+                raise HostSyncError(f"{func} copies between {names} in the middle of the pass")
+        return result
+
+
+def _reads_values(func: Any, args: Sequence[Any]) -> bool:
+    if func in {aten.index.Tensor, aten.index_put_.default, aten.index_put.default}:
+        # A mask is turned into indices first, and the host reads how many there are.
+        return any(tensor.dtype in {torch.bool, torch.uint8} for tensor in _tensors(args[1]))
+    return bool(HOST_TAGS.intersection(func.tags))
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, (list, tuple)):
+        for value in values:
+            yield from _tensors(value)
