@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from tokenwire.echoed_prompt import Echoed
 from tokenwire.json_pointer import ABSENT, Keys, find, join, parse
 from tokenwire.record import Emission, Event, Finish
 
@@ -14,7 +15,8 @@ Kind = Literal[
 ]
 _SINGLE: tuple[Kind, ...] = ("text", "output_ids", "prompt_token_ids")
 _NAMED: tuple[Kind, ...] = ("counters", "series", "prompt_series", "details")
-_KNOWN = {*get_args(Kind), "choices", "index", "document", "usage", "customized_info"}
+_FIELDS = {*_SINGLE, *_NAMED}
+_KNOWN = {*get_args(Kind), "choices", "index", "document", "usage", "customized_info", "echoed", "nulls"}
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,13 @@ class _Field:
     kind: Kind
     name: str
     pointer: str
+
+
+def _fields(table: Mapping[str, Any]) -> list[_Field]:
+    bound: list[_Field] = [_Field(kind, kind, table[kind]) for kind in _SINGLE if kind in table]
+    for kind in _NAMED:
+        bound += [_Field(kind, name, at) for name, at in table.get(kind, {}).items()]
+    return bound
 
 
 @dataclass
@@ -44,8 +53,14 @@ class AnswerBinding:
     index: Keys | None
     parents: tuple[_Parent, ...]
     finish: Mapping[str, Keys]
-    document: Mapping[str, Keys]
+    finish_types: Mapping[str, str]
+    """The record's word for a finish type, by the server's, where they differ."""
+    document: tuple[_Field, ...]
+    """Fields that stand beside the choices and hold for all of the event's choices."""
     usage: Keys | None
+    echoed: Echoed | None
+    nulls_are_absent: bool
+    """The server writes null where it has nothing to say."""
 
     @classmethod
     def load(cls, dialect: str, table: Mapping[str, Any]) -> AnswerBinding:
@@ -55,10 +70,13 @@ class AnswerBinding:
             raise ValueError(
                 f"dialect {dialect}: the record has no {sorted(unknown)[0]!r}; it has {sorted(_KNOWN)}"
             )
-        bound: list[_Field] = [_Field(kind, kind, table[kind]) for kind in _SINGLE if kind in table]
-        for kind in _NAMED:
-            bound += [_Field(kind, name, at) for name, at in table.get(kind, {}).items()]
-        finish = table.get("finish", {})
+        bound = _fields(table)
+        finish = dict(table.get("finish", {}))
+        finish_types = finish.pop("types", {})
+        beside = table.get("document", {})
+        if beside.keys() - _FIELDS:
+            wrong = sorted(beside.keys() - _FIELDS)[0]
+            raise ValueError(f"dialect {dialect}: document has no {wrong!r}; it has {sorted(_FIELDS)}")
         if finish:
             bound.append(_Field("finish", "finish", finish["reason"]))
         parents: dict[Keys, _Parent] = {}
@@ -76,8 +94,13 @@ class AnswerBinding:
             index=parse(table["index"]) if table.get("index") else None,
             parents=tuple(parents.values()),
             finish={name: parse(at) for name, at in finish.items()},
-            document={name: parse(at) for name, at in table.get("document", {}).items()},
+            finish_types=finish_types,
+            document=tuple(_fields(beside)),
             usage=parse(table["usage"]) if "usage" in table else None,
+            echoed=Echoed(tuple(table["echoed"]["series"]), table["echoed"].get("from_top_logprobs", 0))
+            if "echoed" in table
+            else None,
+            nulls_are_absent=table.get("nulls") == "absent",
         )
 
     def usage_of(self, data: Any) -> Any:
@@ -95,16 +118,19 @@ class AnswerBinding:
             items = [(position, join(*self.choices, position), item) for position, item in enumerate(found)]
         else:
             items = [(0, join(*self.choices), found)]
-        document = {
-            name: (join(*keys), value)
-            for name, keys in self.document.items()
-            if (value := find(event.data, keys)) is not ABSENT
-        }
+        document = [
+            (one, value)
+            for one in self.document
+            if (value := find(event.data, parse(one.pointer))) is not ABSENT and not self._is_nothing(value)
+        ]
         for position, pointer, item in items:
             if isinstance(item, dict):
                 emission = self._emission(event, position, pointer, item, document)
                 if emission is not None:
                     yield emission
+
+    def _is_nothing(self, value: Any) -> bool:
+        return value is None and self.nulls_are_absent
 
     def _index(self, item: Mapping[str, Any], position: int) -> int:
         index = find(item, self.index) if self.index else ABSENT
@@ -116,7 +142,7 @@ class AnswerBinding:
         position: int,
         at: str,
         item: dict[str, Any],
-        document: Mapping[str, tuple[str, Any]],
+        document: Sequence[tuple[_Field, Any]],
     ) -> Emission | None:
         pointers: dict[str, str] = {}
         values: dict[Kind, dict[str, Any]] = {kind: {} for kind in get_args(Kind)}
@@ -129,6 +155,8 @@ class AnswerBinding:
                 bound = parent.fields.get(key)
                 if bound is not None:
                     for one in bound:
+                        if one.kind != "finish" and self._is_nothing(value):
+                            continue
                         values[one.kind][one.name] = value
                         pointers[one.name] = at + one.pointer
                 elif (
@@ -139,9 +167,9 @@ class AnswerBinding:
                     customized.add(key)
         if not pointers:
             return None
-        for name, (pointer, value) in document.items():
-            values["details"][name] = value
-            pointers.setdefault(name, pointer)
+        for one, value in document:
+            values[one.kind].setdefault(one.name, value)
+            pointers.setdefault(one.name, one.pointer)
         text = values["text"].get("text")
         output_ids = values["output_ids"].get("output_ids")
         prompt_token_ids = values["prompt_token_ids"].get("prompt_token_ids")
@@ -168,8 +196,8 @@ class AnswerBinding:
         length = found.get("length", ABSENT)
         matched = found.get("matched", ABSENT)
         return Finish(
-            type=kind if isinstance(kind, str) else "",
-            matched=None if matched is ABSENT else matched,
+            type=self.finish_types.get(kind, kind) if isinstance(kind, str) else "",
+            matched=None if matched is ABSENT or matched == "" else matched,
             length=length if type(length) is int else None,
             raw=reason,
         )

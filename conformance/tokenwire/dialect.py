@@ -20,6 +20,7 @@ from tokenwire import strict_json
 from tokenwire.answer_binding import AnswerBinding
 from tokenwire.ask import Ask
 from tokenwire.delivery_mode import infer_delivery
+from tokenwire.echoed_prompt import without_echo
 from tokenwire.event_stream import ServerSentEvent, parse_event_stream
 from tokenwire.exchange import Ending, Exchange, HttpRequest
 from tokenwire.json_pointer import Keys, parse
@@ -28,7 +29,7 @@ from tokenwire.request_binding import RequestBinding, Unsupported
 from tokenwire.spec_files import load_schema, spec_root
 from tokenwire.tokenizer import Detokenize
 
-__all__ = ["Dialect", "Endpoint", "Unsupported", "load_dialects"]
+__all__ = ["Dialect", "Endpoint", "Unsupported", "is_chat", "load_dialects", "policy_of"]
 
 _EXCERPT = 160
 _SCHEMA_ERRORS = 8
@@ -115,6 +116,11 @@ class Dialect:
         self._fixed_delivery = Delivery(delivery["stream"]) if "stream" in delivery else None
         self._incremental_flag: str | None = delivery.get("incremental_flag")
 
+    @property
+    def chat(self) -> bool:
+        """Whether the endpoint talks in messages."""
+        return "messages" in self._request.prompt
+
     def __repr__(self) -> str:
         return f"Dialect({self.name!r})"
 
@@ -173,7 +179,7 @@ class Dialect:
             asked,
             Delivery.WHOLE,
             (event,),
-            _choices(self._whole.emissions(event), Delivery.WHOLE),
+            _choices(self._emissions(self._whole, (event,), asked, usages), Delivery.WHOLE),
             error=event.error,
             usage=usages[-1].counts if usages else None,
             usage_place=usages[-1].place if usages else None,
@@ -188,11 +194,11 @@ class Dialect:
         cut_off = exchange.ending is not Ending.COMPLETE
         sent, unterminated, undecodable_at = parse_event_stream(body, cut_off=cut_off)
         events = tuple(self._event(exchange.name, index, one, body, clock) for index, one in enumerate(sent))
-        emissions = [emission for event in events for emission in self._stream.emissions(event)]
+        usages = self._usages(self._stream, events)
+        emissions = self._emissions(self._stream, events, asked, usages)
         delivery = self._fixed_delivery or hint or self._flagged_delivery(exchange)
         if delivery is None:
             delivery = infer_delivery(_by_choice(emissions).values())
-        usages = self._usages(self._stream, events)
         return Stream(
             exchange,
             self.name,
@@ -256,6 +262,13 @@ class Dialect:
         errors = () if problem else self._schemas.errors(kind, data)
         return Event(0, place, data, problem=problem, schema_errors=errors), undecodable_at
 
+    def _emissions(
+        self, binding: AnswerBinding, events: Iterable[Event], asked: Asked, usages: tuple[Usage, ...]
+    ) -> list[Emission]:
+        emissions = (emission for event in events for emission in binding.emissions(event))
+        counts = usages[-1].counts if usages else None
+        return list(without_echo(emissions, asked, binding.echoed, counts))
+
     def _usages(self, binding: AnswerBinding, events: Iterable[Event]) -> tuple[Usage, ...]:
         """The usage objects of an answer, each with its place."""
         usages = []
@@ -298,6 +311,18 @@ def _by_choice(emissions: Iterable[Emission]) -> dict[int, list[Emission]]:
 
 def _choices(emissions: Iterable[Emission], delivery: Delivery) -> tuple[Choice, ...]:
     return tuple(Choice(index, tuple(own), delivery) for index, own in _by_choice(emissions).items())
+
+
+def is_chat(stream: Stream) -> bool:
+    """Whether a stream belongs to an endpoint that talks in messages; not where nobody knows its dialect."""
+    dialect = load_dialects().get(stream.dialect)
+    return dialect is not None and dialect.chat
+
+
+def policy_of(stream: Stream) -> Mapping[str, Any]:
+    """What the dialect of a stream chose where the specification leaves a choice; nothing for an unknown one."""
+    dialect = load_dialects().get(stream.dialect)
+    return dialect.policy if dialect is not None else {}
 
 
 @cache

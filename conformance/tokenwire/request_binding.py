@@ -30,7 +30,7 @@ _OF_STREAMS = ("usage", "continuous_usage")
 """Fields that mean nothing to a whole answer."""
 _PROMPTS = ("input_ids", "text", "messages")
 _COUNTS = {"logprobs": "logprob_count", "logprob_start": "prompt_logprob_count"}
-"""What some endpoints ask for by a number of top logprobs instead of a flag, and the table's key for its place."""
+"""What some endpoints ask for by a number of top logprobs instead of a flag; the table's key for its place."""
 _ANY_MODEL = "default"
 """The model's name where nobody knows one: servers of one model take any."""
 _ASK_FIELDS = {field.name for field in dataclasses.fields(Ask)} - {*_PROMPTS, "batch", "raw", "wrong"}
@@ -155,9 +155,10 @@ class RequestBinding:
                 return Unsupported(f"{self.dialect} has no field for {name}")
             put(body, self.fields[name][0], value)
         for name, value in ask.wrong.items():
-            if name not in self.prompt and name not in self.fields:
+            places = self._places(name)
+            if not places:
                 return Unsupported(f"{self.dialect} has no field for {name}")
-            put(body, self.prompt[name] if name in self.prompt else self.fields[name][0], value)
+            put(body, places[0], value)
         _lay_over(body, ask.raw)
         return body
 
@@ -226,10 +227,18 @@ class RequestBinding:
             other_sampling=_canonical(rest) if rest else "",
         )
 
+    def _places(self, name: str) -> tuple[Keys, ...]:
+        """Where a prompt or a field stands, the place to write first; nowhere where the endpoint lacks it."""
+        if name in self.prompt:
+            return (self.prompt[name],)
+        return self.fields.get(name, (self.counts[name],) if name in self.counts else ())
+
     def _said(self, body: Mapping[str, Any]) -> dict[str, Said]:
         """Every bound field and prompt that the body itself says."""
         said: dict[str, Said] = {}
-        for name, places in (*self.fields.items(), *((name, (at,)) for name, at in self.prompt.items())):
+        prompts = ((name, (self.prompt[name],)) for name in self._prompts_found(body))
+        counts = ((name, (at,)) for name, at in self.counts.items())
+        for name, places in (*self.fields.items(), *prompts, *counts):
             for keys in places:
                 values = tuple(value for value in _gather(body, keys) if value is not ABSENT)
                 if values:

@@ -1,0 +1,66 @@
+"""The prompt at the head of an answer: an echo puts the prompt's entries before those of the output.
+
+They are told apart by the length of the prompt, so that a series of the record has one entry for each output
+id on every endpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tokenwire.record import Asked, Emission
+
+
+@dataclass(frozen=True)
+class Echoed:
+    """Which series begin with the prompt's entries, in the first emission of a choice that carries them."""
+
+    series: tuple[str, ...]
+    from_top_logprobs: int
+    """The least number of top logprobs that a request with an echo gets such entries for."""
+
+
+def _prompt_length(emission: Emission, asked: Asked, usage: Mapping[str, Any] | None) -> int | None:
+    """How many tokens the prompt of a choice has, by what was sent, else by what came back, else unknown."""
+    prompt = emission.choice // max(asked.n, 1)
+    if asked.input_ids is not None and prompt < len(asked.input_ids):
+        return len(asked.input_ids[prompt])
+    if emission.prompt_token_ids is not None:
+        return len(emission.prompt_token_ids)
+    counted = emission.counters.get("prompt_tokens")
+    if counted is None and asked.prompts == 1:
+        counted = (usage or {}).get("prompt_tokens")
+    return counted if type(counted) is int else None
+
+
+def _cut(emission: Emission, names: Sequence[str], length: int | None) -> Emission:
+    series, prompt_series = dict(emission.series), dict(emission.prompt_series)
+    for name in names:
+        entries = series.pop(name)
+        if length is not None:
+            prompt_series[name], series[name] = entries[:length], entries[length:]
+    return replace(emission, series=series, prompt_series=prompt_series)
+
+
+def without_echo(
+    emissions: Iterable[Emission], asked: Asked, echoed: Echoed | None, usage: Mapping[str, Any] | None
+) -> Iterator[Emission]:
+    """The emissions of an answer with the prompt's entries moved from `series` to `prompt_series`.
+
+    Where nobody tells how long the prompt is, the series of that emission are left out of the record.
+    """
+    wanted = asked.echo and asked.logprobs and echoed and asked.top_logprobs >= echoed.from_top_logprobs
+    seen: set[int] = set()
+    for emission in emissions:
+        names = [
+            name
+            for name in (echoed.series if wanted and echoed else ())
+            if isinstance(emission.series.get(name), list)
+        ]
+        if names and emission.choice not in seen:
+            seen.add(emission.choice)
+            yield _cut(emission, names, _prompt_length(emission, asked, usage))
+        else:
+            yield emission
