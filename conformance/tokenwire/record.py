@@ -204,6 +204,8 @@ class Asked:
     min_new_tokens: int | None = None
     ignore_eos: bool = False
     greedy: bool = False
+    temperature: float | None = None
+    """None where neither the request nor the dialect's default says one."""
     seed: int | None = None
     logprobs: bool = False
     logprob_start: int | None = None
