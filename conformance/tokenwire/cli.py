@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tokenwire import __version__
+from tokenwire.capability import known_capabilities
 from tokenwire.capture import CaptureError
 from tokenwire.dialect import load_dialects
 from tokenwire.judge import judge
@@ -24,7 +25,8 @@ from tokenwire.politeness import Limits
 from tokenwire.pytest_plugin import run_items
 from tokenwire.replay import NothingToReplay
 from tokenwire.replay import replay as read_captures
-from tokenwire.report.document import document, write_document
+from tokenwire.report.document import document
+from tokenwire.report.files import Outputs, tell_github, write_reports
 from tokenwire.report.subject import Subject
 from tokenwire.report.terminal import make_console, print_report
 from tokenwire.requirement import load_requirements
@@ -47,6 +49,12 @@ app = typer.Typer(
 
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON.")]
 Junit = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write the report as JUnit XML.")]
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the report as one page.")]
+Sarif = Annotated[Path | None, typer.Option("--sarif", metavar="FILE", help="Write the report as SARIF.")]
+Badge = Annotated[Path | None, typer.Option("--badge", metavar="FILE", help="Write the JSON of a badge.")]
+ReportFolder = Annotated[
+    Path | None, typer.Option("--report", metavar="DIR", help="Write the report there in every form.")
+]
 Requirements = Annotated[
     list[str] | None,
     typer.Option("--requirement", metavar="ID", help="Judge only this requirement; repeatable."),
@@ -66,8 +74,7 @@ class _Reporting:
     keyword: str
     stop_at_first: bool
     last_failed: bool
-    json: Path | None
-    junit: Path | None
+    outputs: Outputs
     verbosity: int
 
 
@@ -79,6 +86,11 @@ def _known(kind: str, names: Iterable[str], known: Collection[str]) -> tuple[str
             hint = f"did you mean {close[0]!r}?" if close else f"`tokenwire list {kind}s` tells them all"
             raise typer.BadParameter(f"there is no {kind} {name!r}; {hint}")
     return tuple(names)
+
+
+def _outputs(named: Outputs, folder: Path | None) -> Outputs:
+    """The files that were named, and all others in the folder where one was."""
+    return named.beside(Outputs.within(folder)) if folder is not None else named
 
 
 def _header(line: str) -> tuple[str, str]:
@@ -98,7 +110,7 @@ def _tell(subject: Subject, reporting: _Reporting, console: Console) -> int:
         keyword=reporting.keyword,
         stop_at_first=reporting.stop_at_first,
         last_failed=reporting.last_failed,
-        junit=reporting.junit,
+        junit=reporting.outputs.junit,
     )
     if code in _PYTEST_COULD_NOT_RUN:  # it has said why
         return _PYTEST_COULD_NOT_RUN[code]
@@ -107,8 +119,9 @@ def _tell(subject: Subject, reporting: _Reporting, console: Console) -> int:
         status = ExitStatus.NOTHING_EVALUATED
     report = document(subject, ran, status)
     print_report(console, report, verbosity=reporting.verbosity)
-    if reporting.json is not None:
-        write_document(reporting.json, report)
+    write_reports(report, reporting.outputs)
+    for line in tell_github(report):
+        typer.echo(line)
     return status
 
 
@@ -118,6 +131,10 @@ def check(
     target: Annotated[str, typer.Option("--target", metavar="URL", help="Base URL of the server.")],
     json: Json = None,
     junit: Junit = None,
+    html: Html = None,
+    sarif: Sarif = None,
+    badge: Badge = None,
+    report: ReportFolder = None,
     record: Annotated[
         Path | None, typer.Option("--record", metavar="DIR", help="Write every exchange there as it arrives.")
     ] = None,
@@ -146,6 +163,14 @@ def check(
         typer.Option(help="How much to ask: the essentials, the usual, or all of it in many shapes."),
     ] = Budget.STANDARD,
     requirement: Requirements = None,
+    declare: Annotated[
+        list[str] | None,
+        typer.Option("--declare", metavar="NAME", help="The server has this capability; repeatable."),
+    ] = None,
+    worker: Annotated[
+        str,
+        typer.Option("--worker", metavar="URL", help="The server behind the target, if that is a gateway."),
+    ] = "",
     header: Annotated[
         list[str] | None, typer.Option("--header", metavar="'NAME: VALUE'", help="Send this too; repeatable.")
     ] = None,
@@ -172,14 +197,15 @@ def check(
         scenarios=_known("scenario", scenario or (), load_scenarios()),
         model=model,
         budget=budget,
+        declared=_known("capabilitie", declare or (), known_capabilities()),
+        worker=worker.rstrip("/"),
     )
     reporting = _Reporting(
         _known("requirement", requirement or (), load_requirements()),
         keyword,
         stop_at_first,
         last_failed,
-        json,
-        junit,
+        _outputs(Outputs(json, junit, html, sarif, badge), report),
         verbose - quiet,
     )
     console = make_console()
@@ -200,6 +226,10 @@ def replay(
     *,
     json: Json = None,
     junit: Junit = None,
+    html: Html = None,
+    sarif: Sarif = None,
+    badge: Badge = None,
+    report: ReportFolder = None,
     requirement: Requirements = None,
     keyword: Keyword = "",
     stop_at_first: StopAtFirst = False,
@@ -216,8 +246,7 @@ def replay(
         keyword,
         stop_at_first,
         last_failed,
-        json,
-        junit,
+        _outputs(Outputs(json, junit, html, sarif, badge), report),
         verbose - quiet,
     )
     try:

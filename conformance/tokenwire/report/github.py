@@ -1,0 +1,99 @@
+"""What a GitHub workflow shows: annotations among the lines of the log, and the summary of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tokenwire.report.failure import failure
+from tokenwire.report.overview import Summary, counts, outcome, summaries, title
+from tokenwire.verdict import MOST_TELLING_FIRST, Verdict
+
+_COMMANDS = {Verdict.FAIL: "error", Verdict.HARNESS_ERROR: "error", Verdict.WARN: "warning"}
+_MOST_ANNOTATIONS = 10
+"""GitHub shows no more of one kind for a step."""
+_MOST_FAILURES = 30
+_MOST_BYTES = 900_000
+"""A step's summary holds 1 MiB."""
+_MARKS = {Verdict.PASS: "✅", Verdict.FAIL: "❌", Verdict.WARN: "⚠️", Verdict.HARNESS_ERROR: "💥"}
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _annotations(report: Mapping[str, Any]) -> Iterator[str]:
+    """One workflow command for each violated requirement, so that it shows on the page of the run."""
+    for summary in summaries(report):
+        if not summary.bad:
+            continue
+        row = summary.bad[0]
+        name = f"{row['verdict']} {summary.requirement}"
+        evidence = row["evidence"][0] if row["evidence"] else None
+        seen = f" ({evidence['exchange']})" if evidence else ""
+        words = f"{evidence['message'] if evidence else row['message']}{seen}\n{summary.sentence}"
+        yield f"::{_COMMANDS[Verdict(row['verdict'])]} title={_property(name)}::{_data(words)}"
+
+
+def workflow_commands(report: Mapping[str, Any]) -> list[str]:
+    """As many as GitHub shows, and one that says how many more there are."""
+    every = list(_annotations(report))
+    more = len(every) - _MOST_ANNOTATIONS
+    rest = [f"::notice title=tokenwire::{more} more are in the summary of the step"] if more > 0 else []
+    return [*every[:_MOST_ANNOTATIONS], *rest]
+
+
+def _cell(text: str) -> str:
+    """Text as one cell of a table: what the target wrote must not become markup."""
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "&#124;").replace("`", "&#96;")
+    return " ".join(escaped.split())
+
+
+def _fenced(text: str) -> str:
+    """A block of code whose fence is longer than any run of backticks within."""
+    longest = 0
+    run = 0
+    for character in text:
+        run = run + 1 if character == "`" else 0
+        longest = max(longest, run)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}text\n{text}\n{fence}"
+
+
+def _table(every: list[Summary]) -> Iterator[str]:
+    yield "| | requirement | witnesses | scenarios, or why not |"
+    yield "|---|---|---:|---|"
+    for summary in every:
+        mark = _MARKS.get(summary.verdict, "▫️")
+        told = summary.reason or ", ".join(summary.scenarios)
+        cells = (f"{mark} {summary.verdict}", summary.requirement, str(summary.witnesses or ""), _cell(told))
+        yield f"| {' | '.join(cells)} |"
+
+
+def step_summary(report: Mapping[str, Any]) -> str:
+    """The summary of the step, in Markdown: one line, the failures, and the table folded away."""
+    every = summaries(report)
+    number = counts(every)
+    words = ", ".join(f"{number[verdict]} {verdict}" for verdict in MOST_TELLING_FIRST if number[verdict])
+    parts = [f"## Tokenwire: {_cell(outcome(report))}", f"{_cell(title(report))}: {words or 'no verdict'}"]
+    bad = [summary for summary in every if summary.bad]
+    for summary in bad[:_MOST_FAILURES]:
+        row = summary.bad[0]
+        told = failure(row) if "exhibit" in row else row["message"]
+        parts.append(
+            f"<details><summary>{row['verdict']} <b>{summary.requirement}</b>: {_cell(summary.sentence)}"
+            f"</summary>\n\n{_fenced(told)}\n\n</details>"
+        )
+    if len(bad) > _MOST_FAILURES:
+        parts.append(f"{len(bad) - _MOST_FAILURES} more violated requirements are in the report.")
+    if every:
+        table = "\n".join(_table(every))
+        parts.append(f"<details><summary>All {len(every)} requirements</summary>\n\n{table}\n\n</details>")
+    text = "\n\n".join(parts) + "\n"
+    if len(text.encode()) <= _MOST_BYTES:
+        return text
+    return text.encode()[:_MOST_BYTES].decode(errors="ignore") + "\n\n(cut: the report is longer)\n"

@@ -1,0 +1,107 @@
+"""The timeline of a stream as the coordinates of a drawing. The page's template only writes them down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+WIDTH, HEIGHT = 640, 200
+_LEFT, _RIGHT, _TOP, _BOTTOM = 48, 12, 12, 28
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One event."""
+
+    x: float
+    y: float
+    illegal: bool
+    words: str
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A number beside an axis."""
+
+    at: float
+    words: str
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A drawing of `WIDTH` by `HEIGHT` units."""
+
+    unit: str
+    steps: str
+    """The path of the total over time, as SVG says it."""
+    least: str
+    """The path of what the interval demands; empty where none is known."""
+    budget: float | None
+    """The height of the line of the most that was asked for."""
+    marks: tuple[Mark, ...]
+    times: tuple[Tick, ...]
+    totals: tuple[Tick, ...]
+
+
+def _staircase(points: Sequence[tuple[float, float]]) -> str:
+    """A path that holds its height until the next point."""
+    if not points:
+        return ""
+    x, y = points[0]
+    path = [f"M{x:.1f} {y:.1f}"]
+    path += [f"H{to_x:.1f}V{to_y:.1f}" for _, (to_x, to_y) in pairwise(points)]
+    return "".join(path)
+
+
+def _round_step(span: float, parts: int) -> float:
+    """A step of 1, 2 or 5 times a power of ten that cuts a span into at most so many parts."""
+    step = 10.0**-6
+    while True:
+        for factor in (1, 2, 5):
+            if span <= step * factor * parts:
+                return step * factor
+        step *= 10
+
+
+def plot(timeline: Mapping[str, Any] | None, illegal: Sequence[int]) -> Plot | None:
+    """Draw a timeline of the JSON report; None where there is none. `illegal` are indices of events."""
+    if timeline is None or not timeline["points"]:
+        return None
+    points = timeline["points"]
+    highest: int = max([point["total"] for point in points] + [timeline["budget"] or 0, 1])
+    first: float = points[0]["time"]
+    last: float = points[-1]["time"]
+    span = max(last - first, 1e-6)
+
+    def x(time: float) -> float:
+        return _LEFT + (time - first) / span * (WIDTH - _LEFT - _RIGHT)
+
+    def y(total: float) -> float:
+        return HEIGHT - _BOTTOM - total / highest * (HEIGHT - _TOP - _BOTTOM)
+
+    marks = tuple(
+        Mark(
+            round(x(point["time"]), 1),
+            round(y(point["total"]), 1),
+            point["event"] in illegal,
+            f"event {point['event']} at {point['time']:.3f} s: {point['total']} {timeline['unit']}",
+        )
+        for point in points
+    )
+    step = _round_step(span, 5)
+    total_step = max(1, round(_round_step(highest, 4)))
+    decimals = max(0, -int(f"{step:e}".partition("e")[2]))
+    return Plot(
+        unit=timeline["unit"],
+        steps=_staircase([(x(point["time"]), y(point["total"])) for point in points]),
+        least=_staircase([(x(p["time"]), y(p["least"])) for p in points if p["least"] is not None]),
+        budget=None if timeline["budget"] is None else round(y(timeline["budget"]), 1),
+        marks=marks,
+        times=tuple(
+            Tick(round(x(first + n * step), 1), f"{first + n * step:.{decimals}f} s")
+            for n in range(int(span / step) + 1)
+        ),
+        totals=tuple(Tick(round(y(total), 1), str(total)) for total in range(0, highest + 1, total_step)),
+    )

@@ -1,0 +1,95 @@
+"""The report in SARIF 2.1.0, for tools that gather the findings of many analysers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from tokenwire.report.overview import Row, Summary, summaries, title
+from tokenwire.verdict import Verdict
+
+_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_LEVELS = {Verdict.FAIL: "error", Verdict.WARN: "warning"}
+
+
+def _rule(summary: Summary) -> dict[str, Any]:
+    return {
+        "id": summary.requirement,
+        "shortDescription": {"text": summary.sentence or summary.requirement},
+        "defaultConfiguration": {"level": "error" if summary.level == "MUST" else "warning"},
+        "properties": {"chapter": summary.chapter, "tags": [summary.chapter, summary.level]},
+    }
+
+
+def _location(evidence: Mapping[str, Any]) -> dict[str, Any]:
+    """A range of bytes in an exchange; the exchange is named like the file that `--record` writes."""
+    region = {"byteOffset": evidence["start"], "byteLength": evidence["end"] - evidence["start"]}
+    place = (
+        evidence["exchange"] if evidence["event"] is None else f"{evidence['exchange']}#{evidence['event']}"
+    )
+    return {
+        "physicalLocation": {
+            "artifactLocation": {"uri": quote(f"{evidence['exchange']}.jsonl"), "uriBaseId": "CAPTURE"},
+            "region": {**region, "snippet": {"text": evidence["excerpt"]}},
+        },
+        "logicalLocations": [{"fullyQualifiedName": f"{place}{evidence['pointer']}"}],
+    }
+
+
+def _fingerprint(row: Row) -> str:
+    """The same for the same requirement in the same scenario, whatever the run."""
+    return hashlib.sha256(f"{row['requirement']}\n{row['scenario']}".encode()).hexdigest()[:32]
+
+
+def _results(every: list[Summary]) -> Iterator[dict[str, Any]]:
+    for position, summary in enumerate(every):
+        for row in summary.bad:
+            verdict = Verdict(row["verdict"])
+            if verdict not in _LEVELS or not row["evidence"]:
+                continue
+            first = row["evidence"][0]
+            yield {
+                "ruleId": summary.requirement,
+                "ruleIndex": position,
+                "level": _LEVELS[verdict],
+                "message": {"text": f"{first['message']} (in {row['scenario']}). {summary.sentence}"},
+                "locations": [_location(first)],
+                "partialFingerprints": {"requirementAndScenario/v1": _fingerprint(row)},
+            }
+
+
+def _crashes(every: list[Summary]) -> list[dict[str, Any]]:
+    """What the suite itself failed at: a fault of the tool, which SARIF keeps apart from results."""
+    return [
+        {"level": "error", "message": {"text": row["message"]}, "descriptor": {"id": row["requirement"]}}
+        for summary in every
+        for row in summary.bad
+        if Verdict(row["verdict"]) is Verdict.HARNESS_ERROR
+    ]
+
+
+def sarif(report: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON report as a SARIF log of one run: a rule for each requirement, a result for each violation."""
+    every = summaries(report)
+    crashes = _crashes(every)
+    invocation: dict[str, Any] = {
+        "executionSuccessful": not crashes and report["exit_status"] in {0, 1},
+        "exitCode": report["exit_status"],
+    }
+    if crashes:
+        invocation["toolExecutionNotifications"] = crashes
+    driver = {
+        "name": report["tool"]["name"],
+        "semanticVersion": report["tool"]["version"],
+        "rules": [_rule(summary) for summary in every],
+    }
+    run = {
+        "tool": {"driver": driver},
+        "invocations": [invocation],
+        "originalUriBaseIds": {"CAPTURE": {"description": {"text": "The folder that --record names."}}},
+        "results": list(_results(every)),
+        "properties": {"target": title(report)},
+    }
+    return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}

@@ -1,0 +1,239 @@
+"""The forms of the report that are made from the JSON one: page, SARIF, badge, and what GitHub shows."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from hand_made_stream import ids_stream, made_up_row
+
+from tokenwire.advertised import Advertised
+from tokenwire.check import CHECKS, Check, demand
+from tokenwire.judge import Judgement, Run, judge_requirement
+from tokenwire.report.badge import badge
+from tokenwire.report.document import document
+from tokenwire.report.files import Outputs, tell_github, write_reports
+from tokenwire.report.github import step_summary, workflow_commands
+from tokenwire.report.page import page
+from tokenwire.report.plot import plot
+from tokenwire.report.sarif import sarif
+from tokenwire.report.subject import Subject
+from tokenwire.verdict import Verdict
+
+EVIL = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>|`::error::%0A`\n::error::no"
+
+
+def at_most_two_ids(stream, target):
+    for emission in stream.emissions():
+        count = len(emission.output_ids or ())
+        yield demand(emission.at("output_ids"), count <= 2, expected="at most 2", actual=EVIL, message=EVIL)
+
+
+@pytest.fixture
+def subject() -> Subject:
+    run = Run((ids_stream([1], [2], [3], [4], [5, 6, 7], [8, 9, 10], [11]),), Advertised(name=EVIL))
+    return Subject(
+        url=f"http://h:1/{EVIL}",
+        runs=(run,),
+        dialects=("sglang-generate",),
+        remarks=(EVIL,),
+        left_out={EVIL: EVIL},
+        not_asked={EVIL: EVIL},
+    )
+
+
+@pytest.fixture
+def judgements(monkeypatch, subject) -> list[Judgement]:
+    monkeypatch.setitem(CHECKS, "made-up", Check("made-up", on_stream=at_most_two_ids))
+    row = made_up_row(upstream=("sgl-project/sglang PR #27205", "a thread elsewhere"))
+    (violated,) = judge_requirement(row, subject.runs[0])
+    crashed = replace(
+        violated,
+        requirement=made_up_row(id="crashed"),
+        verdict=Verdict.HARNESS_ERROR,
+        violations=(),
+        message=EVIL,
+    )
+    passed = replace(
+        violated, requirement=made_up_row(id="passed"), verdict=Verdict.PASS, violations=(), message=""
+    )
+    return [violated, passed, crashed]
+
+
+@pytest.fixture
+def report(subject, judgements):
+    return document(subject, judgements, 1)
+
+
+class Elements(HTMLParser):
+    """All elements of a page, with their attributes, and the text between them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_a_page_runs_nothing_and_loads_nothing_whatever_the_server_wrote(report):
+    elements = Elements(page(report))
+    assert {tag for tag, _ in elements.tags} & {"script", "img", "iframe", "object", "link", "base"} == set()
+    attributes = {name for _, given in elements.tags for name in given}
+    assert not {name for name in attributes if name.startswith("on") or name == "src"}
+    assert elements.text.count("<script>alert(1)</script>") >= 5
+    policies = [given["content"] for tag, given in elements.tags if given.get("http-equiv")]
+    assert policies == ["default-src 'none'; style-src 'unsafe-inline'"]
+
+
+def test_a_page_leads_only_to_itself_and_to_threads(report):
+    links = [given["href"] for tag, given in Elements(page(report)).tags if tag == "a"]
+    assert set(links) == {
+        "#made-up",
+        "#crashed",
+        "https://github.com/sgl-project/sglang/pull/27205",
+    }
+
+
+def test_a_page_shows_the_failure_with_its_events_its_plot_and_its_commands(report):
+    text = page(report)
+    elements = Elements(text)
+    marks = [given for tag, given in elements.tags if tag == "circle"]
+    assert len(marks) == 7
+    assert [position for position, given in enumerate(marks) if "illegal" in given["class"]] == [4, 5]
+    shown = [
+        given["class"] for tag, given in elements.tags if tag == "tr" and "illegal" in given.get("class", "")
+    ]
+    assert shown == ["illegal"]
+    assert "curl -sN -X POST" in elements.text
+    assert "sizes of the reads" in elements.text
+    ids = [given["id"] for _, given in elements.tags if "id" in given]
+    assert len(ids) == len(set(ids))
+
+
+def test_a_report_without_a_verdict_is_still_a_page():
+    report = document(Subject(url="http://h:1"), [], 4)
+    assert "nothing was evaluated" in Elements(page(report)).text
+    assert badge(report)["message"] == "not evaluated"
+
+
+def timeline(*totals: int, least: int | None = None, budget: int | None = 8):
+    points = [
+        {"event": n, "time": 0.5 + n / 100, "total": total, "least": least} for n, total in enumerate(totals)
+    ]
+    return {"unit": "tokens", "points": points, "budget": budget}
+
+
+def test_a_plot_rises_as_the_tokens_do():
+    drawn = plot(timeline(1, 3, 7), illegal=[1])
+    assert drawn is not None
+    heights = [mark.y for mark in drawn.marks]
+    assert heights == sorted(heights, reverse=True)
+    assert drawn.budget is not None
+    assert drawn.budget < heights[-1]
+    assert [mark.illegal for mark in drawn.marks] == [False, True, False]
+    assert drawn.marks[1].words == "event 1 at 0.510 s: 3 tokens"
+    assert drawn.least == ""
+    assert plot(timeline(1, 3, least=1), illegal=[]).least.startswith("M48.0 ")
+
+
+def test_a_plot_of_one_event_and_of_none():
+    assert plot(timeline(0, budget=None), illegal=[]).marks[0].x == 48.0
+    assert plot(timeline(), illegal=[]) is None
+    assert plot(None, illegal=[]) is None
+
+
+def test_sarif_holds_a_rule_for_each_requirement_and_a_result_for_each_violation(report):
+    (run,) = sarif(report)["runs"]
+    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["made-up", "passed", "crashed"]
+    (result,) = run["results"]
+    assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == result["ruleId"] == "made-up"
+    place = result["locations"][0]["physicalLocation"]
+    evidence = report["verdicts"][0]["evidence"][0]
+    assert place["region"]["byteOffset"] == evidence["start"]
+    assert place["region"]["byteOffset"] + place["region"]["byteLength"] == evidence["end"]
+    (invocation,) = run["invocations"]
+    assert invocation["executionSuccessful"] is False
+    assert [one["descriptor"]["id"] for one in invocation["toolExecutionNotifications"]] == ["crashed"]
+
+
+def test_a_result_keeps_its_fingerprint_from_run_to_run(report, subject, judgements):
+    def fingerprint(of):
+        return sarif(of)["runs"][0]["results"][0]["partialFingerprints"]
+
+    elsewhere = [replace(judgements[0], scenario="two")]
+    assert fingerprint(report) == fingerprint(document(subject, judgements, 1))
+    assert fingerprint(report) != fingerprint(document(subject, elsewhere, 1))
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "status", "told"),
+    [
+        ([Verdict.PASS, Verdict.PASS], 0, ("1 passed", "brightgreen")),
+        ([Verdict.PASS, Verdict.FAIL], 1, ("1 violated, 0 passed", "red")),
+        ([Verdict.UNSUPPORTED], 4, ("not evaluated", "lightgrey")),
+    ],
+)
+def test_a_badge(subject, judgements, verdicts, status, told):
+    every = [replace(judgements[1], verdict=verdict) for verdict in verdicts]
+    made = badge(document(subject, every, status))
+    assert made == {"schemaVersion": 1, "label": "tokenwire v1", "message": told[0], "color": told[1]}
+
+
+def test_an_annotation_is_one_line_that_the_server_cannot_break_out_of(report):
+    lines = workflow_commands(report)
+    assert len(lines) == 2
+    for line in lines:
+        assert "\n" not in line
+        assert re.match(r"::error title=(FAIL made-up|HARNESS_ERROR crashed)::", line)
+
+
+def test_no_more_annotations_than_the_page_shows(subject, judgements):
+    many = [replace(judgements[0], requirement=made_up_row(id=f"row-{n}")) for n in range(13)]
+    lines = workflow_commands(document(subject, many, 1))
+    assert len(lines) == 11
+    assert lines[-1] == "::notice title=tokenwire::3 more are in the summary of the step"
+
+
+def test_a_step_summary_shows_what_is_wrong_and_cannot_be_broken_out_of(report):
+    text = step_summary(report)
+    assert text.startswith("## Tokenwire: does not conform\n")
+    outside = re.sub(r"^(`{3,})text\n.*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)
+    assert "<script" not in outside
+    assert "<img" not in outside
+    assert "<b>made-up</b>" in outside
+    assert "| ❌ FAIL | made-up |" in outside
+
+
+def test_reports_are_written_where_they_are_wanted(report, tmp_path):
+    outputs = Outputs(html=tmp_path / "mine.html").beside(Outputs.within(tmp_path / "all"))
+    write_reports(report, outputs)
+    assert (tmp_path / "mine.html").read_text("utf-8") == page(report)
+    assert not (tmp_path / "all" / "report.html").exists()
+    assert json.loads((tmp_path / "all" / "report.json").read_text("utf-8"))["footer"] is True
+    assert json.loads((tmp_path / "all" / "report.sarif").read_text("utf-8")) == sarif(report)
+    assert json.loads((tmp_path / "all" / "badge.json").read_text("utf-8")) == badge(report)
+
+
+def test_a_workflow_is_told_and_nobody_else(report, tmp_path):
+    summary = tmp_path / "summary.md"
+    summary.write_text("before\n", "utf-8")
+    lines = tell_github(report, {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary)})
+    assert lines == workflow_commands(report)
+    assert summary.read_text("utf-8") == "before\n" + step_summary(report)
+    assert tell_github(report, {}) == []
+
+
+def test_the_drawing_is_well_formed(report):
+    drawing = re.search(r"<svg.*?</svg>", page(report), re.DOTALL)
+    assert drawing is not None
+    assert ET.fromstring(drawing.group()).tag == "svg"
