@@ -320,7 +320,7 @@ def is_chat(stream: Stream) -> bool:
 
 
 def policy_of(stream: Stream) -> Mapping[str, Any]:
-    """What the dialect of a stream chose where the specification leaves a choice; nothing for an unknown one."""
+    """What the dialect of a stream chose where the specification leaves a choice; nothing if unknown."""
     dialect = load_dialects().get(stream.dialect)
     return dialect.policy if dialect is not None else {}
 

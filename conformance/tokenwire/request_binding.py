@@ -30,7 +30,10 @@ _OF_STREAMS = ("usage", "continuous_usage")
 """Fields that mean nothing to a whole answer."""
 _PROMPTS = ("input_ids", "text", "messages")
 _COUNTS = {"logprobs": "logprob_count", "logprob_start": "prompt_logprob_count"}
-"""What some endpoints ask for by a number of top logprobs instead of a flag; the table's key for its place."""
+"""What some endpoints ask for by a number of top logprobs instead of a flag; where the table says so."""
+_ALL = -1
+"""As a number of top logprobs: all of the vocabulary."""
+_LARGEST_NUMBER = 2**53
 _ANY_MODEL = "default"
 """The model's name where nobody knows one: servers of one model take any."""
 _ASK_FIELDS = {field.name for field in dataclasses.fields(Ask)} - {*_PROMPTS, "batch", "raw", "wrong"}
@@ -72,6 +75,8 @@ class RequestBinding:
     fields: Mapping[str, tuple[Keys, ...]]
     counts: Mapping[str, Keys]
     """Where a number of top logprobs stands that asks for `logprobs`, or for those of the whole prompt."""
+    least: Mapping[str, int]
+    """The least of those numbers that asks for anything."""
     always: frozenset[str]
     never: frozenset[str]
     implies: Mapping[str, tuple[str, ...]]
@@ -95,6 +100,12 @@ class RequestBinding:
                 f"dialect {dialect}: an ask has no field {sorted(unknown)[0]!r}; it has {sorted(_FIELDS)}"
             )
 
+        counts = {
+            name: (table[key], 0) if isinstance(table[key], str) else (table[key]["at"], table[key]["least"])
+            for name, key in _COUNTS.items()
+            if key in table
+        }
+
         def pointed(name: str) -> dict[Keys, Any]:
             return {parse(at): value for at, value in table.get(name, {}).items()}
 
@@ -104,7 +115,8 @@ class RequestBinding:
             prompt={name: parse(at) for name, at in table["prompt"].items()},
             batches=table["batches"],
             fields=fields,
-            counts={name: parse(table[key]) for name, key in _COUNTS.items() if key in table},
+            counts={name: parse(at) for name, (at, _) in counts.items()},
+            least={name: least for name, (_, least) in counts.items()},
             always=frozenset(table.get("always", ())),
             never=frozenset(table.get("never", ())),
             implies={name: tuple(others) for name, others in table.get("implies", {}).items()},
@@ -147,7 +159,7 @@ class RequestBinding:
             if name in self.counts:
                 if name == "logprob_start" and value != 0:
                     return Unsupported(f"{self.dialect} gives the logprobs of a prompt from its beginning")
-                put(body, self.counts[name], ask.top_logprobs)
+                put(body, self.counts[name], max(ask.top_logprobs, self.least[name]))
                 continue
             if name == "top_logprobs" and "logprobs" in self.counts:
                 continue
@@ -195,6 +207,7 @@ class RequestBinding:
             min_new_tokens=_int_or_none(told.get("min_new_tokens")),
             ignore_eos=told.get("ignore_eos") is True,
             greedy=_is_greedy(told),
+            temperature=_number_or_none(told.get("temperature")),
             seed=_int_or_none(told.get("seed")),
             logprobs=logprobs,
             logprob_start=start
@@ -259,7 +272,11 @@ class RequestBinding:
     def _counted(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """What numbers of top logprobs ask for: the flag, the start and the number that an ask would say."""
         numbers = {name: find(body, at) for name, at in self.counts.items()}
-        asked = {name: number for name, number in numbers.items() if type(number) is int and number >= -1}
+        asked = {
+            name: number
+            for name, number in numbers.items()
+            if type(number) is int and (number == _ALL or number >= self.least[name])
+        }
         told: dict[str, Any] = {}
         if "logprobs" in asked:
             told |= {"logprobs": True, "top_logprobs": asked["logprobs"]}
@@ -413,6 +430,11 @@ def _is_greedy(told: Mapping[str, Any]) -> bool:
         isinstance(temperature, int | float) and temperature is not False and 0 <= temperature < _GREEDY_BELOW
     )
     return cold or (type(top_k) is int and top_k == 1)
+
+
+def _number_or_none(value: Any) -> float | None:
+    small = type(value) is int and abs(value) < _LARGEST_NUMBER
+    return float(value) if small or isinstance(value, float) else None
 
 
 def _int_or_none(value: Any) -> int | None:

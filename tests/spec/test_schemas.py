@@ -32,6 +32,16 @@ NAMES = (
     "vllm-chat-request",
     "vllm-completion-request",
     "vllm-generate-request",
+    "completion-response",
+    "completion-chunk",
+    "vllm-completion-response",
+    "vllm-completion-chunk",
+    "vllm-chat-response",
+    "vllm-chat-chunk",
+    "vllm-generate-response",
+    "vllm-generate-event",
+    "llamacpp-completion-response",
+    "llamacpp-completion-event",
     "error",
     "report",
 )
@@ -182,7 +192,132 @@ OPENAI_CHUNK: dict[str, Any] = {
     "usage": None,
 }
 
+LISTS = {
+    "tokens": ["a", ""],
+    "token_logprobs": [None, -0.5],
+    "top_logprobs": [None, {"a": -0.5, "b": -1.5}],
+    "text_offset": [0, 1],
+}
+COMPLETION_HEAD = {"id": "c1", "object": "text_completion", "created": 0, "model": "tiny"}
+COMPLETION: dict[str, Any] = {
+    **COMPLETION_HEAD,
+    "choices": [
+        {
+            "index": 0,
+            "text": "ab",
+            "logprobs": LISTS,
+            "finish_reason": "stop",
+            "matched_stop": "c",
+            "token_ids": [11, 12],
+            "prompt_token_ids": [5, 6],
+        }
+    ],
+    "usage": USAGE,
+}
+COMPLETION_CHUNK: dict[str, Any] = {
+    **COMPLETION_HEAD,
+    "choices": [{"index": 0, "text": "", "logprobs": None, "finish_reason": None, "token_ids": [11]}],
+    "usage": None,
+}
+RANKED = {"logprob": -0.5, "rank": 1, "decoded_token": "b"}
+VLLM_COMPLETION: dict[str, Any] = {
+    **COMPLETION_HEAD,
+    "choices": [
+        {
+            "index": 0,
+            "text": "ab",
+            "logprobs": LISTS,
+            "finish_reason": "stop",
+            "stop_reason": 2,
+            "token_ids": [11, 2],
+            "prompt_token_ids": None,
+            "prompt_logprobs": [None, {"6": RANKED}],
+        }
+    ],
+    "usage": USAGE,
+}
+VLLM_COMPLETION_CHUNK: dict[str, Any] = {
+    **COMPLETION_HEAD,
+    "choices": [
+        {"index": 0, "text": "", "logprobs": None, "finish_reason": None, "token_ids": None},
+        {"index": 1, "text": "a", "logprobs": LISTS, "finish_reason": "length", "token_ids": [11]},
+    ],
+}
+VLLM_CHAT: dict[str, Any] = {
+    **OPENAI_ANSWER,
+    "choices": [{**OPENAI_ANSWER["choices"][0], "stop_reason": None, "token_ids": [11, 12]}],
+    "prompt_token_ids": [5, 6],
+    "prompt_logprobs": [None, {"6": RANKED}],
+}
+VLLM_CHAT_CHUNK: dict[str, Any] = {
+    **OPENAI_CHUNK,
+    "choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "repetition", "token_ids": [11]}],
+    "prompt_token_ids": [5, 6],
+}
+BY_ID = {"token_id": 11, "logprob": -0.5, "rank": 1, "top_logprobs": [{"token_id": 11, "logprob": -0.5}]}
+VLLM_GENERATED: dict[str, Any] = {
+    "request_id": "r1",
+    "usage": USAGE,
+    "output_mode": "tokens",
+    "prompt_token_ids": None,
+    "choices": [
+        {
+            "index": 0,
+            "finish_reason": "length",
+            "stop_reason": None,
+            "token_ids": [11],
+            "logprobs": {"content": [BY_ID]},
+            "weight_versions": [{"version": "default", "start": 0, "end": 1}],
+        }
+    ],
+}
+VLLM_GENERATED_EVENT: dict[str, Any] = {
+    "request_id": "r1",
+    "usage": None,
+    "choices": [{"index": 0, "finish_reason": None, "token_ids": [], "logprobs": None}],
+}
+LLAMACPP_LOGPROB = {
+    "id": 11,
+    "token": "a",
+    "bytes": [97],
+    "logprob": -0.5,
+    "top_logprobs": [{"id": 11, "logprob": 0}],
+}
+LLAMACPP_PART: dict[str, Any] = {
+    "index": 0,
+    "content": "a",
+    "tokens": [11],
+    "stop": False,
+    "tokens_predicted": 1,
+    "tokens_evaluated": 2,
+    "completion_probabilities": [LLAMACPP_LOGPROB],
+}
+LLAMACPP_ANSWER: dict[str, Any] = {
+    **LLAMACPP_PART,
+    "stop": True,
+    "stop_type": "word",
+    "stopping_word": "b",
+    "truncated": False,
+    "timings": {"predicted_n": 1},
+}
+
 GOOD: list[tuple[str, Any]] = [
+    ("completion-response", COMPLETION),
+    ("completion-chunk", COMPLETION_CHUNK),
+    ("completion-chunk", {**COMPLETION_CHUNK, "choices": [], "usage": USAGE}),
+    ("completion-chunk", {"error": {"object": "error", "message": "no", "type": "X", "code": 503}}),
+    ("vllm-completion-response", VLLM_COMPLETION),
+    ("vllm-completion-chunk", VLLM_COMPLETION_CHUNK),
+    ("vllm-chat-response", VLLM_CHAT),
+    ("vllm-chat-chunk", VLLM_CHAT_CHUNK),
+    ("vllm-chat-chunk", {**VLLM_CHAT_CHUNK, "choices": [], "usage": USAGE, "prompt_token_ids": None}),
+    ("vllm-generate-response", VLLM_GENERATED),
+    ("vllm-generate-event", VLLM_GENERATED_EVENT),
+    ("vllm-generate-event", {"error": {"message": "no", "type": "BadRequestError", "code": 400}}),
+    ("llamacpp-completion-response", LLAMACPP_ANSWER),
+    ("llamacpp-completion-response", [LLAMACPP_ANSWER, LLAMACPP_ANSWER]),
+    ("llamacpp-completion-event", LLAMACPP_PART),
+    ("llamacpp-completion-event", LLAMACPP_ANSWER),
     ("generate-response", GENERATED),
     ("generate-response", [GENERATED, GENERATED]),
     (
@@ -299,6 +434,56 @@ PLANTED: list[tuple[str, Any, str, Any]] = [
     ("openai-chat-chunk", OPENAI_CHUNK, "/choices/0/finish_reason", "abort"),
     ("openai-chat-chunk", OPENAI_CHUNK, "/choices", None),
     ("openai-chat-chunk", OPENAI_CHUNK, "/error", "half an error"),
+    ("completion-response", COMPLETION, "/object", "chat.completion"),
+    ("completion-response", COMPLETION, "/choices", []),
+    ("completion-response", COMPLETION, "/choices/0/text", None),
+    ("completion-response", COMPLETION, "/choices/0/finish_reason", None),
+    ("completion-response", COMPLETION, "/choices/0/finish_reason", "repetition"),
+    ("completion-response", COMPLETION, "/choices/0/token_ids", None),
+    ("completion-response", COMPLETION, "/choices/0/token_ids/0", -1),
+    ("completion-response", COMPLETION, "/choices/0/prompt_token_ids/0", "5"),
+    ("completion-response", COMPLETION, "/choices/0/logprobs/token_logprobs/1", "-0.5"),
+    ("completion-response", COMPLETION, "/choices/0/logprobs/text_offset", REMOVED),
+    ("completion-response", COMPLETION, "/choices/0/logprobs/top_logprobs/1", [-0.5]),
+    ("completion-response", COMPLETION, "/choices/0/matched_stop", -1),
+    ("completion-response", COMPLETION, "/usage", REMOVED),
+    ("completion-chunk", COMPLETION_CHUNK, "/choices/0/text", REMOVED),
+    ("completion-chunk", COMPLETION_CHUNK, "/choices/0/finish_reason", "eos"),
+    ("completion-chunk", COMPLETION_CHUNK, "/choices/0/token_ids/0", 0.5),
+    ("completion-chunk", COMPLETION_CHUNK, "/choices", None),
+    ("completion-chunk", COMPLETION_CHUNK, "/error", "half an error"),
+    ("vllm-completion-response", VLLM_COMPLETION, "/choices/0/finish_reason", None),
+    ("vllm-completion-response", VLLM_COMPLETION, "/choices/0/finish_reason", "content_filter"),
+    ("vllm-completion-response", VLLM_COMPLETION, "/choices/0/token_ids/0", True),
+    ("vllm-completion-response", VLLM_COMPLETION, "/choices/0/prompt_logprobs/1", {"b": RANKED}),
+    ("vllm-completion-response", VLLM_COMPLETION, "/choices/0/prompt_logprobs/1/6/logprob", None),
+    ("vllm-completion-chunk", VLLM_COMPLETION_CHUNK, "/choices/1/logprobs/tokens", REMOVED),
+    ("vllm-completion-chunk", VLLM_COMPLETION_CHUNK, "/choices/0/index", REMOVED),
+    ("vllm-chat-response", VLLM_CHAT, "/choices/0/message/content", None),
+    ("vllm-chat-response", VLLM_CHAT, "/choices/0/message/role", "user"),
+    ("vllm-chat-response", VLLM_CHAT, "/choices/0/token_ids/0", None),
+    ("vllm-chat-response", VLLM_CHAT, "/prompt_token_ids/0", "5"),
+    ("vllm-chat-response", VLLM_CHAT, "/prompt_logprobs/1", -0.5),
+    ("vllm-chat-chunk", VLLM_CHAT_CHUNK, "/choices/0/delta", REMOVED),
+    ("vllm-chat-chunk", VLLM_CHAT_CHUNK, "/choices/0/finish_reason", "eos"),
+    ("vllm-chat-chunk", VLLM_CHAT_CHUNK, "/choices/0/token_ids", "11"),
+    ("vllm-generate-response", VLLM_GENERATED, "/choices", []),
+    ("vllm-generate-response", VLLM_GENERATED, "/choices/0/token_ids", None),
+    ("vllm-generate-response", VLLM_GENERATED, "/choices/0/finish_reason", None),
+    ("vllm-generate-response", VLLM_GENERATED, "/choices/0/logprobs/content/0/token_id", REMOVED),
+    ("vllm-generate-response", VLLM_GENERATED, "/usage", None),
+    ("vllm-generate-event", VLLM_GENERATED_EVENT, "/choices/0/token_ids", REMOVED),
+    ("vllm-generate-event", VLLM_GENERATED_EVENT, "/request_id", 1),
+    ("vllm-generate-event", VLLM_GENERATED_EVENT, "/output_mode", "both"),
+    ("llamacpp-completion-response", LLAMACPP_ANSWER, "/stop", False),
+    ("llamacpp-completion-response", LLAMACPP_ANSWER, "/stop_type", "stop"),
+    ("llamacpp-completion-response", LLAMACPP_ANSWER, "/tokens/0", "a"),
+    ("llamacpp-completion-response", LLAMACPP_ANSWER, "/tokens_predicted", REMOVED),
+    ("llamacpp-completion-response", [LLAMACPP_ANSWER], "", []),
+    ("llamacpp-completion-event", LLAMACPP_PART, "/content", None),
+    ("llamacpp-completion-event", LLAMACPP_PART, "/stop", REMOVED),
+    ("llamacpp-completion-event", LLAMACPP_PART, "/completion_probabilities/0/id", None),
+    ("llamacpp-completion-event", LLAMACPP_ANSWER, "/stop_type", REMOVED),
     ("error", {"error": {"message": "no"}}, "", {}),
     ("error", {"error": {"message": "no"}}, "/error", {}),
     ("error", {"error": {"message": "no"}}, "/error", ""),
@@ -469,6 +654,16 @@ def test_planted_defects_are_refused(name, sample, pointer, value):
         "chat-chunk",
         "openai-chat-response",
         "openai-chat-chunk",
+        "completion-response",
+        "completion-chunk",
+        "vllm-completion-response",
+        "vllm-completion-chunk",
+        "vllm-chat-response",
+        "vllm-chat-chunk",
+        "vllm-generate-response",
+        "vllm-generate-event",
+        "llamacpp-completion-response",
+        "llamacpp-completion-event",
         "error",
     ],
 )
