@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tokenwire.advertised import Advertised
+from tokenwire.control import Call, Deed
 from tokenwire.record import Delivery, Emission, Stream
 from tokenwire.stop_string import stop_string_of
 
@@ -144,6 +145,12 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         "no answer carries cached_tokens_details that are not null",
     ),
     "request-id": (_any(lambda e: e.details.get("request_id") is not None), "no answer carries a request id"),
+    "retractions": (
+        _any(lambda e: type(e.counters.get("num_retractions")) is int and e.counters["num_retractions"] > 0),
+        "no answer tells that it was preempted",
+    ),
+    "batch": (lambda s: s.asked.prompts > 1, "no request with several prompts was answered"),
+    "stream-errors": (lambda s: s.asked.stream and s.error is not None, "no stream carried an error event"),
     "usage": (lambda s: s.usage is not None, "no answer carries a usage object"),
     "stop-strings-taken": (
         lambda s: bool(s.asked.stop),
@@ -166,6 +173,19 @@ def _modes(answered: list[Stream]) -> Iterable[Capability]:
     for mode in (Delivery.CUMULATIVE, Delivery.INCREMENTAL):
         seen = next((stream for stream in with_ids or streams if stream.delivery is mode), None)
         yield _seen(str(mode), seen, f"no stream is {mode}")
+
+
+def _controlled(answered: list[Stream], calls: tuple[Call, ...]) -> Iterable[Capability]:
+    """What control endpoints show by their effect: an abort of a request there was, a load that saw one."""
+    ids = {stream.asked.request_id for stream in answered}
+    aborts = (call for call in calls if call.deed is Deed.ABORT and call.done and call.ids & ids)
+    loads = (call for call in calls if call.load is not None and call.load.live > 0)
+    for name, call, absent in (
+        ("abort", next(aborts, None), "no endpoint took the abort of a request by its id"),
+        ("load-report", next(loads, None), "no endpoint told of a request that was under way"),
+    ):
+        words = f"seen in {call.exchange.name}" if call else absent
+        yield Capability(name, call is not None, words, seen=call is not None)
 
 
 def _interval(answered: list[Stream], advertised: Advertised) -> Capability:
@@ -198,6 +218,10 @@ def _interval(answered: list[Stream], advertised: Advertised) -> Capability:
     return Capability("stream-interval", bool(told), words, advertised=told)
 
 
+_WITHOUT_A_RECORD = frozenset({"stream", "stream-errors"})
+"""What a stream shows that delivers nothing, too."""
+
+
 def _seen(name: str, stream: Stream | None, absent: str) -> Capability:
     words = f"seen in {stream.exchange.name}" if stream else absent
     return Capability(name, stream is not None, words, seen=stream is not None)
@@ -219,7 +243,10 @@ _TRUSTED = ("mirror-sampler", "customized-info")
 
 
 def capabilities(
-    streams: Iterable[Stream], advertised: Advertised, declared: Collection[str] = ()
+    streams: Iterable[Stream],
+    advertised: Advertised,
+    declared: Collection[str] = (),
+    calls: Iterable[Call] = (),
 ) -> dict[str, Capability]:
     """All capabilities that requirements speak of, by name.
 
@@ -228,14 +255,32 @@ def capabilities(
     streams = list(streams)
     answered = [stream for stream in streams if stream.answered]
     found = [
-        _seen(name, next(filter(shows, streams if name == "stream" else answered), None), absent)
+        _seen(name, next(filter(shows, streams if name in _WITHOUT_A_RECORD else answered), None), absent)
         for name, (shows, absent) in _SHOWN.items()
     ]
     mode = advertised.delivery
     says = f"the server advertises {mode} streams" if mode else "the server advertises no delivery mode"
     found.append(Capability("advertised-mode", mode is not None, says, seen=mode is not None))
+    length = advertised.context_length
+    says = (
+        f"the server advertises a context of {length}"
+        if length
+        else "the server advertises no context length"
+    )
+    found.append(Capability("context-length", length is not None, says, seen=length is not None))
+    without = advertised.tokenizer is False
+    says = "the server says that it runs without a tokenizer"
+    found.append(
+        Capability(
+            "no-tokenizer",
+            without,
+            says if without else "the server has a tokenizer, or does not say",
+            seen=without,
+        )
+    )
     found.append(_interval(answered, advertised))
     found += _modes(answered)
+    found += _controlled(answered, tuple(calls))
     said = _said(advertised)
     return {each.name: _with_sources(each, said.get(each.name, ""), each.name in declared) for each in found}
 
@@ -246,6 +291,6 @@ def _with_sources(known: Capability, said: str, declared: bool) -> Capability:
     return replace(known, advertised=known.advertised or said, declared=declared)
 
 
-def known_capabilities() -> frozenset[str]:
-    """The names of all capabilities: what a user can declare."""
-    return frozenset(capabilities((), Advertised()))
+def known_capabilities() -> dict[str, str]:
+    """All capabilities, that is, what a user can declare; each with what a target without it looks like."""
+    return {name: absent.established for name, absent in capabilities((), Advertised()).items()}

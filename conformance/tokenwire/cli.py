@@ -78,12 +78,16 @@ class _Reporting:
     verbosity: int
 
 
+def _several(kind: str) -> str:
+    return f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+
+
 def _known(kind: str, names: Iterable[str], known: Collection[str]) -> tuple[str, ...]:
     """The names, all of which must be known. Raises BadParameter with what was probably meant."""
     for name in names:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"`tokenwire list {kind}s` tells them all"
+            hint = f"did you mean {close[0]!r}?" if close else f"`tokenwire list {_several(kind)}` tells all"
             raise typer.BadParameter(f"there is no {kind} {name!r}; {hint}")
     return tuple(names)
 
@@ -197,7 +201,7 @@ def check(
         scenarios=_known("scenario", scenario or (), load_scenarios()),
         model=model,
         budget=budget,
-        declared=_known("capabilitie", declare or (), known_capabilities()),
+        declared=_known("capability", declare or (), known_capabilities()),
         worker=worker.rstrip("/"),
     )
     reporting = _Reporting(
@@ -262,13 +266,16 @@ class Kind(StrEnum):
     REQUIREMENTS = "requirements"
     SCENARIOS = "scenarios"
     DIALECTS = "dialects"
+    CAPABILITIES = "capabilities"
 
 
 @app.command("list")
 def list_names(
-    what: Annotated[Kind, typer.Argument(metavar="[requirements|scenarios|dialects]")] = Kind.REQUIREMENTS,
+    what: Annotated[
+        Kind, typer.Argument(metavar="[requirements|scenarios|dialects|capabilities]")
+    ] = Kind.REQUIREMENTS,
 ) -> None:
-    """Tell all requirements, scenarios or dialects, one to a line."""
+    """Tell all requirements, scenarios, dialects or capabilities, one to a line."""
     match what:
         case Kind.REQUIREMENTS:
             rows = [(each.id, f"{each.level} {each.sentence}") for each in load_requirements().values()]
@@ -279,6 +286,8 @@ def list_names(
                 (each.name, f"{'|'.join(each.endpoint.methods)} {each.endpoint.path}")
                 for each in load_dialects().values()
             ]
+        case Kind.CAPABILITIES:
+            rows = [(name, f"absent where {why}") for name, why in sorted(known_capabilities().items())]
     for name, words in rows:
         typer.echo(f"{name:36}  {words}")
 

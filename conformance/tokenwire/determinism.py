@@ -116,8 +116,11 @@ def side_by_side(worker: Sequence[Stream], gateway: Sequence[Stream]) -> list[Co
     for theirs in gateway:
         baseline = ours.get(_question(theirs))
         if baseline is not None:
-            key = theirs.asked.key
-            repeats = bool(key) and all(side.anywhere and key not in side.contradicted for side in seen)
+            keys = (baseline.asked.key, theirs.asked.key)
+            repeats = all(
+                key and side.anywhere and key not in side.contradicted
+                for key, side in zip(keys, seen, strict=True)
+            )
             pairs.append(Comparison(baseline, theirs, repeats))
     return pairs
 

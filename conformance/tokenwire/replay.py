@@ -7,13 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tokenwire.advertised import advertised_by, information_path
+from tokenwire.beside import apart
 from tokenwire.capture import CaptureError
-from tokenwire.exchange import Exchange
+from tokenwire.control import read_call
+from tokenwire.detokenization import told_by, way_of
+from tokenwire.exchange import Ending, Exchange
 from tokenwire.foreign_capture import read_any_capture
 from tokenwire.judge import Run
 from tokenwire.recognition import Spoken
 from tokenwire.record import Stream
 from tokenwire.report.subject import Subject
+from tokenwire.tokenizer import Tokenizer
 
 _SUFFIXES = (".jsonl", ".jsonl.gz")
 _MOST_NAMED = 3
@@ -54,8 +58,13 @@ def _captures(path: Path) -> Iterator[tuple[str, list[Exchange]]]:
         yield str(path), sorted(together, key=lambda exchange: exchange.started)
 
 
-def read_run(exchanges: Sequence[Exchange], name: str) -> tuple[Run, list[Exchange]]:
-    """Read all exchanges of one server; the run, and the exchanges that no dialect knows."""
+def read_run(
+    exchanges: Sequence[Exchange], name: str, tokenizer: Tokenizer | None = None
+) -> tuple[Run, list[Exchange]]:
+    """Read all exchanges of one server; the run, and the exchanges that no dialect knows.
+
+    Without a tokenizer, the server's own is taken for one, as far as it was asked.
+    """
     advertised = advertised_by(exchanges)
     streams, unknown = [], []
     spoken = Spoken(exchanges)
@@ -65,7 +74,13 @@ def read_run(exchanges: Sequence[Exchange], name: str) -> tuple[Run, list[Exchan
             unknown.append(exchange)
         else:
             streams.append(dialect.read(exchange, delivery_hint=advertised.delivery))
-    return Run(tuple(streams), advertised, name), unknown
+    tokenizer = tokenizer or told_by(unknown)
+    calls = tuple(call for exchange in unknown if (call := read_call(exchange)) is not None)
+    asides = {call.exchange.name for call in calls}
+    others = [one for one in unknown if way_of(one.request) is None and one.name not in asides]
+    alone, pairs = apart(streams)
+    run = Run(tuple(alone), advertised, name, tokenizer=tokenizer, calls=calls, beside=tuple(pairs))
+    return run, others
 
 
 def _endpoints(exchanges: Iterable[Exchange]) -> str:
@@ -77,7 +92,7 @@ def silent(streams: Iterable[Stream]) -> str:
     """Which exchanges gave neither a record nor a refusal, in words; empty where all did."""
     reasons: dict[str, list[str]] = {}
     for stream in streams:
-        if stream.answered or stream.refused:
+        if stream.answered or stream.refused or stream.exchange.ending is Ending.HUNG_UP:
             continue
         exchange = stream.exchange
         reason = f"status {exchange.status}" if exchange.status not in (None, 200) else str(exchange.ending)
@@ -99,18 +114,20 @@ def remarks(run: Run, unknown: Sequence[Exchange] = ()) -> Iterator[str]:
         yield f"{where}{len(nobodys)} exchanges with endpoints that no dialect knows: {_endpoints(nobodys)}"
     if words := silent(run.streams):
         yield where + words
+    yield from (where + words for words in run.honesty.remarks())
 
 
-def replay(paths: Sequence[Path]) -> Subject:
+def replay(paths: Sequence[Path], *, tokenizer: Tokenizer | None = None) -> Subject:
     """Read captures, one run for each server that was recorded.
 
+    `tokenizer` is that of the model behind all of them; without it, each server's own is taken for one.
     Raises NothingToReplay where there is nothing, CaptureError for a file that is no capture, OSError.
     """
     runs: list[Run] = []
     told: list[str] = []
     for path in paths:
         for name, exchanges in _captures(path):
-            run, unknown = read_run(exchanges, name)
+            run, unknown = read_run(exchanges, name, tokenizer)
             runs.append(run)
             told += remarks(run, unknown)
     if not any(run.streams for run in runs):

@@ -6,14 +6,15 @@ Everything is asked before anything is judged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tokenwire.beside import GATEWAY, ask_both
 from tokenwire.capture import CaptureWriter
 from tokenwire.determinism import PROBE
-from tokenwire.dialect import load_dialects
+from tokenwire.dialect import Dialect, load_dialects
 from tokenwire.exchange import Ending, Exchange, HttpRequest, Server
 from tokenwire.judge import Run
 from tokenwire.politeness import Limits, Pace, PoliteSender
@@ -63,6 +64,10 @@ class Plan:
     budget: Budget = Budget.STANDARD
     model: str = ""
     """The name of the model to ask for; empty for the first that the target lists."""
+    declared: tuple[str, ...] = ()
+    """Capabilities that the target is said to have: where it does not show one, that is a violation."""
+    worker: str = ""
+    """The server behind the target, where that is a gateway: both are asked the same. It gets no headers."""
 
 
 class NoSuchTarget(ValueError):  # noqa: N818  # a fact about the command line
@@ -117,12 +122,12 @@ class Unreached:
 
 
 def _chosen(plan: Plan) -> list[Scenario]:
-    chosen = [
-        scenario
-        for name, scenario in load_scenarios().items()
-        if (name in plan.scenarios if plan.scenarios else plan.budget.covers(scenario.budget))
-        or name == PROBE
-    ]
+    def is_chosen(scenario: Scenario) -> bool:
+        if plan.scenarios:
+            return scenario.name in (PROBE, *plan.scenarios)
+        return plan.budget.covers(scenario.budget) or scenario.name == PROBE
+
+    chosen = [each for each in load_scenarios().values() if is_chosen(each) and not each.worker]
     return sorted(chosen, key=lambda each: (each.name != PROBE, list(Budget).index(each.budget)))
 
 
@@ -146,7 +151,13 @@ def _subject(
     plan: Plan, found: Preflight, transcript: Transcript, broken_off: str, limits: tuple[str, ...]
 ) -> Subject:
     in_order = sorted(transcript.streams, key=lambda stream: stream.exchange.started)
-    run = Run(tuple(in_order), found.advertised)
+    run = Run(
+        tuple(in_order),
+        found.advertised,
+        calls=tuple(transcript.calls),
+        declared=frozenset(plan.declared),
+        beside=tuple(transcript.beside),
+    )
     return Subject(
         url=plan.url,
         runs=(run,),
@@ -182,6 +193,7 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
         # What is found out first is not charged: it is little, and without it nothing can be asked.
         first = PoliteSender(scout, plan.limits, (), context_length=0, pace=pace)
         found = await preflight(plan.url, first, dialects, plan.model)
+    worker = await _worker(plan, dialects, first_words) if plan.worker else None
     if not found.speaks:
         return Unreached(Subject(url=plan.url, left_out=found.left_out), found.diagnosis)
     recorder = Recorder(
@@ -208,6 +220,10 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
             async with asyncio.TaskGroup() as together:
                 for scenario, talk in conversations:
                     together.create_task(_talk(scenario, talk, progress.finished))
+            if worker is not None and (not plan.scenarios or GATEWAY in plan.scenarios):
+                async with _recorder_of_worker(plan, worker, capture) as behind:
+                    to_worker = _Patient(behind, patience=_LEAST_PATIENCE)
+                    await ask_both(worker, to_worker, found, sender, transcript)
         except* _StoppedAnswering as group:
             broken_off = str(group.exceptions[0])
     transcript.streams += (
@@ -217,6 +233,30 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
         if exchange.request in dialect.endpoint
     )
     return _subject(plan, found, transcript, broken_off, (*first.remarks(), *sender.remarks()))
+
+
+async def _worker(plan: Plan, dialects: Sequence[Dialect], first_words: float) -> Preflight:
+    """Find out what the worker behind a gateway is. Raises NoSuchTarget where it is none."""
+    at_once = plan.limits.max_concurrency
+    try:
+        recorder = Recorder(plan.worker, timeout_s=first_words, max_concurrency=at_once)
+    except ValueError as error:
+        raise NoSuchTarget(f"--worker: {error}") from error
+    async with recorder:
+        found = await preflight(plan.worker, recorder, dialects, plan.model)
+    if not found.speaks:
+        raise NoSuchTarget(f"--worker: {found.diagnosis}")
+    return found
+
+
+def _recorder_of_worker(plan: Plan, worker: Preflight, capture: CaptureWriter | None) -> Recorder:
+    return Recorder(
+        plan.worker,
+        timeout_s=plan.timeout_s,
+        max_concurrency=plan.limits.max_concurrency,
+        capture=capture,
+        server=Server(worker.advertised.name, worker.advertised.version),
+    )
 
 
 async def _talk(scenario: Scenario, talk: Conversation, finished: Callable[[Conversation], None]) -> None:

@@ -15,10 +15,13 @@ from typing import Protocol
 
 from tokenwire.advertised import Advertised
 from tokenwire.ask import Ask
+from tokenwire.check import Comparison
+from tokenwire.control import Call, Control, load_controls
 from tokenwire.dialect import Dialect, Unsupported
 from tokenwire.exchange import Exchange, HttpRequest
 from tokenwire.record import Choice, Stream
 from tokenwire.slow_reader import SlowReader
+from tokenwire.tap import Tap
 
 PROMPT = (73, 39, 78, 220, 112, 31, 66, 205, 97, 154, 18, 243)
 """The ids that most requests send: small, so that they are valid in nearly every vocabulary."""
@@ -79,6 +82,8 @@ class Transcript:
     streams: list[Stream] = field(default_factory=list)
     not_asked: dict[str, str] = field(default_factory=dict)
     """Exchanges that a dialect cannot put into words, or that the run may not ask, with the reason."""
+    beside: list[Comparison] = field(default_factory=list)
+    """Where a gateway and its worker were asked the same: their answers, side by side."""
     on_answer: Callable[[Stream], None] = lambda _: None
     """Told of every answer as it comes; for a progress bar."""
     calls: list[Call] = field(default_factory=list)
@@ -119,15 +124,20 @@ class Conversation:
     ) -> Stream | None:
         """Ask for one exchange; None where the dialect has no words for it, or the run may ask no more.
 
-        The exchange is named `<dialect>/<scenario>/<label>`, so a label stands once in a scenario. `tap` tells
-        how far the answer has come, and can hang up.
+        The exchange is named `<dialect>/<scenario>/<label>`, so a label stands once in a scenario. `tap`
+        tells how far the answer has come, and can hang up.
         """
-        name = f"{self.dialect.name}/{self.scenario}/{label}"
         request = self.dialect.render(ask, self.model)
         if isinstance(request, Unsupported):
-            self.transcript.not_asked[name] = request.reason
+            self.transcript.not_asked[self.name_of(label)] = request.reason
+            if tap is not None:
+                tap.end()
             return None
-        return await self.send(label, request, slow_reader=slow_reader)
+        return await self.send(label, request, slow_reader=slow_reader, tap=tap)
+
+    def name_of(self, label: str) -> str:
+        """The name of the exchange that has this label."""
+        return f"{self.dialect.name}/{self.scenario}/{label}"
 
     async def send(
         self,
@@ -140,16 +150,48 @@ class Conversation:
         """Send a request that no dialect would write, named like what `ask` asks; None where the run may ask
         no more.
         """
-        name = f"{self.dialect.name}/{self.scenario}/{label}"
+        name = self.name_of(label)
         try:
             exchange = await self.sender.send(name, self.scenario, request, slow_reader=slow_reader, tap=tap)
         except NotAsked as reason:
             self.transcript.not_asked[name] = str(reason)
             return None
+        finally:
+            if tap is not None:
+                tap.end()
         stream = self.dialect.read(exchange, delivery_hint=self.advertised.delivery)
         self.transcript.streams.append(stream)
         self.transcript.on_answer(stream)
         return stream
+
+    @property
+    def control(self) -> Control | None:
+        """The control endpoints of the target's family; None where none are known."""
+        return load_controls().get(self.dialect.family)
+
+    async def call(self, label: str, request: HttpRequest) -> Call | None:
+        """Send a request to a control endpoint, at once, however many others are under way.
+
+        None where the run may ask no more, or for a request that is no call.
+        """
+        name = self.name_of(label)
+        try:
+            exchange = await self.sender.send(name, self.scenario, request, aside=True)
+        except NotAsked as reason:
+            self.transcript.not_asked[name] = str(reason)
+            return None
+        call = self.control.read(exchange) if self.control is not None else None
+        if call is not None:
+            self.transcript.calls.append(call)
+        return call
+
+    async def abort(self, label: str, request_id: str) -> Call | None:
+        """Abort one request by its id; None where the family has no way to, for this endpoint."""
+        request = self.control.abort_request(request_id, self.dialect.endpoint.path) if self.control else None
+        if request is None:
+            self.transcript.not_asked[self.name_of(label)] = f"{self.dialect.name} has no abort by id"
+            return None
+        return await self.call(label, request)
 
     async def ask_all(
         self, asks: Mapping[str, Ask], *, slow_reader: SlowReader | None = None
@@ -176,12 +218,16 @@ class Scenario:
     """Only for endpoints that talk in messages (True), only for the others (False), or for all (None)."""
     budget: Budget = Budget.QUICK
     """The smallest budget that pays for it."""
+    worker: bool = False
+    """Asked of a gateway and of the worker behind it, where one is named, and of nobody else."""
 
 
 SCENARIOS: dict[str, Scenario] = {}
 
 
-def scenario(*, chat: bool | None = None, budget: Budget = Budget.QUICK) -> Callable[[Run], Run]:
+def scenario(
+    *, chat: bool | None = None, budget: Budget = Budget.QUICK, worker: bool = False
+) -> Callable[[Run], Run]:
     """Make a coroutine a scenario, named like the function; its docstring says what it provokes."""
 
     def register(run: Run) -> Run:
@@ -191,7 +237,7 @@ def scenario(*, chat: bool | None = None, budget: Budget = Budget.QUICK) -> Call
             raise ValueError(f"scenario {name!r} has no docstring; it must say what it provokes")
         if name in SCENARIOS:
             raise ValueError(f"scenario {name!r} stands twice; rename one")
-        SCENARIOS[name] = Scenario(name, provokes, run, chat, budget)
+        SCENARIOS[name] = Scenario(name, provokes, run, chat, budget, worker)
         return run
 
     return register
