@@ -65,6 +65,8 @@ class Ask:
     continuous_usage: bool = False
     """Ask every event of a stream for the usage so far."""
     request_id: str | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """What is added to the logits of some ids."""
     wrong: Mapping[str, Any] = field(default_factory=dict)
     """Fields of an ask with values that they must not have, written as they are."""
     raw: Mapping[str, Any] = field(default_factory=dict)

@@ -36,7 +36,7 @@ _ALL = -1
 _LARGEST_NUMBER = 2**53
 _ANY_MODEL = "default"
 """The model's name where nobody knows one: servers of one model take any."""
-_ASK_FIELDS = {field.name for field in dataclasses.fields(Ask)} - {*_PROMPTS, "batch", "raw", "wrong"}
+_ASK_FIELDS = {field.name for field in dataclasses.fields(Ask)} - {*_PROMPTS, "batch", "logit_bias", "raw", "wrong"}
 _FIELDS = _ASK_FIELDS | {"top_k"}
 _TOLD_ONLY = frozenset(
     {
@@ -86,6 +86,8 @@ class RequestBinding:
     neutral: Mapping[Keys, Any]
     same_ids_need: Mapping[Keys, Any]
     report_only: tuple[Keys, ...]
+    logit_bias: Keys | None = None
+    """No field of `Asked` tells it: it shapes the tokens as penalties do."""
 
     @classmethod
     def load(cls, dialect: str, table: Mapping[str, Any]) -> RequestBinding:
@@ -126,6 +128,7 @@ class RequestBinding:
             neutral=pointed("neutral"),
             same_ids_need=pointed("same_ids_need"),
             report_only=tuple(parse(at) for at in table.get("report_only", ())),
+            logit_bias=parse(table["logit_bias"]) if "logit_bias" in table else None,
         )
 
     def render(self, ask: Ask, model: str = "") -> dict[str, Any] | Unsupported:
@@ -166,6 +169,10 @@ class RequestBinding:
             if name not in self.fields:
                 return Unsupported(f"{self.dialect} has no field for {name}")
             put(body, self.fields[name][0], value)
+        if ask.logit_bias:
+            if self.logit_bias is None:
+                return Unsupported(f"{self.dialect} has no field for logit_bias")
+            put(body, self.logit_bias, {str(token): bias for token, bias in ask.logit_bias.items()})
         for name, value in ask.wrong.items():
             places = self._places(name)
             if not places:

@@ -22,6 +22,7 @@ from tokenwire.exchange import Exchange, HttpRequest
 from tokenwire.record import Choice, Stream
 from tokenwire.slow_reader import SlowReader
 from tokenwire.tap import Tap
+from tokenwire.tokenizer import Tokenizer
 
 PROMPT = (73, 39, 78, 220, 112, 31, 66, 205, 97, 154, 18, 243)
 """The ids that most requests send: small, so that they are valid in nearly every vocabulary."""
@@ -80,6 +81,8 @@ class Transcript:
     """
 
     streams: list[Stream] = field(default_factory=list)
+    tokenizer: Tokenizer | None = None
+    """The server's own, once it was asked for the text of what it wrote."""
     not_asked: dict[str, str] = field(default_factory=dict)
     """Exchanges that a dialect cannot put into words, or that the run may not ask, with the reason."""
     beside: list[Comparison] = field(default_factory=list)

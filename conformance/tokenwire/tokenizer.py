@@ -7,7 +7,7 @@ server's own is what its `/detokenize` answered in the same run, so that a repla
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -140,9 +140,14 @@ class Detokenize:
             put(body, self.skip_special_tokens, skip_special_tokens)
         return HttpRequest("POST", self.path, body)
 
+    def is_asked_by(self, request: HttpRequest) -> bool:
+        """Whether a request is one of these; the path may begin with a version, as in `/v1/detokenize`."""
+        path = request.path.partition("?")[0]
+        return request.method == "POST" and path in {self.path, f"/v1{self.path}"}
+
     def told(self, exchange: Exchange) -> dict[tuple[Ids, bool], str]:
         """The texts that an answer tells; none where it is none."""
-        if exchange.request.method != "POST" or exchange.request.path != self.path or exchange.status != 200:
+        if not self.is_asked_by(exchange.request) or exchange.status != 200:
             return {}
         try:
             answer = strict_json.loads(exchange.body.decode())
@@ -162,12 +167,3 @@ class Detokenize:
             for ids, text in zip(tokens, texts, strict=True)
             if isinstance(text, str) and isinstance(ids, list) and all(type(token) is int for token in ids)
         }
-
-
-def told_by(exchanges: Iterable[Exchange], ways: Sequence[Detokenize]) -> ToldTokenizer | None:
-    """The server's own tokenizer, from what it answered; None where it told no text at all."""
-    texts: dict[tuple[Ids, bool], str] = {}
-    for exchange in exchanges:
-        for way in ways:
-            texts |= way.told(exchange)
-    return ToldTokenizer(texts) if texts else None

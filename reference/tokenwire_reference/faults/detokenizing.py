@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from tokenwire_reference.detokenizer import Detokenizer
 from tokenwire_reference.faults.catalogue import EVERYWHERE, STREAMED, fault
@@ -58,7 +59,6 @@ class BrokenCharactersDroppedInStreams(Fault):
     "X10",
     upstream=("tenstorrent/tt-inference-server PR #2594",),
     shows_in=EVERYWHERE,
-    unseen="streams and whole answers agree, and no requirement holds text against its own ids",
 )
 class BrokenCharactersDropped(Fault):
     """Bytes that are no character vanish from every answer."""
@@ -132,13 +132,52 @@ class _NeverFlushes(Detokenizer):
     "X11",
     upstream=("sgl-project/sglang issue #34740",),
     shows_in=EVERYWHERE,
-    unseen="streams and whole answers agree, and no requirement holds text against its own ids",
 )
 class IncompleteTailNeverFlushed(Fault):
     """What waits for the rest of a character is not given at the end."""
 
     def detokenizer(self, detokenizer: Detokenizer) -> Detokenizer:
         return _NeverFlushes(detokenizer._decode)
+
+
+class _Lags(Detokenizer):
+    _late = ""
+
+    def push(self, ids: Sequence[int]) -> str:
+        piece, self._late = self._late, super().push(ids)
+        return piece
+
+    def flush(self) -> str:
+        return self._late + super().flush()
+
+
+@fault(
+    "text-one-emission-late",
+    "X11",
+    upstream=("Blaizzy/mlx-vlm PR #1129", "vllm-project/vllm issue #13087"),
+    shows_in=STREAMED,
+)
+class TextOneEmissionLate(Fault):
+    """Text waits for the next ids, whether or not it could still change."""
+
+    def detokenizer(self, detokenizer: Detokenizer) -> Detokenizer:
+        return _Lags(detokenizer._decode)
+
+
+@fault(
+    "special-tokens-always-shown",
+    "X12",
+    upstream=("vllm-project/vllm issue #2538", "smg-project/smg PR #1122"),
+    shows_in=EVERYWHERE,
+)
+class SpecialTokensAlwaysShown(Fault):
+    """`skip_special_tokens` has no effect: special tokens stand in every text."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        params = body.get("sampling_params", body)
+        if isinstance(params, dict):
+            params["skip_special_tokens"] = False
+        return body
 
 
 @fault(

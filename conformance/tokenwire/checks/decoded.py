@@ -1,0 +1,148 @@
+"""What the text of a choice may be, by its ids: what a tokenizer says of them, cut as the stop demands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tokenwire.checks.walk import as_list, finished_choices, joined_ids, joined_text, prompt_of
+from tokenwire.record import Asked, Choice, Stream
+from tokenwire.tokenizer import Ids, Tokenizer
+
+BROKEN = "\ufffd"
+_CONTEXT = 8
+"""Prompt ids before the output, for tokenizers that decode the first token of a text differently."""
+_OTHER_CHANNELS = ("reasoning_content", "tool_calls")
+"""Where a parser puts text that is then not in the text."""
+_MANGLED = re.compile(r" (?=[.?!,]|n't|'m|'s|'ve|'re|' )")
+"""The spaces that tokenizers drop when they clean up."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A finished choice whose ids a tokenizer can read."""
+
+    choice: Choice
+    ids: Ids
+    text: str
+    asked: Asked
+    prompt: Ids
+    tokenizer: Tokenizer
+
+    @property
+    def stop(self) -> object:
+        """The id or the string that ended the choice, where the server tells."""
+        finish = self.choice.finish
+        return finish.matched if finish is not None and finish.type == "stop" else None
+
+    def decode(self, ids: Ids, *, skip_special_tokens: bool | None = None) -> str | None:
+        """The text of ids with the flags of the request, or with special tokens as said here."""
+        skip = self.asked.skip_special_tokens if skip_special_tokens is None else skip_special_tokens
+        spaces = self.asked.spaces_between_special_tokens
+        return self.tokenizer.decode(ids, skip_special_tokens=skip, spaces_between_special_tokens=spaces)
+
+    def readings(self, ids: Ids, *, skip_special_tokens: bool | None = None) -> tuple[str, ...]:
+        """What ids may read: alone, and as what they add to the prompt. Empty where nobody can say.
+
+        The two differ where a tokenizer drops the space at the head of a text, and where the prompt ends
+        within a character.
+        """
+        alone = self.decode(ids, skip_special_tokens=skip_special_tokens)
+        context = self.prompt[-_CONTEXT:]
+        before = self.decode(context, skip_special_tokens=skip_special_tokens)
+        both = self.decode(context + ids, skip_special_tokens=skip_special_tokens)
+        if alone is None:
+            return ()
+        if not before or both is None:
+            return (alone,)
+        whole = before.rstrip(BROKEN)
+        added = [both[len(start) :] for start in (before, whole) if both.startswith(whole)]
+        return tuple(dict.fromkeys([alone, *added]))
+
+    def alike(self, one: str, other: str) -> bool:
+        """Whether two texts are the same, but for what the tokenizer may have cleaned up."""
+        if one == other:
+            return True
+        return self.tokenizer.cleans_up and _MANGLED.sub("", one) == _MANGLED.sub("", other)
+
+    def begins(self, text: str, shown: str) -> bool:
+        """Whether a text begins with what was shown of it, but for what may have been cleaned up."""
+        if text.startswith(shown):
+            return True
+        return self.tokenizer.cleans_up and _MANGLED.sub("", text).startswith(_MANGLED.sub("", shown))
+
+
+def decoded(stream: Stream, tokenizer: Tokenizer | None) -> Iterator[Decoded]:
+    """The choices of an answer whose text their own ids have to explain.
+
+    Not those whose text holds the prompt as well, or that a parser took apart, or that were aborted.
+    """
+    if tokenizer is None or stream.asked.echo:
+        return
+    for choice in finished_choices(stream):
+        ids, text = joined_ids(choice), joined_text(choice)
+        parsed = any(emission.details.get(name) for emission in choice.emissions for name in _OTHER_CHANNELS)
+        aborted = choice.finish is None or choice.finish.type == "abort"
+        if not ids or text is None or parsed or aborted or not all(type(token) is int for token in ids):
+            continue
+        yield Decoded(choice, tuple(ids), text, stream.asked, _prompt(stream, choice), tokenizer)
+
+
+def _prompt(stream: Stream, choice: Choice) -> Ids:
+    sent = prompt_of(stream, choice.index)
+    if sent is not None:
+        return sent
+    told = (as_list(emission.prompt_token_ids) for emission in choice.emissions)
+    ids = next((ids for ids in told if ids), [])
+    return tuple(ids) if all(type(token) is int for token in ids) else ()
+
+
+def uncut_texts(one: Decoded, *, skip_special_tokens: bool | None = None) -> tuple[str, ...]:
+    """What the ids read, without the id that ended the choice unless it was to be kept."""
+
+    def readings(ids: Ids) -> tuple[str, ...]:
+        return one.readings(ids, skip_special_tokens=skip_special_tokens)
+
+    finish = one.choice.finish
+    stopped = finish is not None and finish.type == "stop"
+    if not stopped or isinstance(one.stop, str):
+        return readings(one.ids)
+    if one.stop is None:
+        # Nobody tells what ended it: perhaps the last id, perhaps a string.
+        return tuple(dict.fromkeys([*readings(one.ids), *readings(one.ids[:-1])]))
+    is_last = one.stop == one.ids[-1] and not one.asked.no_stop_trim
+    return readings(one.ids[:-1] if is_last else one.ids)
+
+
+def legal_texts(one: Decoded) -> tuple[str, ...]:
+    """Every text that a choice with these ids may have; empty where nobody can say."""
+    texts = uncut_texts(one)
+    finish = one.choice.finish
+    if finish is None or finish.type != "stop" or isinstance(one.stop, int):
+        return texts
+    cuts = [cut for text in texts for cut in _cuts(one, text)]
+    return tuple(dict.fromkeys(cuts if cuts and isinstance(one.stop, str) else [*texts, *cuts]))
+
+
+def _cuts(one: Decoded, text: str) -> Iterable[str]:
+    """A text cut at the stop, at each place where it occurs: which one ended the choice is not known here."""
+    stop, asked = one.stop, one.asked
+    if isinstance(stop, str) and stop in asked.stop_regex:
+        yield text
+        for match in _matches(stop, text):
+            yield text[: match.end()]
+            yield text[: match.start()]
+        return
+    for string in (stop,) if isinstance(stop, str) else asked.stop:
+        at = text.find(string) if string else -1
+        while at >= 0:
+            yield text[: at + len(string) * asked.no_stop_trim]
+            at = text.find(string, at + 1)
+
+
+def _matches(pattern: str, text: str) -> Sequence[re.Match[str]]:
+    try:
+        return list(re.finditer(pattern, text))
+    except re.error:
+        return []

@@ -1,0 +1,135 @@
+"""Checks of text against the ids that it was made from. All of them ask a tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tokenwire.check import Observation, Target, check, demand
+from tokenwire.checks.decoded import BROKEN, Decoded, decoded, legal_texts, uncut_texts
+from tokenwire.checks.difference import first_difference
+from tokenwire.checks.walk import Step, by_choice, running_texts, streamed, walk
+from tokenwire.record import Emission, Stream
+
+_WINDOW = 12
+"""Characters that are shown before a difference."""
+
+
+def _nearest(text: str, legal: Iterable[str]) -> tuple[str, int]:
+    """The legal text that agrees with a text for longest, and where they part."""
+    parting = {each: _parting(each, text) for each in legal}
+    best = max(parting, key=lambda each: parting[each])
+    return best, parting[best]
+
+
+def _parting(one: str, other: str) -> int:
+    position = first_difference(one, other)
+    return len(one) if position is None else position
+
+
+def _observed(
+    one: Decoded, emission: Emission, text: str, legal: Iterable[str], *, holds: bool
+) -> Observation:
+    """Show a text beside the legal one that it is nearest to, from a little before they part."""
+    nearest, at = _nearest(text, legal)
+    window = slice(0, 4 * _WINDOW) if holds else slice(max(0, at - _WINDOW), at + 3 * _WINDOW)
+    message = f"the text of choice {one.choice.index} differs from what its ids say at character {at}"
+    return demand(
+        emission.at("text"),
+        holds,
+        expected=nearest[window],
+        actual=text[window],
+        message="" if holds else message,
+    )
+
+
+def _without_tail(text: str) -> str:
+    """A text without the incomplete character that it may end in."""
+    return text.rstrip(BROKEN)
+
+
+@check("text-is-what-its-ids-say")
+def text_is_what_its_ids_say(stream: Stream, target: Target) -> Iterator[Observation]:
+    """The whole text of a choice is its ids, decoded at once; an incomplete tail may be missing here."""
+    for one in decoded(stream, target.tokenizer):
+        legal = legal_texts(one)
+        if any(legal):
+            tailless = _without_tail(one.text)
+            holds = any(one.alike(tailless, _without_tail(each)) for each in legal)
+            yield _observed(one, one.choice.emissions[-1], one.text, legal, holds=holds)
+
+
+@check("incomplete-tail-is-shown")
+def incomplete_tail_is_shown(stream: Stream, target: Target) -> Iterator[Observation]:
+    """Where all that the ids may say ends within a character, the text ends so, too."""
+    for one in decoded(stream, target.tokenizer):
+        legal = legal_texts(one)
+        tailless = _without_tail(one.text)
+        full = [each for each in legal if one.alike(tailless, _without_tail(each))]
+        if full and all(each.endswith(BROKEN) for each in full):
+            holds = any(one.alike(one.text, each) for each in full)
+            yield _observed(one, one.choice.emissions[-1], one.text, full, holds=holds)
+
+
+@check("shown-text-stays")
+def shown_text_stays(stream: Stream, target: Target) -> Iterator[Observation]:
+    """What a client holds after each emission is a beginning of what all ids say."""
+    if not streamed(stream):
+        return
+    for one in decoded(stream, target.tokenizer):
+        legal = legal_texts(one)
+        for emission, shown in running_texts(one.choice):
+            if shown and legal:
+                holds = any(one.begins(each, shown) for each in legal)
+                yield _observed(one, emission, shown, legal, holds=holds)
+
+
+@check("text-keeps-up-with-its-ids")
+def text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Observation]:
+    """Between emissions, text waits for the rest of a character or of a stop string only."""
+    if not streamed(stream):
+        return
+    steps = by_choice(walk(stream))
+    for one in decoded(stream, target.tokenizer):
+        may_wait = max([len(stop) - 1 for stop in stream.asked.stop if stop], default=0)
+        shown = dict(enumerate(text for _, text in running_texts(one.choice)))
+        for position, step in enumerate(_with_text(steps[one.choice.index])):
+            if step.emission.finish is not None or not step.counted or not 0 < step.after <= len(one.ids):
+                continue
+            readings = one.readings(one.ids[: step.after])
+            if not readings or all(reading.endswith(BROKEN) or not reading for reading in readings):
+                continue
+            least = min(len(reading) for reading in readings) - may_wait
+            yield demand(
+                step.emission.at("text"),
+                len(shown[position]) >= least,
+                expected=f"at least {least} characters after {step.after} ids",
+                actual=f"{len(shown[position])} characters",
+                message=f"the text of choice {one.choice.index} lags: it ends {shown[position][-24:]!r}, and "
+                f"the {step.after} ids delivered say {readings[0][-24:]!r}",
+            )
+
+
+def _with_text(steps: Iterable[Step]) -> list[Step]:
+    return [step for step in steps if isinstance(step.emission.text, str)]
+
+
+@check("special-tokens-as-asked")
+def special_tokens_as_asked(stream: Stream, target: Target) -> Iterator[Observation]:
+    """Where ids hold a special token, the text tells whether it was to be shown."""
+    for one in decoded(stream, target.tokenizer):
+        if isinstance(one.stop, str):
+            continue
+        skip = stream.asked.skip_special_tokens
+        asked_for = set(map(_without_tail, uncut_texts(one)))
+        others = set(map(_without_tail, uncut_texts(one, skip_special_tokens=not skip)))
+        if not asked_for or not others or asked_for & others:
+            continue
+        text = _without_tail(one.text)
+        what = "without" if skip else "with"
+        yield demand(
+            one.choice.emissions[-1].at("text"),
+            not any(one.alike(text, other) for other in others),
+            expected=f"the text {what} special tokens",
+            actual=text[-80:],
+            message=f"the text of choice {one.choice.index} is not {what} special tokens, as was asked",
+        )

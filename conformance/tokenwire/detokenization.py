@@ -1,0 +1,110 @@
+"""The server's own tokenizer: it is asked for the text of the ids that were seen, when all else was asked.
+
+What to ask is what the checks would ask a tokenizer. The answers are recorded like all others, so a replay
+judges by them too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+
+from tokenwire.check import CHECKS, Target
+from tokenwire.dialect import Dialect, load_dialects
+from tokenwire.exchange import Exchange, HttpRequest
+from tokenwire.record import Stream
+from tokenwire.requirement import load_requirements
+from tokenwire.scenario import Sender
+from tokenwire.tokenizer import Detokenize, Ids, ToldTokenizer
+
+SCENARIO = "detokenize"
+
+_IN_ONE_REQUEST = 256
+_SINGLE_REQUESTS = 64
+"""So many requests at most go to an endpoint that takes one list of ids at a time."""
+
+Question = tuple[Ids, bool]
+"""Ids, and whether special tokens are to be skipped."""
+
+
+def _ways() -> set[Detokenize]:
+    return {way for dialect in load_dialects().values() if (way := dialect.detokenize) is not None}
+
+
+def way_of(request: HttpRequest) -> Detokenize | None:
+    """The way in which a request asks for the text of ids; None for any other request."""
+    return next((way for way in _ways() if way.is_asked_by(request)), None)
+
+
+def told_by(exchanges: Iterable[Exchange]) -> ToldTokenizer | None:
+    """The server's own tokenizer, from what it answered; None where it told no text at all."""
+    texts: dict[Question, str] = {}
+    for exchange in exchanges:
+        for way in _ways():
+            texts |= way.told(exchange)
+    return ToldTokenizer(texts) if texts else None
+
+
+class _Inquiring:
+    """A tokenizer that knows nothing and remembers what it was asked."""
+
+    cleans_up = True
+
+    def __init__(self) -> None:
+        self.asked: dict[Question, None] = {}
+
+    def decode(
+        self,
+        ids: Sequence[int],
+        *,
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+    ) -> None:
+        del spaces_between_special_tokens
+        if ids:
+            self.asked[tuple(ids), skip_special_tokens] = None
+
+
+def questions(streams: Iterable[Stream]) -> list[Question]:
+    """What the checks want to know of a tokenizer, each thing once."""
+    import tokenwire.checks  # noqa: F401  # fills CHECKS
+
+    inquiring = _Inquiring()
+    target = Target(tokenizer=inquiring)
+    looks = [
+        on_stream
+        for one in load_requirements().values()
+        if one.oracle == "tokenizer" and one.id in CHECKS and (on_stream := CHECKS[one.id].on_stream)
+    ]
+    for stream in streams:
+        for look in looks:
+            deque(look(stream, target), maxlen=0)
+    return list(inquiring.asked)
+
+
+def _requests(way: Detokenize, wanted: Sequence[Question]) -> Iterator[tuple[list[Ids], bool]]:
+    """The questions, as many in one request as the endpoint takes."""
+    for skip in (True, False):
+        if skip and way.skip_special_tokens is None:
+            continue  # the endpoint cannot be asked that
+        ids = [ids for ids, skipping in wanted if skipping is skip]
+        size = _IN_ONE_REQUEST if way.batches else 1
+        parts = [ids[at : at + size] for at in range(0, len(ids), size)]
+        yield from ((part, skip) for part in (parts if way.batches else parts[:_SINGLE_REQUESTS]))
+
+
+async def ask_for_texts(
+    sender: Sender, speaks: Iterable[Dialect], streams: Sequence[Stream]
+) -> ToldTokenizer | None:
+    """Ask the server for the text of what it wrote; None where it has no way to be asked, or told nothing."""
+    way = next((dialect.detokenize for dialect in speaks if dialect.detokenize is not None), None)
+    if way is None:
+        return None
+    exchanges: list[Exchange] = []
+    for number, (part, skip) in enumerate(_requests(way, questions(streams))):
+        request = way.request(part, skip_special_tokens=skip)
+        exchange = await sender.send(f"{SCENARIO}/{number}", SCENARIO, request)
+        exchanges.append(exchange)
+        if exchange.status in {404, 405, 501}:
+            break
+    return told_by(exchanges)

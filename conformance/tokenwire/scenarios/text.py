@@ -1,0 +1,77 @@
+"""Text: ids that are no whole characters, prompts that end within one, special tokens shown and hidden."""
+
+from dataclasses import replace
+
+from tokenwire.ask import Ask
+from tokenwire.record import Choice, Stream
+from tokenwire.scenario import PROMPT, Conversation, only_choice, scenario, token_ids
+
+_PROMPTS = (PROMPT, (240, 159, 152, 10), (97, 98, 99, 100, 101, 102, 103))
+"""Small ids, valid in nearly every vocabulary; in many, single bytes that spell no character."""
+_LIKELY_SPECIAL = (0, 1, 2)
+"""Ids that are special tokens in many vocabularies."""
+
+
+def ends_within_a_character(choice: Choice | None) -> int | None:
+    """After how many ids a text may end within a character: the first id that no new text came with.
+
+    Such an id may as well be a special token; the answer to the next request shows it.
+    """
+    if choice is None:
+        return None
+    count = shown = 0
+    for emission in choice.emissions[:-1]:
+        ids, text = emission.output_ids, emission.text
+        if not isinstance(ids, list) or not isinstance(text, str):
+            return None
+        incremental = choice.delivery == "incremental"
+        new_ids = len(ids) if incremental else len(ids) - count
+        new_text = len(text) if incremental else len(text) - shown
+        count, shown = count + new_ids, shown + new_text
+        if new_ids == 1 and new_text == 0:
+            return count
+    return None
+
+
+def _both(label: str, ask: Ask) -> dict[str, Ask]:
+    return {f"{label}-whole": ask, f"{label}-stream": replace(ask, stream=True)}
+
+
+@scenario(chat=False)
+async def broken_characters(talk: Conversation) -> None:
+    """A budget that ends within a character, and a prompt that does: what waits for the rest of it comes in
+    the end, and nothing of the prompt does.
+    """
+    for number, prompt in enumerate(_PROMPTS):
+        ask = Ask(input_ids=(prompt,), max_new_tokens=talk.fitting(48, len(prompt)), ignore_eos=True)
+        seen = await talk.ask(f"seen-{number}", replace(ask, stream=True, stream_interval=1))
+        count = ends_within_a_character(only_choice(seen))
+        if count is None:
+            continue
+        ids = token_ids(seen)
+        asks = _both("ends", replace(ask, max_new_tokens=count))
+        broken_prompt = prompt + ids[:count]
+        asks |= _both("begins", Ask(input_ids=(broken_prompt,), max_new_tokens=8, ignore_eos=True))
+        asks["ends-interval"] = replace(ask, max_new_tokens=count, stream=True, stream_interval=3)
+        await talk.ask_all(asks)
+        return
+
+
+@scenario(chat=False)
+async def special_tokens(talk: Conversation) -> None:
+    """Output ids that are likely special tokens, made so by bias: with the flag they are shown, and else not."""
+    natural = await talk.ask("natural", Ask(input_ids=(PROMPT,), max_new_tokens=talk.fitting(8)))
+    candidates = dict.fromkeys([*_LIKELY_SPECIAL, *_ending(natural)])
+    for token in candidates:
+        ask = Ask(input_ids=(PROMPT,), max_new_tokens=3, ignore_eos=True, logit_bias={token: 100.0})
+        hidden = _both(f"hidden-{token}", ask)
+        shown = _both(f"shown-{token}", replace(ask, skip_special_tokens=False))
+        apart = {f"apart-{token}": replace(ask, skip_special_tokens=False, spaces_between_special_tokens=False)}
+        await talk.ask_all(hidden | shown | apart)
+
+
+def _ending(stream: Stream | None) -> tuple[int, ...]:
+    """The id that ended an answer, where one is told."""
+    choice = only_choice(stream)
+    matched = choice.finish.matched if choice is not None and choice.finish is not None else None
+    return (matched,) if type(matched) is int else ()
