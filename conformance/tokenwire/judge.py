@@ -15,6 +15,7 @@ from functools import cached_property, partial
 from tokenwire.advertised import Advertised
 from tokenwire.capability import Capability, capabilities, is_chat
 from tokenwire.check import CHECKS, Check, Comparison, Observation, Target, demand
+from tokenwire.control import Call
 from tokenwire.determinism import Determinism, comparisons, determinism
 from tokenwire.dialect import load_dialects
 from tokenwire.honesty import Honesty, honesty
@@ -32,6 +33,11 @@ INSTRUMENTED = (
     "start the server with a sampler that mirrors each sampled id into customized_info, "
     "for example `tokenwire-reference serve --sampling-backend mirror`"
 )
+_INSTRUMENTS = {
+    "retractions": "let the server preempt requests, by a small KV cache or a test hook, "
+    "for example `tokenwire-reference serve --test-retract-interval 3`",
+}
+"""How to start a server that shows a capability, where it is not the mirror sampler."""
 NO_WORKER = "no worker was named to compare with; name the server behind this one with --worker URL"
 
 _ACROSS = "across-responses"
@@ -53,12 +59,20 @@ class Run:
     """What text is held against its ids by."""
     declared: frozenset[str] = frozenset()
     """Capabilities that the user says the target has."""
+    calls: tuple[Call, ...] = ()
+    """What was asked of control endpoints beside the streams."""
     beside: tuple[Comparison, ...] = ()
     """Where the target is a gateway whose worker was asked too: the worker's answers, and the gateway's."""
 
     @cached_property
     def capabilities(self) -> dict[str, Capability]:
-        return capabilities(self.streams, self.advertised, self.declared)
+        return capabilities(self.streams, self.advertised, self.declared, self.calls)
+
+    @cached_property
+    def capabilities_beside(self) -> dict[str, Capability]:
+        """What either of a gateway and its worker shows, where both were asked the same."""
+        both = [stream for pair in self.beside for stream in (pair.baseline, pair.other)]
+        return capabilities(both, self.advertised, self.declared)
 
     @cached_property
     def honesty(self) -> Honesty:
@@ -87,6 +101,10 @@ class Run:
             advertised_delivery=self.advertised.delivery,
             tito_stream_refused=_refuses_tito_streams(self.streams),
             tokenizer=self.tokenizer,
+            calls=self.calls,
+            advertised=self.advertised,
+            repeated=self.determinism.repeated,
+            contradicted=self.determinism.contradicted,
         )
 
 
@@ -187,9 +205,8 @@ def _unexamined(requirement: Requirement, run: Run) -> Judgement | None:
         return judged(Verdict.NOT_TESTABLE, message=NO_WORKER)
     if requirement.oracle == _TOKENIZER and run.tokenizer is None:
         return judged(Verdict.NOT_TESTABLE, message=HOW_TO_ENABLE)
-    missing = [
-        run.capabilities[name] for name in requirement.applies_when if not run.capabilities[name].present
-    ]
+    known = run.capabilities_beside if requirement.oracle == _ACROSS_TARGETS else run.capabilities
+    missing = [known[name] for name in requirement.applies_when if not known[name].present]
     if not missing:
         return None
     promised = next((capability for capability in missing if capability.declared), None)
@@ -198,7 +215,8 @@ def _unexamined(requirement: Requirement, run: Run) -> Judgement | None:
         return judged(_VIOLATED[requirement.level], message=broken.message, violations=(broken,))
     words = "; ".join(f"{capability.name}: {capability.established}" for capability in missing)
     if requirement.contract == "instrumented":
-        return judged(Verdict.NOT_TESTABLE, message=f"{words}; {INSTRUMENTED}")
+        instrument = _INSTRUMENTS.get(missing[0].name, INSTRUMENTED)
+        return judged(Verdict.NOT_TESTABLE, message=f"{words}; {instrument}")
     caveat = run.honesty.caveat
     return judged(Verdict.UNSUPPORTED, message=f"{words} ({caveat})" if caveat else words)
 
@@ -262,6 +280,27 @@ def judge_requirement(requirement: Requirement, run: Run) -> list[Judgement]:
         message = _unseen(requirement, run)
         return [Judgement(requirement, NO_SCENARIO, Verdict.INCONCLUSIVE, message=message, run=run)]
     return list(_weigh(requirement, run, looked))
+
+
+def violated_by(answer: Stream, run: Run) -> tuple[str, ...]:
+    """The ids of the MUSTs that one more answer of a run's target violates by itself.
+
+    Those whose check raises on it are among them. Only checks that look at one answer can tell; what they are
+    told of the target is what the run showed.
+    """
+    import tokenwire.checks  # noqa: F401  # fills CHECKS
+
+    violated: list[str] = []
+    for requirement in load_requirements().values():
+        check = CHECKS.get(requirement.id)
+        if requirement.level is not Level.MUST or check is None or check.on_stream is None:
+            continue
+        if _unexamined(requirement, run) is None:
+            looked = _Looked()
+            _guarded(looked, partial(check.on_stream, answer, run.target))
+            if looked.crash or not all(observation.holds for observation in looked.observations):
+                violated.append(requirement.id)
+    return tuple(violated)
 
 
 def judge(runs: Sequence[Run], requirements: Iterable[Requirement] | None = None) -> list[Judgement]:

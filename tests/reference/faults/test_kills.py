@@ -36,6 +36,14 @@ SHOWN_BY = {
     "customized-info-is-fixed-at-sampling": ("batch-of-prompts",),
     "customized-info-whole": ("long-output",),
     "empty-input-ids-refused": ("malformed-ids",),
+    "gateway-keeps-every-field": ("gateway",),
+    "gateway-keeps-the-counts": ("gateway",),
+    "gateway-keeps-the-finish": ("gateway",),
+    "gateway-keeps-the-ids": ("gateway",),
+    "gateway-keeps-the-reason": ("gateway",),
+    "gateway-keeps-the-series": ("gateway",),
+    "gateway-keeps-the-status": ("gateway",),
+    "gateway-keeps-the-text": ("gateway",),
     "ids-are-counted": ("batch-of-prompts", "stop-string", "long-output"),
     "incremental-ids-are-new": ("batch-of-prompts",),
     "input-ids-beat-text": ("text-beside-ids",),
@@ -85,7 +93,8 @@ def red(url: str, known: KnownFault) -> dict[str, Verdict]:
     if known.room == "coalescing":
         scenarios.add("slow-reader")  # elsewhere outputs are joined by chance only
     headers = (("x-tokenwire-fault", known.name),)
-    plan = Plan(url, timeout_s=30, headers=headers, scenarios=tuple(scenarios))
+    worker = url if "gateway" in scenarios else ""  # the same server, asked without the fault
+    plan = Plan(url, timeout_s=30, headers=headers, scenarios=tuple(scenarios), worker=worker)
     subject = asyncio.run(interrogate(plan, Progress()))
     assert not isinstance(subject, Unreached), subject.diagnosis
     wanted = [load_requirements()[kill] for kill in known.kills]

@@ -1,0 +1,229 @@
+"""Checks of gateways: the worker's answer is the baseline, the gateway's answer is judged.
+
+How a stream is cut may differ, and a gateway may add fields of its own. Nothing that the worker told may get
+lost or change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tokenwire.check import Comparison, Observation, Target, compare, demand, observe
+from tokenwire.checks.difference import alike, first_difference, observe_sequence
+from tokenwire.checks.refusals import was_refused, words_of
+from tokenwire.checks.sameness import COUNTERS, same_ids, same_series, same_text
+from tokenwire.checks.walk import as_list, end_place, ended, integer, start_place
+from tokenwire.json_pointer import join
+from tokenwire.record import Choice, Place, Stream
+
+_SOURCE = "the worker's answer"
+_KEYED_BY_TOKENS = frozenset({"top_logprobs", "prompt_logprobs"})
+"""Their objects have tokens for names, which are values and no fields."""
+_DEPENDS_ON_THE_CACHE = "cached"
+_TOLD = 5
+"""How many lost fields one finding names."""
+_USAGE = ("prompt_tokens", "completion_tokens", "total_tokens")
+
+
+def _answered(comparison: Comparison) -> bool:
+    """Whether the worker answered with a whole record, and the gateway with some."""
+    worker, gateway = comparison.baseline, comparison.other
+    return worker.answered and ended(worker) and gateway.answered
+
+
+def _pairs(comparison: Comparison) -> Iterator[tuple[Choice, Choice]]:
+    """The choices that the worker finished and that the gateway brought, where both can be held together."""
+    if not comparison.repeats or not _answered(comparison):
+        return
+    theirs = {choice.index: choice for choice in comparison.other.choices}
+    for choice in comparison.baseline.choices:
+        if choice.finish is not None and choice.finish.type != "abort" and choice.index in theirs:
+            yield choice, theirs[choice.index]
+
+
+@compare("gateway-keeps-the-status")
+def gateway_keeps_the_status(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+    """What the worker answers is answered, and what it refuses is refused, with the same status."""
+    worker, gateway = comparison.baseline, comparison.other
+    if not (worker.answered and ended(worker)) and not was_refused(worker):
+        return
+    theirs = gateway.exchange.status
+    yield observe(
+        start_place(gateway),
+        expected=worker.exchange.status,
+        actual=theirs,
+        message=f"answered with status {theirs}, but the worker answers with {worker.exchange.status}",
+        related=(start_place(worker),),
+    )
+
+
+@compare("gateway-keeps-the-reason")
+def gateway_keeps_the_reason(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+    """Only the worker knows what is wrong with a request; its words help the client."""
+    worker, gateway = comparison.baseline, comparison.other
+    ours = words_of(worker.error)
+    if not was_refused(worker) or not was_refused(gateway) or not ours:
+        return
+    theirs = words_of(gateway.error)
+    yield demand(
+        start_place(gateway),
+        ours in theirs,
+        expected=ours,
+        actual=theirs,
+        message="the refusal does not hold the worker's words",
+        related=(start_place(worker),),
+    )
+
+
+def _fields(value: Any) -> Iterator[str]:
+    """The paths in a JSON value that lead to something other than null and empty lists and objects.
+
+    Positions in lists and names that are tokens are left out of the path.
+    """
+    found = [(value, "")]
+    while found:
+        here, path = found.pop()
+        if isinstance(here, Mapping):
+            by_token = path.rpartition("/")[2] in _KEYED_BY_TOKENS and "logprob" not in here
+            for name, held in here.items():
+                found.append((held, f"{path}/*" if by_token or name.isdecimal() else f"{path}{join(name)}"))
+        elif isinstance(here, list):
+            found += [(held, path) for held in here]
+        elif here is not None and _DEPENDS_ON_THE_CACHE not in path:
+            yield path
+
+
+def _told_by(stream: Stream) -> dict[str, Place]:
+    """The fields of all events of an answer, each with the first place where it stands."""
+    told: dict[str, Place] = {}
+    for event in stream.events:
+        for path in _fields(event.data):
+            told.setdefault(path, event.place)
+    return told
+
+
+@compare("gateway-keeps-every-field")
+def gateway_keeps_every_field(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+    """A gateway that reads answers into a type of its own loses what that type does not know."""
+    worker, gateway = comparison.baseline, comparison.other
+    if not _answered(comparison):
+        return
+    ours, theirs = _told_by(worker), _told_by(gateway)
+    lost = sorted(ours.keys() - theirs.keys())
+    yield demand(
+        end_place(gateway),
+        not lost,
+        expected=f"the {len(ours)} fields of {_SOURCE}",
+        actual=lost[:_TOLD] or f"the {len(ours)} fields of {_SOURCE}",
+        message=f"{len(lost)} fields of {_SOURCE} are lost, the first is {lost[0] if lost else ''}",
+        related=(ours[lost[0]] if lost else start_place(worker),),
+    )
+
+
+@compare("gateway-keeps-the-ids")
+def gateway_keeps_the_ids(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+    """The ids of the output and of the prompt, joined, wherever both answers carry them."""
+    for ours, theirs in _pairs(comparison):
+        yield from same_ids((ours, theirs), _SOURCE)
+        prompts = [
+            next((e for e in choice.emissions if as_list(e.prompt_token_ids) is not None), None)
+            for choice in (ours, theirs)
+        ]
+        if prompts[0] is not None and prompts[1] is not None:
+            yield observe_sequence(
+                prompts[1].at("prompt_token_ids"),
+                "prompt token id",
+                expected=as_list(prompts[0].prompt_token_ids) or [],
+                actual=as_list(prompts[1].prompt_token_ids) or [],
+                source=_SOURCE,
+                related=(prompts[0].at("prompt_token_ids"),),
+            )
+
+
+@compare("gateway-keeps-the-text")
+def gateway_keeps_the_text(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+    """No character is lost, repeated or changed on the way."""
+    for pair in _pairs(comparison):
+        yield from same_text(pair, _SOURCE)
+
+
+@compare("gateway-keeps-the-series")
+def gateway_keeps_the_series(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+    """Every per-token series of output and prompt, up to rounding."""
+    for ours, theirs in _pairs(comparison):
+        yield from same_series((ours, theirs), _SOURCE)
+        yield from _same_prompt_series(ours, theirs)
+
+
+def _same_prompt_series(ours: Choice, theirs: Choice) -> Iterator[Observation]:
+    carried = []
+    for choice in (ours, theirs):
+        first: dict[str, tuple[list[Any], Place]] = {}
+        for emission in choice.emissions:
+            for name, value in emission.prompt_series.items():
+                entries = as_list(value)
+                if entries:
+                    first.setdefault(name, (entries, emission.at(name)))
+        carried.append(first)
+    for name in sorted(carried[0].keys() & carried[1].keys()):
+        (expected, related), (actual, place) = carried[0][name], carried[1][name]
+        at = first_difference(expected, actual, alike)
+        message = f"{name} differs from {_SOURCE} at position {at}"
+        yield demand(
+            place,
+            at is None,
+            expected=expected if at is None else expected[at : at + 1],
+            actual=actual if at is None else actual[at : at + 1],
+            message=message,
+            related=(related,),
+        )
+
+
+@compare("gateway-keeps-the-finish")
+def gateway_keeps_the_finish(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+    """Every choice that the worker finished is there, and finished for the same reason."""
+    worker, gateway = comparison.baseline, comparison.other
+    if not comparison.repeats or not _answered(comparison):
+        return
+    theirs = {choice.index: choice for choice in gateway.choices}
+    for choice in worker.choices:
+        if choice.finish is None:
+            continue
+        other = theirs.get(choice.index)
+        finish = other.finish if other is not None else None
+        told = (finish.type, finish.matched) if finish is not None else None
+        last = choice.emissions[-1]
+        place = other.emissions[-1].at("finish") if other is not None else end_place(gateway)
+        yield observe(
+            place,
+            expected=(choice.finish.type, choice.finish.matched),
+            actual=told,
+            message=f"choice {choice.index} ended with {told}, but in {_SOURCE} with "
+            f"{(choice.finish.type, choice.finish.matched)}",
+            related=(last.at("finish"),),
+        )
+
+
+@compare("gateway-keeps-the-counts")
+def gateway_keeps_the_counts(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+    """Counters and usage; what came from the cache depends on what ran before."""
+    for ours, theirs in _pairs(comparison):
+        for name in COUNTERS:
+            expected, actual = ours.counter(name), theirs.counter(name)
+            if expected is not None and actual is not None:
+                place = theirs.emissions[-1].at(name)
+                yield _same_count(name, expected, actual, place, ours.emissions[-1].at(name))
+    worker, gateway = comparison.baseline, comparison.other
+    if not comparison.repeats or not _answered(comparison):
+        return
+    for name in _USAGE:
+        counts = [integer((stream.usage or {}).get(name)) for stream in (worker, gateway)]
+        if counts[0] is not None and counts[1] is not None:
+            places = [stream.usage_place or end_place(stream) for stream in (gateway, worker)]
+            yield _same_count(f"usage {name}", counts[0], counts[1], *places)
+
+
+def _same_count(name: str, expected: int, actual: int, place: Place, related: Place) -> Observation:
+    message = f"{name} is {actual}, but {expected} in {_SOURCE}"
+    return observe(place, expected=expected, actual=actual, message=message, related=(related,))
