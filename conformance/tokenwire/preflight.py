@@ -16,7 +16,7 @@ from tokenwire.ask import Ask
 from tokenwire.dialect import Dialect, Unsupported
 from tokenwire.exchange import Ending, Exchange, HttpRequest
 from tokenwire.judge import has_record
-from tokenwire.recognition import not_spoken
+from tokenwire.recognition import Detected, detect
 from tokenwire.report.wording import cut
 from tokenwire.scenario import PROMPT, Sender
 
@@ -28,6 +28,7 @@ _MINIMAL_ASKS = (
     Ask(text=("Hello",), max_new_tokens=4),
 )
 """Prompts in three forms: the first that a dialect has words for is sent."""
+_NAMED = "named by --dialect"
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Preflight:
     speaks: tuple[Dialect, ...]
     model: str = ""
     """The name that requests call the model by; empty where nobody knows one."""
+    taken: Mapping[str, str] = field(default_factory=dict)
+    """How each dialect was detected, in words."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Dialects that gave no record, with the reason in words."""
     diagnosis: str = ""
@@ -119,11 +122,13 @@ def minimal_request(dialect: Dialect, model: str = "") -> HttpRequest:
     )
 
 
-async def preflight(url: str, sender: Sender, dialects: Sequence[Dialect], model: str = "") -> Preflight:
+async def preflight(
+    url: str, sender: Sender, dialects: Sequence[Dialect], model: str = "", *, named: bool = False
+) -> Preflight:
     """Ask the information endpoints, all at once; then each dialect for a few tokens, all at once.
 
-    `model` is the name of the model to ask for; empty for the first that the target lists. Takes twice the
-    sender's own time limit at most.
+    `model` is the name of the model to ask for; empty for the first that the target lists. Dialects that the
+    user `named` need no more than a record. Takes twice the sender's own time limit at most.
     """
 
     async def ask(name: str, request: HttpRequest) -> Exchange:
@@ -143,7 +148,12 @@ async def preflight(url: str, sender: Sender, dialects: Sequence[Dialect], model
         if not has_record(dialect.read(exchange, delivery_hint=advertised.delivery))
     }
     recorded = {dialect: one for dialect, one in answers.items() if dialect.name not in left_out}
-    left_out |= not_spoken(recorded)
+    detected = (
+        Detected(dict.fromkeys((dialect.name for dialect in recorded), _NAMED), {})
+        if named
+        else detect(recorded)
+    )
+    left_out |= detected.left_out
     speaks = tuple(dialect for dialect in dialects if dialect.name not in left_out)
     words = "" if speaks else diagnosis(url, list(answers.values()))
-    return Preflight(url, advertised, speaks, model, left_out, words)
+    return Preflight(url, advertised, speaks, model, detected.taken, left_out, words)

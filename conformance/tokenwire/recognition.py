@@ -1,7 +1,8 @@
 """Recognition: which dialect an endpoint speaks, where several families share it.
 
 A family is told by what only its own answers hold: the marks of its dialect. A dialect without marks takes
-every answer that its endpoint can give, and is what is left where no mark is seen.
+every answer that its endpoint can give, and is what is left where no mark is seen. Where all have marks and
+none is seen, nobody here knows what the endpoint speaks.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from tokenwire.json_pointer import ABSENT, find, join
 class Recognised:
     """A dialect among those of one endpoint, and how it was told from the others."""
 
-    dialect: Dialect
+    dialect: Dialect | None
+    """None where the endpoint speaks none of them."""
     why: str
     """In words, as a clause."""
 
@@ -32,8 +34,7 @@ def recognise(candidates: Sequence[Dialect], exchanges: Iterable[Exchange]) -> R
     """The one of some dialects of one endpoint that its answers are written in.
 
     A mark in any answer tells; without one, the name that the server goes by does, if it is a family's; else
-    the dialect without marks, or the first one where all have some. Raises ValueError where there is no
-    candidate.
+    it is the dialect without marks, if there is one. Raises ValueError where there is no candidate.
     """
     if not candidates:
         raise ValueError("no dialect to choose from; an endpoint that no dialect knows speaks none")
@@ -47,9 +48,11 @@ def recognise(candidates: Sequence[Dialect], exchanges: Iterable[Exchange]) -> R
     for dialect in candidates:
         if dialect.family in names:
             return Recognised(dialect, f"the server goes by the name {dialect.family}")
-    unmarked = next((dialect for dialect in candidates if not dialect.marks), candidates[0])
+    unmarked = next((dialect for dialect in candidates if not dialect.marks), None)
     missing = [join(*mark) for dialect in candidates for mark in dialect.marks]
-    return Recognised(unmarked, f"no answer holds {' or '.join(missing)}")
+    if not missing:
+        return Recognised(unmarked, "no other dialect is known at this endpoint")
+    return Recognised(unmarked, f"no answer holds {' or '.join(dict.fromkeys(missing))}")
 
 
 def _mark_seen(dialect: Dialect, exchange: Exchange) -> str:
@@ -62,16 +65,18 @@ def _mark_seen(dialect: Dialect, exchange: Exchange) -> str:
 
 
 class Spoken:
-    """Which dialect each exchange of one server is read by."""
+    """Which dialect each exchange of one server is read by, and why."""
 
     def __init__(self, exchanges: Sequence[Exchange]) -> None:
         self._exchanges = exchanges
-        self._recognised: dict[tuple[Dialect, ...], Dialect] = {}
+        self._recognised: dict[tuple[Dialect, ...], Recognised] = {}
+        self.why: dict[str, str] = {}
+        """How each dialect was told, by its name, in words; of those that were needed so far."""
 
     def dialect_of(self, exchange: Exchange) -> Dialect | None:
         """The dialect that asked, where the exchange's name tells; else the one that its endpoint speaks.
 
-        None for an endpoint that no dialect knows.
+        None for an endpoint that no dialect knows, or whose answers hold no dialect's marks.
         """
         candidates = dialects_at(exchange.request)
         if not candidates:
@@ -79,27 +84,40 @@ class Spoken:
         asked_by = exchange.name.partition("/")[0]
         named = next((dialect for dialect in candidates if dialect.name == asked_by), None)
         if named is not None:
+            self.why.setdefault(named.name, "the names of the exchanges say that it asked")
             return named
         if candidates not in self._recognised:
             there = [one for one in self._exchanges if dialects_at(one.request) == candidates]
-            self._recognised[candidates] = recognise(candidates, there).dialect
-        return self._recognised[candidates]
+            self._recognised[candidates] = recognise(candidates, there)
+        recognised = self._recognised[candidates]
+        if recognised.dialect is not None:
+            self.why.setdefault(recognised.dialect.name, recognised.why)
+        return recognised.dialect
 
 
-def not_spoken(answers: Mapping[Dialect, Exchange]) -> dict[str, str]:
-    """Of dialects that were each answered with a record, those that their endpoint does not speak, and why.
+@dataclass(frozen=True)
+class Detected:
+    """Of dialects that were each answered with a record: which are spoken, which are not, and why."""
 
-    At each endpoint one dialect is left.
-    """
-    reasons: dict[str, str] = {}
+    taken: Mapping[str, str]
+    left_out: Mapping[str, str]
+
+
+def detect(answers: Mapping[Dialect, Exchange]) -> Detected:
+    """Tell the dialects that a server speaks from those that its endpoints do not; one for each endpoint."""
+    taken: dict[str, str] = {}
+    left_out: dict[str, str] = {}
     shared: dict[str, list[Dialect]] = {}
     for dialect in answers:
         shared.setdefault(dialect.endpoint.path, []).append(dialect)
     for path, candidates in shared.items():
         spoken = recognise(candidates, [answers[dialect] for dialect in candidates])
+        speaks = spoken.dialect.name if spoken.dialect else "none of the dialects known there"
         for dialect in candidates:
-            if dialect is not spoken.dialect:
-                reasons[dialect.name] = (
-                    f"{path} speaks {spoken.dialect.name}: {spoken.why}; `--dialect {dialect.name}` insists"
+            if dialect is spoken.dialect:
+                taken[dialect.name] = f"{path} answers in it: {spoken.why}"
+            else:
+                left_out[dialect.name] = (
+                    f"{path} speaks {speaks}: {spoken.why}; `--dialect {dialect.name}` insists"
                 )
-    return reasons
+    return Detected(taken, left_out)

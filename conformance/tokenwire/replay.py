@@ -59,7 +59,7 @@ def _captures(path: Path) -> Iterator[tuple[str, list[Exchange]]]:
 
 
 def read_run(
-    exchanges: Sequence[Exchange], name: str, tokenizer: Tokenizer | None = None
+    exchanges: Sequence[Exchange], spoken: Spoken, name: str, tokenizer: Tokenizer | None = None
 ) -> tuple[Run, list[Exchange]]:
     """Read all exchanges of one server; the run, and the exchanges that no dialect knows.
 
@@ -67,7 +67,6 @@ def read_run(
     """
     advertised = advertised_by(exchanges)
     streams, unknown = [], []
-    spoken = Spoken(exchanges)
     for exchange in exchanges:
         dialect = spoken.dialect_of(exchange)
         if dialect is None:
@@ -125,10 +124,13 @@ def replay(paths: Sequence[Path], *, tokenizer: Tokenizer | None = None) -> Subj
     """
     runs: list[Run] = []
     told: list[str] = []
+    detected: dict[str, str] = {}
     for path in paths:
         for name, exchanges in _captures(path):
-            run, unknown = read_run(exchanges, name, tokenizer)
+            spoken = Spoken(exchanges)
+            run, unknown = read_run(exchanges, spoken, name, tokenizer)
             runs.append(run)
+            detected = spoken.why | detected
             told += remarks(run, unknown)
     if not any(run.streams for run in runs):
         raise NothingToReplay(
@@ -136,7 +138,11 @@ def replay(paths: Sequence[Path], *, tokenizer: Tokenizer | None = None) -> Subj
         )
     dialects = sorted({stream.dialect for run in runs for stream in run.streams})
     return Subject(
-        captures=tuple(map(str, paths)), runs=tuple(runs), dialects=tuple(dialects), remarks=tuple(told)
+        captures=tuple(map(str, paths)),
+        runs=tuple(runs),
+        dialects=tuple(dialects),
+        taken=dict(sorted(detected.items())),
+        remarks=tuple(told),
     )
 
 

@@ -14,15 +14,17 @@ from typing import Any
 from tokenwire.beside import GATEWAY, ask_both
 from tokenwire.capture import CaptureWriter
 from tokenwire.determinism import PROBE
+from tokenwire.detokenization import ask_for_texts
 from tokenwire.dialect import Dialect, load_dialects
 from tokenwire.exchange import Ending, Exchange, HttpRequest, Server
+from tokenwire.exploration import Exploration
 from tokenwire.judge import Run
 from tokenwire.politeness import Limits, Pace, PoliteSender
 from tokenwire.preflight import Preflight, preflight
 from tokenwire.record import Stream
 from tokenwire.recorder import Recorder
 from tokenwire.replay import remarks
-from tokenwire.report.subject import Subject
+from tokenwire.report.subject import EXPLORATION, Subject
 from tokenwire.scenario import (
     SMALLEST_CONTEXT,
     Budget,
@@ -32,6 +34,7 @@ from tokenwire.scenario import (
     Transcript,
     load_scenarios,
 )
+from tokenwire.tokenizer import Tokenizer
 
 _PREFLIGHT_SHARE = 8
 """A preflight request gets this part of an exchange's time limit: a target that hangs is soon known."""
@@ -64,6 +67,12 @@ class Plan:
     budget: Budget = Budget.STANDARD
     model: str = ""
     """The name of the model to ask for; empty for the first that the target lists."""
+    tokenizer: Tokenizer | None = None
+    """That of the model, where one is at hand; without it the server's own is asked."""
+    explore: int = 0
+    """So many requests are drawn by hypothesis besides."""
+    seed: int = 0
+    """What they are drawn by: the same seed, the same requests."""
     declared: tuple[str, ...] = ()
     """Capabilities that the target is said to have: where it does not show one, that is a violation."""
     worker: str = ""
@@ -147,26 +156,34 @@ def _conversations(
     return [(scenario, talk) for scenario, talk in conversations if scenario.chat in (None, talk.chat)]
 
 
-def _subject(
-    plan: Plan, found: Preflight, transcript: Transcript, broken_off: str, limits: tuple[str, ...]
-) -> Subject:
+def _run(plan: Plan, found: Preflight, transcript: Transcript) -> Run:
+    """All that was asked and answered so far, in the order of asking."""
     in_order = sorted(transcript.streams, key=lambda stream: stream.exchange.started)
-    run = Run(
+    return Run(
         tuple(in_order),
         found.advertised,
         calls=tuple(transcript.calls),
         declared=frozenset(plan.declared),
         beside=tuple(transcript.beside),
+        tokenizer=plan.tokenizer or transcript.tokenizer,
     )
+
+
+def _subject(
+    plan: Plan, found: Preflight, transcript: Transcript, broken_off: str, limits: tuple[str, ...]
+) -> Subject:
+    run = _run(plan, found, transcript)
     return Subject(
         url=plan.url,
         runs=(run,),
         dialects=tuple(dialect.name for dialect in found.speaks),
+        taken=found.taken,
         left_out=found.left_out,
         remarks=(*remarks(run), *limits),
         not_asked=transcript.not_asked,
         broken_off=broken_off,
         recorded=str(plan.record) if plan.record else "",
+        explored=("--explore", str(plan.explore), "--seed", str(plan.seed)) if plan.explore else (),
     )
 
 
@@ -192,7 +209,7 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
     async with scout:
         # What is found out first is not charged: it is little, and without it nothing can be asked.
         first = PoliteSender(scout, plan.limits, (), context_length=0, pace=pace)
-        found = await preflight(plan.url, first, dialects, plan.model)
+        found = await preflight(plan.url, first, dialects, plan.model, named=bool(plan.dialects))
     worker = await _worker(plan, dialects, first_words) if plan.worker else None
     if not found.speaks:
         return Unreached(Subject(url=plan.url, left_out=found.left_out), found.diagnosis)
@@ -206,6 +223,7 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
     )
     transcript = Transcript(on_answer=progress.answered)
     broken_off = ""
+    explored: tuple[str, ...] = ()
     async with recorder:
         sender = PoliteSender(
             _Patient(recorder, patience=max(plan.limits.max_concurrency, _LEAST_PATIENCE)),
@@ -224,6 +242,19 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
                 async with _recorder_of_worker(plan, worker, capture) as behind:
                     to_worker = _Patient(behind, patience=_LEAST_PATIENCE)
                     await ask_both(worker, to_worker, found, sender, transcript)
+            if plan.explore:
+                exploration = Exploration(
+                    [
+                        Conversation(EXPLORATION, dialect, sender, found.advertised, transcript, found.model)
+                        for dialect in found.speaks
+                    ],
+                    _run(plan, found, transcript),
+                    plan.explore,
+                    plan.seed,
+                )
+                explored = await exploration.explore()
+            if plan.tokenizer is None:
+                transcript.tokenizer = await ask_for_texts(sender, found.speaks, transcript.streams)
         except* _StoppedAnswering as group:
             broken_off = str(group.exceptions[0])
     transcript.streams += (
@@ -232,7 +263,7 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
         for dialect in found.speaks
         if exchange.request in dialect.endpoint
     )
-    return _subject(plan, found, transcript, broken_off, (*first.remarks(), *sender.remarks()))
+    return _subject(plan, found, transcript, broken_off, (*explored, *first.remarks(), *sender.remarks()))
 
 
 async def _worker(plan: Plan, dialects: Sequence[Dialect], first_words: float) -> Preflight:

@@ -88,6 +88,33 @@ def test_what_is_left_is_the_dialect_without_marks() -> None:
     assert seen.why == "no answer holds /choices/0/matched_stop"
 
 
+def test_where_all_have_marks_and_none_is_seen_nobody_knows() -> None:
+    completions = [load_dialects()[name] for name in ("sglang-completions", "vllm-completions")]
+    body = {"id": "c", "object": "text_completion", "choices": [{"index": 0, "text": "a"}]}
+    unknown = replace(chat(body), request=HttpRequest("POST", "/v1/completions", {"prompt": "a"}))
+    assert recognise(completions, [unknown]).dialect is None
+    assert Spoken([unknown]).dialect_of(unknown) is None
+    marked = replace(unknown, server=Server("vllm"))
+    assert recognise(completions, [marked]).dialect is load_dialects()["vllm-completions"]
+
+
+@pytest.mark.parametrize(
+    ("name", "extra", "choice"),
+    [
+        ("sglang-chat", {}, {"matched_stop": None}),
+        ("vllm-chat", {"prompt_logprobs": None}, {}),
+        ("vllm-chat", {"kv_transfer_params": None}, {}),
+        ("vllm-chat", {}, {"token_ids": None}),
+        ("openai-chat", {}, {}),
+    ],
+)
+def test_each_family_has_its_own_marks(
+    name: str, extra: Mapping[str, Any], choice: Mapping[str, Any]
+) -> None:
+    candidates = dialects_at(HttpRequest("POST", CHAT))
+    assert recognise(candidates, [chat({**answer(**choice), **extra})]).dialect is load_dialects()[name]
+
+
 def test_without_a_candidate_there_is_nothing_to_recognise() -> None:
     with pytest.raises(ValueError, match="no dialect to choose from"):
         recognise([], [chat(answer())])
@@ -136,7 +163,7 @@ class Target:
 
     def first_words(self, *dialects: str, model: str = "") -> Preflight:
         chosen = [load_dialects()[name] for name in dialects or load_dialects()]
-        return asyncio.run(preflight("http://target", self, chosen, model))
+        return asyncio.run(preflight("http://target", self, chosen, model, named=bool(dialects)))
 
 
 def test_an_openai_compatible_server_is_asked_as_one_and_the_report_says_why() -> None:
@@ -144,6 +171,7 @@ def test_an_openai_compatible_server_is_asked_as_one_and_the_report_says_why() -
     assert [dialect.name for dialect in found.speaks] == ["openai-chat"]
     reason = found.left_out["sglang-chat"]
     assert "speaks openai-chat: no answer holds /choices/0/matched_stop" in reason
+    assert found.taken["openai-chat"].startswith(f"{CHAT} answers in it: no answer holds")
     assert "`--dialect sglang-chat` insists" in reason
 
 
@@ -151,6 +179,7 @@ def test_sglang_is_asked_as_sglang_and_the_report_says_why() -> None:
     found = Target(choice={"matched_stop": None}).first_words()
     assert [dialect.name for dialect in found.speaks] == ["sglang-chat"]
     assert "holds /choices/0/matched_stop" in found.left_out["openai-chat"]
+    assert "holds /choices/0/matched_stop" in found.taken["sglang-chat"]
 
 
 @pytest.mark.parametrize(("name", "choice"), [("sglang-chat", {}), ("openai-chat", {"matched_stop": None})])
@@ -158,6 +187,7 @@ def test_a_dialect_that_is_named_is_asked(name: str, choice: Mapping[str, Any]) 
     found = Target(choice=choice).first_words(name)
     assert [dialect.name for dialect in found.speaks] == [name]
     assert found.left_out == {}
+    assert found.taken == {name: "named by --dialect"}
 
 
 @pytest.mark.parametrize(

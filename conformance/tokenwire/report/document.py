@@ -99,6 +99,7 @@ def document(subject: Subject, judgements: Sequence[Judgement], exit_status: int
             **({"url": subject.url} if subject.url else {"capture": ", ".join(subject.captures)}),
             "server": _server(subject),
             "dialects": list(subject.dialects),
+            "detected": dict(subject.taken),
             "left_out": dict(subject.left_out),
             "capabilities": sorted(known),
             "established": {name: known[name].established for name in sorted(known)},

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from tokenwire.judge import Run
 
+EXPLORATION = "exploration"
+"""Stands for the scenario of requests that were drawn, not written down."""
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -16,6 +19,8 @@ class Subject:
     captures: tuple[str, ...] = ()
     runs: tuple[Run, ...] = ()
     dialects: tuple[str, ...] = ()
+    taken: Mapping[str, str] = field(default_factory=dict)
+    """How each dialect was detected, in words."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Dialects that were not asked, with the reason in words."""
     remarks: tuple[str, ...] = ()
@@ -26,6 +31,8 @@ class Subject:
     """Why the asking ended before its end, in words; empty where it did not."""
     recorded: str = ""
     """The folder that the exchanges were written to; empty where they were not."""
+    explored: tuple[str, ...] = ()
+    """The words of the command line that had requests drawn; empty where none were."""
 
     @property
     def title(self) -> str:

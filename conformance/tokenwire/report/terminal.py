@@ -96,6 +96,8 @@ def print_report(console: Console, report: Mapping[str, Any], *, verbosity: int 
     for text in _bad_news(every, full=verbosity > 0):
         console.print(text, soft_wrap=True)
         console.print()
+    for dialect, reason in target["detected"].items():
+        console.print(Text(f"asked: {dialect}: {reason}", style="dim"), soft_wrap=True)
     for dialect, reason in target["left_out"].items():
         console.print(Text(f"not asked: {dialect}: {reason}", style="dim"), soft_wrap=True)
     for remark in target["remarks"]:
