@@ -25,6 +25,11 @@ class Advertised:
     version: str = ""
     model: str = ""
     context_length: int | None = None
+    vocab_size: int | None = None
+    tokenizer: bool | None = None
+    """Whether the server has a tokenizer; None where it does not say."""
+    usage_in_streams: bool = False
+    """The server ends every stream with its usage, asked or not."""
     delivery: Delivery | None = None
     stream_interval: int | None = None
     sampling_backend: str = ""
@@ -98,12 +103,16 @@ def advertised_by(exchanges: Iterable[Exchange]) -> Advertised:
     model = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], dict) else {}
     flags = server.flags if server else ()
     interval = _flag(flags, "--stream-interval") or ""
+    without = info.get("skip_tokenizer_init", True if "--skip-tokenizer-init" in flags else None)
     flagged = _delivery(_INCREMENTAL_FLAG in flags) if flags else None
     return Advertised(
         name=_text(server.name if server else "", model.get("owned_by")),
         version=_text(info.get("version"), server.version if server else ""),
         model=_text(model.get("id"), info.get("served_model_name"), model_info.get("model_path")),
         context_length=_integer(model.get("max_model_len"), info.get("context_length")),
+        vocab_size=_integer(model_info.get("vocab_size")),
+        usage_in_streams=info.get("stream_response_default_include_usage") is True,
+        tokenizer=None if type(without) is not bool else not without,
         delivery=_delivery(info.get(_INCREMENTAL)) or flagged,
         stream_interval=_integer(
             info.get("stream_interval"), int(interval) if interval.isdecimal() else None

@@ -7,9 +7,11 @@ that looked at nothing yields nothing, and a requirement without witnesses canno
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tokenwire.advertised import Advertised
+from tokenwire.control import Call
 from tokenwire.record import Delivery, Place, Stream
 from tokenwire.tokenizer import Tokenizer
 
@@ -62,6 +64,14 @@ class Target:
     """The dialect's policy: token-in-token-out fields are refused in chat streams."""
     tokenizer: Tokenizer | None = None
     """What says the text of ids, where anything does."""
+    calls: tuple[Call, ...] = ()
+    """What was asked of control endpoints beside the streams, in the order of asking."""
+    advertised: Advertised = field(default_factory=Advertised)
+    """What the server says of itself."""
+    repeated: frozenset[str] = frozenset()
+    """Keys of requests that were answered alike when asked again."""
+    contradicted: frozenset[str] = frozenset()
+    """Keys of requests that were answered whole with different results."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ FINISH_TYPES = frozenset({"stop", "length", "abort"})
 """What a choice can finish with where its dialect lists no types."""
 TIERS = ("device", "host", "storage")
 
-_CUT_BY_US = frozenset({Ending.CANCELLED, Ending.TIMEOUT, Ending.UNREACHABLE})
+_CUT_BY_US = frozenset({Ending.CANCELLED, Ending.HUNG_UP, Ending.TIMEOUT, Ending.UNREACHABLE})
 
 
 @check("answer-fits-schema")
@@ -375,35 +375,3 @@ def request_id_constant(stream: Stream, _target: Target) -> Iterator[Observation
             yield observe(emission.at("request_id"), expected=expected, actual=request_id, message=message)
         elif request_id is not None:
             first[emission.choice] = request_id
-
-
-@check("usage-adds-up")
-def usage_adds_up(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """total_tokens is the sum of the two parts."""
-    usage = stream.usage
-    if not stream.answered or not isinstance(usage, Mapping) or "total_tokens" not in usage:
-        return
-    parts = [integer(usage.get(name)) for name in ("prompt_tokens", "completion_tokens")]
-    total = sum(part for part in parts if part is not None)
-    holds = None not in parts and integer(usage["total_tokens"]) == total
-    message = f"total_tokens is {usage['total_tokens']!r}; its parts add up to {total}"
-    place = stream.usage_place or end_place(stream)
-    yield demand(place, holds, expected=total, actual=usage["total_tokens"], message=message)
-
-
-@check("usage-counts-ids")
-def usage_counts_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The usage of an answer counts the output ids of all its choices."""
-    usage = stream.usage
-    if not (
-        stream.answered and ended(stream) and isinstance(usage, Mapping) and "completion_tokens" in usage
-    ):
-        return
-    ids = [joined_ids(choice) for choice in stream.choices]
-    if any(one is None for one in ids):
-        return
-    count = sum(len(one) for one in ids if one is not None)
-    said = usage["completion_tokens"]
-    message = f"usage counts {said!r} completion_tokens, but the choices have {count} output ids"
-    place = stream.usage_place or end_place(stream)
-    yield observe(place, expected=count, actual=said, message=message)

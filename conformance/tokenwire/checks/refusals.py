@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from tokenwire.check import Observation, Target, check, check_run, demand
+from tokenwire.checks.bad_value import bad_values, unreadable_body
 from tokenwire.checks.chat import is_chat
 from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.walk import end_place, ended, integer, is_error, joined_ids, joined_text, start_place
+from tokenwire.exchange import Ending
 from tokenwire.record import Asked, Stream
 
 NOT_ABOUT_THE_REQUEST = frozenset({401, 403, 404, 405, 407, 408, 429, 503})
@@ -55,7 +57,7 @@ def was_refused(stream: Stream) -> bool:
     return by_status or _refused_in_band(stream)
 
 
-def _observe_refusal(stream: Stream, what: str) -> Iterator[Observation]:
+def observe_refusal(stream: Stream, what: str) -> Iterator[Observation]:
     """Look whether a request was refused; nothing to see where no answer came, or none about it."""
     status = stream.exchange.status
     if status is None or status in NOT_ABOUT_THE_REQUEST:
@@ -92,7 +94,7 @@ def _asks_for_nothing(asked: Asked) -> bool:
 def empty_input_ids_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
     """No ids are no prompt, alone or in a batch."""
     if _asks_for_nothing(stream.asked):
-        yield from _observe_refusal(stream, "an empty list of input_ids was")
+        yield from observe_refusal(stream, "an empty list of input_ids was")
 
 
 def _is_id(value: object) -> bool:
@@ -114,7 +116,7 @@ def malformed_input_ids_refused(stream: Stream, _target: Target) -> Iterator[Obs
     body = stream.exchange.request.body
     value = body.get("input_ids") if isinstance(body, Mapping) else None
     if value is not None and _malformed(value):
-        yield from _observe_refusal(stream, "malformed input_ids were")
+        yield from observe_refusal(stream, "malformed input_ids were")
 
 
 def _asks_in_vain(stream: Stream, target: Target, name: str) -> bool:
@@ -175,38 +177,54 @@ def refusal_names_the_field(stream: Stream, target: Target) -> Iterator[Observat
     yield demand(start_place(stream), holds, expected=expected, actual=said, message=message)
 
 
-def _controls(streams: tuple[Stream, ...]) -> Iterator[tuple[Stream, Stream]]:
-    """Each request that was sent next after a refusal in the same scenario, behind that refusal."""
-    refusals: dict[str, Stream] = {}
+def _is_bad(stream: Stream, target: Target) -> bool:
+    """Whether a request was refused, or ought to have been."""
+    body = stream.exchange.request.body
+    return (
+        was_refused(stream)
+        or _asks_for_nothing(stream.asked)
+        or (isinstance(body, Mapping) and _malformed(body.get("input_ids", [])))
+        or bool(unreadable_body(stream.exchange.request))
+        or any(bad_values(stream, target))
+    )
+
+
+def _controls(streams: tuple[Stream, ...], target: Target) -> Iterator[tuple[Stream, Stream]]:
+    """Each good request that was sent next after a bad one in the same talk, behind that bad one."""
+    bad: dict[tuple[str, str], Stream] = {}
     for stream in streams:
-        scenario = stream.exchange.scenario
-        if was_refused(stream):
-            refusals[scenario] = stream
-        elif scenario in refusals and not _failed(stream):
-            yield refusals.pop(scenario), stream
+        talk = (stream.exchange.scenario, stream.dialect)
+        if _is_bad(stream, target):
+            bad[talk] = stream
+        elif talk in bad and not _failed(stream):
+            yield bad.pop(talk), stream
 
 
 def _failed(stream: Stream) -> bool:
-    """Whether an answer failed as the request itself may have caused, or was given up by this suite, or was
-    put off by a busy server.
-    """
+    """Whether an answer failed as the request itself may have caused, or was given up by this suite."""
     failures = (is_error(choice.finish) for choice in stream.choices)
-    given_up = stream.exchange.ending.ours or stream.exchange.busy
-    return _asks_for_nothing(stream.asked) or any(failures) or given_up
+    return any(failures) or stream.exchange.ending in {Ending.CANCELLED, Ending.HUNG_UP}
 
 
 @check_run("refused-request-harms-nobody")
-def refused_request_harms_nobody(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
-    """The request after a refusal is answered as the same request was elsewhere in the run.
+def refused_request_harms_nobody(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+    """The request after a bad one is answered as the same request was elsewhere in the run.
 
-    Only a request that the target could answer at another time tells whether a refusal did harm.
+    Only a request that the target could answer at another time tells whether harm was done. Results are
+    compared where the target was seen to repeat itself, and where nothing but such requests contradicts it.
     """
+    controls = list(_controls(streams, target))
+    after_bad = {control.exchange.name for _, control in controls}
     answers: dict[str, list[Stream]] = {}
     for stream in streams:
-        if stream.asked.key and stream.answered and ended(stream) and not _failed(stream):
+        undisturbed = stream.answered and ended(stream) and not _failed(stream)
+        if stream.asked.key and undisturbed and not _is_bad(stream, target):
             answers.setdefault(stream.asked.key, []).append(stream)
-    for refused, control in _controls(streams):
-        twin = next((one for one in answers.get(control.asked.key, ()) if one is not control), None)
+    repeats = bool(target.repeated) and target.contradicted <= {one.asked.key for _, one in controls}
+    for bad, control in controls:
+        twins = [one for one in answers.get(control.asked.key, ()) if one is not control]
+        before = [one for one in twins if one.exchange.name not in after_bad]
+        twin = next(iter(before or twins), None)
         if twin is None:
             continue
         holds = control.answered and ended(control)
@@ -215,10 +233,18 @@ def refused_request_harms_nobody(streams: tuple[Stream, ...], _target: Target) -
             holds,
             expected="an answer",
             actual=control.exchange.status,
-            message=f"the request after a refusal got no complete answer ({control.exchange.ending})",
-            related=(start_place(refused), start_place(twin)),
+            message=f"the request after a bad one got no complete answer ({control.exchange.ending})",
+            related=(start_place(bad), start_place(twin)),
         )
-        yield from _as_before(control, twin) if holds else ()
+        steady = control.asked.key not in target.contradicted or _alike(before)
+        if holds and repeats and steady:
+            yield from _as_before(control, twin)
+
+
+def _alike(streams: list[Stream]) -> bool:
+    """Whether several answers to one request are the same."""
+    results = [[(joined_ids(choice), joined_text(choice)) for choice in one.choices] for one in streams]
+    return len(results) > 1 and all(result == results[0] for result in results)
 
 
 def _as_before(control: Stream, twin: Stream) -> Iterator[Observation]:

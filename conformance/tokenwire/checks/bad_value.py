@@ -1,0 +1,263 @@
+"""What is wrong with a request, as far as anybody can tell who does not know the server.
+
+Lenient readers take "5" for 5 and "true" for true; a value is of the wrong type only where no such reading
+is left. Null always means that the field was not said.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tokenwire import strict_json
+from tokenwire.check import Target
+from tokenwire.dialect import load_dialects
+from tokenwire.exchange import HttpRequest
+from tokenwire.record import Asked, Stream
+
+ID_LIMIT = 2**31
+"""No vocabulary is this large."""
+
+_WORDS_FOR_BOOLEANS = frozenset({"true", "false", "yes", "no", "on", "off", "1", "0", "t", "f", "y", "n"})
+_PER_PROMPT = frozenset({"logprobs", "logprob_start", "top_logprobs", "chosen_ids", "request_id"})
+
+
+@dataclass(frozen=True)
+class BadValue:
+    """A value that a field cannot have."""
+
+    wire_name: str
+    value: Any
+    problem: str
+    """In words, as the end of a sentence: `is not an integer`."""
+
+    @property
+    def words(self) -> str:
+        return f"{self.wire_name} {json.dumps(self.value)[:60]}, which {self.problem}"
+
+
+def _is_number_word(value: object) -> bool:
+    try:
+        return isinstance(value, str) and float(value) is not None
+    except ValueError:
+        return False
+
+
+def _integer_like(value: object) -> bool:
+    if isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, int) or _is_number_word(value)
+
+
+def _number_like(value: object) -> bool:
+    return isinstance(value, (int, float)) or _is_number_word(value)
+
+
+def _boolean_like(value: object) -> bool:
+    if isinstance(value, str):
+        return value.lower() in _WORDS_FOR_BOOLEANS
+    return isinstance(value, (int, float))
+
+
+def _strings_like(value: object) -> bool:
+    return isinstance(value, str) or (
+        isinstance(value, list) and all(item is None or isinstance(item, str) for item in value)
+    )
+
+
+def _ids_like(value: object) -> bool:
+    if isinstance(value, list):
+        return all(item is None or _ids_like(item) for item in value)
+    return _integer_like(value)
+
+
+def _request_id_like(value: object) -> bool:
+    return not isinstance(value, Mapping)
+
+
+_TYPES: Mapping[str, tuple[Callable[[object], bool], str]] = {
+    **dict.fromkeys(
+        (
+            "max_new_tokens",
+            "min_new_tokens",
+            "n",
+            "stream_interval",
+            "top_logprobs",
+            "logprob_start",
+            "seed",
+            "top_k",
+        ),
+        (_integer_like, "is not an integer"),
+    ),
+    "temperature": (_number_like, "is not a number"),
+    **dict.fromkeys(
+        (
+            "stream",
+            "ignore_eos",
+            "no_stop_trim",
+            "skip_special_tokens",
+            "spaces_between_special_tokens",
+            "echo",
+            "usage",
+            "continuous_usage",
+            "return_prompt_token_ids",
+            "return_token_ids",
+            "return_meta_info",
+        ),
+        (_boolean_like, "is not a boolean"),
+    ),
+    "logprobs": (_boolean_like, "is neither a boolean nor a number"),
+    **dict.fromkeys(("stop", "stop_regex"), (_strings_like, "is no string and no list of strings")),
+    **dict.fromkeys(("stop_token_ids", "chosen_ids"), (_ids_like, "is not a list of token ids")),
+    "request_id": (_request_id_like, "is not a string"),
+}
+
+_LEAST: Mapping[str, int] = {
+    "max_new_tokens": 0,
+    "min_new_tokens": 0,
+    "n": 1,
+    "temperature": 0,
+    "logprob_start": -1,
+}
+"""Below these nothing can be meant. -1 often means none, or all."""
+
+
+def _values(asked: Asked, name: str) -> Iterator[tuple[str, Any]]:
+    """The wire name and each value of a field; the entries of a list where every prompt has its own."""
+    said = asked.said.get(name)
+    for value in said.values if said else ():
+        one_each = asked.batch and name in _PER_PROMPT and isinstance(value, list)
+        for each in value if one_each else (value,):
+            if said and each is not None:
+                yield said.wire_name, each
+
+
+def wrong_types(asked: Asked) -> Iterator[BadValue]:
+    """The fields whose JSON type no reader can make sense of."""
+    for name, (fits, problem) in _TYPES.items():
+        for wire_name, value in _values(asked, name):
+            if not fits(value):
+                yield BadValue(wire_name, value, problem)
+
+
+def impossible_values(asked: Asked, special: Mapping[str, Any]) -> Iterator[BadValue]:
+    """The numbers that ask for what cannot be.
+
+    `special` lists, by field, values to which the dialect gives a meaning of their own, such as -1 for no
+    limit.
+    """
+    for name, least in _LEAST.items():
+        for wire_name, value in _values(asked, name):
+            number = value if type(value) in (int, float) else None
+            if number is not None and number < least and number not in special.get(name, ()):
+                yield BadValue(wire_name, value, f"is below {least}")
+    least_new, budget = asked.min_new_tokens, asked.max_new_tokens
+    if least_new is not None and budget is not None and 0 <= budget < least_new:
+        yield BadValue(asked.said["min_new_tokens"].wire_name, least_new, f"is above the budget of {budget}")
+
+
+def impossible_intervals(asked: Asked) -> Iterator[BadValue]:
+    """A stream_interval below one token."""
+    for wire_name, value in _values(asked, "stream_interval"):
+        if type(value) is int and value < 1:
+            yield BadValue(wire_name, value, "is below 1")
+
+
+def _unknown(token: object, vocabulary: int | None) -> bool:
+    return type(token) is int and not 0 <= token < (vocabulary or ID_LIMIT)
+
+
+def _flat(value: object) -> Iterator[object]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _flat(item)
+    else:
+        yield value
+
+
+def unknown_prompt_ids(asked: Asked, vocabulary: int | None) -> Iterator[BadValue]:
+    """Ids of the prompt that no vocabulary, or not the target's own, holds."""
+    said = asked.said.get("input_ids")
+    for ids in asked.input_ids or ():
+        for token in ids:
+            if said and _unknown(token, vocabulary):
+                yield BadValue(said.wire_name, token, "is not in the vocabulary")
+
+
+def unknown_chosen_ids(asked: Asked, vocabulary: int | None) -> Iterator[BadValue]:
+    """Ids whose logprobs are asked for and that are no ids of the target."""
+    yield from _unknown_ids(asked, "chosen_ids", vocabulary)
+
+
+def unknown_parameter_ids(asked: Asked, request: HttpRequest, vocabulary: int | None) -> Iterator[BadValue]:
+    """Stop ids and biased ids that are no ids of the target."""
+    yield from _unknown_ids(asked, "stop_token_ids", vocabulary)
+    body = request.body if isinstance(request.body, Mapping) else {}
+    for holder in (body, body.get("sampling_params")):
+        biased = holder.get("logit_bias") if isinstance(holder, Mapping) else None
+        for name in biased if isinstance(biased, Mapping) else ():
+            if name.lstrip("-").isdecimal() and _unknown(int(name), vocabulary):
+                yield BadValue("logit_bias", int(name), "is not in the vocabulary")
+
+
+def _unknown_ids(asked: Asked, name: str, vocabulary: int | None) -> Iterator[BadValue]:
+    for wire_name, value in _values(asked, name):
+        for token in _flat(value):
+            if _unknown(token, vocabulary):
+                yield BadValue(wire_name, token, "is not in the vocabulary")
+
+
+def unreadable_body(request: HttpRequest) -> str:
+    """Why a body is not a JSON object, in words; empty where it is one, or may be taken for one.
+
+    NaN and repeated keys are no JSON either, and many readers take them.
+    """
+    if request.raw_body is None:
+        return "" if isinstance(request.body, Mapping) else f"it is {_kind(request.body)}"
+    if not request.raw_body:
+        return "it is empty"
+    try:
+        value = json.loads(request.raw_body)
+    except UnicodeDecodeError:
+        return "it is not UTF-8"
+    except RecursionError:
+        return f"it is nested more than {strict_json.MAX_DEPTH} deep"
+    except ValueError as error:
+        return f"it is not JSON: {error}"
+    return "" if isinstance(value, Mapping) else f"it is {_kind(value)}"
+
+
+def _kind(value: object) -> str:
+    return "nothing" if value is None else f"a JSON {type(value).__name__}"
+
+
+def misfitting_lists(asked: Asked, request: HttpRequest) -> Iterator[BadValue]:
+    """Lists with one entry for each prompt that have more or fewer of them."""
+    body = request.body
+    if not isinstance(body, Mapping) or asked.prompts < 1 or not asked.batch:
+        return
+    named = {said.wire_name for name, said in asked.said.items() if name in _PER_PROMPT - {"chosen_ids"}}
+    for name in sorted(named | {"sampling_params"}):
+        value = body.get(name)
+        if isinstance(value, list) and len(value) != asked.prompts:
+            yield BadValue(name, value, f"has {len(value)} entries for {asked.prompts} prompts")
+
+
+def special_values(stream: Stream) -> Mapping[str, Any]:
+    """Values to which the dialect gives a meaning of their own, by field."""
+    dialect = load_dialects().get(stream.dialect)
+    return dialect.policy.get("special_values", {}) if dialect else {}
+
+
+def bad_values(stream: Stream, target: Target) -> Iterator[BadValue]:
+    """All that is wrong with the values of a request."""
+    asked, request, vocabulary = stream.asked, stream.exchange.request, target.advertised.vocab_size
+    yield from unknown_prompt_ids(asked, vocabulary)
+    yield from unknown_chosen_ids(asked, vocabulary)
+    yield from unknown_parameter_ids(asked, request, vocabulary)
+    yield from wrong_types(asked)
+    yield from impossible_values(asked, special_values(stream))
+    yield from impossible_intervals(asked)
+    yield from misfitting_lists(asked, request)

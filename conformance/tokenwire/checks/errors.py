@@ -1,0 +1,252 @@
+"""Checks of the chapter on errors: bad requests, servers that survive them, and errors inside streams."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from tokenwire.check import Observation, Target, check, check_run, demand
+from tokenwire.checks.bad_value import (
+    BadValue,
+    bad_values,
+    impossible_intervals,
+    impossible_values,
+    misfitting_lists,
+    special_values,
+    unknown_chosen_ids,
+    unknown_parameter_ids,
+    unknown_prompt_ids,
+    unreadable_body,
+    wrong_types,
+)
+from tokenwire.checks.chat import is_chat
+from tokenwire.checks.refusals import observe_refusal, was_refused, words_of
+from tokenwire.checks.walk import end_place, integer, is_error, start_place
+from tokenwire.exchange import Ending
+from tokenwire.record import Stream
+
+NO_ROOM = frozenset({501, 503})
+"""Statuses of a server that is well: it does not offer this, or has no room now."""
+
+_BROKEN = frozenset({Ending.TIMEOUT, Ending.UNREACHABLE, Ending.TRUNCATED})
+
+
+def _refused(stream: Stream, bad: Iterable[BadValue]) -> Iterator[Observation]:
+    """Look whether a request was refused that holds a bad value; the first one is named."""
+    first = next(iter(bad), None)
+    if first is not None:
+        yield from observe_refusal(stream, f"a request with {first.words}, was")
+
+
+@check("unknown-prompt-ids-refused")
+def unknown_prompt_ids_refused(stream: Stream, target: Target) -> Iterator[Observation]:
+    """What is no id of the model is not run."""
+    yield from _refused(stream, unknown_prompt_ids(stream.asked, target.advertised.vocab_size))
+
+
+@check("unknown-chosen-ids-refused")
+def unknown_chosen_ids_refused(stream: Stream, target: Target) -> Iterator[Observation]:
+    """There is no logprob of what is no id."""
+    yield from _refused(stream, unknown_chosen_ids(stream.asked, target.advertised.vocab_size))
+
+
+@check("unknown-parameter-ids-refused")
+def unknown_parameter_ids_refused(stream: Stream, target: Target) -> Iterator[Observation]:
+    """Neither stop ids nor biased ids are indices out of range."""
+    vocabulary = target.advertised.vocab_size
+    yield from _refused(stream, unknown_parameter_ids(stream.asked, stream.exchange.request, vocabulary))
+
+
+@check("wrong-types-refused")
+def wrong_types_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """A field of the wrong type is an error of the request."""
+    yield from _refused(stream, wrong_types(stream.asked))
+
+
+@check("impossible-values-refused")
+def impossible_values_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """A number that asks for what cannot be is not turned into another."""
+    yield from _refused(stream, impossible_values(stream.asked, special_values(stream)))
+
+
+@check("impossible-intervals-refused")
+def impossible_intervals_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """An interval of no token is not turned into another."""
+    yield from _refused(stream, impossible_intervals(stream.asked))
+
+
+@check("unreadable-bodies-refused")
+def unreadable_bodies_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """What is not a JSON object is an error of the request."""
+    problem = unreadable_body(stream.exchange.request)
+    if problem:
+        yield from observe_refusal(stream, f"a body was sent, and {problem}; it was")
+
+
+@check("missing-prompts-refused")
+def missing_prompts_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Without a prompt there is nothing to go on from."""
+    if stream.asked.said and not stream.asked.said.keys() & {"input_ids", "text", "messages"}:
+        yield from observe_refusal(stream, "a request without a prompt was")
+
+
+@check("misfitting-lists-refused")
+def misfitting_lists_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """A list with an entry for each prompt has as many of them."""
+    yield from _refused(stream, misfitting_lists(stream.asked, stream.exchange.request))
+
+
+@check("refusal-names-the-value")
+def refusal_names_the_value(stream: Stream, target: Target) -> Iterator[Observation]:
+    """Who reads the refusal finds the mistake."""
+    bad = list(bad_values(stream, target))
+    if not bad or not was_refused(stream):
+        return
+    said = words_of(stream.error)
+    named = any(_names(said, one) for one in bad)
+    expected = " or ".join(dict.fromkeys(f"{one.wire_name} or {json.dumps(one.value)[:40]}" for one in bad))
+    message = f"the refusal names neither {bad[0].wire_name} nor the value"
+    yield demand(
+        start_place(stream), named, expected=f"words that name {expected}", actual=said[:200], message=message
+    )
+
+
+def _names(said: str, bad: BadValue) -> bool:
+    """Whether a message holds the field's name or its value, as words of their own."""
+    values = {json.dumps(bad.value), str(bad.value), repr(bad.value)}
+    return any(
+        re.search(rf"(?<![\w.-]){re.escape(word)}s?(?!\w)", said) for word in (bad.wire_name, *values) if word
+    )
+
+
+def _failure(stream: Stream) -> str:
+    """How the server itself failed at a request, in words; empty where it did not."""
+    exchange = stream.exchange
+    if exchange.status is None or (exchange.ending in _BROKEN and not stream.asked.stream):
+        return f"{exchange.ending}: {exchange.detail or 'no reason known'}"
+    if exchange.ending is Ending.TIMEOUT:
+        return f"{exchange.ending}: {exchange.detail or 'no end'}"
+    codes = [exchange.status, _code(stream.error)]
+    codes += [integer(f.raw.get("status_code")) for c in stream.choices if is_error(f := c.finish) and f]
+    wrong = [code for code in codes if code is not None and code >= 500 and code not in NO_ROOM]
+    return f"status {wrong[0]}" if wrong else ""
+
+
+def _code(error: object) -> int | None:
+    """The numeric code of an error, wherever it stands."""
+    if not isinstance(error, Mapping):
+        return None
+    nested = error.get("error")
+    return integer((nested if isinstance(nested, Mapping) else error).get("code"))
+
+
+@check_run("requests-do-not-break-the-server")
+def requests_do_not_break_the_server(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """Every request, good or bad, ends in a record or a refusal.
+
+    A target that never gave a record may be no inference server at all.
+    """
+    if not any(stream.answered for stream in streams):
+        return
+    for stream in streams:
+        if stream.exchange.ending in {Ending.CANCELLED, Ending.HUNG_UP}:
+            continue
+        failure = _failure(stream)
+        if failure or stream.answered or was_refused(stream):
+            yield demand(
+                end_place(stream),
+                not failure,
+                expected="a record or a refusal",
+                actual=failure or "a record or a refusal",
+                message=f"the request ended in a failure of the server ({failure})",
+            )
+
+
+def _error_events(stream: Stream) -> list[int]:
+    """The positions of the error events of a stream."""
+    if not stream.asked.stream or stream.exchange.status != 200:
+        return []
+    return [position for position, event in enumerate(stream.events) if event.error is not None]
+
+
+@check("stream-errors-say-why")
+def stream_errors_say_why(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """A reader that sees an error event knows what happened, and whether to come again."""
+    for position in _error_events(stream):
+        event = stream.events[position]
+        said, code = words_of(event.error), _code(event.error)
+        missing = [name for name, there in (("message", said), ("code", code is not None)) if not there]
+        if missing or stream.answered or was_refused(stream):
+            yield demand(
+                event.place,
+                not missing,
+                expected="an error with message and code",
+                actual=event.error,
+                message=f"the error event has no {' and no '.join(missing)}",
+            )
+
+
+@check("stream-errors-are-final")
+def stream_errors_are_final(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Nothing but the end mark follows an error event."""
+    errors = _error_events(stream)
+    if not errors:
+        return
+    later = [event for event in stream.events[errors[0] + 1 :] if not event.done]
+    if later or stream.answered or was_refused(stream):
+        yield demand(
+            later[0].place if later else stream.events[errors[0]].place,
+            not later,
+            expected="only the end mark after an error event",
+            actual=f"{len(later)} events" if later else "only the end mark after an error event",
+            message=f"{len(later)} events follow the error event",
+        )
+
+
+@check("stream-errors-replace-the-finish")
+def stream_errors_replace_the_finish(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Where a stream failed, not every choice can have come to its end."""
+    errors = _error_events(stream)
+    expected = stream.asked.prompts * stream.asked.n
+    good = [c for c in stream.choices if c.finish is not None and c.finish.type in {"stop", "length"}]
+    all_ended = bool(good) and len(good) >= expected
+    if errors and (all_ended or stream.answered or was_refused(stream)):
+        yield demand(
+            stream.events[errors[0]].place,
+            not all_ended,
+            expected="an error or a finish",
+            actual="an error and a finish" if all_ended else "an error",
+            message="every choice finished as if all were well, and the stream carries an error",
+        )
+
+
+def _asks_for_text(stream: Stream) -> bool:
+    """Whether a request needs the text of ids, or ids of text."""
+    asked = stream.asked
+    return asked.input_ids is None or bool(asked.stop or asked.stop_regex or asked.echo)
+
+
+@check("ids-need-no-tokenizer")
+def ids_need_no_tokenizer(stream: Stream, target: Target) -> Iterator[Observation]:
+    """Ids in, ids out: no text is needed on the way."""
+    if target.advertised.tokenizer is not False or is_chat(stream) or _asks_for_text(stream):
+        return
+    if stream.exchange.status is None or any(bad_values(stream, target)) or was_refused(stream):
+        return
+    carried = any(choice.output_ids is not None for choice in stream.choices)
+    message = f"a request of token ids got no ids (status {stream.exchange.status})"
+    actual = "a record with output ids" if carried else stream.exchange.status
+    yield demand(
+        end_place(stream), carried, expected="a record with output ids", actual=actual, message=message
+    )
+
+
+@check("text-needs-a-tokenizer")
+def text_needs_a_tokenizer(stream: Stream, target: Target) -> Iterator[Observation]:
+    """What a server without a tokenizer cannot do, it refuses."""
+    said = stream.asked.said.keys() & {"text", "messages"}
+    if target.advertised.tokenizer is not False or not stream.asked.said:
+        return
+    if (stream.asked.input_ids is None and said) or stream.asked.stop or stream.asked.stop_regex:
+        yield from observe_refusal(stream, "a request that needs a tokenizer was")

@@ -1,0 +1,114 @@
+"""Checks of the finish across answers: budgets around a known stop, and prompts around the context's end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tokenwire.check import Observation, Target, check_run, demand
+from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, was_refused
+from tokenwire.checks.relations import Whole, related_streams
+from tokenwire.checks.walk import count_of, end_place, start_place
+from tokenwire.dialect import load_dialects
+from tokenwire.record import Stream
+
+_BORDER = 16
+"""A prompt that leaves no more room than this beside its budget tells what the rule of length is."""
+
+
+def _stops(one: Whole) -> tuple[object, ...]:
+    """All that shapes a result, but for its budget."""
+    asked = one.stream.asked
+    return (
+        one.stream.dialect,
+        asked.prompt_key or one.prompt,
+        one.sampling,
+        asked.stop,
+        asked.stop_token_ids,
+        asked.stop_regex,
+        asked.ignore_eos,
+        asked.min_new_tokens,
+    )
+
+
+def _tokens_to_stop(one: Whole) -> int | None:
+    """After how many sampled tokens a choice stopped; None where it did not stop or does not tell."""
+    if one.choice.finish is None or one.choice.finish.type != "stop":
+        return None
+    count = count_of(one.stream, one.choice)
+    dialect = load_dialects().get(one.stream.dialect)
+    counted = dialect is None or dialect.policy.get("stop_id_in_output_ids", True)
+    return None if count is None else count + (not counted)
+
+
+@check_run("stop-wins-within-the-budget")
+def stop_wins_within_the_budget(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """Where a choice is known to stop, each budget says which came first: the stop or the end of the budget.
+
+    The answer with the largest budget is what tells where it stops.
+    """
+    groups: dict[tuple[object, ...], list[Whole]] = {}
+    for one in related_streams(streams):
+        if one.stream.asked.max_new_tokens and (one.stream.asked.prompt_key or one.prompt):
+            groups.setdefault(_stops(one), []).append(one)
+    for group in groups.values():
+        most = max(group, key=lambda one: one.stream.asked.max_new_tokens or 0)
+        position = _tokens_to_stop(most)
+        if position is None:
+            continue
+        for one in group:
+            budget, finish = one.stream.asked.max_new_tokens, one.choice.finish
+            if one is most or budget is None or finish is None or finish.type not in {"stop", "length"}:
+                continue
+            expected = "stop" if budget >= position else "length"
+            message = (
+                f"finished with {finish.type} at a budget of {budget}; the stop comes at token {position}"
+            )
+            yield demand(
+                one.choice.emissions[-1].at("finish"),
+                finish.type == expected,
+                expected=expected,
+                actual=finish.type,
+                message=message,
+                related=(most.choice.emissions[-1].at("finish"),),
+            )
+
+
+def _asks_for_more(stream: Stream) -> bool:
+    """Whether a request asks for anything that may be refused for a reason of its own."""
+    asked = stream.asked
+    extras = (asked.prompt_token_ids, asked.response_token_ids, asked.meta_info, asked.logprobs, asked.stop)
+    return any(extras) or asked.n * asked.prompts != 1 or asked.echo or bool(asked.other_sampling)
+
+
+@check_run("one-length-rule")
+def one_length_rule(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+    """What fits the context fits it everywhere: on each endpoint, streamed and whole."""
+    context = target.advertised.context_length
+    first: dict[tuple[int, int], Stream] = {}
+    for stream in streams if context is not None else ():
+        asked, status = stream.asked, stream.exchange.status
+        if context is None or not asked.input_ids or asked.max_new_tokens is None or _asks_for_more(stream):
+            continue
+        decided = was_refused(stream) or stream.answered
+        if status is None or status in NOT_ABOUT_THE_REQUEST or not decided:
+            continue
+        size = (len(asked.input_ids[0]), asked.max_new_tokens)
+        if sum(size) < context - _BORDER:
+            continue
+        other = first.setdefault(size, stream)
+        if other is stream:
+            continue
+        refused, before = was_refused(stream), was_refused(other)
+        words = {True: "refused", False: "answered"}
+        message = (
+            f"{size[0]} prompt tokens and a budget of {size[1]} were {words[refused]}, "
+            f"and {words[before]} in {other.exchange.name}"
+        )
+        yield demand(
+            end_place(stream),
+            refused == before,
+            expected=words[before],
+            actual=words[refused],
+            message=message,
+            related=(start_place(other),),
+        )

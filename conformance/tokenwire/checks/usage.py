@@ -1,0 +1,177 @@
+"""Checks of usage: what an answer says of its own cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tokenwire.check import Comparison, Observation, Target, check, compare, demand, observe
+from tokenwire.checks.walk import end_place, ended, integer, joined_ids, start_place, walk
+from tokenwire.record import Delivery, Place, Stream, Usage
+
+_COUNTS = ("prompt_tokens", "completion_tokens")
+_LEAST_TO_GROW = 3
+"""So many events with usage, and tokens, show whether a count grows."""
+
+
+@check("usage-adds-up")
+def usage_adds_up(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """total_tokens is the sum of the two parts."""
+    for usage in stream.usages if stream.answered else ():
+        if "total_tokens" not in usage.counts:
+            continue
+        said = usage.counts["total_tokens"]
+        parts = [integer(usage.counts.get(name)) for name in _COUNTS]
+        total = sum(part for part in parts if part is not None)
+        holds = None not in parts and integer(said) == total
+        message = f"total_tokens is {said!r}; its parts add up to {total}"
+        yield demand(usage.place, holds, expected=total, actual=said, message=message)
+
+
+@check("usage-counts-ids")
+def usage_counts_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The usage of an answer counts the output ids of all its choices."""
+    usage = stream.usage
+    if not (
+        stream.answered and ended(stream) and isinstance(usage, Mapping) and "completion_tokens" in usage
+    ):
+        return
+    ids = [joined_ids(choice) for choice in stream.choices]
+    if any(one is None for one in ids):
+        return
+    count = sum(len(one) for one in ids if one is not None)
+    said = usage["completion_tokens"]
+    message = f"usage counts {said!r} completion_tokens, but the choices have {count} output ids"
+    place = stream.usage_place or end_place(stream)
+    yield observe(place, expected=count, actual=said, message=message)
+
+
+def _part(counts: Mapping[str, Any], whole: str, part: str) -> object:
+    """A part of a count: beside it, or among its details; None where the usage does not tell it."""
+    details = counts.get(f"{whole}_details")
+    nested = details.get(part) if isinstance(details, Mapping) else None
+    return counts.get(part) if nested is None else nested
+
+
+@check("usage-parts-lie-within")
+def usage_parts_lie_within(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """No part is larger than its whole: cached of the prompt, reasoning of the output."""
+    held = [(usage.counts, usage.place) for usage in stream.usages if stream.answered]
+    held += [(step.emission.counters, step.emission.at("reasoning_tokens")) for step in walk(stream)]
+    for counts, place in held:
+        for whole, part in (("prompt_tokens", "cached_tokens"), ("completion_tokens", "reasoning_tokens")):
+            said, most = _part(counts, whole, part), integer(counts.get(whole))
+            if said is None or most is None:
+                continue
+            number = integer(said)
+            message = f"{part} is {said!r} and {whole} {most}"
+            yield demand(
+                place,
+                number is not None and 0 <= number <= most,
+                expected=f"an integer from 0 to {most}",
+                actual=said,
+                message=message,
+            )
+
+
+@check("usage-only-on-request")
+def usage_only_on_request(stream: Stream, target: Target) -> Iterator[Observation]:
+    """A reader that did not ask for usage need not know the event that carries it."""
+    asked = stream.asked
+    if not asked.stream or not stream.answered or asked.usage or asked.continuous_usage:
+        return
+    if target.advertised.usage_in_streams or "usage" not in target.capabilities:
+        return
+    place = stream.usages[0].place if stream.usages else end_place(stream)
+    yield observe(
+        place, expected=0, actual=len(stream.usages), message="usage was not asked for, and is there"
+    )
+
+
+def _last_place(stream: Stream) -> Place | None:
+    """The place of the last event before the end mark."""
+    return next((event.place for event in reversed(stream.events) if not event.done), None)
+
+
+@check("usage-comes-once-and-last")
+def usage_comes_once_and_last(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The usage that was asked for stands in the last event, and in no other."""
+    if not (stream.asked.stream and stream.asked.usage and stream.answered and ended(stream)):
+        return
+    last = _last_place(stream)
+    events = [usage.place.event for usage in stream.usages]
+    wrong: Usage | None = None
+    if last is None or last.event not in events:
+        message = "usage was asked for, and the last event has none"
+        holds = False
+    else:
+        early = [usage for usage in stream.usages if usage.place.event != last.event]
+        wrong = early[0] if early and not stream.asked.continuous_usage else None
+        holds = wrong is None
+        message = f"{len(early)} events before the last one carry usage, too"
+    yield demand(
+        wrong.place if wrong else last or end_place(stream),
+        holds,
+        expected="usage in the last event only" if not stream.asked.continuous_usage else "usage at the end",
+        actual=f"usage in the events {events}",
+        message=message,
+    )
+
+
+@check("continuous-usage-follows")
+def continuous_usage_follows(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Usage in every event counts what was made so far: it never falls, and it grows with the text."""
+    if not (stream.asked.stream and stream.asked.continuous_usage and stream.answered):
+        return
+    told = {usage.place.event: usage for usage in stream.usages}
+    counts: dict[int, list[int]] = {}
+    for emission in stream.emissions():
+        usage = told.get(emission.event.index)
+        if not emission.text:
+            continue
+        message = "the event carries text and no usage, though every event was asked for it"
+        place = usage.place if usage else emission.event.place
+        yield demand(place, usage is not None, expected="usage", actual="none", message=message)
+        count = integer(usage.counts.get("completion_tokens")) if usage else None
+        if usage is None or count is None:
+            continue
+        before = counts.setdefault(emission.choice, [])
+        if before:
+            message = f"completion_tokens fell from {before[-1]} to {count}"
+            yield demand(
+                place, count >= before[-1], expected=f"at least {before[-1]}", actual=count, message=message
+            )
+        before.append(count)
+    yield from _grown(stream, counts)
+
+
+def _grown(stream: Stream, counts: Mapping[int, list[int]]) -> Iterator[Observation]:
+    """Look whether counts that had to grow did."""
+    for choice, own in counts.items():
+        if len(own) >= _LEAST_TO_GROW and len(stream.choices) == 1:
+            last = next(usage for usage in reversed(stream.usages) if choice in usage.choices)
+            message = f"completion_tokens is {own[-1]} after {len(own)} events with text, as after the first"
+            yield demand(
+                last.place, own[-1] > own[0], expected=f"more than {own[0]}", actual=own[-1], message=message
+            )
+
+
+@compare("stream-usage-equals-whole")
+def stream_usage_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+    """A stream costs what the same request costs that is answered whole."""
+    ours, theirs = comparison.baseline, comparison.other
+    if ours.delivery is not Delivery.WHOLE or not theirs.asked.stream or not theirs.asked.usage:
+        return
+    if ours.usage is None or theirs.usage is None or not (ended(ours) and ended(theirs)):
+        return
+    for name in _COUNTS:
+        expected, actual = integer(ours.usage.get(name)), integer(theirs.usage.get(name))
+        if expected is not None and actual is not None:
+            message = f"{name} is {actual} in the usage of the stream, but {expected} in the whole answer"
+            yield observe(
+                theirs.usage_place or end_place(theirs),
+                expected=expected,
+                actual=actual,
+                message=message,
+                related=(ours.usage_place or start_place(ours),),
+            )
