@@ -25,6 +25,8 @@ class Record:
     """Per-token series by name, one entry for each output id."""
     finish: str | None = None
     """The type of the finish."""
+    text_after: Sequence[int] | None = None
+    """How many characters are complete after each id; None where only the joined text is known."""
 
 
 @dataclass(frozen=True)
@@ -142,10 +144,20 @@ def _judge_text(record: Record, progress: Progress, text: str, rules: Rules) -> 
     return delivered
 
 
+def _runs_ahead(record: Record, ids: int, text: int) -> bool:
+    """Whether more text was delivered than the ids make."""
+    if record.text_after is None or record.output_ids is None:
+        return False
+    return text > (record.text_after[ids - 1] if ids else 0)
+
+
 def _judge_series(
     record: Record, progress: Progress, emission: Delivered, ids: int, rules: Rules
 ) -> Illegal | None:
-    """Whether every series covers exactly the ids of the emission, with the record's entries."""
+    """Whether every series covers exactly the ids of the emission, with the record's entries.
+
+    A series may be missing where the record holds nothing but nulls: nobody knows of a key that starts late.
+    """
     start = progress.ids if rules.mode is Delivery.INCREMENTAL else 0
     if emission.output_ids is None:
         return None
@@ -155,7 +167,7 @@ def _judge_series(
         if whole is not None and emission.finish is not None and not record.output_ids:
             due = len(whole)  # the answer to a budget of zero may hold an entry without an id
         if entries is None:
-            if due and whole is not None:
+            if due and whole is not None and any(entry is not None for entry in whole[start:ids]):
                 return Illegal(name, f"is missing beside {due} output ids")
             continue
         if len(entries) != due:
@@ -200,6 +212,8 @@ def step(record: Record, progress: Progress, emission: Delivered, rules: Rules) 
         if isinstance(judged, Illegal):
             return judged
         text = judged
+        if emission.finish is None and _runs_ahead(record, ids, text):
+            return Illegal("text", f"shows {text} characters, more than {ids} output ids have completed")
     illegal = _judge_series(record, progress, emission, ids, rules)
     if illegal is None and emission.finish is not None:
         illegal = _judge_finish(record, ids, text, emission.finish)

@@ -1,0 +1,375 @@
+"""Small-scope proof of the acceptor: it accepts every delivery that a streamer can produce, and refuses
+everything that is one edit away from one.
+
+Most bugs of delivery show with a handful of tokens. So all deliveries of short records are enumerated: every
+way in which an engine takes steps, a streamer decides to emit, a queue joins what nobody has read yet, and a
+detokenizer holds text back. The model below is written from the specification alone; it knows neither the
+acceptor nor the reference engine.
+
+    python -m proofs.small_scope            all records of up to 6 tokens
+    python -m proofs.small_scope --tokens 4
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import Any
+
+from tokenwire.acceptor import Acceptance, Delivered, Record, Rules, accept
+from tokenwire.record import Delivery
+
+LONGEST_STEP = 3
+INTERVALS = (1, 2, 3, 4)
+MODES = (Delivery.INCREMENTAL, Delivery.CUMULATIVE)
+LATE = "late_key"
+MIRROR = "mirror_token_id"
+
+Cut = tuple[tuple[int, int], ...]
+"""A delivery as positions: for each emission, how many ids and how many characters have been delivered."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """What there is to deliver, and what makes it hard."""
+
+    tokens: int
+    broken: int | None = None
+    """This token holds the first bytes of a character, and the next one the rest."""
+    held: int | None = None
+    """After this token the text ends like a stop string begins: the streamer waits for the next step."""
+    late: int | None = None
+    """From this token on the sampler attaches a second key; before, nobody knows that it will."""
+
+    @property
+    def pieces(self) -> tuple[str, ...]:
+        """The text that each token completes."""
+        pieces = [chr(0x4E00 + token) for token in range(self.tokens)]
+        if self.broken is not None:
+            pieces[self.broken] = ""
+            if self.broken + 1 == self.tokens:
+                pieces[self.broken] = "\ufffd"
+            else:
+                pieces[self.broken + 1] = "é" + pieces[self.broken + 1]
+        return tuple(pieces)
+
+    def text_after(self, tokens: int) -> int:
+        """How many characters are complete after so many tokens."""
+        complete = len("".join(self.pieces[:tokens]))
+        dangling = self.broken is not None and self.broken + 1 == self.tokens == tokens
+        return complete - 1 if dangling else complete
+
+    @property
+    def record(self) -> Record:
+        """The whole answer."""
+        ids = tuple(range(100, 100 + self.tokens))
+        series: dict[str, tuple[Any, ...]] = {MIRROR: ids}
+        if self.late is not None:
+            series[LATE] = tuple(None if n < self.late else f"v{n}" for n in range(self.tokens))
+        return Record(
+            ids,
+            "".join(self.pieces),
+            series,
+            "length",
+            text_after=tuple(self.text_after(n + 1) for n in range(self.tokens)),
+        )
+
+
+def stories(tokens: int) -> Iterator[Story]:
+    """All records of so many tokens with at most one trouble of each kind, and pairs of troubles."""
+    nowhere_or_anywhere = (None, *range(tokens))
+    for broken in nowhere_or_anywhere:
+        for held in nowhere_or_anywhere:
+            for late in nowhere_or_anywhere:
+                if sum(trouble is not None for trouble in (broken, held, late)) <= 2:
+                    yield Story(tokens, broken, held, late)
+
+
+def emitted(story: Story, interval: int) -> set[tuple[int, ...]]:
+    """Where the streamer emits, as numbers of tokens, for every way in which the engine may step."""
+    found: set[tuple[int, ...]] = set()
+
+    def walk(made: int, sent: int, rows: tuple[int, ...]) -> None:
+        for step in range(1, LONGEST_STEP + 1):
+            now = made + step
+            if now > story.tokens:
+                break
+            if now == story.tokens:
+                found.add((*rows, now))
+                continue
+            waits = story.held is not None and story.held == now - 1
+            due = sent == 0 or now - sent >= interval
+            if due and not waits:
+                walk(now, now, (*rows, now))
+            else:
+                walk(now, sent, rows)
+
+    walk(0, 0, ())
+    return found
+
+
+def joined(rows: set[tuple[int, ...]]) -> set[tuple[int, ...]]:
+    """What a consumer takes that wakes up whenever it likes: rows that wait together become one."""
+    taken: set[tuple[int, ...]] = set()
+    for ends in rows:
+        inner = ends[:-1]
+        for count in range(len(inner) + 1):
+            taken.update((*kept, ends[-1]) for kept in combinations(inner, count))
+    return taken
+
+
+def with_text(story: Story, ends: tuple[int, ...]) -> Iterator[Cut]:
+    """Every way in which the text may lag behind the ids; with the finish all of it is there."""
+
+    def walk(position: int, shown: int, cut: Cut) -> Iterator[Cut]:
+        if position == len(ends) - 1:
+            yield (*cut, (ends[-1], len(story.record.text or "")))
+            return
+        for text in range(shown, story.text_after(ends[position]) + 1):
+            yield from walk(position + 1, text, (*cut, (ends[position], text)))
+
+    yield from walk(0, 0, ())
+
+
+def produced(story: Story, interval: int) -> set[Cut]:
+    """All deliveries that there are of a story."""
+    return {cut for ends in joined(emitted(story, interval)) for cut in with_text(story, ends)}
+
+
+def written(story: Story, cut: Cut, mode: Delivery) -> tuple[Delivered, ...]:
+    """A delivery as it stands on the wire."""
+    record, emissions = story.record, []
+    ids, text = record.output_ids or (), record.text or ""
+    before = (0, 0)
+    for position, (end, shown) in enumerate(cut):
+        start, said = before if mode is Delivery.INCREMENTAL else (0, 0)
+        series = {MIRROR: list(record.series[MIRROR][start:end])}
+        if story.late is not None and end > story.late:
+            series[LATE] = list(record.series[LATE][start:end])
+        emissions.append(
+            Delivered(
+                list(ids[start:end]),
+                text[said:shown],
+                series,
+                end,
+                record.finish if position == len(cut) - 1 else None,
+            )
+        )
+        before = (end, shown)
+    return tuple(emissions)
+
+
+def _lists(values: list[Any], strange: Any, following: Any) -> Iterator[tuple[str, list[Any]]]:
+    """A list with one edit."""
+    for at in range(len(values)):
+        yield f"without entry {at}", values[:at] + values[at + 1 :]
+        yield f"with entry {at} twice", values[: at + 1] + values[at:]
+        yield f"with another entry {at}", [*values[:at], strange, *values[at + 1 :]]
+        if at + 1 < len(values):
+            yield (
+                f"with entries {at} and {at + 1} swapped",
+                [
+                    *values[:at],
+                    values[at + 1],
+                    values[at],
+                    *values[at + 2 :],
+                ],
+            )
+    yield "with one entry more", [*values, following]
+
+
+def _within(one: Delivered) -> Iterator[tuple[str, Delivered]]:
+    """One emission with one edit."""
+    for words, ids in _lists(list(one.output_ids or ()), 7, 8):
+        yield f"output_ids {words}", replace(one, output_ids=ids)
+    for words, text in _lists(list(one.text or ""), "x", "y"):
+        yield f"text {words}", replace(one, text="".join(text))
+    for name, entries in one.series.items():
+        for words, values in _lists(list(entries), "strange", None):
+            yield f"{name} {words}", replace(one, series={**one.series, name: values})
+        yield f"without {name}", replace(one, series={n: v for n, v in one.series.items() if n != name})
+    for off in (-1, 1):
+        yield f"counter {off:+d}", replace(one, completion_tokens=(one.completion_tokens or 0) + off)
+    yield "finish moved or lost", replace(one, finish=None if one.finish else "length")
+    if one.finish:
+        yield "another finish", replace(one, finish="stop")
+
+
+def _between(one: Delivered, other: Delivered, mode: Delivery) -> Iterator[tuple[str, Delivered, Delivered]]:
+    """Two emissions in a row with one edit that concerns both, in incremental delivery."""
+    if mode is not Delivery.INCREMENTAL:
+        return
+    if other.text:
+        yield (
+            "text a character early",
+            replace(one, text=(one.text or "") + other.text[0]),
+            replace(other, text=other.text[1:]),
+        )
+    if one.text:
+        yield (
+            "text a character late",
+            replace(one, text=one.text[:-1]),
+            replace(other, text=one.text[-1] + (other.text or "")),
+        )
+    first, second = list(one.output_ids or ()), list(other.output_ids or ())
+    if second:
+        yield "id early", replace(one, output_ids=[*first, second[0]]), replace(other, output_ids=second[1:])
+    if first:
+        yield "id late", replace(one, output_ids=first[:-1]), replace(other, output_ids=[first[-1], *second])
+    for name in one.series.keys() & other.series.keys():
+        left, right = list(one.series[name]), list(other.series[name])
+        if right:
+            yield (
+                f"{name} early",
+                replace(one, series={**one.series, name: [*left, right[0]]}),
+                replace(other, series={**other.series, name: right[1:]}),
+            )
+
+
+def _in_the_other_mode(
+    emissions: tuple[Delivered, ...], mixed: tuple[Delivered, ...]
+) -> Iterator[tuple[str, tuple[Delivered, ...]]]:
+    """One field of one emission as the other mode would write it."""
+    for at, (one, other) in enumerate(zip(emissions, mixed, strict=True)):
+        changed = [
+            ("output_ids", replace(one, output_ids=other.output_ids)),
+            ("text", replace(one, text=other.text)),
+            *((name, replace(one, series={**one.series, name: other.series[name]})) for name in one.series),
+        ]
+        for name, edited in changed:
+            yield (
+                f"{name} of emission {at} in the other mode",
+                (
+                    *emissions[:at],
+                    edited,
+                    *emissions[at + 1 :],
+                ),
+            )
+
+
+def neighbours(story: Story, cut: Cut, mode: Delivery) -> Iterator[tuple[str, tuple[Delivered, ...]]]:
+    """Everything that is one edit away from a delivery."""
+    emissions = written(story, cut, mode)
+    for at, one in enumerate(emissions):
+        yield f"without emission {at}", emissions[:at] + emissions[at + 1 :]
+        yield f"emission {at} twice", emissions[: at + 1] + emissions[at:]
+        for words, edited in _within(one):
+            yield f"emission {at}: {words}", (*emissions[:at], edited, *emissions[at + 1 :])
+        if at + 1 < len(emissions):
+            other = emissions[at + 1]
+            yield (
+                f"emissions {at} and {at + 1} swapped",
+                (*emissions[:at], other, one, *emissions[at + 2 :]),
+            )
+            for words, first, second in _between(one, other, mode):
+                yield f"emission {at}: {words}", (*emissions[:at], first, second, *emissions[at + 2 :])
+    other_mode = Delivery.CUMULATIVE if mode is Delivery.INCREMENTAL else Delivery.INCREMENTAL
+    yield from _in_the_other_mode(emissions, written(story, cut, other_mode))
+
+
+def plain(emissions: tuple[Delivered, ...], mode: Delivery) -> tuple[Any, ...]:
+    """What a delivery says, to look it up among those that can be produced.
+
+    An emission that says nothing new is left out: the specification lets a server send one.
+    """
+    said: list[Any] = []
+    before: Any = None
+    for one in emissions:
+        now = (
+            tuple(one.output_ids or ()),
+            one.text,
+            tuple(sorted((name, tuple(entries)) for name, entries in one.series.items())),
+            one.completion_tokens,
+            one.finish,
+        )
+        if mode is Delivery.INCREMENTAL:
+            idle = not now[0] and not now[1] and not any(entries for _, entries in now[2])
+            nothing_new = idle and before is not None and now[3] == before[3] and one.finish is None
+        else:
+            nothing_new = now == before and one.finish is None
+        if not nothing_new:
+            said.append(now)
+            before = now
+    return tuple(said)
+
+
+def _tells_all(record: Record, emissions: tuple[Delivered, ...]) -> bool:
+    """Whether every series stands in some emission; one that stands in none may not have been asked for."""
+    return all(any(name in one.series for one in emissions) for name in record.series)
+
+
+@dataclass
+class Proof:
+    """What was tried, and what speaks against the acceptor."""
+
+    deliveries: int = 0
+    neighbours: int = 0
+    legal_neighbours: int = 0
+    """One edit away, and a delivery again."""
+    refused: list[str] = field(default_factory=list)
+    """Deliveries that were refused."""
+    accepted: list[str] = field(default_factory=list)
+    """What cannot be produced and was accepted."""
+
+    @property
+    def holds(self) -> bool:
+        return self.deliveries > 0 and self.neighbours > 0 and not self.refused and not self.accepted
+
+
+def prove_one(proof: Proof, story: Story, interval: int, mode: Delivery) -> None:
+    """Try all deliveries of one story, and all their neighbours."""
+    record, rules = story.record, Rules(mode, interval)
+    cuts = produced(story, interval)
+    known = {plain(written(story, cut, mode), mode) for cut in cuts}
+    tried: set[tuple[Any, ...]] = set()
+    for cut in cuts:
+        proof.deliveries += 1
+        verdict: Acceptance = accept(record, written(story, cut, mode), rules)
+        if not verdict.legal:
+            proof.refused.append(f"{story}, interval {interval}, {mode}, {cut}: {verdict}")
+        for words, edited in neighbours(story, cut, mode):
+            said = plain(edited, mode)
+            if said in known:
+                proof.legal_neighbours += 1
+                continue
+            if said in tried or not _tells_all(record, edited):
+                continue
+            tried.add(said)
+            proof.neighbours += 1
+            if accept(record, edited, rules).legal:
+                proof.accepted.append(f"{story}, interval {interval}, {mode}, {cut}: {words}")
+
+
+def prove(longest: int) -> Proof:
+    """Try all records of up to so many tokens."""
+    proof = Proof()
+    for tokens in range(1, longest + 1):
+        for story in stories(tokens):
+            for interval in INTERVALS:
+                for mode in MODES:
+                    prove_one(proof, story, interval, mode)
+    return proof
+
+
+def main() -> int:
+    """Print how much was tried; status 1 where the proof does not hold."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tokens", type=int, default=6, metavar="N", help="the longest record (default 6)")
+    proof = prove(parser.parse_args().tokens)
+    for words in [*proof.refused[:5], *proof.accepted[:5]]:
+        print(words)
+    print(
+        f"{proof.deliveries} deliveries, {len(proof.refused)} of them refused; "
+        f"{proof.neighbours} neighbours that are none, {len(proof.accepted)} of them accepted; "
+        f"{proof.legal_neighbours} neighbours that are deliveries"
+    )
+    return 0 if proof.holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
