@@ -20,6 +20,7 @@ from tokenwire import __version__
 from tokenwire.capability import known_capabilities
 from tokenwire.capture import CaptureError
 from tokenwire.dialect import load_dialects
+from tokenwire.exploration import NothingToDrawWith, demand_hypothesis
 from tokenwire.judge import judge
 from tokenwire.politeness import Limits
 from tokenwire.pytest_plugin import run_items
@@ -33,6 +34,7 @@ from tokenwire.requirement import load_requirements
 from tokenwire.run import NoSuchTarget, Plan, Unreached, interrogate
 from tokenwire.scenario import Budget, load_scenarios
 from tokenwire.terminal_progress import TerminalProgress
+from tokenwire.tokenizer import LocalTokenizer, NoTokenizer, Tokenizer
 from tokenwire.verdict import ExitStatus, exit_status
 
 _INTERRUPTED = 130
@@ -62,6 +64,10 @@ Requirements = Annotated[
 Keyword = Annotated[str, typer.Option("-k", metavar="EXPR", help="Judge only what matches, as in pytest.")]
 StopAtFirst = Annotated[bool, typer.Option("-x", help="Stop at the first violation, as in pytest.")]
 LastFailed = Annotated[bool, typer.Option("--lf", help="Judge only what failed last time, as in pytest.")]
+TokenizerFolder = Annotated[
+    Path | None,
+    typer.Option("--tokenizer", metavar="DIR", help="Hold text against ids by DIR/tokenizer.json."),
+]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Tell every reason in full.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print only failures and the last line.")]
 
@@ -95,6 +101,14 @@ def _known(kind: str, names: Iterable[str], known: Collection[str]) -> tuple[str
 def _outputs(named: Outputs, folder: Path | None) -> Outputs:
     """The files that were named, and all others in the folder where one was."""
     return named.beside(Outputs.within(folder)) if folder is not None else named
+
+
+def _tokenizer(folder: Path | None) -> Tokenizer | None:
+    """The tokenizer in a folder. Raises BadParameter where there is none, or nothing to read it with."""
+    try:
+        return LocalTokenizer(folder) if folder is not None else None
+    except NoTokenizer as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _header(line: str) -> tuple[str, str]:
@@ -166,6 +180,11 @@ def check(
         Budget,
         typer.Option(help="How much to ask: the essentials, the usual, or all of it in many shapes."),
     ] = Budget.STANDARD,
+    explore: Annotated[
+        int, typer.Option("--explore", metavar="N", min=0, help="Let hypothesis draw N requests besides.")
+    ] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="What --explore draws by.")] = 0,
+    tokenizer: TokenizerFolder = None,
     requirement: Requirements = None,
     declare: Annotated[
         list[str] | None,
@@ -191,6 +210,11 @@ def check(
     """
     if record is not None and record.exists() and (not record.is_dir() or any(record.iterdir())):
         raise typer.BadParameter(f"--record {record} is not an empty folder; give a new one for each run")
+    if explore:
+        try:
+            demand_hypothesis()
+        except NothingToDrawWith as error:
+            raise typer.BadParameter(str(error)) from error
     plan = Plan(
         url=target.rstrip("/"),
         timeout_s=timeout,
@@ -200,7 +224,10 @@ def check(
         dialects=_known("dialect", dialect or (), load_dialects()),
         scenarios=_known("scenario", scenario or (), load_scenarios()),
         model=model,
+        tokenizer=_tokenizer(tokenizer),
         budget=budget,
+        explore=explore,
+        seed=seed,
         declared=_known("capability", declare or (), known_capabilities()),
         worker=worker.rstrip("/"),
     )
@@ -234,6 +261,7 @@ def replay(
     sarif: Sarif = None,
     badge: Badge = None,
     report: ReportFolder = None,
+    tokenizer: TokenizerFolder = None,
     requirement: Requirements = None,
     keyword: Keyword = "",
     stop_at_first: StopAtFirst = False,
@@ -254,7 +282,7 @@ def replay(
         verbose - quiet,
     )
     try:
-        subject = read_captures(paths)
+        subject = read_captures(paths, tokenizer=_tokenizer(tokenizer))
     except (NothingToReplay, CaptureError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
     raise typer.Exit(_tell(subject, reporting, make_console()))

@@ -7,7 +7,7 @@ import shlex
 
 from tokenwire.exchange import Exchange
 from tokenwire.judge import NO_SCENARIO, Judgement
-from tokenwire.report.subject import Subject
+from tokenwire.report.subject import EXPLORATION, Subject
 
 
 def curl(exchange: Exchange, url: str = "") -> str:
@@ -39,6 +39,8 @@ def again(judgement: Judgement, subject: Subject) -> str:
     if subject.recorded:
         return shlex.join(["tokenwire", "replay", subject.recorded, *only])
     scenario = [] if judgement.scenario == NO_SCENARIO else ["--scenario", judgement.scenario]
+    if judgement.scenario == EXPLORATION:
+        scenario = [*subject.explored]
     stream = judgement.run.by_exchange.get(
         judgement.violations[0].place.exchange if judgement.violations else ""
     )
