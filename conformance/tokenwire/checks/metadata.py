@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
@@ -179,6 +180,36 @@ def logprob_values_are_legal(stream: Stream, _target: Target) -> Iterator[Observ
                     expected="finite numbers not above 0",
                     actual=wrong[:3],
                     message=message,
+                )
+
+
+_ENOUGH_IDS = 8
+"""So many different ids do not have one logprob by chance."""
+
+
+@check("logprobs-vary")
+def logprobs_vary(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Numbers that do not depend on the token are no logprobs; a grammar or a bias may leave no choice."""
+    if stream.asked.other_sampling:
+        return
+    for steps in by_choice(walk(stream)).values():
+        values: dict[str, list[tuple[Any, Any]]] = {}
+        for step in steps:
+            for told in told_by(step):
+                own = values.setdefault(told.series, [])
+                own += [
+                    (one.sampled.token_id or one.sampled.text, one.sampled.logprob)
+                    for one in told.positions
+                    if one.sampled
+                ]
+        for series, pairs in values.items():
+            if len({json.dumps(token) for token, _ in pairs}) >= _ENOUGH_IDS:
+                different = {json.dumps(logprob) for _, logprob in pairs}
+                only = next(iter(different))
+                message = f"all {len(pairs)} logprobs of {series} are {only}"
+                place = steps[-1].emission.at(series)
+                yield demand(
+                    place, len(different) > 1, expected="logprobs that differ", actual=only, message=message
                 )
 
 

@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tokenwire.check import Observation, Target, check_run
+from tokenwire.check import Observation, Target, check_run, demand
 from tokenwire.checks.difference import observe_sequence
 from tokenwire.checks.sameness import same_ids, same_text
-from tokenwire.checks.walk import as_list, ended, finished_choices, joined_ids
-from tokenwire.record import Choice, Stream
+from tokenwire.checks.walk import as_list, ended, finished_choices, joined_ids, start_place
+from tokenwire.record import Choice, Emission, Stream
 
 Ids = tuple[Any, ...]
+
+_DIFFERENT_TEXTS = 2
+"""So many texts tell what stands before each of them from what they themselves begin with."""
 
 
 @dataclass(frozen=True)
@@ -112,3 +115,71 @@ def same_ids_on_every_endpoint(streams: tuple[Stream, ...], _target: Target) -> 
             source = f"the answer of {other.stream.dialect}"
             yield from same_ids((other.choice, one.choice), source)
             yield from same_text((other.choice, one.choice), source)
+
+
+def _goes_on(sent: Ids, prompt: Ids, ids: Ids) -> bool:
+    """Whether a prompt begins with another one and at least the first id of its output."""
+    common = min(len(sent), len(prompt) + len(ids))
+    return common > len(prompt) and sent[:common] == (prompt + ids)[:common]
+
+
+@check_run("own-ids-are-accepted")
+def own_ids_are_accepted(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """Ids that the target made are ids that it takes."""
+    made = [(one.prompt, one.ids) for one in related_streams(streams) if one.prompt and one.ids]
+    for stream in streams:
+        sent, status = stream.asked.input_ids, stream.exchange.status
+        if sent is None or len(sent) != 1 or status is None:
+            continue
+        if any(_goes_on(sent[0], prompt, ids) for prompt, ids in made):
+            message = f"output ids that were sent back as a prompt were answered with status {status}"
+            place = start_place(stream)
+            yield demand(place, stream.answered, expected="an answer", actual=status, message=message)
+
+
+@check_run("next-turn-begins-with-the-last")
+def next_turn_begins_with_the_last(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """A conversation only grows: a turn stands unchanged before what the next one adds."""
+    wholes = [one for one in related_streams(streams) if one.prompt and one.ids and one.sent_ids]
+    for first in wholes:
+        turn = (first.prompt or ()) + (first.ids or ())
+        for one in wholes:
+            sent = one.prompt or ()
+            told = next((e for e in one.choice.emissions if as_list(e.prompt_token_ids) is not None), None)
+            if told is None or len(sent) <= len(turn) or sent[: len(turn)] != turn:
+                continue
+            yield observe_sequence(
+                told.at("prompt_token_ids"),
+                "prompt id",
+                expected=turn,
+                actual=(as_list(told.prompt_token_ids) or [])[: len(turn)],
+                source="the turn before",
+                related=(first.choice.emissions[-1].at("output_ids"),),
+            )
+
+
+@check_run("one-beginning-of-sequence")
+def one_beginning_of_sequence(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """The id that stands before every text stands there once.
+
+    It is known by its place: different texts begin with it. Where texts begin differently, none is added.
+    """
+    told: dict[str, list[tuple[Stream, Emission, list[Any]]]] = {}
+    for stream in streams:
+        if stream.asked.input_ids is not None or not stream.asked.text_prompt:
+            continue
+        for choice in finished_choices(stream)[:1]:
+            lists = ((e, as_list(e.prompt_token_ids)) for e in choice.emissions)
+            emission, ids = next(((e, ids) for e, ids in lists if ids), (None, None))
+            if emission is not None and ids is not None:
+                told.setdefault(stream.dialect, []).append((stream, emission, ids))
+    for answers in told.values():
+        if len({stream.asked.prompt_key for stream, _, _ in answers}) < _DIFFERENT_TEXTS:
+            continue
+        heads = [ids[0] for _, _, ids in answers]
+        common = heads[0] if all(head == heads[0] for head in heads) else None
+        for _, emission, ids in answers:
+            twice = common is not None and ids[:2] == [common, common]
+            message = f"the prompt begins with id {common!r} twice"
+            place = emission.at("prompt_token_ids")
+            yield demand(place, not twice, expected="no id doubled", actual=ids[:2], message=message)

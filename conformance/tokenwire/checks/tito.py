@@ -146,6 +146,19 @@ def prompt_ids_constant(stream: Stream, _target: Target) -> Iterator[Observation
         first.setdefault(emission.choice, ids)
 
 
+@check("prompt-ids-come-first")
+def prompt_ids_come_first(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Who reads a stream knows the prompt before the first output."""
+    if not (streamed(stream) and stream.asked.prompt_token_ids):
+        return
+    for choice in stream.choices:
+        told = _told(choice)
+        if told is not None:
+            late = next((at for at, one in enumerate(choice.emissions) if one is told[0]), 0)
+            message = f"{FIELD} of choice {choice.index} stand in emission {late}, not in the first"
+            yield observe(told[0].at(FIELD), expected=0, actual=late, message=message)
+
+
 @check("input-ids-beat-text")
 def input_ids_beat_text(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Of a text and ids, the ids are run, or neither."""

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from tokenwire.ask import Ask
-from tokenwire.scenario import PROMPT, Conversation, only_choice, scenario, token_ids
+from tokenwire.record import Stream
+from tokenwire.scenario import PROMPT, Conversation, only_choice, scenario, text_of, token_ids
 from tokenwire.scenarios.stop import NEVER, stop_across_tokens
 
 _MESSAGES = (
@@ -72,11 +73,35 @@ async def chat_stop_string(talk: Conversation) -> None:
         )
 
 
+def _token_to_stop_at(stream: Stream | None) -> str | None:
+    """The text of a token that occurs in the answer once, at that token, by the logprobs of the choice."""
+    choice = only_choice(stream)
+    told = [e.details.get("logprobs") for e in choice.emissions] if choice else []
+    entries = [entry for one in told if isinstance(one, dict) for entry in one.get("content") or []]
+    texts = [entry.get("token") for entry in entries if isinstance(entry, dict)]
+    text = text_of(stream)
+    plain = [one for one in texts[2:] if isinstance(one, str) and one.isprintable() and "\ufffd" not in one]
+    return next((one for one in plain if text.count(one) == 1 and len(one.strip()) > 1), None)
+
+
 @scenario(chat=True)
 async def chat_logprobs(talk: Conversation) -> None:
-    """Logprobs in the manner of chat, whole and streamed: what is asked for is there, or is refused."""
-    ask = Ask(messages=_MESSAGES, max_new_tokens=6, top_logprobs=2)
-    await talk.ask_all({"whole": ask, "stream": replace(ask, stream=True)})
+    """Logprobs in the manner of chat, whole and streamed: one entry for each token, also for one that shows
+    no text because it is the stop.
+    """
+    ask = Ask(messages=_MESSAGES, max_new_tokens=24, logprobs=True, top_logprobs=2)
+    streamed = replace(ask, stream=True, usage=True)
+    answers = await talk.ask_all({"whole": ask, "whole-again": ask, "stream": streamed})
+    await talk.ask("without-top", replace(ask, top_logprobs=0))
+    await talk.ask("samples", replace(ask, n=2, temperature=1.0, max_new_tokens=8))
+    stop = _token_to_stop_at(answers.get("whole"))
+    if stop is not None:
+        await talk.ask_all(
+            {
+                "stopped-whole": replace(ask, stop=(stop,)),
+                "stopped-stream": replace(streamed, stop=(stop,)),
+            }
+        )
 
 
 @scenario(chat=True)

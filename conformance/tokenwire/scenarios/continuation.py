@@ -19,3 +19,21 @@ async def continuation(talk: Conversation) -> None:
             for k in (1, 7, 16)
         }
     )
+
+
+_ADDED = ((40, 11), (97,))
+"""What the next turns add to the conversation, as ids."""
+
+
+@scenario(chat=False)
+async def turns(talk: Conversation) -> None:
+    """Three turns: each prompt is the one before it with its output and something new, as ids. The ids that
+    come back begin with the turn before, id for id.
+    """
+    prompt: tuple[int, ...] = PROMPT
+    for number, added in enumerate((*_ADDED, ()), 1):
+        ask = Ask(input_ids=(prompt,), max_new_tokens=6, ignore_eos=True, return_prompt_token_ids=True)
+        ids = token_ids(await talk.ask(f"turn-{number}", ask))
+        if not ids:
+            return
+        prompt = (*prompt, *ids, *added)

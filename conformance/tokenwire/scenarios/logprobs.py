@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tokenwire.ask import Ask
-from tokenwire.scenario import PROMPT, Conversation, scenario
+from tokenwire.scenario import PROMPT, Budget, Conversation, scenario, token_ids
 
 _CHOSEN = (40, 11, 97)
 """Not in rising order: the answer must keep the order of the request."""
@@ -14,14 +14,7 @@ async def logprob_families(talk: Conversation) -> None:
     """Logprobs of the sampled ids, the top three and three chosen ids; whole, streamed, and several ids to
     an event.
     """
-    ask = Ask(
-        input_ids=(PROMPT,),
-        max_new_tokens=24,
-        ignore_eos=True,
-        logprobs=True,
-        top_logprobs=3,
-        chosen_ids=_CHOSEN,
-    )
+    ask = Ask(input_ids=(PROMPT,), max_new_tokens=24, ignore_eos=True, logprobs=True, top_logprobs=3)
     streamed = replace(ask, stream=True)
     await talk.ask_all(
         {
@@ -29,20 +22,65 @@ async def logprob_families(talk: Conversation) -> None:
             "whole-again": ask,
             "stream": streamed,
             "interval-4": replace(streamed, stream_interval=4),
+            "chosen-whole": replace(ask, chosen_ids=_CHOSEN),
+            "chosen-stream": replace(streamed, chosen_ids=_CHOSEN),
         }
     )
 
 
 @scenario(chat=False)
 async def prompt_logprobs(talk: Conversation) -> None:
-    """Logprobs of the prompt from its first and from its third position, whole and streamed."""
-    for start in (0, 2):
-        ask = Ask(
-            input_ids=(PROMPT,),
-            max_new_tokens=6,
-            ignore_eos=True,
-            logprobs=True,
-            logprob_start=start,
-            top_logprobs=2,
+    """Logprobs of the prompt from its first, second, third, middle and last position and from its end, whole;
+    and streamed, where the first event has them.
+    """
+    ask = Ask(input_ids=(PROMPT,), max_new_tokens=6, ignore_eos=True, logprobs=True, top_logprobs=2)
+    size = len(PROMPT)
+    for start in (0, 1, 2, size // 2, size - 1, size):
+        await talk.ask(f"from-{start}-whole", replace(ask, logprob_start=start))
+        if start in (0, 2):
+            await talk.ask(f"from-{start}-stream", replace(ask, logprob_start=start, stream=True))
+
+
+@scenario(chat=False)
+async def rescored_output(talk: Conversation) -> None:
+    """An answer with its logprobs, then prompt and output sent back as a prompt: prefill gives the ids the
+    logprobs that they had when they were sampled.
+    """
+    ask = Ask(input_ids=(PROMPT,), max_new_tokens=16, ignore_eos=True, logprobs=True)
+    ids = token_ids(await talk.ask("sampled", ask))
+    if ids:
+        back = replace(ask, input_ids=((*PROMPT, *ids),), max_new_tokens=1)
+        await talk.ask("scored", replace(back, logprob_start=0, top_logprobs=1))
+
+
+@scenario(chat=False)
+async def logprobs_at_a_temperature(talk: Conversation) -> None:
+    """Top logprobs after one prompt, greedy and at temperature 0.5, whole and streamed: how far apart they
+    lie tells whether logits are divided by the temperature first.
+    """
+    greedy = Ask(input_ids=(PROMPT,), max_new_tokens=4, ignore_eos=True, logprobs=True, top_logprobs=3)
+    warm = replace(greedy, temperature=0.5, seed=7)
+    await talk.ask_all({"greedy": greedy, "whole": warm, "stream": replace(warm, stream=True)})
+
+
+@scenario(chat=False, budget=Budget.QUICK)
+async def echoed_prompt(talk: Conversation) -> None:
+    """A text and ids with and without an echo, with and without logprobs, whole and streamed. Ids are not
+    asked for beside a text: some servers tell them in the place of the echoed text.
+    """
+    text = Ask(text=("The sea is",), max_new_tokens=6, ignore_eos=True)
+    ids = Ask(input_ids=(PROMPT,), max_new_tokens=6, ignore_eos=True, return_token_ids=True)
+    for label, ask in (("text", replace(text, raw={"return_token_ids": False})), ("ids", ids)):
+        if await talk.ask(f"{label}-echo", replace(ask, echo=True)) is None:
+            return
+        await talk.ask_all(
+            {
+                f"{label}-plain": ask,
+                f"{label}-echo-stream": replace(ask, echo=True, stream=True, usage=True),
+                f"{label}-logprobs": replace(ask, logprobs=True, top_logprobs=2),
+                f"{label}-echo-logprobs": replace(ask, echo=True, logprobs=True, top_logprobs=2),
+                f"{label}-echo-logprobs-stream": replace(
+                    ask, echo=True, logprobs=True, top_logprobs=2, stream=True, usage=True
+                ),
+            }
         )
-        await talk.ask_all({f"from-{start}-whole": ask, f"from-{start}-stream": replace(ask, stream=True)})

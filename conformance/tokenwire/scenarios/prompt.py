@@ -14,8 +14,8 @@ _RANDOM = tuple(random.Random(23751).randint(10, 250) for _ in range(40))
 
 @scenario(chat=False)
 async def prompt_ids(talk: Conversation) -> None:
-    """Ids that no text yields come back as prompt_token_ids exactly as sent; and only where they are asked
-    for.
+    """Ids that no text yields come back as prompt_token_ids exactly as sent, also where nothing is generated;
+    and only where they are asked for.
     """
     for label, ids in (
         ("plain", PROMPT),
@@ -31,12 +31,13 @@ async def prompt_ids(talk: Conversation) -> None:
                 f"{label}-not-asked": replace(ask, return_prompt_token_ids=False),
             }
         )
+    await talk.ask("no-output", Ask(input_ids=(PROMPT,), max_new_tokens=0, return_prompt_token_ids=True))
 
 
 @scenario()
 async def text_prompt(talk: Conversation) -> None:
     """A text or a message, then the prompt_token_ids that it yielded, sent back as input_ids: the output
-    must be the same.
+    must be the same. And another text, of which only what stands before every text is the same.
     """
     words = "Tell me about the sea."
     ask = Ask(
@@ -48,6 +49,14 @@ async def text_prompt(talk: Conversation) -> None:
         return_token_ids=talk.chat,
     )
     choice = only_choice(await talk.ask("text", ask))
+    # Another text, so that what stands before every text can be told from what one begins with.
+    other = "Rivers run down to it."
+    await talk.ask(
+        "other-text",
+        replace(ask, text=(other,))
+        if ask.text
+        else replace(ask, messages=({"role": "user", "content": other},)),
+    )
     ids = next((e.prompt_token_ids for e in choice.emissions if e.prompt_token_ids), None) if choice else None
     if ids and all(type(token) is int for token in ids):
         await talk.ask("its-ids", replace(ask, text=(), messages=(), input_ids=(tuple(ids),)))

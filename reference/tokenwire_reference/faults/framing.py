@@ -240,7 +240,6 @@ class ChatRoleChanges(Fault):
     "chat-logprobs-in-the-legacy-shape",
     "X16",
     upstream=("vllm-project/vllm issue #3179", "kekzl/imp issue #1589"),
-    unseen="the schemas leave open what chat logprobs look like",
 )
 class ChatLogprobsInTheLegacyShape(Fault):
     """Chat has the logprobs of the completions endpoint: parallel lists instead of content."""

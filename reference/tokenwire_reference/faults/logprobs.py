@@ -328,7 +328,6 @@ class LogprobCounterOfTheEvent(Fault):
     "X27",
     upstream=("vllm-project/vllm PR #29074", "sgl-project/sglang PR #28601"),
     shows_in=(INCREMENTAL,),
-    unseen="chat chunks carry no ids and no counter, so nothing says how many entries are due",
 )
 class ChatLogprobsLostWithEmptyText(Fault):
     """A chunk whose token shows no text yet is dropped, and its logprobs with it."""
@@ -339,3 +338,119 @@ class ChatLogprobsLostWithEmptyText(Fault):
             for choice in choices_of(event)
         )
         return [] if lost else [event]
+
+
+@fault(
+    "chat-logprobs-repeat-the-first",
+    "X08",
+    upstream=("sgl-project/sglang issue #39260", "theroyallab/tabbyAPI PR #141"),
+)
+class ChatLogprobsRepeatTheFirst(Fault):
+    """All tokens of a chat answer or chunk have the entry of its first."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        for choice in choices_of(answer):
+            content = (choice.get("logprobs") or {}).get("content")
+            if content:
+                choice["logprobs"]["content"] = content[:1] * len(content)
+        return status, answer
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        return [self.answered(200, event)[1]]
+
+
+class _ChangesLists(Fault):
+    """Changes the parallel lists of completions' logprobs."""
+
+    def change(self, lists: dict[str, Any]) -> None:
+        """Change the lists of one choice of an answer or a chunk."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        for choice in choices_of(answer):
+            if "token_logprobs" in (choice.get("logprobs") or {}):
+                self.change(choice["logprobs"])
+        return status, answer
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        return [self.answered(200, event)[1]]
+
+
+@fault(
+    "completion-tokens-without-the-last",
+    "X06",
+    upstream=("theroyallab/tabbyAPI PR #141", "kekzl/imp issue #1589"),
+)
+class CompletionTokensWithoutTheLast(_ChangesLists):
+    """The list of token texts of a completion lacks its last, which the others have."""
+
+    def change(self, lists: dict[str, Any]) -> None:
+        lists["tokens"] = lists["tokens"][:-1]
+
+
+@fault(
+    "text-offsets-from-each-token",
+    "X18",
+    upstream=("vllm-project/vllm PR #47815",),
+)
+class TextOffsetsFromEachToken(_ChangesLists):
+    """Text offsets begin again with each token."""
+
+    def change(self, lists: dict[str, Any]) -> None:
+        lists["text_offset"] = [0] * len(lists["tokens"])
+
+
+@fault(
+    "prompt-top-logprobs-shifted",
+    "X18",
+    upstream=("strands-rl/strands-sglang issue #33", "vllm-project/vllm issue #15420"),
+)
+class PromptTopLogprobsShifted(Fault):
+    """The alternatives at each prompt position are those of the next one."""
+
+    def row(self, request: Request, row: OutputRow) -> OutputRow:
+        return _prompt_with(row, "input_top_logprobs", lambda rows: [*rows[:1], *rows[2:], *rows[1:2]])
+
+
+@fault(
+    "prompt-scored-at-another-temperature",
+    "X08",
+    upstream=("vllm-project/vllm issue #10234", "PrimeIntellect-ai/prime-rl PR #697"),
+)
+class PromptScoredAtAnotherTemperature(Fault):
+    """Prompt logprobs are divided by a temperature that output logprobs know nothing of."""
+
+    def row(self, request: Request, row: OutputRow) -> OutputRow:
+        return _prompt_with(
+            row,
+            "input_token_logprobs",
+            lambda entries: [[e[0] and e[0] / 0.7, *e[1:]] for e in entries],
+        )
+
+
+@fault(
+    "streams-forget-the-temperature",
+    "X08",
+    upstream=("PrimeIntellect-ai/prime-rl PR #697", "NVIDIA-NeMo/RL issue #902"),
+    shows_in=STREAMED,
+)
+class StreamsForgetTheTemperature(Fault):
+    """Whole answers tell logprobs divided by the temperature, streams those of the model."""
+
+    def row(self, request: Request, row: OutputRow) -> OutputRow:
+        warmth = request.sampling.temperature
+        if not request.stream or warmth < 1e-6:
+            return row
+        row = _row_with(row, SELECTED, lambda entries: [[e[0] * warmth, *e[1:]] for e in entries])
+        return _row_with(row, TOP, lambda rows: [[[e[0] * warmth, *e[1:]] for e in top] for top in rows])
+
+
+@fault(
+    "echo-without-prompt-logprobs",
+    "X18",
+    upstream=("ggml-org/llama.cpp issue #27174", "vllm-project/vllm issue #2703"),
+)
+class EchoWithoutPromptLogprobs(Fault):
+    """An echo shows the prompt, and logprobs of the output alone."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        return replace(emission, prompt_series={}) if self.request.get("echo") else emission

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from tokenwire_reference.faults.answer_shape import choices_of
+from tokenwire_reference.faults.answer_shape import choices_of, finish_of
 from tokenwire_reference.faults.catalogue import STREAMED, WHOLE, fault
 from tokenwire_reference.faults.fault import Fault, Json
 from tokenwire_reference.request_manager import Emission, Record
@@ -317,3 +317,108 @@ class ChatIdsWithoutTheLast(_ChangesChoices):
     def change(self, choice: dict[str, Any], position: int) -> None:
         if choice.get("response_token_ids"):
             choice["response_token_ids"] = choice["response_token_ids"][:-1]
+
+
+@fault(
+    "prompt-ids-in-the-last-event",
+    "X18",
+    upstream=("vllm-project/vllm issue #25780",),
+    shows_in=STREAMED,
+)
+class PromptIdsInTheLastEvent(Fault):
+    """A stream tells the ids of its prompt when it is over."""
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        if finish_of(event) is None:
+            for choice in choices_of(event):
+                choice.pop(PROMPT_IDS, None)
+        return [event]
+
+
+@fault(
+    "prompt-ids-need-output",
+    "X18",
+    upstream=("vllm-project/vllm issue #27477",),
+)
+class PromptIdsNeedOutput(_ChangesChoices):
+    """An answer without output ids has no prompt_token_ids either."""
+
+    def change(self, choice: dict[str, Any], position: int) -> None:
+        if choice.get("output_ids") == []:
+            choice.pop(PROMPT_IDS, None)
+
+
+@fault(
+    "two-beginnings",
+    "X18",
+    upstream=(
+        "vllm-project/vllm PR #16976",
+        "MakazhanAlpamys/Soup issue #890",
+        "vllm-project/vllm PR #55288",
+    ),
+)
+class TwoBeginnings(Fault):
+    """A text that begins with a beginning-of-sequence token gets another one."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        told = emission.prompt_token_ids
+        if self.request.get("input_ids") or not told:
+            return emission
+        return replace(emission, prompt_token_ids=[BOS, BOS, *told])
+
+
+@fault(
+    "own-ids-refused",
+    "X24",
+    upstream=("verl-project/verl issue #3720",),
+)
+class OwnIdsRefused(Fault):
+    """A prompt that goes on from an output is taken for malformed, since no tokenizer would make it."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        grown = len(body.get("input_ids") or ()) > 12  # more than the suite's own prompt
+        return {**body, "input_ids": []} if grown else body
+
+
+class _ChangesEcho(Fault):
+    """Changes the text of completions that were asked to repeat their prompt."""
+
+    @property
+    def prompt(self) -> str:
+        """The prompt as text; empty where there is none to repeat."""
+        given = self.request.get("prompt")
+        return given if self.request.get("echo") and isinstance(given, str) else ""
+
+
+@fault(
+    "echo-starts-late",
+    "X18",
+    upstream=("vllm-project/vllm issue #27477",),
+)
+class EchoStartsLate(_ChangesEcho):
+    """An echo lacks the beginning of the prompt."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        for choice in choices_of(answer):
+            if self.prompt and choice.get("text", "").startswith(self.prompt):
+                choice["text"] = choice["text"][2:]
+        return status, answer
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        return [self.answered(200, event)[1]]
+
+
+@fault(
+    "echo-in-every-event",
+    "X18",
+    upstream=("vllm-project/vllm issue #48853", "vllm-project/vllm issue #2703"),
+    shows_in=STREAMED,
+)
+class EchoInEveryEvent(_ChangesEcho):
+    """Every event of a stream repeats the prompt."""
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        for choice in choices_of(event):
+            if not choice.get("text", "").startswith(self.prompt):
+                choice["text"] = self.prompt + choice["text"]
+        return [event]

@@ -1,0 +1,225 @@
+"""Checks of logprobs as OpenAI-like endpoints write them: chat's content, and the lists of completions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from tokenwire.check import Observation, Target, check, demand, observe
+from tokenwire.checks.chat import is_chat
+from tokenwire.checks.logprob_entry import LISTS, NAMED, NAMED_TOP, NAMES, OFFSETS, id_in_text
+from tokenwire.checks.walk import count_of, end_place, ended, finished_choices, integer, is_error, joined_text
+from tokenwire.dialect import policy_of
+from tokenwire.record import Choice, Emission, Stream
+
+FIELD = "logprobs"
+_BROKEN = re.compile("�+")
+_BYTE = range(256)
+
+
+def _object(emission: Emission) -> Any:
+    """The logprobs object of an emission as it stands on the wire; None where it is null or absent."""
+    return emission.details.get(FIELD)
+
+
+def _content(choice: Choice) -> list[Any] | None:
+    """The entries of all content of a choice; None where no emission has a list of them."""
+    objects = (_object(emission) for emission in choice.emissions)
+    lists = [one["content"] for one in objects if isinstance(one, Mapping) and _is_list(one.get("content"))]
+    return [entry for part in lists for entry in part] if lists else None
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list)
+
+
+def _fault_in_bytes(value: object) -> str:
+    fits = value is None or (isinstance(value, list) and all(integer(one) in _BYTE for one in value))
+    return "" if fits else f"has the bytes {value!r}"
+
+
+def _fault_in_entry(value: object) -> str:
+    """What keeps a value from being a token with its logprob, in words."""
+    if not isinstance(value, Mapping):
+        return f"is {value!r}, not an object"
+    if not isinstance(value.get("token"), str):
+        return f"has the token {value.get('token')!r}"
+    number = value.get("logprob")
+    if integer(number) is None and not isinstance(number, float):
+        return f"has the logprob {number!r}"
+    return _fault_in_bytes(value.get("bytes"))
+
+
+def _fault_in_content(told: object) -> str:
+    """What keeps a value from being the logprobs of a chat choice, in words; empty for nothing."""
+    if not isinstance(told, Mapping):
+        return f"is {told!r}, not an object"
+    if "content" not in told:
+        return f"has the keys {sorted(told)} and no content"
+    content = told["content"]
+    if content is None:
+        return ""
+    if not isinstance(content, list):
+        return f"has the content {content!r}, not a list"
+    for at, entry in enumerate(content):
+        fault = _fault_in_entry(entry)
+        if fault:
+            return f"{at} of content {fault}"
+        top = entry.get(NAMED_TOP, [])
+        if not isinstance(top, list):
+            return f"{at} of content has the top_logprobs {top!r}"
+        inner = next((words for words in map(_fault_in_entry, top) if words), "")
+        if inner:
+            return f"{at} of content has a top logprob that {inner}"
+    return ""
+
+
+@check("chat-logprobs-have-content")
+def chat_logprobs_have_content(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Chat's own shape: content with one object for each token, not the lists of completions."""
+    if not (is_chat(stream) and stream.asked.logprobs):
+        return
+    for emission in stream.emissions():
+        told = _object(emission)
+        if told is not None:
+            fault = _fault_in_content(told)
+            expected = "null, or content with token, logprob, bytes and top_logprobs"
+            message = f"{FIELD} {fault}"
+            yield demand(
+                emission.at(FIELD), not fault, expected=expected, actual=fault or expected, message=message
+            )
+
+
+def _unlisted_stops(stream: Stream) -> int:
+    """How many of the counted tokens need not have an entry: stop ids, where the dialect leaves it open."""
+    if policy_of(stream).get("stop_id_in_logprobs", True):
+        return 0
+    return sum(1 for choice in stream.choices if choice.finish and choice.finish.type == "stop")
+
+
+@check("chat-logprobs-count-the-tokens")
+def chat_logprobs_count_the_tokens(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """One entry for each token, those that show no text among them; in streams each rides once."""
+    if not (is_chat(stream) and stream.asked.logprobs and ended(stream)) or stream.asked.max_new_tokens == 0:
+        return
+    choices = finished_choices(stream)
+    contents = [_content(choice) for choice in choices]
+    if len(choices) < len(stream.choices) or all(content is None for content in contents):
+        return
+    entries = sum(len(content or ()) for content in contents)
+    counts = [count_of(stream, choice) for choice in choices]
+    usage = stream.usage if isinstance(stream.usage, Mapping) else {}
+    due = integer(usage.get("completion_tokens"))
+    if due is None and None not in counts:
+        due = sum(count or 0 for count in counts)
+    if due is None:
+        return
+    place = stream.usage_place if "completion_tokens" in usage else None
+    holds = due - _unlisted_stops(stream) <= entries <= due
+    message = f"the logprobs have {entries} entries for {due} completion tokens"
+    yield demand(place or end_place(stream), holds, expected=due, actual=entries, message=message)
+
+
+def _bytes_of(entry: object) -> bytes | None:
+    """The bytes of the token of an entry; None where the entry does not tell them."""
+    if _fault_in_entry(entry) or not isinstance(entry, Mapping):
+        return None
+    if entry.get("bytes"):
+        return bytes(entry["bytes"])
+    token = str(entry["token"])
+    return token.encode() if token and "�" not in token and id_in_text(token) is None else None
+
+
+def _shown(data: bytes) -> str:
+    """Bytes as text, each run of broken characters as one: how many marks it gets is the decoder's taste."""
+    return _BROKEN.sub("�", data.decode(errors="replace"))
+
+
+def is_spelled(text: str, tokens: Iterable[bytes]) -> bool:
+    """Whether tokens spell a text in their order.
+
+    A token may be left out as a whole, as special tokens are; so may the end, which a stop cuts off, and a
+    space at the very beginning.
+    """
+    wanted, kept = _BROKEN.sub("�", text), b""
+    for token in tokens:
+        at_start = not kept and token[:1] == b" " and wanted[:1] != " "
+        longer = kept + (token[1:] if at_start else token)
+        shown = _shown(longer).rstrip("�")
+        if wanted.startswith(shown) or shown.startswith(wanted):
+            kept = longer
+    shown = _shown(kept)
+    return shown.startswith(wanted) or shown.rstrip("�") == wanted.rstrip("�")
+
+
+@check("chat-logprobs-spell-the-text")
+def chat_logprobs_spell_the_text(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The tokens of the logprobs are those whose text is shown."""
+    if not (is_chat(stream) and stream.asked.logprobs and ended(stream)):
+        return
+    for choice in finished_choices(stream):
+        content, text = _content(choice), joined_text(choice)
+        apart = any(
+            e.details.get("reasoning_content") or e.details.get("tool_calls") for e in choice.emissions
+        )
+        tokens = [_bytes_of(entry) for entry in content or ()]
+        if not text or apart or not tokens or None in tokens:
+            continue
+        known = [token for token in tokens if token is not None]
+        told = _shown(b"".join(known))
+        carrying = next(e for e in reversed(choice.emissions) if _object(e) is not None)
+        message = f"the tokens of the logprobs spell {told[:60]!r}, but the text is {text[:60]!r}"
+        yield demand(carrying.at(FIELD), is_spelled(text, known), expected=text, actual=told, message=message)
+
+
+def _lists(emission: Emission) -> dict[str, list[Any]]:
+    """The parallel lists of a completion's logprobs, as they stand on the wire."""
+    told = _object(emission)
+    if not isinstance(told, Mapping):
+        return {}
+    return {name: value for name, value in told.items() if name in LISTS and isinstance(value, list)}
+
+
+@check("completion-logprobs-are-parallel")
+def completion_logprobs_are_parallel(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """All lists of a completion's logprobs have one entry for each token."""
+    if is_chat(stream):
+        return
+    for emission in stream.emissions():
+        lists = _lists(emission)
+        if is_error(emission.finish) or NAMED not in lists:
+            continue
+        sizes = {name: len(value) for name, value in sorted(lists.items())}
+        wrong = next((name for name, size in sizes.items() if size != sizes[NAMED]), None)
+        message = f"{wrong} has {sizes.get(wrong or '')} entries, but {NAMED} has {sizes[NAMED]}"
+        if sizes[NAMED]:
+            place = emission.at(wrong or FIELD)
+            yield demand(place, wrong is None, expected="lists of one length", actual=sizes, message=message)
+
+
+def _is_escaped(token: object) -> bool:
+    """A token whose bytes are written out, as some servers do; its length is not that of its text."""
+    return isinstance(token, str) and token.startswith("bytes:")
+
+
+@check("text-offsets-add-up")
+def text_offsets_add_up(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Each offset is the one before it and the length of the token there, across the events of a stream."""
+    if is_chat(stream):
+        return
+    unknown = policy_of(stream).get("text_offsets", "told") == "unknown"
+    for choice in stream.choices:
+        before: tuple[int, str] | None = None
+        for emission in choice.emissions:
+            lists = _lists(emission)
+            offsets, tokens = lists.get(OFFSETS, []), lists.get(NAMES, [])
+            if unknown and all(offset == -1 for offset in offsets):
+                continue
+            for offset, token in zip(offsets, tokens, strict=False):
+                if before is not None and not _is_escaped(before[1]):
+                    due = before[0] + len(before[1])
+                    message = f"the text offset of {token!r} is {offset!r}, and {before[1]!r} ends at {due}"
+                    yield observe(emission.at(OFFSETS), expected=due, actual=offset, message=message)
+                known = integer(offset) is not None and isinstance(token, str)
+                before = (offset, token) if known else None

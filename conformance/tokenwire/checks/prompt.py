@@ -1,0 +1,341 @@
+"""Checks of the chapter on prompt-side arrays: prompt logprobs and what an echo puts before the output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
+from tokenwire.check import Comparison, Observation, Target, check, check_run, compare, demand, observe
+from tokenwire.checks.agreement import Pair, observe_agreement
+from tokenwire.checks.chat import is_chat
+from tokenwire.checks.difference import alike, observe_sequence, observe_text
+from tokenwire.checks.logprob_entry import (
+    LISTS,
+    NAMED,
+    PROMPT,
+    PROMPT_TOP,
+    RANKED,
+    LogprobEntry,
+    is_legal_logprob,
+    read_by_id,
+    read_entry,
+    read_position,
+    told_by,
+)
+from tokenwire.checks.relations import Ids, Whole, related_streams
+from tokenwire.checks.walk import (
+    as_list,
+    count_of,
+    ended,
+    finished_choices,
+    integer,
+    joined_text,
+    prompt_of,
+    streamed,
+    walk,
+)
+from tokenwire.dialect import policy_of
+from tokenwire.record import Choice, Delivery, Emission, Place, Stream
+
+
+def _first_list(choice: Choice, name: str) -> tuple[Emission, list[Any]] | None:
+    """The first emission of a choice that carries a prompt-side series as a list, and that list."""
+    lists = ((emission, as_list(emission.prompt_series.get(name))) for emission in choice.emissions)
+    return next(((emission, entries) for emission, entries in lists if entries is not None), None)
+
+
+def _prompt_ids(stream: Stream, choice: Choice) -> list[Any] | None:
+    """The ids of the prompt of a choice: those sent, or those that came back for a text."""
+    told = (as_list(emission.prompt_token_ids) for emission in choice.emissions)
+    return as_list(prompt_of(stream, choice.index)) or next((ids for ids in told if ids is not None), None)
+
+
+# The top logprobs of the prompt.
+
+
+def _fault_in_prompt_top(own: LogprobEntry, entries: list[LogprobEntry] | None, k: int) -> str:
+    """What is wrong with the alternatives at one prompt position, in words; empty for nothing."""
+    if entries is None:
+        return "is not a list of entries"
+    if len(entries) != k:
+        return f"holds {len(entries)} entries instead of {k}"
+    numbers = [entry.logprob for entry in entries]
+    if not all(map(is_legal_logprob, numbers)) or any(after > before for before, after in pairwise(numbers)):
+        return f"holds {numbers}, which are not logprobs in falling order"
+    same = next((entry for entry in entries if entry.token_id == own.token_id), None)
+    if same is not None and not alike(same.logprob, own.logprob):
+        return f"gives the prompt id {own.token_id} {same.logprob!r}, but {PROMPT} {own.logprob!r}"
+    if same is None and type(own.logprob) in {int, float} and own.logprob > numbers[0] + 1e-3:
+        return f"is headed by {numbers[0]!r}, below the {own.logprob!r} of the prompt id itself"
+    return ""
+
+
+@check("prompt-top-logprobs-belong-to-position")
+def prompt_top_logprobs_belong_to_position(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Each prompt position has its own alternatives, and the prompt id one logprob."""
+    k = stream.asked.top_logprobs
+    for choice in finished_choices(stream) if k > 0 and stream.asked.uniform else ():
+        own, top = _first_list(choice, PROMPT), _first_list(choice, PROMPT_TOP)
+        if own is None or top is None or len(own[1]) != len(top[1]):
+            continue
+        emission, rows = top
+        entries = list(map(read_entry, own[1]))
+        judged = [
+            (at, entry, rows[at])
+            for at, entry in enumerate(entries)
+            if entry is not None and entry.logprob is not None
+        ]
+        faults = ((at, _fault_in_prompt_top(entry, read_position(row), k)) for at, entry, row in judged)
+        fault = next((f"position {at} of {PROMPT_TOP} {words}" for at, words in faults if words), "")
+        if judged:
+            expected = f"{k} entries in falling order that agree with {PROMPT}"
+            place = emission.at(PROMPT_TOP)
+            yield demand(place, not fault, expected=expected, actual=fault or expected, message=fault)
+
+
+# The same prompt, told in another way.
+
+
+def _undisturbed(stream: Stream) -> dict[int, Choice]:
+    if not stream.answered or not ended(stream):
+        return {}
+    return {choice.index: choice for choice in finished_choices(stream)}
+
+
+def _told_of_prompt(stream: Stream) -> tuple[object, ...]:
+    """What a request asks to be told of its prompt."""
+    asked = stream.asked
+    return (asked.logprob_start, asked.top_logprobs, asked.chosen_ids, asked.echo, asked.uniform)
+
+
+@compare("stream-prompt-series-equal-whole")
+def stream_prompt_series_equal_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+    """A prompt-side series says the same in a stream, in all events that carry it, as in the whole answer."""
+    whole, stream = comparison.baseline, comparison.other
+    if whole.delivery is not Delivery.WHOLE or not streamed(stream):
+        return
+    if _told_of_prompt(whole) != _told_of_prompt(stream):
+        return
+    ours, theirs = _undisturbed(whole), _undisturbed(stream)
+    for index in sorted(ours.keys() & theirs.keys()):
+        names = {name for emission in ours[index].emissions for name in emission.prompt_series}
+        for name in sorted(names):
+            expected = _first_list(ours[index], name)
+            carrying = [e for e in theirs[index].emissions if as_list(e.prompt_series.get(name)) is not None]
+            if expected is None or not carrying:
+                continue
+            last = carrying[-1]
+            yield observe_sequence(
+                last.at(name),
+                f"{name} entry",
+                expected=expected[1],
+                actual=as_list(last.prompt_series[name]) or [],
+                source="the whole answer",
+                same=alike,
+                related=(expected[0].at(name),),
+            )
+
+
+Logprobs = dict[int, Any]
+"""Logprobs of prompt tokens by position; the first of a series, which may be null, is left out."""
+
+
+def _prompt_logprobs(stream: Stream, choice: Choice) -> tuple[Place, Logprobs] | None:
+    """What an answer says of the tokens of its prompt, by position; None where it says nothing."""
+    ids = _prompt_ids(stream, choice) or []
+    carried, start = _first_list(choice, PROMPT), stream.asked.logprob_start
+    if carried is not None and start is not None:
+        emission, entries = carried
+        read = ((at, read_entry(value)) for at, value in enumerate(entries, start))
+        return emission.at(PROMPT), {at: entry.logprob for at, entry in list(read)[1:] if entry}
+    carried = _first_list(choice, RANKED)
+    if carried is not None:
+        emission, entries = carried
+        found: Logprobs = {}
+        for at, (value, token) in enumerate(zip(entries, ids, strict=False)):
+            own = next((e for e in read_by_id(value) or [] if e.token_id == token), None)
+            if at and own is not None:
+                found[at] = own.logprob
+        return emission.at(RANKED), found
+    carried = _first_list(choice, NAMED)
+    if carried is not None and stream.asked.echo:
+        emission, entries = carried
+        return emission.at(NAMED), dict(list(enumerate(entries))[1:])
+    return None
+
+
+def _scored(streams: tuple[Stream, ...]) -> list[tuple[Whole, Place, Logprobs]]:
+    """The greedy answers that tell the logprobs of their prompts, with these."""
+    found: list[tuple[Whole, Place, Logprobs]] = []
+    for whole in related_streams(streams):
+        told = _prompt_logprobs(whole.stream, whole.choice)
+        if told is not None and told[1] and whole.prompt:
+            found.append((whole, *told))
+    return found
+
+
+@check_run("prompt-logprobs-independent-of-start")
+def prompt_logprobs_independent_of_start(
+    streams: tuple[Stream, ...], _target: Target
+) -> Iterator[Observation]:
+    """Where the series begins decides what is told, not what it says."""
+    first: dict[tuple[str, Ids | None], tuple[Whole, Place, Logprobs]] = {}
+    for whole, place, logprobs in _scored(streams):
+        key = (whole.stream.dialect, whole.prompt)
+        base, base_place, known = first.setdefault(key, (whole, place, logprobs))
+        if base.stream.asked.logprob_start == whole.stream.asked.logprob_start:
+            continue
+        pairs = [Pair(at, logprobs[at], known[at]) for at in sorted(logprobs.keys() & known.keys())]
+        if pairs:
+            yield observe_agreement(
+                place,
+                pairs,
+                what="the logprob of prompt position",
+                source=f"from start {base.stream.asked.logprob_start}",
+                related=(base_place,),
+            )
+
+
+def _output_logprobs(whole: Whole) -> list[Any]:
+    """The logprobs of the output ids of an answer, by position in the output."""
+    found: list[Any] = []
+    only = Stream(
+        whole.stream.exchange,
+        whole.stream.dialect,
+        whole.stream.asked,
+        whole.stream.delivery,
+        whole.stream.events,
+        (whole.choice,),
+    )
+    for step in walk(only):
+        for told in list(told_by(step))[:1]:
+            found += [at.sampled.logprob if at.sampled else None for at in told.positions]
+    return found
+
+
+@check_run("prompt-logprobs-rescore-the-output")
+def prompt_logprobs_rescore_the_output(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """Ids that were generated and sent back as a prompt have the logprobs that they had when sampled."""
+    scored = [(one, place, logprobs) for one, place, logprobs in _scored(streams) if one.sent_ids]
+    for whole in related_streams(streams):
+        prompt, ids = whole.prompt or (), whole.ids or ()
+        if not prompt or not ids or whole.sampling:
+            continue
+        sampled = _output_logprobs(whole)
+        if len(sampled) != len(ids):
+            continue
+        for one, place, logprobs in scored:
+            longer = one.prompt or ()
+            common = len(longer) - len(prompt)
+            same_door = one.stream.dialect == whole.stream.dialect
+            if not (same_door and 0 < common <= len(ids) and longer == prompt + ids[:common]):
+                continue
+            pairs = [
+                Pair(at, logprobs[len(prompt) + at], sampled[at])
+                for at in range(common)
+                if len(prompt) + at in logprobs
+            ]
+            if pairs:
+                yield observe_agreement(
+                    place,
+                    pairs,
+                    what="the prompt logprob of output id",
+                    source="when it was sampled",
+                    related=(whole.choice.emissions[-1].at("output_ids"),),
+                )
+
+
+# Echo.
+
+
+def _prompt_text(stream: Stream, choice: int) -> str | None:
+    """The text that was sent as the prompt of a choice; None for ids and messages."""
+    try:
+        prompts = json.loads(stream.asked.prompt_key)[1]["text"]
+    except (ValueError, KeyError, IndexError, TypeError):
+        return None
+    if isinstance(prompts, str):
+        return prompts
+    prompt = choice // max(stream.asked.n, 1)
+    own = prompts[prompt] if isinstance(prompts, list) and prompt < len(prompts) else None
+    return own if isinstance(own, str) else None
+
+
+def _echoes_text(stream: Stream) -> bool:
+    """Whether an echo shows the prompt's text: where ids are asked for, some servers tell these instead."""
+    beside_ids = policy_of(stream).get("echo_repeats_text_beside_ids", True)
+    return stream.asked.echo and (beside_ids or not stream.asked.response_token_ids)
+
+
+@check("echo-begins-with-the-prompt")
+def echo_begins_with_the_prompt(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The text of an echo begins with the prompt as it was sent."""
+    if not _echoes_text(stream):
+        return
+    for choice in finished_choices(stream):
+        prompt, text = _prompt_text(stream, choice.index), joined_text(choice)
+        if prompt and text is not None:
+            place = choice.emissions[0].at("text")
+            head = text[: len(prompt)]
+            yield observe_text(place, expected=prompt, actual=head, source="the prompt")
+
+
+def _without_echo(one: Whole) -> tuple[object, ...]:
+    """All that decides a result but for the echo."""
+    asked = one.stream.asked
+    return (one.stream.dialect, asked.prompt_key, *one.limits, one.sampling, asked.no_stop_trim)
+
+
+@check_run("echo-adds-only-the-prompt")
+def echo_adds_only_the_prompt(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """With and without an echo the output is the same; what is more is the prompt, once."""
+    wholes = [one for one in related_streams(streams) if one.stream.asked.prompt_key]
+    plain: dict[tuple[object, ...], Whole] = {}
+    for one in wholes:
+        if not one.stream.asked.echo:
+            plain.setdefault(_without_echo(one), one)
+    heads: dict[str, str] = {}
+    for one in wholes:
+        twin = plain.get(_without_echo(one)) if one.stream.asked.echo else None
+        ours, theirs = (joined_text(each.choice) if each else None for each in (twin, one))
+        if twin is None or ours is None or theirs is None:
+            continue
+        head = _prompt_text(one.stream, 0)
+        if not _echoes_text(one.stream):
+            head = ""
+        elif head is None:  # ids: their text is what the first echo of them shows before the output
+            shown = theirs.removesuffix(ours) if theirs.endswith(ours) else ""
+            head = heads.setdefault(one.stream.asked.prompt_key, shown)
+        source = "the prompt and the output without an echo"
+        place = one.choice.emissions[-1].at("text")
+        related = (twin.choice.emissions[-1].at("text"),)
+        yield observe_text(place, expected=head + ours, actual=theirs, source=source, related=related)
+
+
+@check("echo-logprobs-cover-the-prompt")
+def echo_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """An echo with logprobs has an entry for each prompt token, before those of the output."""
+    asked = stream.asked
+    if is_chat(stream) or not (asked.echo and asked.logprobs and asked.top_logprobs > 0 and ended(stream)):
+        return
+    usage = stream.usage if isinstance(stream.usage, Mapping) else {}
+    for choice in finished_choices(stream):
+        prompt, made = _prompt_ids(stream, choice), count_of(stream, choice)
+        size = len(prompt) if prompt is not None else integer(usage.get("prompt_tokens"))
+        if size is None or made is None or (prompt is None and asked.prompts > 1):
+            continue
+        entries = sum(len(part) for part in _raw_lists(choice, NAMED))
+        place = choice.emissions[0].at(NAMED)
+        message = f"{NAMED} holds {entries} entries for {size} prompt tokens and {made} output ids"
+        yield observe(place, expected=size + made, actual=entries, message=message)
+
+
+def _raw_lists(choice: Choice, name: str) -> Iterator[list[Any]]:
+    """A list of the logprobs object of each emission, as it stands on the wire, an echo not cut off."""
+    for emission in choice.emissions:
+        told = emission.details.get("logprobs")
+        value = told.get(name) if isinstance(told, Mapping) else None
+        if isinstance(value, list) and name in LISTS:
+            yield value
