@@ -8,6 +8,7 @@ from typing import Any
 
 from tokenwire.ask import Ask
 from tokenwire.dialect import Dialect, Unsupported
+from tokenwire.scenario import PROMPT
 
 FLAGS: Mapping[str, Mapping[str, Any]] = {
     "prompt-ids": {"return_prompt_token_ids": True},
@@ -25,6 +26,22 @@ FLAGS: Mapping[str, Mapping[str, Any]] = {
 
 _OF_STREAMS = ("usage", "continuous-usage")
 """A whole answer tells its usage without being asked."""
+
+
+_PLAIN = (
+    Ask(input_ids=(PROMPT,), max_new_tokens=4),
+    Ask(messages=({"role": "user", "content": "Hello"},), max_new_tokens=4),
+    Ask(text=("Hello",), max_new_tokens=4),
+)
+"""Prompts in three forms: the first that a dialect has words for is sent."""
+
+
+def plain(dialect: Dialect) -> Ask:
+    """The smallest ask that a dialect has words for. Raises ValueError where it has none at all."""
+    for ask in _PLAIN:
+        if not isinstance(dialect.render(ask), Unsupported):
+            return ask
+    raise ValueError(f"dialect {dialect.name!r} takes no input_ids, messages or text; its table is wrong")
 
 
 def flagged(dialect: Dialect, ask: Ask) -> dict[str, Ask]:

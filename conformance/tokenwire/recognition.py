@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tokenwire import honesty
 from tokenwire.dialect import Dialect, load_dialects
 from tokenwire.exchange import Exchange, HttpRequest
 from tokenwire.json_pointer import ABSENT, find, join
@@ -79,9 +80,10 @@ class Spoken:
         None for an endpoint that no dialect knows, or whose answers hold no dialect's marks.
         """
         candidates = dialects_at(exchange.request)
-        if not candidates:
-            return None
         asked_by = exchange.name.partition("/")[0]
+        if not candidates:
+            is_unknown_path = exchange.scenario == honesty.SCENARIO
+            return load_dialects().get(asked_by) if is_unknown_path else None
         named = next((dialect for dialect in candidates if dialect.name == asked_by), None)
         if named is not None:
             self.why.setdefault(named.name, "the names of the exchanges say that it asked")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from tokenwire.check import Observation, Target, check, condition_seen, demand, observe
+from tokenwire.check import Observation, Target, check, check_run, condition_seen, demand, observe
 from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.lockstep import lockstep
 from tokenwire.checks.walk import (
@@ -18,7 +18,7 @@ from tokenwire.checks.walk import (
     streamed,
     walk,
 )
-from tokenwire.record import Asked, Choice, Delivery, Emission, Stream
+from tokenwire.record import Choice, Delivery, Emission, Stream
 
 LONG_ANSWER = 50
 """Answers up to this many ids prove nothing about accumulation: servers may collect them in one piece.
@@ -30,12 +30,15 @@ TELLING_GROWTHS = 3
 """So many texts in a row that each extend the one before are cumulative: pieces do not grow like that."""
 
 
-def interval_of(asked: Asked, target: Target) -> int | None:
+def interval_of(stream: Stream, target: Target) -> int | None:
     """The stream_interval in force: the request's, or the server's; None where it is not known.
 
-    0 stands for the server's value, a value below 0 for every step, which nothing can break.
+    0 stands for the server's value, a value below 0 for every step, which nothing can break. Some dialects let
+    a request only raise what the server has.
     """
-    interval = asked.stream_interval or target.stream_interval
+    interval = stream.asked.stream_interval or target.stream_interval
+    if interval and target.stream_interval and policy_of(stream).get("stream_interval") == "raises":
+        interval = max(interval, target.stream_interval)
     return interval if interval is not None and interval > 0 else None
 
 
@@ -312,3 +315,38 @@ def coalescing_keeps_all(stream: Stream, target: Target) -> Iterator[Observation
                     emission.at("completion_tokens"), expected=step.after, actual=count, message=message
                 )
             yield from lockstep([step], names)
+
+
+_TELLING_STREAMS = 4
+"""In so many streams the first ids would hardly have been joined by chance each time."""
+
+
+def _first_steps(streams: tuple[Stream, ...], target: Target) -> Iterator[tuple[Step, int]]:
+    """The first step with ids of each choice that is longer than its interval, and that interval."""
+    for stream in streams:
+        interval = interval_of(stream.asked, target) or 0
+        if interval < 2 or not streamed(stream) or stream.asked.stop:
+            continue
+        for steps in by_choice(walk(stream)).values():
+            first = next((step for step in steps if step.ids and step.new), None)
+            if first is not None and steps[-1].after > interval:
+                yield first, interval
+
+
+@check_run("first-ids-at-once")
+def first_ids_at_once(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+    """The first emission does not wait for the interval.
+
+    Ids may be joined on the way, so one stream tells nothing: that not one of several sends its first ids
+    before the interval is full does. Where some do, each of them is a witness.
+    """
+    firsts = list(_first_steps(streams, target))
+    early = [(step, interval) for step, interval in firsts if step.new < interval]
+    for step, interval in early or (firsts if len(firsts) >= _TELLING_STREAMS else []):
+        yield demand(
+            step.emission.at("output_ids"),
+            step.new < interval,
+            expected=f"fewer than {interval} ids in the first emission of one of {len(firsts)} streams",
+            actual=step.new,
+            message=f"the first emission waited for {step.new} ids, as in all {len(firsts)} streams",
+        )

@@ -130,6 +130,25 @@ def stream_series_equal_whole(comparison: Comparison, _target: Target) -> Iterat
         yield from same_series(pair, "the whole answer")
 
 
+@compare("customized-info-in-streams")
+def customized_info_in_streams(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+    """The keys that a sampler brings stand in the whole answer, and must stand in the stream as well."""
+    for ours, theirs in _with_whole(comparison):
+        if not joined_ids(theirs):
+            continue
+        for name in sorted(name for name in ours.customized if as_list(ours.series(name))):
+            place, related = _places((ours, theirs), name)
+            message = f"no emission carries {name}, which stands in the whole answer"
+            yield demand(
+                place,
+                name in theirs.series_names,
+                expected=f"{name}, as in the whole answer",
+                actual=sorted(theirs.series_names),
+                message=message,
+                related=related,
+            )
+
+
 @compare("stream-finish-equals-whole")
 def stream_finish_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
     """A stream ends for the same reason and with the same counters."""

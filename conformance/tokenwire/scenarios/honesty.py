@@ -4,18 +4,11 @@ import secrets
 from dataclasses import replace
 from typing import Any
 
-from tokenwire.ask import Ask
 from tokenwire.dialect import Unsupported
 from tokenwire.exchange import HttpRequest
+from tokenwire.flags import plain
 from tokenwire.honesty import UNKNOWN_FIELD, UNKNOWN_MODEL, UNKNOWN_PARAMETER, UNKNOWN_PATH
-from tokenwire.scenario import PROMPT, Conversation, scenario
-
-_ASKS = (
-    Ask(input_ids=(PROMPT,), max_new_tokens=4),
-    Ask(messages=({"role": "user", "content": "Hello"},), max_new_tokens=4),
-    Ask(text=("Hello",), max_new_tokens=4),
-)
-"""Prompts in three forms: the first that a dialect has words for is sent."""
+from tokenwire.scenario import Conversation, scenario
 
 
 @scenario()
@@ -23,12 +16,13 @@ async def honesty(talk: Conversation) -> None:
     """A field, a sampling parameter, a model and a path by names that nobody can know: a server that answers
     as if nothing were amiss may have ignored other things as well.
     """
-    rendered = ((ask, talk.dialect.render(ask, talk.model)) for ask in _ASKS)
-    ask, plain = next((ask, request) for ask, request in rendered if not isinstance(request, Unsupported))
+    ask = plain(talk.dialect)
+    request = talk.dialect.render(ask, talk.model)
+    body = {} if isinstance(request, Unsupported) else request.body
     name = f"tokenwire_{secrets.token_hex(6)}"
     unknown: dict[str, dict[str, Any]] = {UNKNOWN_FIELD: {name: True}, UNKNOWN_MODEL: {"model": name}}
-    holder = next((key for key, value in plain.body.items() if isinstance(value, dict)), None)
+    holder = next((key for key, value in body.items() if isinstance(value, dict)), None)
     if holder is not None:
         unknown[UNKNOWN_PARAMETER] = {holder: {name: True}}
     await talk.ask_all({label: replace(ask, raw=raw) for label, raw in unknown.items()})
-    await talk.send(UNKNOWN_PATH, HttpRequest("POST", f"/{name}", plain.body))
+    await talk.send(UNKNOWN_PATH, HttpRequest("POST", f"/{name}", body))

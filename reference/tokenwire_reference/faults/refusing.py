@@ -145,3 +145,15 @@ class RefusalHarmsTheNext(Fault):
         if harmed and status == 200:
             return 500, {"object": "error", "message": "index out of range", "code": 500}
         return status, answer
+
+
+@fault(
+    "unknown-path-answered",
+    "X15",
+    upstream=("authelia/authelia PR #1806",),
+)
+class UnknownPathAnswered(Fault):
+    """A path that is not there is answered with 200, as the page that takes all paths does."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        return (200, {}) if status == 404 else (status, answer)

@@ -45,7 +45,6 @@ class IntervalOfTheServerWins(Fault):
     "X02",
     upstream=("sgl-project/sglang PR #25634",),
     shows_in=STREAMED,
-    unseen="a first event of several tokens is a legal delivery; no requirement says when it is due",
 )
 class FirstTokenWithheld(Fault):
     """The first token is not sent at once: it waits until stream_interval tokens are there."""
@@ -267,7 +266,6 @@ class CostGrowsWithPosition(Fault):
     "X07",
     upstream=("sgl-project/sglang PR #27205",),
     shows_in=STREAMED,
-    unseen="nobody asks for customized_info, so no stream owes it",
 )
 class CustomizedInfoMissingFromStreams(Fault):
     """Only whole answers have customized_info."""

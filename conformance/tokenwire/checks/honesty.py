@@ -1,0 +1,27 @@
+"""Checks of what a server says to what it cannot know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tokenwire.check import Observation, Target, check, observe
+from tokenwire.checks.walk import start_place
+from tokenwire.honesty import SCENARIO, UNKNOWN_PATH
+from tokenwire.record import Stream
+
+_NOT_FOUND = 404
+_NOT_ABOUT_THE_PATH = frozenset({401, 403, 407, 429, 503})
+"""Said before anybody looked at the path."""
+
+
+@check("unknown-paths-are-not-found")
+def unknown_paths_are_not_found(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """A path that nobody can have thought of; the scenario's other requests go to the endpoint."""
+    exchange = stream.exchange
+    if exchange.scenario != SCENARIO or not exchange.name.endswith(f"/{UNKNOWN_PATH}"):
+        return
+    if exchange.status is None or exchange.status in _NOT_ABOUT_THE_PATH:
+        return
+    message = f"{exchange.request.path}, which no server has, was answered with status {exchange.status}"
+    place = start_place(stream)
+    yield observe(place, expected=_NOT_FOUND, actual=exchange.status, message=message)
