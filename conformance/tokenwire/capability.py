@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from tokenwire.advertised import Advertised
 from tokenwire.control import Call, Deed
+from tokenwire.dialect import is_chat, policy_of
 from tokenwire.record import Delivery, Emission, Stream
 from tokenwire.stop_string import stop_string_of
 
@@ -54,11 +55,6 @@ def _own_series(emission: Emission) -> list[str]:
     return [name for name, value in emission.series.items() if name not in emission.customized and value]
 
 
-def is_chat(stream: Stream) -> bool:
-    """Whether the stream belongs to a chat endpoint; the dialects of a family are named by their endpoint."""
-    return stream.dialect.endswith("-chat")
-
-
 def _ended_by_stop_string(stream: Stream) -> bool:
     return any(stop_string_of(stream.asked, choice) is not None for choice in stream.choices)
 
@@ -89,6 +85,17 @@ def _least_inner_step(stream: Stream) -> int:
             ids = [after - before for before, after in pairwise((0, *ids))]
         inner += [size for size in ids[1:-1] if size > 0]
     return min(inner) if len(inner) > 1 else 0
+
+
+def _has_top_logprobs(emission: Emission) -> bool:
+    content = emission.series.get("logprobs_content")
+    inside = isinstance(content, list) and any(isinstance(e, dict) and e.get("top_logprobs") for e in content)
+    return inside or any("top" in name for name in _own_series(emission))
+
+
+def _has_text_offsets(emission: Emission) -> bool:
+    offsets = emission.series.get("text_offset")
+    return isinstance(offsets, list) and any(type(one) is int and one >= 0 for one in offsets)
 
 
 def _tito_chat(stream: Stream) -> bool:
@@ -122,9 +129,7 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         f"no answer carries {LOGPROBS_LENGTH}",
     ),
     "top-logprobs": (
-        lambda s: (
-            s.asked.top_logprobs > 0 and _any(lambda e: any("top" in name for name in _own_series(e)))(s)
-        ),
+        lambda s: s.asked.top_logprobs > 0 and _any(_has_top_logprobs)(s),
         "no answer carries the top logprobs that were asked for",
     ),
     "chosen-logprobs": (
@@ -134,10 +139,24 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         "no answer carries the logprobs of chosen ids that were asked for",
     ),
     "prompt-logprobs": (_any(lambda e: any(e.prompt_series.values())), "no answer carries prompt logprobs"),
+    "chat-logprobs": (
+        lambda s: is_chat(s) and _any(lambda e: bool(e.details.get("logprobs")))(s),
+        "no chat answer carries logprobs",
+    ),
+    "completion-logprobs": (
+        lambda s: not is_chat(s) and _any(lambda e: "token_logprobs" in e.series)(s),
+        "no answer carries the logprobs of completions",
+    ),
+    "text-offsets": (_any(_has_text_offsets), "no answer tells where its tokens begin in the text"),
+    "echo": (lambda s: s.asked.echo, "no request for an echo was answered"),
     "input-ids": (lambda s: s.asked.input_ids is not None, "no request with input_ids was answered"),
     "prompt-token-ids": (
         _any(lambda e: e.prompt_token_ids is not None),
         "no answer carries prompt_token_ids",
+    ),
+    "text-prompt-ids": (
+        lambda s: s.asked.input_ids is None and _any(lambda e: e.prompt_token_ids is not None)(s),
+        "no answer to a text or messages carries prompt_token_ids",
     ),
     "cached-tokens": (_any(lambda e: "cached_tokens" in e.counters), "no answer counts cached_tokens"),
     "cached-tokens-details": (
@@ -150,15 +169,27 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         "no answer tells that it was preempted",
     ),
     "batch": (lambda s: s.asked.prompts > 1, "no request with several prompts was answered"),
-    "stream-errors": (lambda s: s.asked.stream and s.error is not None, "no stream carried an error event"),
+    "stream-errors": (
+        lambda s: s.asked.stream and s.exchange.status == _OK and s.error is not None,
+        "no stream carried an error event",
+    ),
     "usage": (lambda s: s.usage is not None, "no answer carries a usage object"),
     "stop-strings-taken": (
         lambda s: bool(s.asked.stop),
         "no request with stop strings was answered",
     ),
+    "stop-patterns": (lambda s: bool(s.asked.stop_regex), "no request with stop patterns was answered"),
     "stop-strings": (_ended_by_stop_string, "no answer names the stop string that ended it"),
     "chat": (is_chat, "no chat request was answered"),
     "tito-chat": (_tito_chat, "no chat answer carries prompt_token_ids, output ids or meta_info"),
+    "chat-meta-info": (
+        lambda s: is_chat(s) and _any(lambda e: e.details.get("meta_info") is not None)(s),
+        "no chat answer carries meta_info",
+    ),
+    "chat-streams-without-ids": (
+        lambda s: is_chat(s) and bool(policy_of(s).get("tito_stream_refused")),
+        "no chat dialect that was asked refuses token-in-token-out fields in streams",
+    ),
     "response-token-ids": (
         lambda s: is_chat(s) and _any(lambda e: e.output_ids is not None)(s),
         "no chat answer carries output ids",

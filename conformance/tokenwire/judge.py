@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 from tokenwire.advertised import Advertised
-from tokenwire.capability import Capability, capabilities, is_chat
+from tokenwire.capability import Capability, capabilities
 from tokenwire.check import CHECKS, Check, Comparison, Observation, Target, demand
 from tokenwire.control import Call
 from tokenwire.determinism import Determinism, comparisons, determinism
-from tokenwire.dialect import load_dialects
+from tokenwire.dialect import is_chat, load_dialects
 from tokenwire.honesty import Honesty, honesty
 from tokenwire.record import Place, Stream
 from tokenwire.requirement import Level, Requirement, load_requirements

@@ -136,6 +136,9 @@ class PoliteSender:
         except NotAsked:
             self._not_asked += 1
             raise
+        if how.get("aside"):
+            await self._pace.wait()
+            return await self._inner.send(name, scenario, request, **how)
         async with self._slots:
             exchange = await self._insist(name, scenario, request, how)
         if exchange.status is not None and exchange.status != 200:

@@ -11,11 +11,11 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Coroutine
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import httpcore
 import httpx
@@ -23,8 +23,9 @@ import httpx
 from tokenwire import __version__
 from tokenwire.capture import CaptureWriter, ExchangeWriter, Headers, redact, redact_document, redact_headers
 from tokenwire.exchange import Ending, Exchange, HttpRequest, Read, Server
+from tokenwire.own_socket import OwnTransport
 from tokenwire.slow_reader import SlowReader
-from tokenwire.slow_socket import SlowTransport
+from tokenwire.tap import Tap
 
 _OWN_HEADERS = {
     "accept": "*/*",
@@ -148,15 +149,17 @@ class Recorder:
         request: HttpRequest,
         *,
         slow_reader: SlowReader | None = None,
-        hang_up_after: int | None = None,
+        tap: Tap | None = None,
+        aside: bool = False,
     ) -> Exchange:
         """Send a request and record what comes back; what the target does wrong is told by the ending.
 
-        hang_up_after: close the connection as soon as so many bytes of the body were read. The exchange, in
-        memory and on disk, holds no credentials. Raises ValueError for a request that HTTP cannot carry,
-        FileExistsError where the capture holds an exchange of this name.
+        tap: tells how far the answer has come, and may hang up. aside: go at once, even where as many
+        requests as allowed are under way. The exchange, in memory and on disk, holds no credentials. Raises
+        ValueError for a request that HTTP cannot carry, FileExistsError where the capture holds an exchange
+        of this name.
         """
-        async with self._slots:
+        async with contextlib.nullcontext() if aside else self._slots:
             request = replace(request, headers=(*self._headers, *request.headers))
             started = datetime.now(UTC).isoformat(timespec="milliseconds")
             with contextlib.ExitStack() as files:
@@ -165,13 +168,15 @@ class Recorder:
                     file.request(name, scenario, request, started=started, server=self.server)
                 recording = _Recording(file, is_settings=request.method == "GET")
                 try:
-                    await self._record(request, recording, slow_reader, hang_up_after)
+                    await self._record(request, recording, slow_reader, tap)
                 except asyncio.CancelledError:
                     recording.end(Ending.CANCELLED, "the run was ended")
                     raise
                 finally:
                     duration = recording.seconds()
                     recording.close(duration)
+                    if tap is not None:
+                        tap.end()
             return Exchange(
                 name,
                 redact(request),
@@ -191,14 +196,19 @@ class Recorder:
         request: HttpRequest,
         recording: _Recording,
         slow_reader: SlowReader | None,
-        hang_up_after: int | None,
+        tap: Tap | None,
     ) -> None:
+        outgoing = self._outgoing(request)
+        transport: httpx.AsyncBaseTransport = self._transport
+        if slow_reader is not None or tap is not None:
+            transport = OwnTransport(slow_reader.window if slow_reader is not None else None)
         try:
-            outgoing = self._outgoing(request)
-            async with asyncio.timeout(self._timeout_s), self._answer(outgoing, slow_reader) as response:
-                headers = tuple((k.decode("latin-1"), v.decode("latin-1")) for k, v in response.headers.raw)
-                recording.response(response.status_code, headers)
-                await self._read_body(response, recording, slow_reader, hang_up_after)
+            async with asyncio.timeout(self._timeout_s):
+                reading = self._read(outgoing, transport, recording, slow_reader, tap)
+                if tap is None or not isinstance(transport, OwnTransport):
+                    await reading
+                else:
+                    await _unless_left(reading, tap, transport, recording)
         except httpx.LocalProtocolError as error:
             raise ValueError(f"{request.method} {request.path} cannot be sent: {error}") from error
         except TimeoutError:
@@ -219,14 +229,21 @@ class Recorder:
             outgoing.headers[name] = value
         return outgoing
 
-    @contextlib.asynccontextmanager
-    async def _answer(
-        self, outgoing: httpx.Request, slow_reader: SlowReader | None
-    ) -> AsyncIterator[httpx.Response]:
-        transport = self._transport if slow_reader is None else SlowTransport(slow_reader.window)
+    async def _read(
+        self,
+        outgoing: httpx.Request,
+        transport: httpx.AsyncBaseTransport,
+        recording: _Recording,
+        slow_reader: SlowReader | None,
+        tap: Tap | None,
+    ) -> None:
         response = await transport.handle_async_request(outgoing)
         try:
-            yield response
+            headers = tuple((k.decode("latin-1"), v.decode("latin-1")) for k, v in response.headers.raw)
+            recording.response(response.status_code, headers)
+            if tap is not None:
+                tap.begin()
+            await self._read_body(response, recording, slow_reader, tap)
         finally:
             await response.aclose()
 
@@ -235,18 +252,36 @@ class Recorder:
         response: httpx.Response,
         recording: _Recording,
         slow_reader: SlowReader | None,
-        hang_up_after: int | None,
+        tap: Tap | None,
     ) -> None:
         paused = False
         async for data in response.aiter_raw():
             recording.read(data)
+            if tap is not None:
+                tap.read(data)
             if recording.size > self._max_body_bytes:
                 recording.end(Ending.CANCELLED, f"the body outgrew {self._max_body_bytes} bytes")
-                return
-            if hang_up_after is not None and recording.size >= hang_up_after:
-                recording.end(Ending.CANCELLED, f"hung up on purpose after {recording.size} bytes")
                 return
             if slow_reader is not None and not paused and recording.size >= slow_reader.after_bytes:
                 paused = True
                 await _pause(slow_reader.pause_s)
         recording.end(Ending.COMPLETE)
+
+
+async def _unless_left(
+    reading: Coroutine[Any, Any, None], tap: Tap, transport: OwnTransport, recording: _Recording
+) -> None:
+    """Read an answer to its end, or until the scenario hangs up."""
+    task, leaving = asyncio.create_task(reading), asyncio.create_task(tap.left.wait())
+    try:
+        await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+            return
+        if tap.resets:
+            transport.reset_on_close()
+        recording.end(Ending.HUNG_UP, f"hung up on purpose after {recording.size} bytes")
+    finally:
+        task.cancel()
+        leaving.cancel()
+        await asyncio.wait({task})

@@ -115,7 +115,7 @@ class Conversation:
     @property
     def chat(self) -> bool:
         """Whether this endpoint talks in messages."""
-        return self.dialect.name.endswith("-chat")
+        return self.dialect.chat
 
     def fitting(self, max_new_tokens: int, prompt_tokens: int = len(PROMPT)) -> int:
         """A budget, cut to what the target's context holds beside the prompt."""

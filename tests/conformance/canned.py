@@ -22,9 +22,7 @@ class CannedSender:
     def __post_init__(self) -> None:
         self.names: list[str] = []
 
-    async def send(
-        self, name: str, scenario: str, request: HttpRequest, *, slow_reader: Any = None
-    ) -> Exchange:
+    async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
         self.names.append(name)
         return Exchange(
             name=name,

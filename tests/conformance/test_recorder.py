@@ -13,6 +13,7 @@ from tokenwire.capture import REDACTED, CaptureWriter, ExchangeWriter, read_capt
 from tokenwire.exchange import Ending, Exchange, HttpRequest, Read, Server
 from tokenwire.recorder import Recorder
 from tokenwire.slow_reader import SlowReader
+from tokenwire.tap import Tap
 
 Handler = Callable[[bytes, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -173,13 +174,71 @@ def test_an_endless_stream_is_hung_up_on() -> None:
     assert "5000" in exchange.detail
 
 
-def test_hanging_up_on_purpose() -> None:
-    async def handle(_head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(CHUNKED + chunk(b"data: 1\n\n"))
-        await hang(b"", reader, writer)
+@pytest.mark.parametrize("answered", [True, False], ids=["after an event", "before the head"])
+@pytest.mark.parametrize("reset", [True, False], ids=["reset", "close"])
+def test_hanging_up_on_purpose(reset: bool, answered: bool) -> None:
+    """The server sees the client leave, by RST or by FIN, and the exchange says who left."""
+    came, ways = asyncio.Event(), []
 
-    exchange = record(handle, send={"hang_up_after": 9})
-    assert (exchange.ending, exchange.body) == (Ending.CANCELLED, b"data: 1\n\n")
+    async def handle(_head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if answered:
+            writer.write(CHUNKED + chunk(b"data: 1\n\n"))
+        came.set()
+        try:
+            await hang(b"", reader, writer)
+            ways.append("close")
+        except ConnectionResetError:
+            ways.append("reset")
+        finally:
+            left.set()
+
+    async def leave(tap: Tap) -> None:
+        await (tap.events(1) if answered else came.wait())
+        tap.hang_up(reset=reset)
+
+    left = asyncio.Event()
+
+    async def run() -> Exchange:
+        async with target(handle) as url, Recorder(url, timeout_s=20) as recorder:
+            tap = Tap()
+            leaving = asyncio.create_task(leave(tap))
+            exchange = await recorder.send("a/b", "s", ASK, tap=tap)
+            await asyncio.gather(leaving, left.wait())
+            return exchange
+
+    exchange = asyncio.run(run())
+    assert (exchange.ending, exchange.ending.ours) == (Ending.HUNG_UP, True)
+    assert exchange.body == (b"data: 1\n\n" if answered else b"")
+    assert ways == ["reset" if reset else "close"]
+
+
+def test_a_tap_tells_how_far_an_answer_came_and_that_no_more_comes() -> None:
+    answer = CHUNKED + chunk(b"data: 1\n") + chunk(b"\ndata: 2\n\n") + b"0\r\n\r\n"
+
+    async def run() -> list[bool]:
+        async with target(answering(answer)) as url, Recorder(url) as recorder:
+            tap = Tap()
+            sending = asyncio.create_task(recorder.send("a", "s", ASK, tap=tap))
+            seen = await asyncio.gather(*(tap.events(count) for count in (0, 1, 2, 3)))
+            assert (await sending).ending is Ending.COMPLETE
+            return seen
+
+    assert asyncio.run(run()) == [True, True, True, False]
+
+
+def test_a_call_goes_aside_of_what_is_under_way() -> None:
+    async def run() -> Ending:
+        async with target(hang) as url, Recorder(url, max_concurrency=1) as recorder:
+            tap = Tap()
+            first = asyncio.create_task(recorder.send("a", "s", ASK, tap=tap))
+            beside = Tap()
+            beside.hang_up()
+            called = await recorder.send("b", "s", ASK, tap=beside, aside=True)
+            tap.hang_up()
+            await first
+            return called.ending
+
+    assert asyncio.run(run()) is Ending.HUNG_UP
 
 
 def test_a_redirect_is_recorded_and_not_followed() -> None:

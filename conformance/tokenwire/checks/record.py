@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tokenwire.check import Observation, Target, check, demand, observe
-from tokenwire.checks.chat import is_chat
 from tokenwire.checks.logprob_entry import entries_of
 from tokenwire.checks.refusals import was_refused
 from tokenwire.checks.walk import (
@@ -26,7 +25,7 @@ from tokenwire.checks.walk import (
     walk,
     witnessed,
 )
-from tokenwire.dialect import load_dialects
+from tokenwire.dialect import policy_of
 from tokenwire.exchange import Ending
 from tokenwire.record import Emission, Stream
 
@@ -116,8 +115,7 @@ def finish_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 
 def _finish_types(stream: Stream) -> frozenset[str]:
-    dialect = load_dialects().get(stream.dialect)
-    return frozenset(dialect.policy.get("finish_types", FINISH_TYPES)) if dialect else FINISH_TYPES
+    return frozenset(policy_of(stream).get("finish_types", FINISH_TYPES))
 
 
 @check("finish-type-is-known")
@@ -306,11 +304,16 @@ def cached_details_add_up(stream: Stream, _target: Target) -> Iterator[Observati
         )
 
 
+def _zero_is_a_budget(stream: Stream) -> bool:
+    """Whether the endpoint takes a budget of zero for one, by its dialect's policy; some take it for none."""
+    return policy_of(stream).get("zero_budget", "answered") in {"answered", "refused"}
+
+
 @check("budget-is-kept")
 def budget_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
     """No choice has more output ids than the request allowed."""
     budget = stream.asked.max_new_tokens
-    if budget is None or (budget == 0 and is_chat(stream)):
+    if budget is None or (budget == 0 and not _zero_is_a_budget(stream)):
         return
     over = {step.emission.choice: step for step in reversed(walk(stream)) if step.after > budget}
     for choice in stream.choices if stream.answered else ():
@@ -332,7 +335,7 @@ def budget_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
 def length_means_budget(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Only a choice that used up its budget finished with length."""
     budget = stream.asked.max_new_tokens
-    if budget is None or (budget == 0 and is_chat(stream)):
+    if budget is None or (budget == 0 and not _zero_is_a_budget(stream)):
         return
     for choice in finished_choices(stream):
         count = count_of(stream, choice)
@@ -344,7 +347,7 @@ def length_means_budget(stream: Stream, _target: Target) -> Iterator[Observation
 @check("zero-budget-has-no-ids")
 def zero_budget_has_no_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A budget of zero yields nothing at all, in no list."""
-    if stream.asked.max_new_tokens != 0 or is_chat(stream):
+    if stream.asked.max_new_tokens != 0 or not _zero_is_a_budget(stream):
         return
     if was_refused(stream):
         yield demand(start_place(stream), True, expected="a refusal", actual=stream.exchange.status)
@@ -364,7 +367,8 @@ def zero_budget_has_no_ids(stream: Stream, _target: Target) -> Iterator[Observat
 def request_id_constant(stream: Stream, _target: Target) -> Iterator[Observation]:
     """One request id in all emissions of a choice: the client's own for a single request."""
     asked = stream.asked
-    chosen = asked.request_id if asked.prompts * asked.n == 1 and not asked.batch else None
+    single = asked.request_id is not None and asked.prompts * asked.n == 1 and not asked.batch
+    chosen = f"{policy_of(stream).get('request_id_prefix', '')}{asked.request_id}" if single else None
     first: dict[int, Any] = {} if chosen is None else {0: chosen}
     for step in walk(stream):
         emission = step.emission

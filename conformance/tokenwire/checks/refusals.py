@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from tokenwire.check import Observation, Target, check, check_run, demand
 from tokenwire.checks.bad_value import bad_values, unreadable_body
-from tokenwire.checks.chat import is_chat
 from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.walk import end_place, ended, integer, is_error, joined_ids, joined_text, start_place
+from tokenwire.dialect import is_chat, policy_of
 from tokenwire.exchange import Ending
 from tokenwire.record import Asked, Stream
 
@@ -110,12 +110,20 @@ def _malformed(value: object) -> bool:
     return not all(_is_id(one) for one in value)
 
 
+def _sent_malformed_ids(stream: Stream) -> bool:
+    """Whether a request has something else where its ids should stand.
+
+    Where an endpoint takes ids and text in one field, a text is no malformed list of ids.
+    """
+    said = stream.asked.said.get("input_ids")
+    mixed = policy_of(stream).get("mixed_prompts", False)
+    return said is not None and not mixed and any(v is not None and _malformed(v) for v in said.values)
+
+
 @check("malformed-input-ids-refused")
 def malformed_input_ids_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Strings, fractions, booleans, null and deeper lists are no token ids."""
-    body = stream.exchange.request.body
-    value = body.get("input_ids") if isinstance(body, Mapping) else None
-    if value is not None and _malformed(value):
+    if _sent_malformed_ids(stream):
         yield from observe_refusal(stream, "malformed input_ids were")
 
 
@@ -179,11 +187,10 @@ def refusal_names_the_field(stream: Stream, target: Target) -> Iterator[Observat
 
 def _is_bad(stream: Stream, target: Target) -> bool:
     """Whether a request was refused, or ought to have been."""
-    body = stream.exchange.request.body
     return (
         was_refused(stream)
         or _asks_for_nothing(stream.asked)
-        or (isinstance(body, Mapping) and _malformed(body.get("input_ids", [])))
+        or _sent_malformed_ids(stream)
         or bool(unreadable_body(stream.exchange.request))
         or any(bad_values(stream, target))
     )

@@ -1,6 +1,7 @@
-"""A connection that holds back its server: small segments and a small window, agreed on before it opens.
+"""A connection of its own for a request: one that holds back its server, or one that can be reset.
 
-A stalled reader is felt by a server only once all buffers on the way are full. Over loopback these hold 4
+To hold a server back takes small segments and a small window, agreed on before the connection opens. A
+stalled reader is felt by a server only once all buffers on the way are full. Over loopback these hold 4
 MB with usual sockets and 0.1 MB with these (measured on Linux 6), so coalescing shows after a few events.
 """
 
@@ -12,6 +13,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
@@ -22,14 +24,20 @@ _SMALL_SEGMENT = 536
 """The segment size that every host must take (RFC 9293); the kernel sizes a sender's buffer by it."""
 
 
-async def _connect(host: str, port: int, window: int) -> socket.socket:
+_READ_AHEAD = 65536
+_RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER, on, zero seconds: closing throws away what is under way and sends RST."""
+
+
+async def _connect(host: str, port: int, window: int | None) -> socket.socket:
     loop = asyncio.get_running_loop()
     family, kind, protocol, _, address = (await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
     opened = socket.socket(family, kind, protocol)
     try:
         opened.setblocking(False)
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
-        if hasattr(socket, "TCP_MAXSEG"):
+        if window is not None:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+        if window is not None and hasattr(socket, "TCP_MAXSEG"):
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, _SMALL_SEGMENT)
         await loop.sock_connect(opened, address)
     except BaseException:
@@ -71,8 +79,9 @@ class _Stream(httpcore.AsyncNetworkStream):
 
 
 class _Backend(httpcore.AsyncNetworkBackend):
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int | None) -> None:
         self._window = window
+        self.socket: socket.socket | None = None
 
     async def connect_tcp(
         self,
@@ -82,8 +91,9 @@ class _Backend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        connected = await _connect(host, port, self._window)
-        return _Stream(*await asyncio.open_connection(sock=connected, limit=self._window))
+        self.socket = await _connect(host, port, self._window)
+        limit = self._window or _READ_AHEAD
+        return _Stream(*await asyncio.open_connection(sock=self.socket, limit=limit))
 
 
 class _Body(httpx.AsyncByteStream):
@@ -99,19 +109,25 @@ class _Body(httpx.AsyncByteStream):
         await self._pool.aclose()
 
 
-class SlowTransport(httpx.AsyncBaseTransport):
-    """One connection of its own for each request, over sockets with a small window.
+class OwnTransport(httpx.AsyncBaseTransport):
+    """One connection for one request; `window` is the size of a small receive buffer, None for a usual one.
 
     Raises what httpcore and the operating system raise, OSError included.
     """
 
-    def __init__(self, window: int) -> None:
-        self._window = window
+    def __init__(self, window: int | None = None) -> None:
+        self._backend = _Backend(window)
+
+    def reset_on_close(self) -> None:
+        """Let the connection, once it is closed, end in a reset (RST)."""
+        opened = self._backend.socket
+        if opened is not None and opened.fileno() >= 0:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         pool = httpcore.AsyncConnectionPool(
             ssl_context=httpx.create_ssl_context(trust_env=False) if request.url.scheme == "https" else None,
-            network_backend=_Backend(self._window),
+            network_backend=self._backend,
         )
         try:
             answer = await pool.handle_async_request(
