@@ -1,15 +1,20 @@
-"""Checks of stop strings: not shown, held back in time, and without effect where they do not match."""
+"""Checks of stops: they end a choice, are not shown, and have no effect where they do not match."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from tokenwire.check import Observation, Target, check, check_run, demand
 from tokenwire.checks.relations import Whole, related_streams
 from tokenwire.checks.sameness import same_finish, same_ids, same_text
-from tokenwire.checks.walk import finished_choices, joined_text, running_texts, streamed
-from tokenwire.record import Choice, Delivery, Stream
+from tokenwire.checks.walk import finished_choices, joined_ids, joined_text, running_texts, streamed
+from tokenwire.dialect import policy_of
+from tokenwire.record import Asked, Choice, Delivery, Stream
 from tokenwire.stop_string import stop_string_of
+
+_ONE_TOKEN = 16
+"""Stop strings that end so few characters apart may be completed by one token; which is named is not said."""
 
 
 @check("stop-string-not-shown")
@@ -95,4 +100,115 @@ def _unstopped(one: Whole) -> tuple[object, ...]:
         asked.stop_token_ids,
         asked.ignore_eos,
         asked.no_stop_trim,
+        *_other_shapes(asked),
     )
+
+
+def _other_shapes(asked: Asked) -> tuple[object, ...]:
+    """What else shapes text or tokens and is told by `Asked`."""
+    return (
+        asked.stop_regex,
+        asked.skip_special_tokens,
+        asked.spaces_between_special_tokens,
+        asked.min_new_tokens or 0,
+        asked.echo,
+    )
+
+
+def _ends(text: str, stops: Iterable[str]) -> dict[str, int]:
+    """Where the first occurrence of each stop string ends, of those that a text holds."""
+    return {stop: text.find(stop) + len(stop) for stop in stops if stop and stop in text}
+
+
+@check_run("stop-string-ends-generation")
+def stop_string_ends_generation(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """A stop string in the first half of what the model says without stops ends the choice there."""
+    wholes = [one for one in related_streams(streams) if _prompt(one) and not one.stream.asked.min_new_tokens]
+    without = {_unstopped(one): one for one in reversed(wholes) if not one.stream.asked.stop}
+    for one in wholes:
+        asked, text = one.stream.asked, joined_text(one.choice)
+        twin = without.get(_as_if_trimmed(one)) if asked.stop else None
+        said = joined_text(twin.choice) if twin is not None else None
+        if twin is None or not said or text is None:
+            continue
+        ends = _ends(said, asked.stop)
+        first = min(ends.values(), default=len(said))
+        if 2 * first > len(said):
+            continue
+        near = {stop: end for stop, end in ends.items() if end <= first + _ONE_TOKEN}
+        legal = [said[: end - len(stop) * (not asked.no_stop_trim)] for stop, end in near.items()]
+        stop = min(near, key=lambda each: near[each])
+        yield demand(
+            one.choice.emissions[-1].at("text"),
+            text in legal and one.choice.finish is not None and one.choice.finish.type == "stop",
+            expected=f"a stop at {stop!r}, after {legal[0][-40:]!r}",
+            actual=f"{one.choice.finish.type if one.choice.finish else None}, after {text[-40:]!r}",
+            message=f"{stop!r} did not end the choice, and the same request without stops writes it",
+            related=(twin.choice.emissions[-1].at("text"),),
+        )
+
+
+def _as_if_trimmed(one: Whole) -> tuple[object, ...]:
+    """What the same request without stop strings is known by; that one has nothing to keep."""
+    asked = replace(one.stream.asked, no_stop_trim=False)
+    return _unstopped(replace(one, stream=replace(one.stream, asked=asked)))
+
+
+@check("nothing-follows-a-stop-id")
+def nothing_follows_a_stop_id(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Only the last id of a choice is a stop id of its request."""
+    asked = stream.asked
+    if asked.ignore_eos or not asked.stop_token_ids:
+        return
+    for choice in finished_choices(stream):
+        ids = joined_ids(choice) or []
+        positions = [at for at, token in enumerate(ids) if token in asked.stop_token_ids]
+        positions = [at for at in positions if at >= (asked.min_new_tokens or 0)]
+        if positions:
+            at = positions[0]
+            yield demand(
+                choice.emissions[-1].at("output_ids"),
+                at == len(ids) - 1,
+                expected=f"no id after {ids[at]}",
+                actual=ids[at : at + 8],
+                message=f"output id {at} of choice {choice.index} is the stop id {ids[at]}, and "
+                f"{len(ids) - 1 - at} ids follow it",
+            )
+
+
+@check("stop-id-stays-as-declared")
+def stop_id_stays_as_declared(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Whether the id that ended a choice is among its ids, is what the dialect says."""
+    stays = policy_of(stream).get("stop_id_in_output_ids", True)
+    for choice in finished_choices(stream):
+        matched = choice.finish.matched if choice.finish is not None else None
+        ids = joined_ids(choice)
+        if type(matched) is not int or ids is None or choice.finish is None or choice.finish.type != "stop":
+            continue
+        last = ids[-1] if ids else None
+        yield demand(
+            choice.emissions[-1].at("output_ids"),
+            (last == matched) is stays,
+            expected=f"{matched} last" if stays else f"no {matched} at the end",
+            actual=ids[-4:],
+            message=f"the stop id {matched} {'is not' if stays else 'is'} the last output id of choice "
+            f"{choice.index}, which ends {ids[-4:]}",
+        )
+
+
+@check("kept-stop-ends-the-text")
+def kept_stop_ends_the_text(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """A stop string that was to be kept stands at the end of the text, and nothing behind it."""
+    if not stream.asked.no_stop_trim or stream.asked.echo:
+        return
+    for choice in finished_choices(stream):
+        stop, text = stop_string_of(stream.asked, choice), joined_text(choice)
+        if stop and text is not None:
+            yield demand(
+                choice.emissions[-1].at("text"),
+                text.endswith(stop),
+                expected=f"… {stop!r} at the end",
+                actual=text[-80:],
+                message=f"the text of choice {choice.index} does not end with the stop string {stop!r} that "
+                "was to be kept",
+            )

@@ -1,10 +1,11 @@
 """Stops: strings and ids that end a choice, made from what the target answered before."""
 
+import re
 from dataclasses import replace
 
 from tokenwire.ask import Ask
 from tokenwire.record import Choice, Delivery
-from tokenwire.scenario import PROMPT, Conversation, only_choice, scenario, text_of, token_ids
+from tokenwire.scenario import PROMPT, Budget, Conversation, only_choice, scenario, text_of, token_ids
 
 NEVER = "\u241e\u241e"
 """A string that no model is likely to write: two pictures of the record separator."""
@@ -79,6 +80,95 @@ async def unmatched_stop(talk: Conversation) -> None:
                 f"{label}-interval-1": replace(streamed, stream_interval=1),
             }
         )
+
+
+def stop_inside_a_token(choice: Choice | None) -> str | None:
+    """A string from within one token's text, with more of it on both sides, that occurs nowhere before.
+
+    None where no emission of the first half has four plain characters.
+    """
+    if choice is None:
+        return None
+    pieces = _pieces(choice)
+    text, at = "".join(pieces), 0
+    for piece in pieces:
+        stop = piece[1:-1]
+        if 2 * at > len(text):
+            return None
+        if len(stop) >= 2 and piece.isprintable() and "\ufffd" not in piece and text.find(stop) == at + 1:
+            return stop
+        at += len(piece)
+    return None
+
+
+def first_token_text(choice: Choice | None) -> str | None:
+    """The text of the first token, where it is plain."""
+    piece = next(iter(_pieces(choice)), "") if choice is not None else ""
+    return piece if piece.strip() and piece.isprintable() and "\ufffd" not in piece else None
+
+
+async def _unstopped(talk: Conversation, ask: Ask) -> Choice | None:
+    """The answer without stops, token by token, and the whole one that others are compared with."""
+    streamed = replace(ask, stream=True)
+    await talk.ask("unstopped-whole", ask)
+    seen = await talk.ask("unstopped", replace(streamed, stream_interval=1))
+    return only_choice(seen or await talk.ask("unstopped-stream", streamed))
+
+
+@scenario(chat=False)
+async def stop_places(talk: Conversation) -> None:
+    """Stop strings within a token and in the first one, two of which one matches, and a pattern: each ends
+    the choice at its token.
+    """
+    ask = Ask(input_ids=(PROMPT,), max_new_tokens=talk.fitting(48), ignore_eos=True)
+    choice = await _unstopped(talk, ask)
+    across = stop_across_tokens(choice)
+    stopped: dict[str, Ask] = {}
+    if inside := stop_inside_a_token(choice):
+        stopped["inside"] = replace(ask, stop=(inside,))
+        stopped["inside-kept"] = replace(ask, stop=(inside,), no_stop_trim=True)
+    if first := first_token_text(choice):
+        stopped["first"] = replace(ask, stop=(first,), logprobs=True)
+    if across:
+        stopped["second-of-two"] = replace(ask, stop=(NEVER, across))
+        stopped["pattern"] = replace(ask, stop_regex=(re.escape(across[:2]) + "." + re.escape(across[3:]),))
+    both = {f"{label}-whole": each for label, each in stopped.items()}
+    both |= {f"{label}-stream": replace(each, stream=True) for label, each in stopped.items()}
+    await talk.ask_all(both)
+
+
+_SWEPT = 5
+
+
+@scenario(chat=False, budget=Budget.STANDARD)
+async def stops_in_long_steps(talk: Conversation) -> None:
+    """A repetitive prompt, of which a server that drafts accepts several tokens in a step, and a stop string
+    and a stop id at each of some neighbouring places: they cut what a single step gave.
+    """
+    prompt = PROMPT[:4] * 6
+    ask = Ask(input_ids=(prompt,), max_new_tokens=talk.fitting(40, len(prompt)), ignore_eos=True)
+    choice = await _unstopped(talk, ask)
+    pieces = _pieces(choice) if choice is not None else []
+    text = "".join(pieces)
+    stopped: dict[str, Ask] = {}
+    at = 0
+    for number, piece in enumerate(pieces):
+        stop = text[at : at + 3]
+        at += len(piece)
+        if (
+            len(stop) == 3
+            and stop.isprintable()
+            and "\ufffd" not in stop
+            and text.find(stop) == at - len(piece)
+        ):
+            stopped[f"string-{number}"] = replace(ask, stop=(stop,), logprobs=True)
+    ids = [token for token in choice.output_ids or () if type(token) is int] if choice is not None else []
+    for position, token in enumerate(ids):
+        if token not in ids[:position]:
+            stopped[f"id-{position}"] = replace(ask, stop_token_ids=(token,), ignore_eos=False, logprobs=True)
+    strings = [label for label in stopped if label.startswith("string")][:_SWEPT]
+    tokens = [label for label in stopped if label.startswith("id")][1 : 1 + _SWEPT]
+    await talk.ask_all({label: stopped[label] for label in strings + tokens})
 
 
 @scenario(chat=False)

@@ -44,7 +44,9 @@ async def broken_characters(talk: Conversation) -> None:
     """
     for number, prompt in enumerate(_PROMPTS):
         ask = Ask(input_ids=(prompt,), max_new_tokens=talk.fitting(48, len(prompt)), ignore_eos=True)
-        seen = await talk.ask(f"seen-{number}", replace(ask, stream=True, stream_interval=1))
+        streamed = replace(ask, stream=True)
+        seen = await talk.ask(f"seen-{number}", replace(streamed, stream_interval=1))
+        seen = seen or await talk.ask(f"seen-{number}-again", streamed)
         count = ends_within_a_character(only_choice(seen))
         if count is None:
             continue
@@ -52,21 +54,23 @@ async def broken_characters(talk: Conversation) -> None:
         asks = _both("ends", replace(ask, max_new_tokens=count))
         broken_prompt = prompt + ids[:count]
         asks |= _both("begins", Ask(input_ids=(broken_prompt,), max_new_tokens=8, ignore_eos=True))
-        asks["ends-interval"] = replace(ask, max_new_tokens=count, stream=True, stream_interval=3)
+        asks["ends-interval"] = replace(streamed, max_new_tokens=count, stream_interval=3)
         await talk.ask_all(asks)
         return
 
 
 @scenario(chat=False)
 async def special_tokens(talk: Conversation) -> None:
-    """Output ids that are likely special tokens, made so by bias: with the flag they are shown, and else not."""
+    """Ids that are likely special tokens, brought about by bias, with the flag that shows them and not."""
     natural = await talk.ask("natural", Ask(input_ids=(PROMPT,), max_new_tokens=talk.fitting(8)))
     candidates = dict.fromkeys([*_LIKELY_SPECIAL, *_ending(natural)])
     for token in candidates:
         ask = Ask(input_ids=(PROMPT,), max_new_tokens=3, ignore_eos=True, logit_bias={token: 100.0})
         hidden = _both(f"hidden-{token}", ask)
         shown = _both(f"shown-{token}", replace(ask, skip_special_tokens=False))
-        apart = {f"apart-{token}": replace(ask, skip_special_tokens=False, spaces_between_special_tokens=False)}
+        apart = {
+            f"apart-{token}": replace(ask, skip_special_tokens=False, spaces_between_special_tokens=False)
+        }
         await talk.ask_all(hidden | shown | apart)
 
 

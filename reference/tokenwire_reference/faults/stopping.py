@@ -117,7 +117,6 @@ class StopsCheckedAtTheEndOfARun(Fault):
     "stop-strings-ignored",
     "X12",
     upstream=("vllm-project/vllm issue #57052", "InternLM/lmdeploy issue #1731"),
-    unseen="an answer whose stop string was never matched looks like one where it never occurred",
 )
 class StopStringsIgnored(Fault):
     """Stop strings have no effect: they are compared with whole tokens."""
@@ -128,6 +127,81 @@ class StopStringsIgnored(Fault):
             return None if finish and isinstance(finish.matched, str) else finish
 
         return _Rules(rules, no_string)
+
+
+class _PatternsLate(StopRules):
+    """Stop rules that see what a pattern matches only when the next token came."""
+
+    def __init__(self, true: StopRules) -> None:
+        self.__dict__.update(true.__dict__)
+        self._true = true
+
+    def check(self, output_ids: Sequence[int]) -> FinishReason | None:
+        patterns = {pattern.pattern for pattern in self._patterns}
+        finish = self._true.check(output_ids)
+        spent = len(output_ids) >= self.max_new_tokens
+        if spent or finish is None or finish.matched not in patterns:
+            return finish
+        before = self._true.check(output_ids[:-1])
+        return before if before is not None and before.matched in patterns else None
+
+
+@fault(
+    "stop-patterns-found-late",
+    "X12",
+    upstream=("sgl-project/sglang PR #23802",),
+)
+class StopPatternsFoundLate(Fault):
+    """What a stop pattern matches is looked for in all tokens but the newest."""
+
+    def stop_rules(self, rules: StopRules) -> StopRules:
+        return _PatternsLate(rules)
+
+
+@fault(
+    "stop-ids-found-late",
+    "X13",
+    upstream=("sgl-project/sglang issue #31599",),
+)
+class StopIdsFoundLate(Fault):
+    """A stop id ends the choice one token later: a step of several tokens is checked at its end."""
+
+    def stop_rules(self, rules: StopRules) -> StopRules:
+        def late(check: Check, ids: Sequence[int]) -> FinishReason | None:
+            finish = check(ids)
+            if finish is not None and type(finish.matched) is not int:
+                return finish
+            return check(ids[:-1]) if len(ids) > 1 and ids[-2] in rules.stop_ids else None
+
+        return _Rules(rules, late)
+
+
+@fault(
+    "wrong-stop-named",
+    "X12",
+    upstream=("sgl-project/sglang PR #25980",),
+)
+class WrongStopNamed(Fault):
+    """The first stop string of the request is named as the one that ended the choice, whichever did."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        finish, stops = emission.finish, record.sampling.stop
+        if finish is None or finish.matched not in stops:
+            return emission
+        return replace(emission, finish=replace(finish, matched=stops[0]))
+
+
+@fault(
+    "stop-trimmed-against-the-wish",
+    "X12",
+    upstream=("vllm-project/vllm issue #57052",),
+)
+class StopTrimmedAgainstTheWish(Fault):
+    """`no_stop_trim` has no effect."""
+
+    def text(self, record: Record, text: str) -> str:
+        stops = record.sampling.stop if record.sampling.no_stop_trim else ()
+        return text.removesuffix(next(filter(text.endswith, stops), ""))
 
 
 @fault(

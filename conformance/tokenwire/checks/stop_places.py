@@ -1,0 +1,94 @@
+"""Checks of the place where a stop ended a choice, id by id. All of them ask a tokenizer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from tokenwire.check import Observation, Target, check, demand
+from tokenwire.checks.decoded import Decoded, decoded
+from tokenwire.record import Emission, Stream
+
+_ANCHORED = re.compile(r"[\^$]|\\[bBAZ]|\(\?")
+"""What makes a pattern look at more than the text that it matches."""
+
+
+def _spellings(one: Decoded, count: int) -> list[str]:
+    """What the first ids say, with special tokens and without them; empty where nobody can say."""
+    texts = [one.decode(one.ids[:count], skip_special_tokens=skip) for skip in (True, False)]
+    return [text for text in texts if text is not None]
+
+
+def _compiled(pattern: str) -> re.Pattern[str] | None:
+    """A stop pattern as an expression; None for one that only the server can read."""
+    try:
+        return re.compile(pattern)
+    except re.error:
+        return None
+
+
+def _last(one: Decoded, name: str) -> Emission:
+    carrying = [emission for emission in one.choice.emissions if name in emission.pointers]
+    return carrying[-1] if carrying else one.choice.emissions[-1]
+
+
+def _not_before_the_last(one: Decoded, stop: str, spells: re.Pattern[str]) -> Iterator[Observation]:
+    """Look whether the ids before the last one spell a stop already; nothing where nobody can say."""
+    before = _spellings(one, len(one.ids) - 1)
+    if len(before) == 2:
+        late = all(spells.search(text) for text in before)
+        yield demand(
+            _last(one, "output_ids").at("output_ids"),
+            not late,
+            expected=f"no id after the one that completes {stop!r}",
+            actual=before[0][-60:],
+            message=f"the output ids of choice {one.choice.index} go on after {stop!r} is complete",
+        )
+
+
+@check("nothing-follows-a-stop-string")
+def nothing_follows_a_stop_string(stream: Stream, target: Target) -> Iterator[Observation]:
+    """All ids but the last spell no stop string of the request."""
+    if stream.asked.min_new_tokens:
+        return
+    for one in decoded(stream, target.tokenizer):
+        for stop in filter(None, stream.asked.stop):
+            yield from _not_before_the_last(one, stop, re.compile(re.escape(stop)))
+
+
+@check("nothing-follows-a-stop-pattern")
+def nothing_follows_a_stop_pattern(stream: Stream, target: Target) -> Iterator[Observation]:
+    """All ids but the last spell nothing that a stop pattern of the request matches."""
+    if stream.asked.min_new_tokens:
+        return
+    for one in decoded(stream, target.tokenizer):
+        for pattern in stream.asked.stop_regex:
+            spells = _compiled(pattern)
+            if spells is not None and not _ANCHORED.search(pattern):
+                yield from _not_before_the_last(one, pattern, spells)
+
+
+@check("named-stop-was-asked-and-spelled")
+def named_stop_was_asked_and_spelled(stream: Stream, target: Target) -> Iterator[Observation]:
+    """The string that a server names as the stop is one of the request's, and the ids spell it."""
+    asked = stream.asked
+    if asked.input_ids is None:
+        return  # a template may bring stops of its own
+    for one in decoded(stream, target.tokenizer):
+        if not isinstance(one.stop, str):
+            continue
+        emission = _last(one, "finish")
+        known = one.stop in (*asked.stop, *asked.stop_regex)
+        texts = _spellings(one, len(one.ids))
+        spells = _compiled(one.stop if one.stop in asked.stop_regex else re.escape(one.stop))
+        if len(texts) < 2 or spells is None:
+            continue
+        spelled = any(spells.search(text) for text in texts)
+        what = "is not spelled by the output ids" if known else "is no stop of the request"
+        yield demand(
+            emission.at("finish"),
+            known and spelled,
+            expected=f"one of {[*asked.stop, *asked.stop_regex]}, spelled by the output ids",
+            actual=one.stop,
+            message=f"choice {one.choice.index} was ended by {one.stop!r}, says the server; that {what}",
+        )
