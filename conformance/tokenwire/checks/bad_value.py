@@ -13,7 +13,7 @@ from typing import Any
 
 from tokenwire import strict_json
 from tokenwire.check import Target
-from tokenwire.dialect import load_dialects
+from tokenwire.dialect import policy_of
 from tokenwire.exchange import HttpRequest
 from tokenwire.record import Asked, Stream
 
@@ -114,11 +114,12 @@ _TYPES: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "request_id": (_request_id_like, "is not a string"),
 }
 
-_LEAST: Mapping[str, int] = {
+_LEAST: dict[str, Any] = {
     "max_new_tokens": 0,
     "min_new_tokens": 0,
     "n": 1,
     "temperature": 0,
+    "stream_interval": 1,
     "logprob_start": -1,
 }
 """Below these nothing can be meant. -1 often means none, or all."""
@@ -142,27 +143,19 @@ def wrong_types(asked: Asked) -> Iterator[BadValue]:
                 yield BadValue(wire_name, value, problem)
 
 
-def impossible_values(asked: Asked, special: Mapping[str, Any]) -> Iterator[BadValue]:
+def impossible_values(asked: Asked, least: Mapping[str, Any]) -> Iterator[BadValue]:
     """The numbers that ask for what cannot be.
 
-    `special` lists, by field, values to which the dialect gives a meaning of their own, such as -1 for no
-    limit.
+    `least` says by field from where on the dialect gives numbers a meaning, such as -1 for no limit; None
+    for all numbers.
     """
-    for name, least in _LEAST.items():
+    for name, lowest in {**_LEAST, **least}.items():
         for wire_name, value in _values(asked, name):
-            number = value if type(value) in (int, float) else None
-            if number is not None and number < least and number not in special.get(name, ()):
-                yield BadValue(wire_name, value, f"is below {least}")
+            if lowest is not None and type(value) in (int, float) and value < lowest:
+                yield BadValue(wire_name, value, f"is below {lowest}")
     least_new, budget = asked.min_new_tokens, asked.max_new_tokens
     if least_new is not None and budget is not None and 0 <= budget < least_new:
         yield BadValue(asked.said["min_new_tokens"].wire_name, least_new, f"is above the budget of {budget}")
-
-
-def impossible_intervals(asked: Asked) -> Iterator[BadValue]:
-    """A stream_interval below one token."""
-    for wire_name, value in _values(asked, "stream_interval"):
-        if type(value) is int and value < 1:
-            yield BadValue(wire_name, value, "is below 1")
 
 
 def _unknown(token: object, vocabulary: int | None) -> bool:
@@ -245,10 +238,10 @@ def misfitting_lists(asked: Asked, request: HttpRequest) -> Iterator[BadValue]:
             yield BadValue(name, value, f"has {len(value)} entries for {asked.prompts} prompts")
 
 
-def special_values(stream: Stream) -> Mapping[str, Any]:
-    """Values to which the dialect gives a meaning of their own, by field."""
-    dialect = load_dialects().get(stream.dialect)
-    return dialect.policy.get("special_values", {}) if dialect else {}
+def least_values(stream: Stream) -> Mapping[str, Any]:
+    """From where on the dialect gives numbers a meaning, by field, where that is not what one expects."""
+    least: Mapping[str, Any] = policy_of(stream).get("least", {})
+    return least
 
 
 def bad_values(stream: Stream, target: Target) -> Iterator[BadValue]:
@@ -258,6 +251,5 @@ def bad_values(stream: Stream, target: Target) -> Iterator[BadValue]:
     yield from unknown_chosen_ids(asked, vocabulary)
     yield from unknown_parameter_ids(asked, request, vocabulary)
     yield from wrong_types(asked)
-    yield from impossible_values(asked, special_values(stream))
-    yield from impossible_intervals(asked)
+    yield from impossible_values(asked, least_values(stream))
     yield from misfitting_lists(asked, request)

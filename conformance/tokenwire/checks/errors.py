@@ -10,19 +10,18 @@ from tokenwire.check import Observation, Target, check, check_run, demand
 from tokenwire.checks.bad_value import (
     BadValue,
     bad_values,
-    impossible_intervals,
     impossible_values,
+    least_values,
     misfitting_lists,
-    special_values,
     unknown_chosen_ids,
     unknown_parameter_ids,
     unknown_prompt_ids,
     unreadable_body,
     wrong_types,
 )
-from tokenwire.checks.chat import is_chat
 from tokenwire.checks.refusals import observe_refusal, was_refused, words_of
 from tokenwire.checks.walk import end_place, integer, is_error, start_place
+from tokenwire.dialect import is_chat
 from tokenwire.exchange import Ending
 from tokenwire.record import Stream
 
@@ -67,13 +66,7 @@ def wrong_types_refused(stream: Stream, _target: Target) -> Iterator[Observation
 @check("impossible-values-refused")
 def impossible_values_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A number that asks for what cannot be is not turned into another."""
-    yield from _refused(stream, impossible_values(stream.asked, special_values(stream)))
-
-
-@check("impossible-intervals-refused")
-def impossible_intervals_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """An interval of no token is not turned into another."""
-    yield from _refused(stream, impossible_intervals(stream.asked))
+    yield from _refused(stream, impossible_values(stream.asked, least_values(stream)))
 
 
 @check("unreadable-bodies-refused")
@@ -114,9 +107,10 @@ def refusal_names_the_value(stream: Stream, target: Target) -> Iterator[Observat
 
 def _names(said: str, bad: BadValue) -> bool:
     """Whether a message holds the field's name or its value, as words of their own."""
-    values = {json.dumps(bad.value), str(bad.value), repr(bad.value)}
-    return any(
-        re.search(rf"(?<![\w.-]){re.escape(word)}s?(?!\w)", said) for word in (bad.wire_name, *values) if word
+    name = rf"(?<!\w){re.escape(bad.wire_name)}s?(?!\w)"
+    values = {json.dumps(bad.value), json.dumps(bad.value, separators=(",", ":")), str(bad.value)}
+    return bool(re.search(name, said)) or any(
+        re.search(rf"(?<![\w.-]){re.escape(value)}(?!\w)", said) for value in values
     )
 
 

@@ -1,0 +1,73 @@
+"""Budgets: small ones, those around a known stop, and those at the end of the context."""
+
+from dataclasses import replace
+
+from tokenwire.ask import Ask
+from tokenwire.scenario import PROMPT, Budget, Conversation, scenario, text_of, token_ids
+
+_LONGEST = 8192
+"""A longer context is not filled to its end over and over, unless there is much time."""
+
+
+@scenario(chat=False)
+async def budget_sweep(talk: Conversation) -> None:
+    """Budgets of two, three, five and eight tokens without a stop: each is spent."""
+    for budget in (2, 3, 5, 8):
+        ask = Ask(input_ids=(PROMPT,), max_new_tokens=budget, ignore_eos=True)
+        await talk.ask_all({f"{budget}-whole": ask, f"{budget}-stream": replace(ask, stream=True)})
+
+
+def _first_of_its_kind(ids: tuple[int, ...]) -> int | None:
+    """The position of an id from the fourth on that did not occur before; None where there is none."""
+    return next((at for at, token in enumerate(ids) if at >= 3 and token not in ids[:at]), None)
+
+
+@scenario()
+async def stop_around_the_budget(talk: Conversation) -> None:
+    """A stop at a known place, and budgets that end before it, at it and after it, whole and streamed: it
+    is the stop from its own token on, and the length before.
+    """
+    ask = Ask(input_ids=(PROMPT,), max_new_tokens=talk.fitting(24), return_token_ids=talk.chat)
+    ids = token_ids(await talk.ask("unstopped", ask))
+    at = _first_of_its_kind(ids)
+    if at is None:
+        return
+    stopped = replace(ask, stop_token_ids=(ids[at],), return_token_ids=False)
+    await talk.ask("far", replace(stopped, return_token_ids=talk.chat))
+    asks: dict[str, Ask] = {}
+    for label, budget in (("before", at), ("at", at + 1), ("after", at + 2)):
+        limited = replace(stopped, max_new_tokens=budget)
+        asks |= {label: limited, f"{label}-stream": replace(limited, stream=True, usage=True)}
+    await talk.ask_all(asks)
+
+
+@scenario()
+async def stop_string_around_the_budget(talk: Conversation) -> None:
+    """A stop string of a known answer, and every budget from one token to the answer's end: one of them
+    ends on the token that meets the stop.
+    """
+    ask = Ask(text=("Tell me about the sea.",), max_new_tokens=talk.fitting(12, 64), ignore_eos=True)
+    if talk.chat:
+        ask = replace(ask, text=(), messages=({"role": "user", "content": ask.text[0]},), ignore_eos=False)
+    text = text_of(await talk.ask("unstopped", ask))
+    stop = next((one for one in text[2:] if one.isalnum() and text.index(one) >= 2), None)
+    if stop is None:
+        return
+    stopped = replace(ask, stop=(stop,))
+    await talk.ask("far", stopped)
+    budgets = range(1, min(6, ask.max_new_tokens or 0))
+    await talk.ask_all({f"{budget}-tokens": replace(stopped, max_new_tokens=budget) for budget in budgets})
+
+
+@scenario(budget=Budget.STANDARD)
+async def context_border(talk: Conversation) -> None:
+    """Prompts whose length lies around the end of the context that the target tells, with a budget of one:
+    each is refused or run whole, alike on every endpoint, streamed or not.
+    """
+    context = talk.advertised.context_length
+    if context is None or (context > _LONGEST and talk.budget is not Budget.SOAK):
+        return
+    for length in range(context - 8, context + 2):
+        ids = tuple(10 + (7 * position) % 240 for position in range(length))
+        ask = Ask(input_ids=(ids,), max_new_tokens=1, ignore_eos=True)
+        await talk.ask_all({f"{length}-whole": ask, f"{length}-stream": replace(ask, stream=True)})

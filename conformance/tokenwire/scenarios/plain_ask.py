@@ -1,0 +1,19 @@
+"""The plainest request that an endpoint has words for, whatever form of prompt it takes."""
+
+from tokenwire.ask import Ask
+from tokenwire.dialect import Unsupported
+from tokenwire.scenario import PROMPT, Conversation
+
+_WORDS = "Count to ten."
+
+_ASKS = (
+    Ask(input_ids=(PROMPT,), ignore_eos=True),
+    Ask(messages=({"role": "user", "content": _WORDS},)),
+    Ask(text=(_WORDS,)),
+)
+
+
+def plain_ask(talk: Conversation) -> Ask:
+    """Ids where the endpoint takes them, else messages, else text."""
+    spoken = (ask for ask in _ASKS if not isinstance(talk.dialect.render(ask, talk.model), Unsupported))
+    return next(spoken, _ASKS[0])
