@@ -18,6 +18,7 @@ from tokenwire.checks.walk import (
     streamed,
     walk,
 )
+from tokenwire.dialect import policy_of
 from tokenwire.record import Choice, Delivery, Emission, Stream
 
 LONG_ANSWER = 50
@@ -33,8 +34,8 @@ TELLING_GROWTHS = 3
 def interval_of(stream: Stream, target: Target) -> int | None:
     """The stream_interval in force: the request's, or the server's; None where it is not known.
 
-    0 stands for the server's value, a value below 0 for every step, which nothing can break. Some dialects let
-    a request only raise what the server has.
+    0 stands for the server's value, a value below 0 for every step, which nothing can break. In some dialects
+    a request can only raise what the server has.
     """
     interval = stream.asked.stream_interval or target.stream_interval
     if interval and target.stream_interval and policy_of(stream).get("stream_interval") == "raises":
@@ -224,7 +225,7 @@ def interval_is_kept(stream: Stream, target: Target) -> Iterator[Observation]:
 
     An interval of 1 cannot be broken; an emission without new ids is another requirement's matter.
     """
-    interval = interval_of(stream.asked, target)
+    interval = interval_of(stream, target)
     if interval is None or interval == 1 or not streamed(stream):
         return
     for step in walk(stream):
@@ -296,7 +297,7 @@ def coalescing_keeps_all(stream: Stream, target: Target) -> Iterator[Observation
     """
     if not streamed(stream):
         return
-    interval = interval_of(stream.asked, target) or 1
+    interval = interval_of(stream, target) or 1
     for steps in by_choice(walk(stream)).values():
         names = frozenset(name for step in steps for name in step.emission.series)
         counted = 0
@@ -324,7 +325,7 @@ _TELLING_STREAMS = 4
 def _first_steps(streams: tuple[Stream, ...], target: Target) -> Iterator[tuple[Step, int]]:
     """The first step with ids of each choice that is longer than its interval, and that interval."""
     for stream in streams:
-        interval = interval_of(stream.asked, target) or 0
+        interval = interval_of(stream, target) or 0
         if interval < 2 or not streamed(stream) or stream.asked.stop:
             continue
         for steps in by_choice(walk(stream)).values():

@@ -98,7 +98,7 @@ def result_independent_of_interval(comparison: Comparison, target: Target) -> It
     ours, theirs = comparison.baseline, comparison.other
     if not (streamed(ours) and streamed(theirs)):
         return
-    intervals = [interval_of(stream.asked, target) for stream in (ours, theirs)]
+    intervals = [interval_of(stream, target) for stream in (ours, theirs)]
     if intervals[0] == intervals[1]:
         return
     source = f"the stream at interval {intervals[0] or 'unknown'}"
@@ -166,7 +166,7 @@ def stream_finish_equals_whole(comparison: Comparison, _target: Target) -> Itera
 def stream_is_legal_delivery(comparison: Comparison, target: Target) -> Iterator[Observation]:
     """The stream sent some legal cut of the whole answer; the acceptor names the first step that is not."""
     asked = comparison.other.asked
-    interval, stop = interval_of(asked, target), () if asked.no_stop_trim else asked.stop
+    interval, stop = interval_of(comparison.other, target), () if asked.no_stop_trim else asked.stop
     for ours, theirs in _with_whole(comparison):
         rules = Rules(theirs.delivery, interval, ROUNDING, stop)
         verdict = accept(record_of(ours), deliveries_of(theirs), rules)
