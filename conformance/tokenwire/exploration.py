@@ -44,7 +44,8 @@ class _Found:
     talk: Conversation
     ask: Ask
     answer: Stream
-    size: int
+    size: tuple[int, str]
+    """Length of the request as JSON, and the JSON itself: of two that are as long, one must be smaller."""
 
 
 @dataclass
@@ -124,12 +125,9 @@ class Exploration:
             asking = self._ask(talk, ask, str(self._asked))
             try:
                 answer = asyncio.run_coroutine_threadsafe(asking, loop).result()
-            except (
-                Exception
-            ) as trouble:  # raised when hypothesis is done, which would take it for a violation
+                self._known[key] = () if answer is None else self._judged(talk, ask, answer, (len(key), key))
+            except Exception as trouble:  # hypothesis would take it for a violation; raised when it is done
                 self._trouble = trouble
-                return ()
-            self._known[key] = () if answer is None else self._judged(talk, ask, answer, len(key))
         return self._known.get(key, ())
 
     @property
@@ -137,7 +135,7 @@ class Exploration:
         """How many requests may be asked, by now."""
         return self.requests + (_SMALLER_AT_MOST if self._found else 0)
 
-    def _judged(self, talk: Conversation, ask: Ask, answer: Stream, size: int) -> tuple[str, ...]:
+    def _judged(self, talk: Conversation, ask: Ask, answer: Stream, size: tuple[int, str]) -> tuple[str, ...]:
         """What an answer violates. An answer that violates nothing, it gives to the run."""
         violated = violated_by(answer, self.run)
         for name in violated:

@@ -62,7 +62,7 @@ def test_the_same_seed_draws_the_same_and_another_others(url: str) -> None:
 
 def smallest(url: str, fault: str, requirement: str) -> Any:
     subject = explored(
-        url, "greedy-stream", "logprob-families", fault=fault, dialects=("sglang-generate",), explore=80
+        url, "prompt-ids", "logprob-families", fault=fault, dialects=("sglang-generate",), explore=80
     )
     return requests(subject)[violations(subject)[requirement][0]]
 
