@@ -175,7 +175,7 @@ class SpecialTokensAlwaysShown(Fault):
 
     def asked(self, body: dict[str, Any]) -> dict[str, Any]:
         params = body.get("sampling_params", body)
-        if isinstance(params, dict):
+        if isinstance(params, dict) and "tokenize" not in self.path:
             params["skip_special_tokens"] = False
         return body
 
