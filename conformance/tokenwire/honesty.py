@@ -33,6 +33,11 @@ class Honesty:
     refused: dict[str, tuple[str, ...]]
 
     @property
+    def asked(self) -> bool:
+        """Whether anybody asked, and was answered."""
+        return bool(self.ignored or self.refused)
+
+    @property
     def trusted(self) -> bool:
         """Whether the absence of what was asked for shows that the target does not have it."""
         fields = (UNKNOWN_FIELD, UNKNOWN_PARAMETER)

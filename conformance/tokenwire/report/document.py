@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tokenwire import __version__
+from tokenwire.capability import Capability
 from tokenwire.check import Observation
+from tokenwire.honesty import Honesty
 from tokenwire.judge import Judgement
 from tokenwire.report.exhibit import exhibit
 from tokenwire.report.subject import Subject
@@ -84,15 +86,35 @@ def _server(subject: Subject) -> dict[str, Any]:
     }
 
 
+def _sources(every: Sequence[Capability]) -> dict[str, Any]:
+    """Who speaks of each capability: the user, the server, an answer; without those of which nobody does."""
+    sources: dict[str, Any] = {}
+    for capability in sorted(every, key=lambda each: (each.name, not each.seen)):
+        if capability.name not in sources and (
+            capability.declared or capability.advertised or capability.seen
+        ):
+            sources[capability.name] = {
+                "declared": capability.declared,
+                "advertised": capability.advertised,
+                "seen": capability.established if capability.seen else "",
+            }
+    return sources
+
+
+def _honesty(honesty: Honesty) -> dict[str, Any]:
+    """What became of what the server could not know, by what it was: the dialects in which it was asked."""
+    return {
+        "trusted": honesty.trusted,
+        "ignored": {unknown: list(dialects) for unknown, dialects in honesty.ignored.items()},
+        "refused": {unknown: list(dialects) for unknown, dialects in honesty.refused.items()},
+    }
+
+
 def document(subject: Subject, judgements: Sequence[Judgement], exit_status: int) -> dict[str, Any]:
     """The report as one JSON value. Its last key, `footer`, shows a reader that nothing was cut off."""
     counts = Counter(judgement.verdict for judgement in judgements)
-    known = {
-        name: capability
-        for run in subject.runs
-        for name, capability in run.capabilities.items()
-        if capability.present
-    }
+    every = [each for run in subject.runs for each in run.capabilities.values()]
+    known = {capability.name: capability for capability in every if capability.present}
     return {
         "tool": {"name": "tokenwire", "version": __version__, "spec": SPEC_VERSION},
         "target": {
@@ -103,6 +125,8 @@ def document(subject: Subject, judgements: Sequence[Judgement], exit_status: int
             "left_out": dict(subject.left_out),
             "capabilities": sorted(known),
             "established": {name: known[name].established for name in sorted(known)},
+            "sources": _sources(every),
+            "honesty": [_honesty(run.honesty) for run in subject.runs if run.honesty.asked],
             "remarks": list(subject.remarks),
             "not_asked": dict(subject.not_asked),
             "broken_off": subject.broken_off,

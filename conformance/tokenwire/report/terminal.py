@@ -105,6 +105,8 @@ def print_report(console: Console, report: Mapping[str, Any], *, verbosity: int 
     if verbosity > 0:
         for name, reason in target["not_asked"].items():
             console.print(Text(f"not asked: {name}: {reason}", style="dim"), soft_wrap=True)
-        for name, words in target["established"].items():
+        for name, told in target["sources"].items():
+            declared = "declared" if told["declared"] else ""
+            words = "; ".join(filter(None, (told["seen"] or "not seen", told["advertised"], declared)))
             console.print(Text(f"capability: {name}: {words}", style="dim"), soft_wrap=True)
     console.print(Text(summary_line(report), style="bold"), soft_wrap=True)
