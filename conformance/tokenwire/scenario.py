@@ -223,13 +223,15 @@ class Scenario:
     """The smallest budget that pays for it."""
     worker: bool = False
     """Asked of a gateway and of the worker behind it, where one is named, and of nobody else."""
+    alone: bool = False
+    """Asked after all others, while nothing else of the run is under way."""
 
 
 SCENARIOS: dict[str, Scenario] = {}
 
 
 def scenario(
-    *, chat: bool | None = None, budget: Budget = Budget.QUICK, worker: bool = False
+    *, chat: bool | None = None, budget: Budget = Budget.QUICK, worker: bool = False, alone: bool = False
 ) -> Callable[[Run], Run]:
     """Make a coroutine a scenario, named like the function; its docstring says what it provokes."""
 
@@ -240,7 +242,7 @@ def scenario(
             raise ValueError(f"scenario {name!r} has no docstring; it must say what it provokes")
         if name in SCENARIOS:
             raise ValueError(f"scenario {name!r} stands twice; rename one")
-        SCENARIOS[name] = Scenario(name, provokes, run, chat, budget, worker)
+        SCENARIOS[name] = Scenario(name, provokes, run, chat, budget, worker, alone)
         return run
 
     return register

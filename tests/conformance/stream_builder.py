@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
+from tokenwire.dialect import load_dialects
 from tokenwire.exchange import Ending, Exchange, HttpRequest, Read
 from tokenwire.record import Asked, Choice, Delivery, Emission, Event, Finish, Place, Stream
 
@@ -133,6 +134,9 @@ def build(
         "key": "key",
     }
     exchange = _exchange(name, delivery, body)
+    spoken = load_dialects().get(dialect)
+    if body is not None and spoken is not None:
+        wanted["said"] = spoken.read_asked(exchange.request).said
     cuts = []
     for index, told in enumerate(choices):
         parts = [told.size] if not streamed else list(sizes or [1] * told.size or [0])

@@ -8,12 +8,8 @@ from typing import Any
 from tokenwire.check import Observation, Target, check, demand, observe
 from tokenwire.checks.logprob_entry import SAMPLED, read_entry
 from tokenwire.checks.walk import as_list, carries, finished_choices, is_error, joined_ids, streamed
+from tokenwire.dialect import is_chat
 from tokenwire.record import Choice, Delivery, Stream
-
-
-def is_chat(stream: Stream) -> bool:
-    """Whether a stream belongs to a chat endpoint: the dialects of a family are named by their endpoint."""
-    return stream.dialect.endswith("-chat")
 
 
 @check("chat-role-comes-first")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tokenwire.check import Observation, Target, check, demand, observe
 from tokenwire.checks.walk import end_place, start_place, witnessed
+from tokenwire.dialect import policy_of
 from tokenwire.exchange import Ending
 from tokenwire.record import Place, Stream
 
@@ -92,7 +93,7 @@ def events_fit_schema(stream: Stream, _target: Target) -> Iterator[Observation]:
 @check("done-ends-the-stream")
 def done_ends_the_stream(stream: Stream, _target: Target) -> Iterator[Observation]:
     """One end mark, and nothing after it. A stream that was cut off promises no end mark."""
-    if not _is_stream(stream) or not stream.events:
+    if not _is_stream(stream) or not stream.events or not policy_of(stream).get("end_mark", True):
         return
     marks = [position for position, event in enumerate(stream.events) if event.done]
     if not marks and stream.exchange.ending is not Ending.COMPLETE:

@@ -29,7 +29,7 @@ async def malformed_ids(talk: Conversation) -> None:
     control = replace(_CONTROL, return_token_ids=talk.chat)
     await talk.ask("control", control)
     for label, value in _MALFORMED.items():
-        await talk.ask(label, replace(control, raw={"input_ids": value}))
+        await talk.ask(label, replace(control, wrong={"input_ids": value}))
         await talk.ask(f"{label}-control", control)
 
 
