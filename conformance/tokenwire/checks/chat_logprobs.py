@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tokenwire.check import Observation, Target, check, demand, observe
-from tokenwire.checks.chat import is_chat
 from tokenwire.checks.logprob_entry import LISTS, NAMED, NAMED_TOP, NAMES, OFFSETS, id_in_text
 from tokenwire.checks.walk import count_of, end_place, ended, finished_choices, integer, is_error, joined_text
-from tokenwire.dialect import policy_of
+from tokenwire.dialect import is_chat, policy_of
 from tokenwire.record import Choice, Emission, Stream
 
 FIELD = "logprobs"
@@ -183,14 +182,18 @@ def _lists(emission: Emission) -> dict[str, list[Any]]:
 
 @check("completion-logprobs-are-parallel")
 def completion_logprobs_are_parallel(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """All lists of a completion's logprobs have one entry for each token."""
+    """All lists of a completion's logprobs have one entry for each token.
+
+    The list of alternatives is empty where none were asked for; that it is not where they were is seen by the
+    requirement that counts them.
+    """
     if is_chat(stream):
         return
     for emission in stream.emissions():
         lists = _lists(emission)
         if is_error(emission.finish) or NAMED not in lists:
             continue
-        sizes = {name: len(value) for name, value in sorted(lists.items())}
+        sizes = {name: len(value) for name, value in sorted(lists.items()) if value or name != NAMED_TOP}
         wrong = next((name for name, size in sizes.items() if size != sizes[NAMED]), None)
         message = f"{wrong} has {sizes.get(wrong or '')} entries, but {NAMED} has {sizes[NAMED]}"
         if sizes[NAMED]:

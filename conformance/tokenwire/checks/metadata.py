@@ -9,7 +9,6 @@ from itertools import pairwise
 from typing import Any
 
 from tokenwire.check import Observation, Target, check, demand, observe
-from tokenwire.checks.chat import is_chat
 from tokenwire.checks.difference import alike, observe_sequence
 from tokenwire.checks.lockstep import lockstep
 from tokenwire.checks.logprob_entry import (
@@ -40,7 +39,7 @@ from tokenwire.checks.walk import (
     streamed,
     walk,
 )
-from tokenwire.dialect import policy_of
+from tokenwire.dialect import is_chat, policy_of
 from tokenwire.record import Choice, Delivery, Emission, Stream
 
 MIRRORED_ID = "mirror_token_id"
@@ -59,7 +58,9 @@ def _in_lockstep(
     """One entry for each id, in every emission; a budget of zero is another requirement's matter."""
     if stream.delivery is not delivery or stream.asked.max_new_tokens == 0:
         return
-    wanted = {choice.index: names(choice) for choice in stream.choices}
+    # Without alternatives asked for, completions may leave their list empty.
+    left_out = frozenset() if stream.asked.top_logprobs else frozenset({NAMED_TOP})
+    wanted = {choice.index: names(choice) - left_out for choice in stream.choices}
     for step in walk(stream):
         yield from lockstep([step], wanted[step.emission.choice])
 
@@ -497,8 +498,8 @@ def _asked_fields(stream: Stream) -> Iterator[tuple[str, Callable[[Choice], bool
         return
     if asked.logprobs:
         yield SAMPLED if native else "logprobs", _has_logprobs
-    if asked.top_logprobs > 0 and native:
-        yield TOP, _has_top
+    if asked.top_logprobs > 0:
+        yield TOP if native else NAMED_TOP, _has_top
     if asked.chosen_ids and native:
         yield CHOSEN, lambda c: CHOSEN in c.series_names
     if asked.logprob_start is not None and native:
