@@ -15,8 +15,8 @@ from tokenwire_reference.scheduler import Segment
 class Batch:
     """T packed tokens, of which the first `live` are real; the rest pads T to a size that keeps bits stable.
 
-    The tensors say everything that a GPU needs; `page_lists[i]` and `spans[i]` say on the host where the keys of
-    segment i lie and which positions it computes.
+    The tensors say everything that a GPU needs. On the host, `page_lists[i]` and `spans[i]` say where the
+    keys of segment i lie and which positions it computes.
     """
 
     input_ids: Tensor
@@ -26,7 +26,7 @@ class Batch:
     slots: Tensor
     """[T] int64: page * page_size + offset, where keys and values go. Padding goes to page 0."""
     sequence_of: Tensor
-    """[T] int64: the row of `page_table` that a token attends to; -1 for padding, which attends to nothing."""
+    """[T] int64: the row of `page_table` that a token attends to; -1 for padding, which attends to none."""
     page_table: Tensor
     """[segments, most pages] int64, filled up with zeros."""
     logit_rows: Tensor
@@ -36,8 +36,8 @@ class Batch:
     spans: Sequence[tuple[int, int]]
     segments: Sequence[Segment] = ()
     """Where all this comes from."""
-    decode: bool = False
-    """Whether each live row wants its logits, in order, and nothing else is wanted."""
+    all_rows_wanted: bool = False
+    """Whether every live row wants its logits, in order, and no hidden state: so do all decodes."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def pack(
         slots.extend(pages[p // page_size] * page_size + p % page_size for p in span)
         sequence_of.extend([index] * len(span))
     live = len(ids)
-    decode = len(rows) == live and all(each.embedding is None for each in wanted)
+    all_rows_wanted = len(rows) == live and all(each.embedding is None for each in wanted)
     missing = pad(live) - live
     rows.extend([0] * (pad(max(len(rows), 1)) - len(rows)))
     columns = ((ids, 0), (positions, 0), (slots, 0), (sequence_of, -1))
@@ -102,6 +102,6 @@ def pack(
         page_lists=[segment.sequence.pages for segment in segments],
         spans=[(segment.start, segment.end + len(segment.drafts)) for segment in segments],
         segments=segments,
-        decode=decode,
+        all_rows_wanted=all_rows_wanted,
     )
     return batch, wanted

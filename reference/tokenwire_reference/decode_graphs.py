@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class DecodeGraphs:
-    """The passes of one model over one cache, for decode batches of up to `most_rows` padded rows.
+    """The passes of one model over one cache, for batches such as decodes, of up to `most_rows` padded rows.
 
     Any other batch runs as it comes, and so do all batches of a model whose pass needs the host.
     """
@@ -37,7 +38,7 @@ class DecodeGraphs:
         """Numbers of rows that have run once, and needed no host."""
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         """Number of rows to a graph and the logits that it writes."""
-        self._pool: tuple[int, int] | None = None
+        self._pool: Any = None
         """The memory that all graphs share: only one of them runs at a time."""
         self.refused = False
         """Whether the model turned out to need the host in the middle of its pass."""
@@ -45,18 +46,24 @@ class DecodeGraphs:
     def forward(self, batch: Batch) -> Tensor:
         """Run a batch. The logits of its `logit_rows`, in order: they stay valid until the next pass."""
         rows = len(batch.input_ids)
-        if self.refused or not batch.decode or rows > len(self._logit_rows):
+        if self.refused or not batch.all_rows_wanted or rows > len(self._logit_rows):
+            self._cache.plan(batch)
             return self._model.forward(batch, self._cache)
         fixed = self._fill(batch)
+        self._cache.plan(fixed)
         if rows not in self._watched:
-            return self._watch(batch, fixed)
-        if self._model.device.type == "cpu":
+            return self._watch(fixed)
+        if not self._captures:
             return self._model.forward(fixed, self._cache)
         if rows not in self._graphs:
             self._capture(fixed)
         graph, logits = self._graphs[rows]
         graph.replay()
         return logits
+
+    @property
+    def _captures(self) -> bool:
+        return self._model.device.type == "cuda"
 
     def _fill(self, batch: Batch) -> Batch:
         """The same batch in our buffers. What they hold beyond it belongs to no sequence, and is not read."""
@@ -78,15 +85,15 @@ class DecodeGraphs:
             logit_rows=self._logit_rows[:rows],
         )
 
-    def _watch(self, batch: Batch, fixed: Batch) -> Tensor:
+    def _watch(self, fixed: Batch) -> Tensor:
         """The first pass of a size, not captured: it compiles kernels, and may turn out to need the host."""
         try:
-            with NoHostSync():
+            with NoHostSync():  # type: ignore[no-untyped-call,unused-ignore]  # torch has no types
                 logits = self._model.forward(fixed, self._cache)
         except HostSyncError as error:
             logger.warning("%s decodes without CUDA graphs: %s", self._model.name, error)
             self.refused = True
-            return self._model.forward(batch, self._cache)
+            return self._model.forward(fixed, self._cache)
         self._watched.add(len(fixed.input_ids))
         return logits
 

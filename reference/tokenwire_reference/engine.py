@@ -41,8 +41,8 @@ class Engine:
     context needs, bounded by memory. `random_seed` decides the seeds of requests that name none.
     `speculative_num_draft_tokens` above 0 turns n-gram drafts on. `test_retract_interval` is a test hook:
     every so many steps, the youngest request that generates is retracted. `host_cache_pages` above 0 keeps
-    evicted pages in host memory, and those that it evicts in `storage_dir`, if given. `disable_cuda_graph` runs
-    every pass as it comes, launch by launch.
+    evicted pages in host memory, and those that it evicts in `storage_dir`, if given. `disable_cuda_graph`
+    runs every pass as it comes, launch by launch.
     """
 
     def __init__(
@@ -222,6 +222,7 @@ class Engine:
     def _run(self, segments: list[Segment]) -> list[Request]:
         batch, wanted = pack(segments, self.scheduler.pool.page_size, self.model.pad_rows, self.model.device)
         if self._decode_graphs is None:
+            self._cache.plan(batch)
             logits = self.model.forward(batch, self._cache)
         else:
             logits = self._decode_graphs.forward(batch)

@@ -66,7 +66,8 @@ class Model(Protocol):
 
     def new_cache(self, num_pages: int, page_size: int) -> PagedCache: ...
 
-    def forward(self, batch: Batch, cache: PagedCache) -> Tensor: ...
+    def forward(self, batch: Batch, cache: PagedCache) -> Tensor:
+        """Run a batch that the cache was told by `plan`."""
 
     def pad_rows(self, rows: int) -> int: ...
 
@@ -125,8 +126,7 @@ class LoadedModel:
 
     @torch.inference_mode()
     def forward(self, batch: Batch, cache: PagedAttention) -> Tensor:
-        """Run a batch. The logits of its `logit_rows`: [R, vocabulary], float32."""
-        cache.plan(batch)
+        """Run a batch that `cache.plan` knows. The logits of its `logit_rows`: [R, vocabulary], float32."""
         return _forward(self.module, batch, cache).float()
 
     def pad_rows(self, rows: int) -> int:

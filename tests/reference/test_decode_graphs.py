@@ -1,0 +1,290 @@
+"""Decoding over fixed buffers, and what a CUDA graph would make of it: the same bits as pass by pass."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from engine_requests import ask, neighbours, record, scored
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tokenwire_reference.attention import TritonPagedAttention
+from tokenwire_reference.batch import Batch
+from tokenwire_reference.decode_graphs import DecodeGraphs
+from tokenwire_reference.engine import Engine
+from tokenwire_reference.host_sync import HostSyncError, NoHostSync
+from tokenwire_reference.model import LoadedModel, PagedCache, load_model
+from tokenwire_reference.request import Request
+
+Run = Callable[..., list[Request]]
+
+
+class Recording(TorchDispatchMode):
+    """What `torch.cuda.CUDAGraph` does, on the CPU: operations and addresses are recorded, and run again.
+
+    Whatever the host decided while it recorded is frozen, as in a graph.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, Sequence[Any], dict[str, Any], Any]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.calls.append((func, args, kwargs or {}, result))
+        return result
+
+    def replay(self) -> None:
+        for func, args, kwargs, result in self.calls:
+            again = func(*args, **kwargs)
+            for old, new in zip(_as_tuple(result), _as_tuple(again), strict=True):
+                if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+    def pool(self) -> tuple[int, int]:
+        return (0, 1)
+
+
+def _as_tuple(result: Any) -> tuple[Any, ...]:
+    return tuple(result) if isinstance(result, (list, tuple)) else (result,)
+
+
+@contextmanager
+def recording(graph: Recording, pool: object) -> Iterator[None]:
+    """What `torch.cuda.graph` does."""
+    del pool
+    with graph:
+        yield
+
+
+def attend_by_the_book(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    sequence_of: Tensor,
+    positions: Tensor,
+    page_table: Tensor,
+    page_size: int,
+    scaling: float,
+    window: int | None,
+) -> Tensor:
+    """What the Triton kernel computes, in operations that a recording sees: every page of every table."""
+    assert window is None
+    group = query.shape[1] // keys.shape[1]
+    slots = page_table[sequence_of.clamp(min=0), :, None] * page_size
+    slots = (slots + torch.arange(page_size, device=query.device)).flatten(1)
+    scores = torch.einsum("thd,tkhd->thk", query, keys[slots].repeat_interleave(group, 2)) * scaling
+    unseen = torch.arange(slots.shape[1], device=query.device) > positions[:, None]
+    weights = scores.masked_fill(unseen[:, None, :], float("-inf")).softmax(-1)
+    result = torch.einsum("thk,tkhd->thd", weights, values[slots].repeat_interleave(group, 2))
+    return result * (sequence_of >= 0)[:, None, None]
+
+
+@pytest.fixture
+def triton_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models on the CPU keep pages as on a GPU."""
+    pytest.importorskip("triton", reason="triton cannot be imported here")
+    from tokenwire_reference import paged_attention_kernel
+
+    monkeypatch.setattr(paged_attention_kernel, "attend_to_pages", attend_by_the_book)
+
+    def new_cache(self: LoadedModel, num_pages: int, page_size: int) -> PagedCache:
+        return TritonPagedAttention(self.shapes, num_pages, page_size, self.dtype, self.device)
+
+    monkeypatch.setattr(LoadedModel, "new_cache", new_cache)
+
+
+@pytest.fixture(scope="module")
+def small() -> LoadedModel:
+    """builtin:tiny on the CPU, with a context for which all pages can be gathered."""
+    model = load_model("builtin:tiny", context_length=512)
+    assert isinstance(model, LoadedModel)
+    return model
+
+
+@pytest.fixture
+def captured(triton_cache: None, monkeypatch: pytest.MonkeyPatch) -> list[Recording]:
+    """Engines capture as on a GPU; gives the graphs."""
+    graphs: list[Recording] = []
+
+    def graph() -> Recording:
+        graphs.append(Recording())
+        return graphs[-1]
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", graph)
+    monkeypatch.setattr(torch.cuda, "graph", recording)
+    monkeypatch.setattr(DecodeGraphs, "_captures", property(lambda self: True))
+    return graphs
+
+
+def arriving(engine: Engine, requests: Sequence[Request]) -> Sequence[Request]:
+    """Requests that come one after another, so that the number of rows grows and shrinks."""
+    waiting = list(requests)
+    while waiting or not engine.idle:
+        if waiting:
+            engine.add(waiting.pop(0))
+        engine.step()
+        engine.check_integrity()
+    return requests
+
+
+def traffic() -> list[Request]:
+    """Long sequences first, then short ones: buffers are reused by sequences of fewer pages."""
+    long = ask("long", range(10, 200), 6, return_logprob=True)
+    return [long, *neighbours(18), scored("late", new=10), ask("short", (7,), 9, return_logprob=True)]
+
+
+def test_fixed_buffers_change_no_bit(tiny: LoadedModel) -> None:
+    plain = arriving(Engine(tiny, disable_cuda_graph=True), traffic())
+    fixed = arriving(Engine(tiny), traffic())
+    assert list(map(record, fixed)) == list(map(record, plain))
+
+
+def test_drafts_run_over_fixed_buffers(tiny: LoadedModel) -> None:
+    plain = arriving(Engine(tiny, disable_cuda_graph=True), traffic())
+    drafted = arriving(Engine(tiny, speculative_num_draft_tokens=3), traffic())
+    assert list(map(record, drafted)) == list(map(record, plain))
+
+
+@pytest.mark.parametrize("drafts", [0, 3])
+def test_replayed_graphs_change_no_bit(
+    small: LoadedModel, triton_cache: None, request: pytest.FixtureRequest, drafts: int
+) -> None:
+    options: dict[str, Any] = {"speculative_num_draft_tokens": drafts, "chunked_prefill_size": 64}
+    few = traffic()[:1] + traffic()[-8:]
+    plain = arriving(Engine(small, disable_cuda_graph=True, **options), few)
+    graphs: list[Recording] = request.getfixturevalue("captured")
+    replayed = arriving(Engine(small, **options), traffic()[:1] + traffic()[-8:])
+    assert list(map(record, replayed)) == list(map(record, plain))
+    assert len(graphs) == (1 if drafts == 0 else 2)
+
+
+def test_a_graph_serves_every_later_step_of_its_size(
+    small: LoadedModel, captured: list[Recording], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes: list[int] = []
+    forward = LoadedModel.forward
+
+    def counted(self: LoadedModel, batch: Batch, cache: PagedCache) -> Tensor:
+        passes.append(len(batch.input_ids))
+        return forward(self, batch, cache)
+
+    monkeypatch.setattr(LoadedModel, "forward", counted)
+    engine = Engine(small)
+    arriving(engine, [ask(f"r{i}", (5, 6, 7, i), 12) for i in range(3)])
+    # Three prefills with what else runs then; a first decode under watch, a second under capture.
+    assert passes == [16] * len(passes)
+    assert len(captured) == 1
+    decodes = len(passes)
+    arriving(engine, [ask("again", (5, 6), 12)])
+    assert len(passes) == decodes + 1
+
+
+def test_the_pass_sees_the_same_addresses_and_shapes_at_every_step(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[int, set[tuple[tuple[int, torch.Size], ...]]] = {}
+    forward = LoadedModel.forward
+
+    def noted(self: LoadedModel, batch: Batch, cache: PagedCache) -> Tensor:
+        if batch.all_rows_wanted and len(batch.input_ids) <= 48:
+            tensors = (
+                batch.input_ids,
+                batch.positions,
+                batch.slots,
+                batch.sequence_of,
+                batch.page_table,
+                batch.logit_rows,
+            )
+            places = tuple((tensor.data_ptr(), tensor.shape) for tensor in tensors)
+            seen.setdefault(len(batch.input_ids), set()).add(places)
+        return forward(self, batch, cache)
+
+    monkeypatch.setattr(LoadedModel, "forward", noted)
+    arriving(Engine(tiny, max_running_requests=12, speculative_num_draft_tokens=3), traffic())
+    assert set(seen) == {16, 32}
+    assert all(len(places) == 1 for places in seen.values())
+
+
+def test_only_batches_that_want_every_row_are_fixed(tiny: LoadedModel, run_to_end: Run) -> None:
+    """An embedding reads the hidden states of its own pass, so it must not be replayed."""
+    engine = Engine(tiny)
+    (first, second) = (ask(f"e{i}", (5 + i,), 0, wants_embedding=True) for i in range(2))
+    run_to_end(engine, ask("warm", (5,), 4))
+    run_to_end(engine, first)
+    run_to_end(engine, second)
+    assert first.embedding != second.embedding
+    (alone,) = run_to_end(Engine(tiny, disable_cuda_graph=True), ask("alone", (6,), 0, wants_embedding=True))
+    assert second.embedding == alone.embedding
+
+
+class Peeking(nn.Module):
+    """A layer whose pass depends on a value that the host reads."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        assert hidden.abs().max().item() < 1e9
+        result: Tensor = self.inner(hidden)
+        return result
+
+
+def test_a_model_that_needs_the_host_decodes_without_graphs(
+    small: LoadedModel,
+    captured: list[Recording],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    few = [ask(f"r{i}", (5, 6, 7, i), 8, return_logprob=True) for i in range(3)]
+    expected = [record(each) for each in arriving(Engine(small, disable_cuda_graph=True), few)]
+    layer = small.module.model.layers[0]
+    monkeypatch.setattr(layer, "mlp", Peeking(layer.mlp))
+    with caplog.at_level(logging.WARNING):
+        again = arriving(
+            Engine(small), [ask(f"r{i}", (5, 6, 7, i), 8, return_logprob=True) for i in range(3)]
+        )
+    assert [record(each) for each in again] == expected
+    assert captured == []
+    assert "builtin:tiny decodes without CUDA graphs: aten.item.default needs the host" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda x: x.sum().item(),
+        lambda x: bool(x.any()),
+        lambda x: x.nonzero(),
+        lambda x: x[x > 0],
+        lambda x: x.masked_select(x > 0),
+        torch.unique,
+        lambda x: torch.equal(x, x),
+        lambda x: x + torch.tensor([1.0, 2.0, 3.0]),
+        lambda x: x.index_put_((x > 0,), torch.zeros(())),
+        lambda x: x.to("meta"),
+        lambda x: x.copy_(torch.zeros(3, device="meta")),
+    ],
+)
+def test_what_needs_the_host_is_refused(operation: Callable[[Tensor], object]) -> None:
+    values = torch.tensor([1.0, -1.0, 2.0])
+    with pytest.raises(HostSyncError), NoHostSync():  # type: ignore[no-untyped-call]
+        operation(values)
+
+
+def test_what_needs_no_host_is_let_through() -> None:
+    values, where = torch.tensor([1.0, -1.0, 2.0]), torch.tensor([2, 0])
+    with NoHostSync():  # type: ignore[no-untyped-call]
+        result = torch.where(values > 0, values, 0.0)[where].index_copy_(
+            0, where[1:], values[:1].double().float()
+        )
+        assert result.shape == (2,)
+        assert torch.zeros(3).scatter_(0, where, 1.0).to(torch.bfloat16).dtype == torch.bfloat16
