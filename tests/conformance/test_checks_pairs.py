@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from pair import Pair, Subject
 from stream_builder import (
     GONE,
     IDS,
@@ -27,28 +28,13 @@ from stream_builder import (
     whole,
     with_exchange,
 )
+from text_pairs import TEXT_PAIRS
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.check import CHECKS, Comparison, Observation, Target
 from tokenwire.exchange import Ending
 from tokenwire.record import Delivery, Finish, Stream
 from tokenwire.requirement import load_requirements
-
-Subject = Stream | Comparison | tuple[Stream, ...]
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A legal and an illegal subject, and where the first violated observation must point."""
-
-    requirement: str
-    good: Subject
-    bad: Subject
-    event: int | None = None
-    pointer: str = ""
-    target: Target = field(default_factory=Target)
-    why: str = ""
-    """What the pair shows, where a requirement has several."""
 
 
 def look(requirement: str, subject: Subject, target: Target | None = None) -> list[Observation]:
@@ -712,6 +698,8 @@ PAIRS = [
         "/request_id",
     ),
 ]
+
+PAIRS += TEXT_PAIRS
 
 
 def _name(pair: Pair) -> str:
