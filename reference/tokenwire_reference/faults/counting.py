@@ -140,3 +140,102 @@ class RequestIdReplaced(Fault):
 
     def asked(self, body: dict[str, Any]) -> dict[str, Any]:
         return {**body, "rid": uuid.uuid4().hex} if body.get("rid") else body
+
+
+def _wants_usage(fault: Fault) -> bool:
+    """Whether a request asks for a stream with usage."""
+    return bool(fault.request.get("stream") and fault.request.get("stream_options"))
+
+
+@fault(
+    "usage-unasked",
+    "X17",
+    upstream=("vllm-project/vllm PR #36379",),
+    shows_in=STREAMED,
+)
+class UsageUnasked(Fault):
+    """Every chat stream ends with usage, asked or not."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        if not (body.get("stream") and ("messages" in body or "prompt" in body)):
+            return body
+        return {**body, "stream_options": {**(body.get("stream_options") or {}), "include_usage": True}}
+
+
+@fault(
+    "usage-in-every-event",
+    "X17",
+    upstream=("vllm-project/vllm issue #7262",),
+    shows_in=STREAMED,
+)
+class UsageInEveryEvent(Fault):
+    """A stream that was asked for usage at its end has it in every event."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        if not _wants_usage(self):
+            return body
+        return {**body, "stream_options": {**body["stream_options"], "continuous_usage_stats": True}}
+
+
+@fault(
+    "usage-lost-in-streams",
+    "X17",
+    upstream=("BerriAI/litellm issue #16129",),
+    shows_in=STREAMED,
+)
+class UsageLostInStreams(Fault):
+    """stream_options is not passed on: no stream has usage."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in body.items() if name != "stream_options"}
+
+
+@fault(
+    "continuous-usage-of-the-event",
+    "X17",
+    upstream=("vllm-project/vllm PR #9357",),
+    shows_in=STREAMED,
+)
+class ContinuousUsageOfTheEvent(Fault):
+    """Usage on the way counts the tokens of its own event: it is always 1."""
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        if event.get("usage") and event.get("choices"):
+            event["usage"]["completion_tokens"] = 1
+            event["usage"]["total_tokens"] = event["usage"]["prompt_tokens"] + 1
+        return [event]
+
+
+@fault(
+    "reasoning-exceeds-the-output",
+    "X17",
+    upstream=("sgl-project/sglang PR #15562",),
+)
+class ReasoningExceedsTheOutput(Fault):
+    """reasoning_tokens counts the prompt's as well: more than the output has."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        usages = [answer["usage"]] if isinstance(answer, dict) and answer.get("usage") else []
+        for counts in (*usages, *meta_infos(answer)):
+            if "reasoning_tokens" in counts:
+                counts["reasoning_tokens"] = counts["completion_tokens"] + counts["prompt_tokens"]
+        return status, answer
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        return [self.answered(200, event)[1]]
+
+
+@fault(
+    "stream-usage-counts-prefill-twice",
+    "X17",
+    upstream=("vllm-project/vllm issue #25780",),
+    shows_in=STREAMED,
+)
+class StreamUsageCountsPrefillTwice(Fault):
+    """The usage of a stream counts the first token with the prompt, and again with the output."""
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        if usage := event.get("usage"):
+            usage["prompt_tokens"] += 1
+            usage["total_tokens"] += 1
+        return [event]

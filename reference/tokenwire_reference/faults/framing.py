@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from tokenwire_reference.faults.answer_shape import choices_of, finish_of, meta_infos
 from tokenwire_reference.faults.catalogue import STREAMED, WHOLE, fault
@@ -256,3 +256,53 @@ class ChatLogprobsInTheLegacyShape(Fault):
 
     def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
         return [self.answered(200, event)[1]]
+
+
+class _FailsInTheStream(Fault):
+    """Writes an error event as the third of a stream."""
+
+    error: ClassVar[Json] = {"message": "the worker died", "type": "server_error", "code": 502}
+    seen = 0
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        self.seen += 1
+        return [{"error": self.error}] if self.seen == 3 else [event] if self.seen < 3 else []
+
+
+@fault(
+    "stream-error-says-nothing",
+    "X15",
+    upstream=("mozilla-ai/any-llm PR #847",),
+    shows_in=STREAMED,
+)
+class StreamErrorSaysNothing(_FailsInTheStream):
+    """A stream fails with an error event that has neither words nor a code."""
+
+    error: ClassVar[Json] = {"type": "server_error"}
+
+
+@fault(
+    "stream-goes-on-after-an-error",
+    "X15",
+    upstream=("vllm-project/vllm PR #47933",),
+    shows_in=STREAMED,
+)
+class StreamGoesOnAfterAnError(_FailsInTheStream):
+    """An event cannot be written, an error takes its place, and the stream goes on as if nothing were."""
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        self.seen += 1
+        return [{"error": self.error}] if self.seen == 3 else [event]
+
+
+@fault(
+    "stream-error-after-the-finish",
+    "X15",
+    upstream=("kekzl/imp issue #1553",),
+    shows_in=STREAMED,
+)
+class StreamErrorAfterTheFinish(_FailsInTheStream):
+    """A stream that failed is finished like any other, with an error behind it."""
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        return [event, {"error": self.error}] if finish_of(event) else [event]

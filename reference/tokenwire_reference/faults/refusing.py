@@ -157,3 +157,212 @@ class UnknownPathAnswered(Fault):
 
     def answered(self, status: int, answer: Json) -> tuple[int, Json]:
         return (200, {}) if status == 404 else (status, answer)
+
+
+@fault(
+    "refusal-changes-the-next",
+    "X24",
+    upstream=("vllm-project/vllm issue #54195",),
+    shows_in=(WHOLE,),
+)
+class RefusalChangesTheNext(Fault):
+    """What a refused request left behind is added to the logits of the next one like the one before it."""
+
+    answered_before: ClassVar[dict[str, Json]] = {}
+    """Path to the last body that was answered there."""
+    left_behind: ClassVar[set[str]] = set()
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        if self.path not in self.left_behind or self.answered_before.get(self.path) != body:
+            return body
+        params = body.get("sampling_params")
+        if params is None:
+            return {**body, "logit_bias": {"5": 100}}
+        return {**body, "sampling_params": {**params, "logit_bias": {"5": 100}}}
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        if status == 400:
+            self.left_behind.add(self.path)
+        elif status == 200 and self.answered_before.get(self.path) != self.request:
+            self.answered_before[self.path] = self.request
+            self.left_behind.discard(self.path)
+        return status, answer
+
+
+def _parameters(body: dict[str, Any]) -> dict[str, Any]:
+    """Where a body has its sampling parameters: in an object of their own, or beside everything else."""
+    params = body.get("sampling_params")
+    return params if isinstance(params, dict) else body
+
+
+@fault(
+    "unknown-prompt-ids-clipped",
+    "X24",
+    upstream=("sgl-project/sglang PR #8383", "vllm-project/vllm PR #51795"),
+    shows_in=(WHOLE,),
+)
+class UnknownPromptIdsClipped(Fault):
+    """Ids outside the vocabulary are brought into it, and run."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        for name in ("input_ids", "prompt", "token_ids"):
+            ids = body.get(name)
+            if isinstance(ids, list) and all(type(one) is int for one in ids):
+                body[name] = [one % 200 if one < 0 or one > 1000 else one for one in ids]
+        return body
+
+
+@fault(
+    "unknown-parameter-ids-dropped",
+    "X24",
+    upstream=("vllm-project/vllm issue #54195", "vllm-project/vllm PR #16529"),
+    shows_in=(WHOLE,),
+)
+class UnknownParameterIdsDropped(Fault):
+    """Stop ids, biased ids and chosen ids that are none are left out, and nobody is told."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        params = _parameters(body)
+        if bias := params.get("logit_bias"):
+            params["logit_bias"] = {key: value for key, value in bias.items() if 0 <= int(key) < 1000}
+        for holder, name in ((params, "stop_token_ids"), (body, "token_ids_logprob")):
+            if isinstance(holder.get(name), list):
+                holder[name] = [one for one in holder[name] if 0 <= one < 1000]
+        return body
+
+
+_INTEGERS = ("max_new_tokens", "max_tokens", "max_completion_tokens", "n", "stream_interval", "seed")
+
+
+@fault(
+    "wrong-types-ignored",
+    "X24",
+    upstream=("vllm-project/vllm PR #9634",),
+    shows_in=(WHOLE,),
+)
+class WrongTypesIgnored(Fault):
+    """A number that is no integer is as good as none: the default is taken."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        params = _parameters(body)
+        for name in _INTEGERS:
+            if type(params.get(name, 0)) is not int:
+                del params[name]
+        return body
+
+
+@fault(
+    "impossible-values-clipped",
+    "X24",
+    upstream=("sgl-project/sglang issue #7727",),
+    shows_in=(WHOLE,),
+)
+class ImpossibleValuesClipped(Fault):
+    """A number that is too small becomes the smallest that is not."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        params = _parameters(body)
+        for name, least in dict.fromkeys(_INTEGERS, 1).items() | {("temperature", 0), ("min_new_tokens", 0)}:
+            if type(params.get(name)) in (int, float):
+                params[name] = max(params[name], least)
+        return body
+
+
+@fault(
+    "unreadable-bodies-crash",
+    "X24",
+    upstream=("NVIDIA/TensorRT-LLM PR #6845",),
+    shows_in=(WHOLE,),
+)
+class UnreadableBodiesCrash(Fault):
+    """A body that is no JSON object is an accident: status 500 and a line of text."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        return (500, b"Internal Server Error") if status == 400 and not self.request else (status, answer)
+
+
+@fault(
+    "missing-prompt-invented",
+    "X24",
+    upstream=("mmcdermott/MEDS_EIC_AR issue #176",),
+    shows_in=(WHOLE,),
+)
+class MissingPromptInvented(Fault):
+    """Where there is no prompt, there is one token."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        if self.path == "/generate" and not body.keys() & {"input_ids", "text"}:
+            body["input_ids"] = [1]
+        return body
+
+
+@fault(
+    "misfitting-lists-stretched",
+    "X19",
+    upstream=("sgl-project/sglang PR #23751",),
+    shows_in=(WHOLE,),
+)
+class MisfittingListsStretched(Fault):
+    """A list with too few entries for its batch is repeated, one with too many cut."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        prompts = body.get("input_ids")
+        if isinstance(prompts, list) and prompts and all(isinstance(one, list) for one in prompts):
+            for name in ("sampling_params", "rid"):
+                if isinstance(body.get(name), list):
+                    body[name] = (body[name] * len(prompts))[: len(prompts)]
+        return body
+
+
+@fault(
+    "length-rule-differs-in-streams",
+    "X18",
+    upstream=("sgl-project/sglang PR #2876",),
+    shows_in=STREAMED,
+)
+class LengthRuleDiffersInStreams(Fault):
+    """A stream is refused whose prompt leaves room for less than four tokens; a whole answer is not.
+
+    Contexts are taken to be multiples of 256.
+    """
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        ids, params = body.get("input_ids"), _parameters(body)
+        if body.get("stream") and isinstance(ids, list) and len(ids) % 256 > 252:
+            for name in {"max_new_tokens", "max_tokens", "max_completion_tokens"} & params.keys():
+                params[name] = 10**6
+        return body
+
+
+@fault(
+    "ids-need-a-tokenizer",
+    "X24",
+    upstream=("sgl-project/sglang issue #7727",),
+    shows_in=(WHOLE,),
+)
+class IdsNeedATokenizer(Fault):
+    """Without a tokenizer, logprobs cannot be written: their tokens have no text."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        if self.tokenizer is None and self.request.get("return_logprob") and status == 200:
+            return 500, {
+                "object": "error",
+                "message": "'NoneType' object has no attribute 'decode'",
+                "code": 500,
+            }
+        return status, answer
+
+
+@fault(
+    "text-runs-without-a-tokenizer",
+    "X24",
+    upstream=("sgl-project/sglang PR #27882",),
+    shows_in=(WHOLE,),
+)
+class TextRunsWithoutATokenizer(Fault):
+    """Without a tokenizer, stop strings have no effect, and are not refused."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        for name in ("stop", "stop_regex"):
+            _parameters(body).pop(name, None)
+        return body

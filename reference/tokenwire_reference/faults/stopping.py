@@ -256,3 +256,28 @@ class StopSetChangesSampling(Fault):
         if isinstance(params, dict) and not "".join(params.get("stop") or ()).isascii():
             params["logit_bias"] = {"5": 100}
         return body
+
+
+class _CapFirst(StopRules):
+    """Stop rules that look at the budget before they look for a stop."""
+
+    def __init__(self, true: StopRules) -> None:
+        self.__dict__.update(true.__dict__)
+        self._true = true
+
+    def check(self, output_ids: Sequence[int]) -> FinishReason | None:
+        if len(output_ids) >= self.max_new_tokens:
+            return FinishReason("length", length=self.max_new_tokens)
+        return self._true.check(output_ids)
+
+
+@fault(
+    "cap-masks-the-stop",
+    "X12",
+    upstream=("sgl-project/sglang issue #31599",),
+)
+class CapMasksTheStop(Fault):
+    """A stop that is met by the last token of the budget is not seen: the finish is length."""
+
+    def stop_rules(self, rules: StopRules) -> StopRules:
+        return _CapFirst(rules)

@@ -54,7 +54,7 @@ SHOWN_BY = {
     "gateway-keeps-the-status": ("gateway",),
     "gateway-keeps-the-text": ("gateway",),
     "ids-are-counted": ("batch-of-prompts", "stop-string", "long-output"),
-    "ids-need-no-tokenizer": ("budget-sweep",),
+    "ids-need-no-tokenizer": ("logprob-families",),
     "impossible-values-refused": ("impossible-values",),
     "incomplete-tail-is-shown": ("broken-characters",),
     "incremental-ids-are-new": ("batch-of-prompts",),
