@@ -16,7 +16,17 @@ Kind = Literal[
 _SINGLE: tuple[Kind, ...] = ("text", "output_ids", "prompt_token_ids")
 _NAMED: tuple[Kind, ...] = ("counters", "series", "prompt_series", "details")
 _FIELDS = {*_SINGLE, *_NAMED}
-_KNOWN = {*get_args(Kind), "choices", "index", "document", "usage", "customized_info", "echoed", "nulls"}
+_KNOWN = {
+    *get_args(Kind),
+    "choices",
+    "index",
+    "document",
+    "usage",
+    "customized_info",
+    "echoed",
+    "nulls",
+    "empty_is_absent",
+}
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,8 @@ class AnswerBinding:
     echoed: Echoed | None
     nulls_are_absent: bool
     """The server writes null where it has nothing to say."""
+    empty_is_absent: frozenset[str]
+    """Series that the server writes as an empty list where it has nothing to say."""
 
     @classmethod
     def load(cls, dialect: str, table: Mapping[str, Any]) -> AnswerBinding:
@@ -101,6 +113,7 @@ class AnswerBinding:
             if "echoed" in table
             else None,
             nulls_are_absent=table.get("nulls") == "absent",
+            empty_is_absent=frozenset(table.get("empty_is_absent", ())),
         )
 
     def usage_of(self, data: Any) -> Any:
@@ -121,7 +134,8 @@ class AnswerBinding:
         document = [
             (one, value)
             for one in self.document
-            if (value := find(event.data, parse(one.pointer))) is not ABSENT and not self._is_nothing(value)
+            if (value := find(event.data, parse(one.pointer))) is not ABSENT
+            and not self._is_nothing(value, one.name)
         ]
         for position, pointer, item in items:
             if isinstance(item, dict):
@@ -129,8 +143,8 @@ class AnswerBinding:
                 if emission is not None:
                     yield emission
 
-    def _is_nothing(self, value: Any) -> bool:
-        return value is None and self.nulls_are_absent
+    def _is_nothing(self, value: Any, name: str) -> bool:
+        return (value is None and self.nulls_are_absent) or (value == [] and name in self.empty_is_absent)
 
     def _index(self, item: Mapping[str, Any], position: int) -> int:
         index = find(item, self.index) if self.index else ABSENT
@@ -155,7 +169,7 @@ class AnswerBinding:
                 bound = parent.fields.get(key)
                 if bound is not None:
                     for one in bound:
-                        if one.kind != "finish" and self._is_nothing(value):
+                        if one.kind != "finish" and self._is_nothing(value, one.name):
                             continue
                         values[one.kind][one.name] = value
                         pointers[one.name] = at + one.pointer

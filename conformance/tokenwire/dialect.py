@@ -29,7 +29,7 @@ from tokenwire.request_binding import RequestBinding, Unsupported
 from tokenwire.spec_files import load_schema, spec_root
 from tokenwire.tokenizer import Detokenize
 
-__all__ = ["Dialect", "Endpoint", "Unsupported", "is_chat", "load_dialects", "policy_of"]
+__all__ = ["Dialect", "Endpoint", "Unsupported", "dialect_of", "is_chat", "load_dialects", "policy_of"]
 
 _EXCERPT = 160
 _SCHEMA_ERRORS = 8
@@ -113,7 +113,8 @@ class Dialect:
         self._end_mark: str = table["end_mark"]
         self._schemas = _Schemas(table["schemas"], schemas)
         delivery = table["delivery"]
-        self._fixed_delivery = Delivery(delivery["stream"]) if "stream" in delivery else None
+        self.fixed_delivery = Delivery(delivery["stream"]) if "stream" in delivery else None
+        """The mode of all streams of the endpoint, whatever the server does elsewhere; None where it may vary."""
         self._incremental_flag: str | None = delivery.get("incremental_flag")
 
     @property
@@ -196,7 +197,7 @@ class Dialect:
         events = tuple(self._event(exchange.name, index, one, body, clock) for index, one in enumerate(sent))
         usages = self._usages(self._stream, events)
         emissions = self._emissions(self._stream, events, asked, usages)
-        delivery = self._fixed_delivery or hint or self._flagged_delivery(exchange)
+        delivery = self.fixed_delivery or hint or self._flagged_delivery(exchange)
         if delivery is None:
             delivery = infer_delivery(_by_choice(emissions).values())
         return Stream(
@@ -313,15 +314,20 @@ def _choices(emissions: Iterable[Emission], delivery: Delivery) -> tuple[Choice,
     return tuple(Choice(index, tuple(own), delivery) for index, own in _by_choice(emissions).items())
 
 
+def dialect_of(stream: Stream) -> Dialect | None:
+    """The dialect that read a stream; None for a name that nobody knows."""
+    return load_dialects().get(stream.dialect)
+
+
 def is_chat(stream: Stream) -> bool:
     """Whether a stream belongs to an endpoint that talks in messages; not where nobody knows its dialect."""
-    dialect = load_dialects().get(stream.dialect)
+    dialect = dialect_of(stream)
     return dialect is not None and dialect.chat
 
 
 def policy_of(stream: Stream) -> Mapping[str, Any]:
     """What the dialect of a stream chose where the specification leaves a choice; nothing if unknown."""
-    dialect = load_dialects().get(stream.dialect)
+    dialect = dialect_of(stream)
     return dialect.policy if dialect is not None else {}
 
 

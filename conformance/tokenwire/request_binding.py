@@ -36,7 +36,10 @@ _ALL = -1
 _LARGEST_NUMBER = 2**53
 _ANY_MODEL = "default"
 """The model's name where nobody knows one: servers of one model take any."""
-_ASK_FIELDS = {field.name for field in dataclasses.fields(Ask)} - {*_PROMPTS, "batch", "logit_bias", "raw", "wrong"}
+_ASK_FIELDS = {field.name for field in dataclasses.fields(Ask)} - {
+    *_PROMPTS,
+    *("batch", "logit_bias", "raw", "wrong"),
+}
 _FIELDS = _ASK_FIELDS | {"top_k"}
 _TOLD_ONLY = frozenset(
     {
@@ -80,6 +83,8 @@ class RequestBinding:
     always: frozenset[str]
     never: frozenset[str]
     implies: Mapping[str, tuple[str, ...]]
+    only_with: Mapping[str, str]
+    """Fields that ask for nothing without another one."""
     defaults: Mapping[str, Any]
     constants: Mapping[Keys, Any]
     beside_input_ids: Mapping[Keys, Any]
@@ -122,6 +127,7 @@ class RequestBinding:
             always=frozenset(table.get("always", ())),
             never=frozenset(table.get("never", ())),
             implies={name: tuple(others) for name, others in table.get("implies", {}).items()},
+            only_with=table.get("only_with", {}),
             defaults=table.get("defaults", {}),
             constants=pointed("constants"),
             beside_input_ids=pointed("beside_input_ids"),
@@ -227,7 +233,7 @@ class RequestBinding:
             meta_info=self._asks(told, "return_meta_info"),
             echo=told.get("echo") is True,
             usage=told.get("usage") is True,
-            continuous_usage=told.get("continuous_usage") is True,
+            continuous_usage=self._asks(told, "continuous_usage"),
             request_id=told["request_id"] if isinstance(told.get("request_id"), str) else None,
             uniform=_uniform(told),
             said=self._said(body),
@@ -303,7 +309,8 @@ class RequestBinding:
 
     def _asks(self, told: Mapping[str, Any], name: str) -> bool:
         implied_by = (other for other, implied in self.implies.items() if name in implied)
-        return any(told.get(field) is True for field in (name, *implied_by))
+        asked = any(told.get(field) is True for field in (name, *implied_by))
+        return asked and (name not in self.only_with or told.get(self.only_with[name]) is True)
 
     def _prompts_sent(self, found: Mapping[str, Any], asked: Asked) -> dict[str, Any] | None:
         """The prompts of a body by their form, without what is ignored beside ids; None where malformed."""

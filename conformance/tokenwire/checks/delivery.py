@@ -18,7 +18,7 @@ from tokenwire.checks.walk import (
     streamed,
     walk,
 )
-from tokenwire.dialect import policy_of
+from tokenwire.dialect import dialect_of, policy_of
 from tokenwire.record import Choice, Delivery, Emission, Stream
 
 LONG_ANSWER = 50
@@ -103,9 +103,12 @@ def one_mode_per_stream(stream: Stream, _target: Target) -> Iterator[Observation
 
 @check("mode-is-advertised")
 def mode_is_advertised(stream: Stream, target: Target) -> Iterator[Observation]:
-    """The ids of each choice come in the mode that the server says that it streams in."""
-    advertised = target.advertised_delivery
-    if advertised is None or not streamed(stream):
+    """The ids of each choice come in the mode that the server says that it streams in.
+
+    What it says holds for the endpoints that have both modes.
+    """
+    advertised, dialect = target.advertised_delivery, dialect_of(stream)
+    if advertised is None or not streamed(stream) or (dialect is not None and dialect.fixed_delivery):
         return
     for steps in by_choice(walk(stream)).values():
         for step, name, mode in _modes(steps):
