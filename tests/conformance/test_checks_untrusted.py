@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from letter_tokenizer import LetterTokenizer
 from stream_builder import build
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
@@ -82,6 +83,10 @@ asks = st.builds(
     max_new_tokens=st.none() | st.integers(-1, 5),
     stream_interval=st.none() | st.integers(-2, 4),
     stop=st.sampled_from([(), ("a",), ("",)]),
+    stop_token_ids=st.sampled_from([(), (2,)]),
+    stop_regex=st.sampled_from([(), ("a.",), ("[",)]),
+    no_stop_trim=st.booleans(),
+    skip_special_tokens=st.booleans(),
     ignore_eos=st.booleans(),
     greedy=st.booleans(),
     logprobs=st.booleans(),
@@ -152,7 +157,12 @@ def streams(draw: st.DrawFn) -> Stream:
 
 @given(
     st.lists(streams(), min_size=1, max_size=3),
-    st.sampled_from([Target(), Target(stream_interval=2, advertised_delivery=Delivery.CUMULATIVE)]),
+    st.sampled_from(
+        [
+            Target(tokenizer=LetterTokenizer()),
+            Target(stream_interval=2, advertised_delivery=Delivery.CUMULATIVE),
+        ]
+    ),
 )
 def test_no_check_raises(run: list[Stream], target: Target) -> None:
     for check in CHECKS.values():

@@ -1,0 +1,171 @@
+"""What says the text of ids: a tokenizer of ours, or the server's own as far as it was asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stream_builder import Told, change, incremental, whole
+
+from tokenwire.detokenization import ask_for_texts, questions, told_by, way_of
+from tokenwire.dialect import load_dialects
+from tokenwire.exchange import Ending, Exchange, HttpRequest, Read
+from tokenwire.judge import NO_SCENARIO, Run, judge
+from tokenwire.requirement import load_requirements
+from tokenwire.tokenizer import HOW_TO_ENABLE, LocalTokenizer, NoTokenizer, ToldTokenizer
+from tokenwire.verdict import Verdict
+
+MODELS = Path(__file__).parents[2] / "fixtures" / "models"
+SGLANG, VLLM = load_dialects()["sglang-generate"], load_dialects()["vllm-completions"]
+
+
+@pytest.fixture(scope="module")
+def qwen() -> LocalTokenizer:
+    return LocalTokenizer(MODELS / "tiny-qwen2")
+
+
+def test_a_tokenizer_of_ours_reads_the_models_file(qwen: LocalTokenizer) -> None:
+    assert qwen.decode((1069, 587, 1648, 308)) == "The license applies to"
+
+
+def test_special_tokens_are_shown_where_asked(qwen: LocalTokenizer) -> None:
+    assert qwen.decode((308, 2)) == " to"
+    shown = qwen.decode((308, 2), skip_special_tokens=False)
+    assert shown is not None
+    assert shown.startswith(" to<")
+
+
+@pytest.mark.parametrize("ids", [(-1,), (10**6,), (2**70,)])
+def test_ids_beyond_the_vocabulary_have_no_text(qwen: LocalTokenizer, ids: tuple[int, ...]) -> None:
+    assert qwen.decode(ids) is None
+
+
+def test_a_tokenizer_that_cleans_up_says_so(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes((MODELS / "tiny-llama" / "tokenizer.json").read_bytes())
+    assert not LocalTokenizer(tmp_path).cleans_up
+    (tmp_path / "tokenizer_config.json").write_text('{"clean_up_tokenization_spaces": true}')
+    assert LocalTokenizer(tmp_path).cleans_up
+
+
+def test_a_folder_without_a_tokenizer_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    with pytest.raises(NoTokenizer, match=r"give the folder that holds the model's tokenizer\.json"):
+        LocalTokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(NoTokenizer, match="is no tokenizer"):
+        LocalTokenizer(tmp_path)
+
+
+def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(NoTokenizer, match=r"pip install 'tokenwire\[tokenizer\]'"):
+        LocalTokenizer(MODELS / "tiny-qwen2")
+
+
+def test_what_the_server_was_not_asked_is_not_known() -> None:
+    told = ToldTokenizer({((1, 2), True): "ab"})
+    assert told.decode((1, 2)) == "ab"
+    assert told.decode((1, 2), skip_special_tokens=False) is None
+    assert told.decode((1,)) is None
+    assert told.decode(()) == ""
+
+
+def answered(request: HttpRequest, answer: Any, status: int = 200, name: str = "detokenize/0") -> Exchange:
+    reads = (Read(0.1, json.dumps(answer).encode()),)
+    headers = (("content-type", "application/json"),)
+    return Exchange(name, request, "detokenize", status, headers, reads, Ending.COMPLETE)
+
+
+def test_sglang_is_asked_for_many_texts_at_once_and_vllm_for_one() -> None:
+    assert SGLANG.detokenize is not None
+    assert VLLM.detokenize is not None
+    many = SGLANG.detokenize.request([(1, 2), (3,)], skip_special_tokens=False)
+    assert many.body == {"tokens": [[1, 2], [3]], "skip_special_tokens": False}
+    one = VLLM.detokenize.request([(1, 2)], skip_special_tokens=False)
+    assert one.body == {"tokens": [1, 2]}
+
+
+def test_answers_of_either_family_are_understood() -> None:
+    batch = HttpRequest("POST", "/detokenize", {"tokens": [[1], [2]], "skip_special_tokens": False})
+    plain = HttpRequest("POST", "/v1/detokenize", {"tokens": [5, 6]})
+    known = told_by(
+        [
+            answered(batch, {"text": ["a", "b"]}),
+            answered(plain, {"text": "ef"}),
+            answered(HttpRequest("POST", "/detokenize", {"tokens": [7]}), {"prompt": "<s>"}),
+        ]
+    )
+    assert known is not None
+    assert known.decode((2,), skip_special_tokens=False) == "b"
+    assert known.decode((5, 6)) == "ef"
+    assert known.decode((7,), skip_special_tokens=False) == "<s>"
+    assert known.decode((7,)) is None
+
+
+@pytest.mark.parametrize("answer", [{}, [], None, {"text": [1]}, {"text": ["a", "b"]}, {"text": 5}])
+def test_an_answer_that_tells_no_text_is_none(answer: Any) -> None:
+    assert told_by([answered(HttpRequest("POST", "/detokenize", {"tokens": [[1]]}), answer)]) is None
+
+
+def test_only_requests_for_text_are_taken_for_such() -> None:
+    assert way_of(HttpRequest("POST", "/detokenize", {})) is not None
+    assert way_of(HttpRequest("GET", "/detokenize")) is None
+    assert way_of(HttpRequest("POST", "/tokenize", {})) is None
+
+
+def test_the_checks_want_to_know_the_ids_that_were_seen_and_each_once() -> None:
+    asked = questions([incremental(), incremental()])
+    assert len(asked) == len(set(asked))
+    assert ((11, 12, 13, 14, 15, 16), True) in asked
+    assert ((11, 12), True) in asked
+
+
+class Server:
+    """Answers as SGLang's `/detokenize` does, one letter for an id; or with a status."""
+
+    def __init__(self, status: int = 200) -> None:
+        self.status = status
+        self.requests: list[HttpRequest] = []
+
+    async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
+        del scenario, how
+        self.requests.append(request)
+        texts = ["".join(chr(86 + token) for token in ids) for ids in (request.body or {})["tokens"]]
+        return answered(request, {"text": texts}, self.status, name)
+
+
+def test_a_server_is_asked_for_the_text_of_what_it_wrote() -> None:
+    server = Server()
+    tokenizer = asyncio.run(ask_for_texts(server, [SGLANG], [incremental()]))
+    assert tokenizer is not None
+    assert tokenizer.decode((11, 12, 13, 14, 15, 16)) == "abcdef"
+    assert all(len(request.body["tokens"]) <= 256 for request in server.requests)
+
+
+def test_a_server_without_the_endpoint_is_asked_once() -> None:
+    server = Server(404)
+    assert asyncio.run(ask_for_texts(server, [SGLANG], [incremental()])) is None
+    assert len(server.requests) == 1
+    assert asyncio.run(ask_for_texts(server, [load_dialects()["openai-chat"]], [incremental()])) is None
+    assert len(server.requests) == 1
+
+
+BY_TOKENIZER = [row for row in load_requirements().values() if row.oracle == "tokenizer"]
+
+
+def test_without_a_tokenizer_nothing_is_said_but_how_to_get_one() -> None:
+    run = Run((incremental(stream=True),))
+    judged = judge([run], [row for row in BY_TOKENIZER if row.id == "text-is-what-its-ids-say"])
+    assert [(one.verdict, one.scenario) for one in judged] == [(Verdict.NOT_TESTABLE, NO_SCENARIO)]
+    assert judged[0].message == HOW_TO_ENABLE
+
+
+def test_with_a_tokenizer_a_wrong_text_is_found_within_one_answer() -> None:
+    told = ToldTokenizer({((11, 12, 13, 14, 15, 16), True): "abcdef"})
+    wrong = change(whole(Told()), text="abcde")
+    rows = [row for row in BY_TOKENIZER if row.id == "text-is-what-its-ids-say"]
+    verdicts = [one.verdict for one in judge([Run((wrong,), tokenizer=told)], rows)]
+    assert verdicts == [Verdict.FAIL]
