@@ -143,6 +143,26 @@ def test_an_instrumented_contract_without_instruments_is_not_testable_and_says_h
     assert "--sampling-backend mirror" in judgement.message
 
 
+@pytest.mark.parametrize("level", Level)
+@pytest.mark.parametrize("contract", ["blackbox", "instrumented"])
+def test_what_is_declared_and_not_shown_is_a_violation(register, level: Level, contract: str) -> None:
+    register(on_stream=every_emission_holds)
+    row_of_logprobs = row(level=level, contract=contract, applies_when=("text", "logprobs"))
+    run = Run((ids_stream([1], [2]),), declared=frozenset({"logprobs", "text"}))
+    judgement = only(row_of_logprobs, run)
+    assert judgement.verdict is {"MUST": Verdict.FAIL, "SHOULD": Verdict.WARN, "MAY": Verdict.INFO}[level]
+    assert judgement.message == "logprobs is declared, but no answer carries output logprobs"
+    assert not judgement.violations[0].holds
+    silent = Run((ids_stream([1], name="other"),), name="b.jsonl")
+    assert judge([run, silent], [row_of_logprobs])[0].verdict is judgement.verdict
+
+
+def test_what_is_declared_and_shown_is_judged_as_ever(register) -> None:
+    register(on_stream=at_most_two_ids)
+    run = Run((ids_stream([1], [2]),), declared=frozenset({"text"}))
+    assert only(row(applies_when=("text",)), run).verdict is Verdict.PASS
+
+
 def test_an_excluded_row_gives_its_reason() -> None:
     judgement = only(row(excluded="cannot be seen on the wire"), Run((ids_stream([1]),)))
     assert (judgement.verdict, judgement.message) == (Verdict.NOT_TESTABLE, "cannot be seen on the wire")
@@ -185,6 +205,40 @@ def test_comparisons_need_a_target_that_repeats_itself(register) -> None:
     seen = only(across, compared(whole, again, streamed))
     assert (seen.verdict, seen.scenario) == (Verdict.FAIL, "streams")
     assert seen.violations[0].expected == (1, 2)
+
+
+def beside(*, repeats: bool = True, second: int = 2) -> Run:
+    worker = ids_stream([1, 2], name="sglang-generate/worker/a", stream=False, scenario="worker")
+    gateway = ids_stream([1, second], name="sglang-generate/gateway/a", stream=False, scenario="gateway")
+    return Run((ids_stream([7]),), beside=(Comparison(worker, gateway, repeats),))
+
+
+def test_gateways_are_compared_with_a_worker_and_without_one_not_at_all(register) -> None:
+    register(on_comparison=equal_ids)
+    across = row(oracle="across-targets", witnesses=1, applies_when=("output-ids",))
+    alone = only(across, Run((ids_stream([7]),)))
+    assert alone.verdict is Verdict.NOT_TESTABLE
+    assert "--worker URL" in alone.message
+    assert only(across, beside()).verdict is Verdict.PASS
+    judgement = only(across, beside(second=3))
+    assert (judgement.verdict, judgement.scenario) == (Verdict.FAIL, "gateway")
+    assert judgement.run.by_exchange["sglang-generate/gateway/a"].choices[0].output_ids == (1, 3)
+
+
+def test_what_a_gateway_owes_applies_where_either_side_shows_it(register) -> None:
+    register(on_comparison=equal_ids)
+    row_of_logprobs = row(oracle="across-targets", witnesses=1, applies_when=("logprobs",))
+    assert only(row_of_logprobs, beside()).verdict is Verdict.UNSUPPORTED
+
+
+def test_a_worker_that_does_not_repeat_itself_is_told(register) -> None:
+    def of_those_that_repeat(pair: Comparison, target: Target) -> Iterator[Observation]:
+        yield from equal_ids(pair, target) if pair.repeats else ()
+
+    register(on_comparison=of_those_that_repeat)
+    judgement = only(row(oracle="across-targets", witnesses=1), beside(repeats=False))
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert "repeat itself" in judgement.message
 
 
 def test_a_target_that_contradicts_itself_is_not_compared(register) -> None:
