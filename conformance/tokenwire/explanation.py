@@ -1,0 +1,124 @@
+"""All that can be told of one requirement: `tokenwire explain` prints it, and the documentation shows it."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from tokenwire.requirement import Requirement, load_requirements
+from tokenwire.spec_files import spec_root
+
+_QUOTE = re.compile(r"^> \*\*(?P<id>[a-z0-9-]+)\*\* \((?:MUST|SHOULD|MAY)\) ")
+_HEADING = re.compile(r"^(?P<marks>#+) (?P<title>.+)$")
+_EXAMPLE = re.compile(r"```json\n(.*?)```", re.DOTALL)
+
+
+class NoSuchRequirement(ValueError):  # noqa: N818  # a fact about what was asked for
+    """There is no requirement of that id; the message says what was probably meant."""
+
+
+@dataclass(frozen=True)
+class Passage:
+    """Where a sentence stands in its chapter, and what is said around it."""
+
+    chapter: str
+    """Title of the chapter."""
+    section: str
+    """Title of the section; empty where the chapter has none."""
+    before: str
+    """Markdown of the section up to the sentence, where nothing else stands between."""
+    after: str
+    """Markdown from the sentence, or from the group of sentences that it belongs to, to the next one."""
+
+    @property
+    def examples(self) -> tuple[str, ...]:
+        """The JSON that is shown after the sentence: in most cases an event that violates it."""
+        return tuple(match.strip() for match in _EXAMPLE.findall(self.after))
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One requirement, with all that belongs to it."""
+
+    requirement: Requirement
+    passage: Passage
+
+    @property
+    def needs(self) -> str:
+        """What a PASS needs, in words."""
+        row = self.requirement
+        if row.excluded:
+            return f"there is no check: {row.excluded}"
+        plural = "s" * (row.witnesses != 1)
+        words = [f"{row.witnesses} observation{plural} over the whole run, none of them violated"]
+        if row.applies_when:
+            words.append(f"a target that shows {', '.join(row.applies_when)}")
+        if row.condition:
+            words.append(f"that {row.condition}")
+        if row.contract == "instrumented":
+            words.append("a server that was started for it (instrumented)")
+        return "; ".join(words)
+
+    @property
+    def alone(self) -> str:
+        """The command that checks only this requirement."""
+        return f"tokenwire check --target URL --requirement {self.requirement.id}"
+
+
+def _blocks(page: str) -> list[str]:
+    """The paragraphs of a page; a fenced block is one of them, with its empty lines."""
+    blocks: list[str] = []
+    lines: list[str] = []
+    fenced = False
+    for line in page.splitlines():
+        if line.startswith("```"):
+            fenced = not fenced
+        if line or fenced:
+            lines.append(line)
+        elif lines:
+            blocks.append("\n".join(lines))
+            lines = []
+    return [*blocks, "\n".join(lines)] if lines else blocks
+
+
+@cache
+def _passages(chapter: str) -> dict[str, Passage]:
+    """The passage of every sentence of a chapter, by the id of its requirement."""
+    title = section = ""
+    found: dict[str, tuple[str, str, list[str]]] = {}
+    group: list[str] = []
+    prose: list[str] = []
+    for block in _blocks((spec_root() / f"{chapter}.md").read_text("utf-8")):
+        if heading := _HEADING.match(block):
+            if len(heading["marks"]) == 1:
+                title = heading["title"]
+            else:
+                section = heading["title"]
+            group, prose = [], []
+        elif quote := _QUOTE.match(block):
+            if group and any(found[one][2] for one in group):
+                group, prose = [], []
+            found[quote["id"]] = (section, "\n\n".join(prose), [])
+            group.append(quote["id"])
+        elif group:
+            for one in group:
+                found[one][2].append(block)
+        else:
+            prose.append(block)
+    return {
+        one: Passage(title, section, before, "\n\n".join(after))
+        for one, (section, before, after) in found.items()
+    }
+
+
+def explain(requirement: str) -> Explanation:
+    """All that can be told of a requirement. Raises NoSuchRequirement."""
+    known = load_requirements()
+    if requirement not in known:
+        close = difflib.get_close_matches(requirement, known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else "`tokenwire list requirements` tells them all"
+        raise NoSuchRequirement(f"there is no requirement {requirement!r}; {hint}")
+    row = known[requirement]
+    return Explanation(row, _passages(row.chapter)[row.id])
