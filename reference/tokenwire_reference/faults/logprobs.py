@@ -258,7 +258,9 @@ class PromptLogprobsNullAtTheBorder(Fault):
 
     def row(self, request: Request, row: OutputRow) -> OutputRow:
         return _prompt_with(
-            row, "input_token_logprobs", lambda entries: [*entries[:1], [None, *entries[1][1:]], *entries[2:]]
+            row,
+            "input_token_logprobs",
+            lambda entries: [*entries[:1], *([None, *e[1:]] for e in entries[1:2]), *entries[2:]],
         )
 
 

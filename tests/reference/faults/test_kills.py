@@ -94,7 +94,7 @@ SHOWN_BY = {
     "prompt-logprobs-null-only-first": ("prompt-logprobs",),
     "prompt-logprobs-rescore-the-output": ("rescored-output",),
     "prompt-series-constant": ("prompt-logprobs",),
-    "prompt-top-logprobs-belong-to-position": ("prompt-logprobs",),
+    "prompt-top-logprobs-belong-to-position": ("rescored-output",),
     "refusal-is-json": ("malformed-ids",),
     "refusal-names-the-field": ("refused-in-stream",),
     "refusal-names-the-value": ("wrong-types",),
