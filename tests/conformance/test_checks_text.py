@@ -1,0 +1,228 @@
+"""What the checks of text and stops promise beyond their pairs: what they let pass, and on what they keep
+silent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from letter_tokenizer import HALF, OTHER_HALF, SPECIAL, LetterTokenizer
+from stream_builder import Told, change, cumulative, incremental, named, whole
+
+from tokenwire.check import CHECKS, Observation, Target
+from tokenwire.checks import stops
+from tokenwire.record import Choice, Finish, Stream
+from tokenwire.scenarios.stop import first_token_text, stop_inside_a_token
+from tokenwire.scenarios.text import ends_within_a_character
+
+LETTERS = Target(tokenizer=LetterTokenizer())
+BROKEN = "\ufffd"
+
+
+def seen(requirement: str, stream: Stream) -> list[Observation]:
+    check = CHECKS[requirement].on_stream
+    assert check is not None
+    return list(check(stream, LETTERS))
+
+
+def holds(requirement: str, stream: Stream) -> bool:
+    """Whether all is well with a stream, of which the check saw something."""
+    observations = seen(requirement, stream)
+    assert observations
+    return all(one.holds for one in observations)
+
+
+def related(*streams: Stream) -> list[Observation]:
+    check = CHECKS["stop-string-ends-generation"].on_run
+    assert check is not None
+    return list(check(streams, LETTERS))
+
+
+class CleaningTokenizer(LetterTokenizer):
+    cleans_up = True
+
+    def decode(self, ids: Any, **flags: bool) -> str | None:
+        text = super().decode(ids, **flags)
+        return None if text is None else text.replace("z", " .")
+
+
+def test_without_a_tokenizer_nothing_is_seen() -> None:
+    check = CHECKS["text-is-what-its-ids-say"].on_stream
+    assert check is not None
+    assert list(check(whole(), Target())) == []
+
+
+def test_ids_that_nobody_can_read_are_not_judged() -> None:
+    assert seen("text-is-what-its-ids-say", whole(Told(ids=(11, 999), text="ab"))) == []
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        whole(Told(text="other!"), echo=True),
+        whole(Told(text="other!", details={"reasoning_content": "I think"})),
+        whole(Told(text="other!", details={"tool_calls": [{"index": 0}]})),
+        whole(Told(text="other!", finish=Finish("abort"))),
+    ],
+    ids=["echo", "reasoning", "tool calls", "abort"],
+)
+def test_text_that_is_not_only_the_ids_text_is_not_judged(stream: Stream) -> None:
+    assert seen("text-is-what-its-ids-say", stream) == []
+
+
+def test_a_prompt_that_ends_within_a_character_may_be_completed_or_not() -> None:
+    told = whole(Told(ids=(OTHER_HALF, 12), text="-"), input_ids=((11, HALF),))
+    for text, legal in {f"{BROKEN}b": True, "éb": True, "b": True, "aéb": False}.items():
+        assert holds("text-is-what-its-ids-say", change(told, text=text)) is legal, text
+
+
+def test_a_stop_nobody_named_may_have_been_an_id_or_a_string() -> None:
+    stream = whole(Told(ids=(11, 12, 13), finish=Finish("stop")), stop=("c",))
+    assert holds("text-is-what-its-ids-say", change(stream, text="ab"))
+    assert holds("text-is-what-its-ids-say", change(stream, text="abc"))
+    assert not holds("text-is-what-its-ids-say", change(stream, text="a"))
+
+
+def test_the_text_may_be_cut_at_any_place_of_the_stop_that_is_named() -> None:
+    stream = whole(Told(ids=(11, 12, 11, 12), finish=Finish("stop", matched="b")), stop=("b",))
+    for text, legal in {"a": True, "aba": True, "ab": False, "abab": False}.items():
+        assert holds("text-is-what-its-ids-say", change(stream, text=text)) is legal, text
+
+
+def test_what_a_pattern_matched_may_stay() -> None:
+    stream = whole(Told(ids=(11, 12, 13), finish=Finish("stop", matched="b.")), stop_regex=("b.",))
+    for text, legal in {"abc": True, "a": True, "ab": False}.items():
+        assert holds("text-is-what-its-ids-say", change(stream, text=text)) is legal, text
+
+
+def test_spaces_that_a_tokenizer_cleans_up_are_not_compared() -> None:
+    check = CHECKS["text-is-what-its-ids-say"].on_stream
+    assert check is not None
+    stream = whole(Told(ids=(11, 36), text="-"))
+    target = Target(tokenizer=CleaningTokenizer())
+    verdicts = {
+        text: [one.holds for one in check(change(stream, text=text), target)] for text in ("a .", "a.", "a")
+    }
+    assert verdicts == {"a .": [True], "a.": [True], "a": [False]}
+
+
+def test_a_tail_that_is_whole_has_nothing_to_show() -> None:
+    assert seen("incomplete-tail-is-shown", whole()) == []
+
+
+def test_text_may_wait_for_a_character_and_for_what_begins_a_stop_string() -> None:
+    waiting = change(change(incremental(), 1, text=""), 2, text="bc")
+    assert not holds("text-keeps-up-with-its-ids", waiting)
+    assert holds("text-keeps-up-with-its-ids", replace(waiting, asked=replace(waiting.asked, stop=("zz",))))
+    halves = incremental(Told(ids=(11, HALF, OTHER_HALF, 12), text="-----"))
+    halves = change(change(change(change(halves, 0, text="a"), 1, text=""), 2, text="é"), 3, text="b")
+    assert holds("text-keeps-up-with-its-ids", halves)
+
+
+def test_text_keeps_up_in_cumulative_streams_too() -> None:
+    assert holds("text-keeps-up-with-its-ids", cumulative())
+    assert not holds("text-keeps-up-with-its-ids", change(cumulative(), 3, text="abc"))
+
+
+def test_shown_text_is_held_against_the_text_before_the_stop() -> None:
+    told = Told(ids=(11, 12, 13, 14), text="ab  ", finish=Finish("stop", matched="cd"))
+    stream = incremental(told, sizes=(2, 2), stop=("cd",))
+    assert holds("shown-text-stays", change(stream, 1, text=""))
+    early = change(change(stream, 0, text="abc"), 1, text="")
+    assert [one.place.event for one in seen("shown-text-stays", early) if not one.holds] == [0, 1]
+
+
+def test_special_tokens_are_judged_where_there_are_some() -> None:
+    assert seen("special-tokens-as-asked", whole()) == []
+    ended = whole(Told(ids=(11, SPECIAL), text="a", finish=Finish("stop", matched=SPECIAL)))
+    assert seen("special-tokens-as-asked", ended) == []
+
+
+def test_a_stop_in_the_second_half_may_come_with_the_last_token() -> None:
+    free = whole(Told(text="aaaabc"))
+    assert related(free, named(whole(Told(text="aaaabc"), stop=("bc",)), "g/stop")) == []
+
+
+def test_a_kept_stop_ends_the_text() -> None:
+    told, finish = Told(text="bcaaaa"), Finish("stop", matched="bc")
+    kept = change(whole(told, stop=("bc",), no_stop_trim=True), text="bc", finish=finish)
+    assert [one.holds for one in related(whole(told), named(kept, "g/kept"))] == [True]
+    cut = change(kept, text="")
+    assert [one.holds for one in related(whole(told), named(cut, "g/cut"))] == [False]
+
+
+def test_requests_that_differ_in_what_shapes_tokens_are_not_compared() -> None:
+    free = whole(Told(text="bcaaaa"))
+    for other in ({"stop_regex": ("x",)}, {"skip_special_tokens": False}, {"echo": True}):
+        ignored = named(whole(Told(text="bcaaaa"), stop=("bc",), **other), "g/stop")
+        assert related(free, ignored) == []
+    assert related(free, named(whole(Told(text="bcaaaa"), stop=("bc",), min_new_tokens=2), "g/stop")) == []
+
+
+def test_a_stop_string_is_not_judged_under_a_least_number_of_tokens() -> None:
+    late = whole(stop=("b",))
+    assert not holds("nothing-follows-a-stop-string", late)
+    assert (
+        seen("nothing-follows-a-stop-string", replace(late, asked=replace(late.asked, min_new_tokens=4)))
+        == []
+    )
+
+
+@pytest.mark.parametrize("pattern", ["^b", "b$", r"\bb", "(?=b)", "b(", ""])
+def test_patterns_that_look_around_are_not_judged(pattern: str) -> None:
+    late = whole(stop_regex=("b",))
+    assert not holds("nothing-follows-a-stop-pattern", late)
+    other = replace(late, asked=replace(late.asked, stop_regex=(pattern,) if pattern else ()))
+    assert seen("nothing-follows-a-stop-pattern", other) == []
+
+
+def test_a_stop_id_is_not_judged_where_ends_are_ignored_or_too_early() -> None:
+    late = whole(stop_token_ids=(13,))
+    assert not holds("nothing-follows-a-stop-id", late)
+    assert seen("nothing-follows-a-stop-id", replace(late, asked=replace(late.asked, ignore_eos=True))) == []
+    assert seen("nothing-follows-a-stop-id", replace(late, asked=replace(late.asked, min_new_tokens=3))) == []
+
+
+def test_whether_a_stop_id_stays_is_the_dialects_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    stays, left_out = (whole(Told(finish=Finish("stop", matched=id_))) for id_ in (16, 17))
+    assert holds("stop-id-stays-as-declared", stays)
+    assert not holds("stop-id-stays-as-declared", left_out)
+    monkeypatch.setattr(stops, "policy_of", lambda stream: {"stop_id_in_output_ids": False})
+    assert not holds("stop-id-stays-as-declared", stays)
+    assert holds("stop-id-stays-as-declared", left_out)
+
+
+def test_a_template_may_bring_stops_of_its_own() -> None:
+    told = Told(ids=(11, 12), text="a", finish=Finish("stop", matched="b"))
+    assert not holds("named-stop-was-asked-and-spelled", whole(told))
+    assert seen("named-stop-was-asked-and-spelled", whole(told, input_ids=None, text_prompt=True)) == []
+
+
+def spoken(*pieces: str) -> Choice:
+    """A choice that was streamed in pieces, one id each."""
+    stream = incremental(Told(ids=tuple(range(11, 11 + len(pieces))), text="x" * len(pieces)))
+    for position, piece in enumerate(pieces):
+        stream = change(stream, position, text=piece)
+    return stream.choices[0]
+
+
+def test_a_stop_is_found_inside_a_token_and_nowhere_before() -> None:
+    assert stop_inside_a_token(spoken("ab", "c", "defg", "hijklmnop")) == "ef"
+    assert stop_inside_a_token(spoken("xef", "defg", "hij")) is None
+    assert stop_inside_a_token(spoken("a", "b", "c", "de", "fghi")) is None
+    assert stop_inside_a_token(None) is None
+
+
+def test_the_first_token_is_a_stop_where_it_is_plain() -> None:
+    assert first_token_text(spoken(" a", "b")) == " a"
+    assert first_token_text(spoken(" ", "b")) is None
+    assert first_token_text(spoken("\n", "b")) is None
+    assert first_token_text(None) is None
+
+
+def test_a_token_without_text_may_be_half_a_character() -> None:
+    assert ends_within_a_character(spoken("a", "", "é", "b")) == 2
+    assert ends_within_a_character(spoken("a", "b", "")) is None
+    assert ends_within_a_character(None) is None
