@@ -14,17 +14,21 @@ import yaml
 
 from tokenwire.judge import judge
 from tokenwire.replay import replay
+from tokenwire.tokenizer import LocalTokenizer
 from tokenwire.verdict import Verdict
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 EXPECTED = FIXTURES / "expected.yaml"
 CAPTURES = sorted(path.relative_to(FIXTURES).as_posix() for path in FIXTURES.glob("*/*/*.jsonl.gz"))
+MODELS = {"sglang": "tiny-qwen2", "vllm": "tiny-llama"}
+"""Which model the recorded servers had."""
 RED = {Verdict.FAIL, Verdict.WARN, Verdict.HARNESS_ERROR}
 
 
 def judged(capture: str) -> dict[str, Any]:
     """How many requirements pass, and which are violated by which exchanges."""
-    judgements = judge(replay([FIXTURES / capture]).runs)
+    tokenizer = LocalTokenizer(FIXTURES / "models" / MODELS[capture.partition("/")[0]])
+    judgements = judge(replay([FIXTURES / capture], tokenizer=tokenizer).runs)
     violated = {
         f"{one.verdict} {one.requirement.id}": sorted({seen.place.exchange for seen in one.violations})
         for one in judgements
