@@ -23,7 +23,7 @@ def start_reference() -> Iterator[Callable[..., str]]:
 
         def start(*flags: str) -> str:
             if flags not in urls:
-                urls[flags] = servers.enter_context(_server(flags))
+                urls[flags] = servers.enter_context(reference_server(flags))
             return urls[flags]
 
         yield start
@@ -32,11 +32,12 @@ def start_reference() -> Iterator[Callable[..., str]]:
 @pytest.fixture(scope="session")
 def serve_reference() -> Callable[[tuple[str, ...]], contextlib.AbstractContextManager[str]]:
     """Give `serve_reference(flags)`, a context that serves as long as it is open and gives the URL."""
-    return _server
+    return reference_server
 
 
 @contextlib.contextmanager
-def _server(flags: tuple[str, ...]) -> Iterator[str]:
+def reference_server(flags: tuple[str, ...]) -> Iterator[str]:
+    """Serve the reference engine on a free port as long as this is open; its URL."""
     model = () if any(flag.startswith("--model") for flag in flags) else ("--model", "builtin:tiny")
     command = [sys.executable, "-m", "tokenwire_reference", "serve", "--port", "0", *model, *flags]
     with (

@@ -1,56 +1,97 @@
-"""The suite against the reference engine, as a user runs them: both delivery modes, and the same again from
-disk.
-"""
+"""The suite against the reference engine, as a user runs them: every way to start it, and again from disk."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from reference_configurations import CONFIGURATIONS, Report, check, tokenwire, verdicts
+from traceability import PAGE, page, shown_as_the_page_says
 
-MODES = {
-    "cumulative": (),
-    "incremental": ("--incremental-streaming-output",),
-    "incremental, every fourth": ("--incremental-streaming-output", "--stream-interval", "4"),
-}
+from tokenwire.requirement import load_requirements
+from tokenwire.verdict import Verdict
 
-
-def tokenwire(folder: Path, *words: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tokenwire", *words, "--json", str(folder / "report.json")]
-    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    report: dict[str, Any] = json.loads((folder / "report.json").read_text("utf-8"))
-    return report
+MODES = {"cumulative": "incremental", "incremental": "cumulative", "every fourth token": "cumulative"}
+"""Configurations of one delivery mode, and the mode that they do not have."""
 
 
-def by_requirement(report: dict[str, Any]) -> dict[str, set[str]]:
-    verdicts: dict[str, set[str]] = {}
-    for row in report["verdicts"]:
-        verdicts.setdefault(row["requirement"], set()).add(row["verdict"])
-    return verdicts
+@pytest.fixture(scope="module")
+def checked(
+    start_reference: Callable[..., str], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], tuple[Report, Path]]:
+    """Check a configuration, once: its report, and the folder of what was recorded."""
+    reports: dict[str, tuple[Report, Path]] = {}
+
+    def checked_once(name: str) -> tuple[Report, Path]:
+        if name not in reports:
+            folder = tmp_path_factory.mktemp("checked")
+            recorded = folder / "recorded"
+            reports[name] = check(name, start_reference, folder, "--record", str(recorded)), recorded
+        return reports[name]
+
+    return checked_once
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_the_reference_conforms_and_its_recording_says_the_same(
-    start_reference: Callable[..., str], tmp_path: Path, mode: str
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_the_reference_violates_nothing(checked: Callable[[str], tuple[Report, Path]], name: str) -> None:
+    report, _ = checked(name)
+    assert report["target"]["broken_off"] == ""
+    bad = {Verdict.WARN, Verdict.FAIL, Verdict.HARNESS_ERROR}
+    assert {row: seen for row, seen in verdicts(report).items() if seen & bad} == {}
+
+
+@pytest.mark.parametrize("name", [name for name, each in CONFIGURATIONS.items() if each.budget == "standard"])
+def test_nothing_that_applies_stays_undecided(
+    checked: Callable[[str], tuple[Report, Path]], name: str
 ) -> None:
-    url = start_reference("--sampling-backend", "mirror", *MODES[mode])
-    live = tokenwire(tmp_path, "check", "--target", url, "--record", str(tmp_path / "recorded"))
-    assert live["target"]["dialects"] == ["sglang-chat", "sglang-generate"]
-    verdicts = by_requirement(live)
+    known = load_requirements()
+    undecided = {
+        row
+        for row, seen in verdicts(checked(name)[0]).items()
+        if Verdict.INCONCLUSIVE in seen and known[row].contract == "blackbox"
+    }
+    assert undecided == set()
 
-    other = "cumulative" if mode.startswith("incremental") else "incremental"
-    absent = {name for name, seen in verdicts.items() if seen != {"PASS"}}
-    assert absent == {name for name in verdicts if name.split("-")[0] == other or name.endswith(f"-{other}")}
-    assert all(verdicts[name] == {"UNSUPPORTED"} for name in absent)
 
-    joined = [row for row in live["verdicts"] if row["requirement"] == "coalescing-keeps-all"]
+@pytest.mark.parametrize("name", MODES)
+def test_only_the_rows_of_the_other_mode_are_absent(
+    checked: Callable[[str], tuple[Report, Path]], name: str
+) -> None:
+    other = MODES[name]
+    for row, seen in verdicts(checked(name)[0]).items():
+        if row.split("-")[0] == other or row.endswith(f"-{other}"):
+            assert seen == {Verdict.UNSUPPORTED}, row
+
+
+def test_outputs_were_joined_for_readers_that_do_not_keep_up(
+    checked: Callable[[str], tuple[Report, Path]],
+) -> None:
+    joined = [
+        row for row in checked("incremental")[0]["verdicts"] if row["requirement"] == "coalescing-keeps-all"
+    ]
     assert "slow-reader" in {row["scenario"] for row in joined}
 
-    again = tokenwire(tmp_path, "replay", str(tmp_path / "recorded"))
-    assert by_requirement(again) == verdicts
+
+def test_the_recording_says_the_same(checked: Callable[[str], tuple[Report, Path]], tmp_path: Path) -> None:
+    live, recorded = checked("cumulative")
+    assert verdicts(tokenwire(tmp_path, "replay", str(recorded))) == verdicts(live)
+
+
+def test_every_requirement_was_seen_to_hold_somewhere(checked: Callable[[str], tuple[Report, Path]]) -> None:
+    seen = {
+        row["requirement"]
+        for name in CONFIGURATIONS
+        for row in checked(name)[0]["verdicts"]
+        if row["witnesses"] and row["verdict"] in {Verdict.PASS, Verdict.INFO}
+    }
+    assert {name for name, row in load_requirements().items() if not row.excluded} - seen == set()
+
+
+def test_the_table_of_traceability_tells_of_this_run(checked: Callable[[str], tuple[Report, Path]]) -> None:
+    reports = {name: checked(name)[0] for name in CONFIGURATIONS}
+    written = PAGE.read_text("utf-8")
+    assert shown_as_the_page_says(written, reports) == []
+    assert written == page(reports, like=written), (
+        "spec/TRACEABILITY.md is stale: run python tests/end_to_end/traceability.py"
+    )

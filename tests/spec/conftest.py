@@ -38,8 +38,9 @@ def rows(chapters: dict[str, dict]) -> list[dict]:
 
 @pytest.fixture(scope="session")
 def prose(spec: Path) -> dict[str, str]:
-    """Every Markdown page of the specification by its path within `spec/`."""
-    return {str(path.relative_to(spec)): path.read_text("utf-8") for path in sorted(spec.rglob("*.md"))}
+    """Every written Markdown page of the specification by its path within `spec/`."""
+    pages = (path for path in sorted(spec.rglob("*.md")) if path.name != "TRACEABILITY.md")
+    return {str(path.relative_to(spec)): path.read_text("utf-8") for path in pages}
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,77 @@
+"""The ways to start the reference engine that together show every sentence of the specification."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenwire.verdict import Verdict
+
+Report = dict[str, Any]
+_MIRROR = ("--sampling-backend", "mirror")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """How the reference is started, and how it is asked."""
+
+    flags: tuple[str, ...]
+    budget: str = "quick"
+    own_worker: bool = False
+    """Ask it as a gateway that is its own worker."""
+
+
+CONFIGURATIONS = {
+    "cumulative": Configuration((*_MIRROR, "--enable-metrics", "--enable-cache-report"), "standard"),
+    "incremental": Configuration((*_MIRROR, "--incremental-streaming-output"), own_worker=True),
+    "every fourth token": Configuration(
+        (*_MIRROR, "--incremental-streaming-output", "--stream-interval", "4")
+    ),
+    "n-gram speculation": Configuration((*_MIRROR, "--speculative-algorithm", "NGRAM")),
+    "retractions": Configuration((*_MIRROR, "--test-retract-interval", "5")),
+    "no tokenizer": Configuration((*_MIRROR, "--skip-tokenizer-init")),
+    "storage tiers": Configuration(
+        (
+            *_MIRROR,
+            *("--enable-hierarchical-cache", "--hicache-size-pages", "8"),
+            *("--hicache-storage-backend", "file", "--max-total-tokens", "8192"),
+        )
+    ),
+    "vLLM's shapes": Configuration(("--api-dialect", "vllm"), "standard"),
+}
+
+Start = Callable[..., str]
+"""Start the reference with flags; its URL."""
+
+
+def tokenwire(folder: Path, *words: str) -> Report:
+    """Run the command line, which must find no violation; its JSON report."""
+    command = [sys.executable, "-m", "tokenwire", *words, "--json", str(folder / "report.json")]
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    report: Report = json.loads((folder / "report.json").read_text("utf-8"))
+    return report
+
+
+def check(name: str, start: Start, folder: Path, *words: str) -> Report:
+    """Check the reference in one configuration, as a user does."""
+    configuration = CONFIGURATIONS[name]
+    flags = configuration.flags
+    if "--hicache-storage-backend" in flags:
+        flags = (*flags, "--hicache-storage-dir", str(folder / "pages"))
+    url = start(*flags)
+    worker = ("--worker", url) if configuration.own_worker else ()
+    return tokenwire(folder, "check", "--target", url, "--budget", configuration.budget, *worker, *words)
+
+
+def verdicts(report: Report) -> dict[str, set[Verdict]]:
+    """The verdicts on each requirement, over all scenarios."""
+    found: dict[str, set[Verdict]] = {}
+    for row in report["verdicts"]:
+        found.setdefault(row["requirement"], set()).add(Verdict(row["verdict"]))
+    return found

@@ -1,0 +1,143 @@
+"""From sentence to check, faults and witnesses: `spec/TRACEABILITY.md`, made from a run of the reference.
+
+`python tests/end_to_end/traceability.py` writes it anew, in a minute or two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import tokenwire.checks  # noqa: F401  # fills CHECKS
+from tokenwire.check import CHECKS, Check
+from tokenwire.requirement import Requirement, load_requirements
+from tokenwire.spec_files import spec_root
+from tokenwire_reference.faults.catalogue import KnownFault
+
+PAGE = spec_root() / "TRACEABILITY.md"
+_HEAD = """\
+# Traceability
+
+<!-- Written by tests/end_to_end/traceability.py; a test holds it against a run of the reference engine. -->
+
+Every sentence of the specification, the check that owns it, the faults of the reference engine that turn it
+red, and where the reference was seen to keep it: how it was started, and in which scenario."""
+_SHOWN = re.compile(
+    r"^\| \*\*(?P<id>[a-z0-9-]+)\*\* .* \| (?P<configuration>[^|]+): `(?P<scenario>[^`|]+)` \|$", re.MULTILINE
+)
+
+Shown = tuple[str, str]
+"""A configuration and a scenario."""
+
+
+def gaps(
+    rows: Mapping[str, Requirement], checks: Iterable[str], faults: Mapping[str, KnownFault]
+) -> list[str]:
+    """What is missing between sentences, checks and faults, in words."""
+    checks = set(checks)
+    live = {name for name, row in rows.items() if not row.excluded}
+    found = [f"row {name} has neither a check nor a reason to have none" for name in sorted(live - checks)]
+    found += [f"check {name} has no row" for name in sorted(checks - rows.keys())]
+    found += [f"row {name} names no fault that turns it red" for name in sorted(live) if not rows[name].kills]
+    found += [
+        f"row {name} names {fault}, and there is no such fault"
+        for name, row in rows.items()
+        for fault in row.kills
+        if fault not in faults
+    ]
+    named = {fault for row in rows.values() for fault in row.kills}
+    found += [
+        f"fault {name} is named by no row, and does not say why it is unseen"
+        for name, fault in faults.items()
+        if name not in named and not fault.unseen
+    ]
+    return found
+
+
+def shown(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[Shown, int]]:
+    """How many witnesses of each requirement were seen where it passed."""
+    seen: dict[str, dict[Shown, int]] = {}
+    for configuration, report in reports.items():
+        for row in report["verdicts"]:
+            if row["verdict"] in {"PASS", "INFO"} and row["witnesses"]:
+                seen.setdefault(row["requirement"], {})[configuration, row["scenario"]] = row["witnesses"]
+    return seen
+
+
+def told(written: str) -> dict[str, Shown]:
+    """Where the page says that each requirement was seen."""
+    return {match["id"]: (match["configuration"], match["scenario"]) for match in _SHOWN.finditer(written)}
+
+
+def shown_as_the_page_says(written: str, reports: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What the page says was seen, and was not."""
+    seen = shown(reports)
+    return [
+        f"{name} was not seen in {scenario} ({configuration})"
+        for name, (configuration, scenario) in told(written).items()
+        if (configuration, scenario) not in seen.get(name, {})
+    ]
+
+
+def page(reports: Mapping[str, Mapping[str, Any]], *, like: str = "") -> str:
+    """The page; where `like` says that a requirement was seen, this one says the same."""
+    before, seen = told(like), shown(reports)
+    lines = [_HEAD]
+    chapter = ""
+    for row in load_requirements().values():
+        if row.chapter != chapter:
+            chapter = row.chapter
+            lines += [
+                f"\n## {chapter}\n",
+                "| sentence | check | faults | witnesses, at least | seen, for example, in |",
+                "|---|---|---|---|---|",
+            ]
+        where = before.get(row.id) or _most(seen.get(row.id, {}))
+        lines.append(_line(row, CHECKS.get(row.id), where))
+    return "\n".join(lines) + "\n"
+
+
+def _most(seen: Mapping[Shown, int]) -> Shown | None:
+    """The place with the most witnesses: the least likely to be there by chance."""
+    return max(seen, key=lambda place: (seen[place], place), default=None)
+
+
+def _line(row: Requirement, check: Check | None, where: Shown | None) -> str:
+    sentence = f"**{row.id}** {row.sentence}".replace("|", "\\|")
+    if row.excluded:
+        return f"| {sentence} | excluded: {row.excluded} | | | |"
+    faults = ", ".join(f"`{fault}`" for fault in row.kills)
+    place = f"{where[0]}: `{where[1]}`" if where else ""
+    return f"| {sentence} | {_name(check) if check else ''} | {faults} | {row.witnesses} | {place} |"
+
+
+def _name(check: Check) -> str:
+    function = check.on_stream or check.on_comparison or check.on_run
+    module = getattr(function, "__module__", "").rpartition(".")[2]
+    return f"`{module}.{getattr(function, '__name__', '')}`"
+
+
+@contextlib.contextmanager
+def _reports() -> Iterator[dict[str, Any]]:
+    """Check the reference in all configurations."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from conftest import reference_server
+    from reference_configurations import CONFIGURATIONS, check
+
+    with contextlib.ExitStack() as servers, tempfile.TemporaryDirectory() as folder:
+        reports = {}
+        for place, name in enumerate(CONFIGURATIONS):
+            own = Path(folder) / str(place)
+            own.mkdir()
+            reports[name] = check(name, lambda *flags: servers.enter_context(reference_server(flags)), own)
+        yield reports
+
+
+if __name__ == "__main__":
+    with _reports() as reports:
+        PAGE.write_text(page(reports), "utf-8")
