@@ -11,6 +11,7 @@ from tokenwire.checks.refusals import was_refused, words_of
 from tokenwire.checks.walk import (
     as_list,
     carries,
+    count_of,
     end_place,
     ended,
     finished_choices,
@@ -32,6 +33,12 @@ def _told(choice: Choice) -> tuple[Emission, list[Any]] | None:
     return next(((emission, ids) for emission, ids in lists if ids is not None), None)
 
 
+def _ran(stream: Stream, choice: Choice) -> bool:
+    """Whether the prompt of a choice ran: one that is aborted while it waits may count no tokens."""
+    aborted = choice.finish is not None and choice.finish.type == "abort"
+    return not aborted or count_of(stream, choice) != 0
+
+
 def _as_sent(stream: Stream) -> Iterator[Observation]:
     """Look whether each choice has the ids of its own prompt, where the request sent ids."""
     for choice in finished_choices(stream):
@@ -51,6 +58,8 @@ def prompt_ids_are_the_input_ids(stream: Stream, _target: Target) -> Iterator[Ob
 def prompt_tokens_count_the_input_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Nothing was added to the ids that were sent, and nothing cut, as each choice or the usage counts."""
     counted = False
+    if not all(_ran(stream, choice) for choice in stream.choices):
+        return
     for choice in finished_choices(stream):
         sent = prompt_of(stream, choice.index)
         carrying = next((e for e in choice.emissions if "prompt_tokens" in e.counters), None)
@@ -77,7 +86,7 @@ def prompt_ids_match_their_count(stream: Stream, _target: Target) -> Iterator[Ob
         count = choice.counter("prompt_tokens")
         if count is None and stream.asked.prompts == 1 and isinstance(stream.usage, Mapping):
             count = integer(stream.usage.get("prompt_tokens"))
-        if told is not None and count is not None:
+        if told is not None and count is not None and _ran(stream, choice):
             emission, ids = told
             message = f"choice {choice.index} has {len(ids)} prompt ids, but prompt_tokens is {count}"
             yield observe(emission.at(FIELD), expected=count, actual=len(ids), message=message)
