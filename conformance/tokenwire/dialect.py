@@ -114,7 +114,7 @@ class Dialect:
         self._schemas = _Schemas(table["schemas"], schemas)
         delivery = table["delivery"]
         self.fixed_delivery = Delivery(delivery["stream"]) if "stream" in delivery else None
-        """The mode of all streams of the endpoint, whatever the server does elsewhere; None where it may vary."""
+        """The mode of all streams of this endpoint; None where the server chooses."""
         self._incremental_flag: str | None = delivery.get("incremental_flag")
 
     @property

@@ -80,6 +80,8 @@ class RequestBinding:
     """Where a number of top logprobs stands that asks for `logprobs`, or for those of the whole prompt."""
     least: Mapping[str, int]
     """The least of those numbers that asks for anything."""
+    headers: Mapping[str, str]
+    """Headers that say what a field says, and win over it; in lower case."""
     always: frozenset[str]
     never: frozenset[str]
     implies: Mapping[str, tuple[str, ...]]
@@ -124,6 +126,7 @@ class RequestBinding:
             fields=fields,
             counts={name: parse(at) for name, (at, _) in counts.items()},
             least={name: least for name, (_, least) in counts.items()},
+            headers={name: header.lower() for name, header in table.get("headers", {}).items()},
             always=frozenset(table.get("always", ())),
             never=frozenset(table.get("never", ())),
             implies={name: tuple(others) for name, others in table.get("implies", {}).items()},
@@ -193,6 +196,7 @@ class RequestBinding:
         if not isinstance(body, dict):
             return Asked()
         told = {name: self._told(body, name) for name in self.fields} | self._counted(body)
+        told |= self._told_by_headers(request)
         found = self._prompts_found(body)
         input_ids, listed = _id_prompts(found.get("input_ids"))
         text = found.get("text", found.get("messages"))
@@ -281,6 +285,10 @@ class RequestBinding:
             other = "input_ids" if _is_text(found.get("text")) else "text"
             found.pop(other, None)
         return found
+
+    def _told_by_headers(self, request: HttpRequest) -> dict[str, str]:
+        sent = {name.lower(): value for name, value in request.headers}
+        return {name: sent[header] for name, header in self.headers.items() if header in sent}
 
     def _counted(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """What numbers of top logprobs ask for: the flag, the start and the number that an ask would say."""

@@ -224,7 +224,7 @@ def first_emission_has_a_token(stream: Stream, _target: Target) -> Iterator[Obse
 
 @check("interval-is-kept")
 def interval_is_kept(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Between the first and the last emission, none carries fewer new ids than the interval.
+    """Between the first and the last emission of ids, none carries fewer new ids than the interval.
 
     An interval of 1 cannot be broken; an emission without new ids is another requirement's matter.
     """
@@ -232,7 +232,7 @@ def interval_is_kept(stream: Stream, target: Target) -> Iterator[Observation]:
     if interval is None or interval == 1 or not streamed(stream):
         return
     for step in walk(stream):
-        inner = not step.first and not step.last and step.emission.finish is None
+        inner = step.before > 0 and not step.last and step.emission.finish is None
         if inner and step.ids is not None and step.new > 0:
             message = f"{step.new} new output ids at a stream_interval of {interval}"
             yield demand(
@@ -309,7 +309,7 @@ def coalescing_keeps_all(stream: Stream, target: Target) -> Iterator[Observation
             count = integer(emission.counters.get("completion_tokens"))
             grown = 0 if count is None else count - counted
             counted = counted if count is None else count
-            if step.ids is None or max(step.new, grown) <= (1 if step.first else interval):
+            if step.ids is None or max(step.new, grown) <= (1 if step.before == 0 else interval):
                 continue
             place = emission.at("output_ids")
             yield condition_seen(place, f"an emission of {max(step.new, grown)} ids at interval {interval}")
