@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from finish_and_error_pairs import FINISH_AND_ERROR_PAIRS
+from logprob_pairs import LOGPROB_PAIRS
 from pair import Pair, Subject
 from stream_builder import (
     GONE,
@@ -601,6 +603,7 @@ PAIRS = [
         control_after_refusal(whole()),
         control_after_refusal(change(whole(), output_ids=[*IDS[:5], 99])),
         pointer="/output_ids",
+        target=Target(repeated=frozenset({"key"})),
     ),
     Pair(
         "refused-request-harms-nobody",
@@ -700,6 +703,8 @@ PAIRS = [
 ]
 
 PAIRS += TEXT_PAIRS
+PAIRS += LOGPROB_PAIRS
+PAIRS += FINISH_AND_ERROR_PAIRS
 
 
 def _name(pair: Pair) -> str:

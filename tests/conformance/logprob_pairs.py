@@ -1,0 +1,304 @@
+"""Two answers that differ in one thing, for logprobs, prompts, echoes and ids that come back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from pair import Pair
+from stream_builder import (
+    IDS,
+    PROMPT,
+    TEXT,
+    Told,
+    change,
+    incremental,
+    logprobs,
+    named,
+    refusal,
+    top_logprobs,
+    whole,
+)
+
+from tokenwire.check import Comparison
+from tokenwire.record import Finish, Stream
+
+CHAT = "openai-chat"
+COMPLETIONS = "vllm-completions"
+USAGE = {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}
+EIGHT = tuple(range(20, 28))
+
+
+def content(text: str = TEXT) -> list[dict[str, Any]]:
+    """Chat's entries for a text, one token for each character."""
+    return [
+        {"token": one, "logprob": -0.5 - at, "bytes": list(one.encode()), "top_logprobs": []}
+        for at, one in enumerate(text)
+    ]
+
+
+def chat(entries: Any, *, text: str = TEXT, stop: bool = False, **asked: Any) -> Stream:
+    """A whole chat answer with these logprobs, and a usage of six tokens."""
+    told = {"content": entries} if isinstance(entries, list) else entries
+    one = Told(
+        ids=None,
+        text=text,
+        counted=False,
+        counters={},
+        details={"request_id": "c-1", "role": "assistant", "content": text, "logprobs": told},
+        finish=Finish("stop" if stop else "length"),
+    )
+    options: dict[str, Any] = {"dialect": CHAT, "logprobs": True, "usage": USAGE, "input_ids": None}
+    return whole(one, **options | asked)
+
+
+def lists(ids: Sequence[int] = IDS, **changed: Any) -> dict[str, Any]:
+    """The logprobs object of a completion, one letter for each token."""
+    names = [chr(97 + at) for at in range(len(ids))]
+    told = {
+        "tokens": names,
+        "token_logprobs": [-0.5 - at for at in range(len(ids))],
+        "top_logprobs": [{name: -0.5 - at} for at, name in enumerate(names)],
+        "text_offset": list(range(len(ids))),
+    }
+    return {**told, **changed}
+
+
+def completion(told: dict[str, Any], **asked: Any) -> Stream:
+    one = Told(details={"request_id": "c-1", "logprobs": told})
+    options: dict[str, Any] = {"dialect": COMPLETIONS, "logprobs": True, "top_logprobs": 1}
+    return whole(one, **options | asked)
+
+
+def prompt_entries(ids: Sequence[int], *, null_at: int = 0, shift: float = 0.0) -> list[list[Any]]:
+    """Prompt logprobs: each position has its own, whatever the start."""
+    return [[None if at == null_at else -1.0 - at - shift, token, None] for at, token in enumerate(ids)]
+
+
+def scored(
+    ids: Sequence[int] = (1, 2, 3, 4, 5), *, start: int = 0, shift: float = 0.0, null_at: int | None = None
+) -> Stream:
+    entries = prompt_entries(ids, null_at=start, shift=shift)[start:]
+    if null_at is not None:
+        entries[null_at - start][0] = None
+    told = Told(ids=IDS[:1], text="a", prompt_series={"input_token_logprobs": entries})
+    one = whole(told, input_ids=(tuple(ids),), logprobs=True, logprob_start=start, prompt_key=str(list(ids)))
+    return named(one, f"generate/from-{start}")
+
+
+PROMPT_TOP: dict[str, Any] = {
+    "input_token_logprobs": prompt_entries(PROMPT),
+    "input_top_logprobs": [None, [[-1.0, 8, None], [-2.0, 2, None]], [[-1.0, 8, None], [-2.0, 9, None]]],
+}
+SHIFTED_TOP = {
+    **PROMPT_TOP,
+    "input_top_logprobs": [None, [[-1.0, 8, None], [-2.5, 2, None]], [[-1, 8], [-2, 9]]],
+}
+ASKED_TOP: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "logprob_start": 0}
+
+
+def told_in_stream(entries: list[list[Any]]) -> Comparison:
+    """A whole answer with the logprobs of its prompt, and a stream that has these in its last event."""
+    told = Told(prompt_series={"input_token_logprobs": prompt_entries(PROMPT)})
+    stream = incremental(told, logprobs=True, logprob_start=0)
+    last = change(stream, prompt_series={"input_token_logprobs": entries})
+    return Comparison(named(whole(told, logprobs=True, logprob_start=0), "generate/whole"), last)
+
+
+SAMPLED = named(
+    whole(Told(series={"output_token_logprobs": logprobs()}), logprobs=True, prompt_key="p"),
+    "generate/sampled",
+)
+
+
+def sent_back(shift: float = 0.0) -> tuple[Stream, ...]:
+    """An answer, and its ids scored as part of a prompt."""
+    ids = (*PROMPT, *IDS)
+    entries = [[None, 1, None], [-1.0, 2, None], [-2.0, 3, None]]
+    entries += [[logprob - shift, token, None] for logprob, token, _ in logprobs()]
+    told = Told(ids=(7,), text="z", prompt_series={"input_token_logprobs": entries})
+    back = whole(told, input_ids=(ids,), logprobs=True, logprob_start=0, prompt_key="q")
+    return (SAMPLED, named(back, "generate/scored"))
+
+
+def warm(scale: float, name: str = "generate/warm") -> Stream:
+    """An answer at temperature 0.5 whose alternatives lie so many times as far apart as the model's."""
+    rows = [[[one[0] * scale, *one[1:]] for one in row] for row in top_logprobs()]
+    own = [[row[0][0], *row[0][1:]] for row in rows]
+    series = {"output_token_logprobs": own, "output_top_logprobs": rows}
+    options: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "prompt_key": "p"}
+    return named(whole(Told(series=series), greedy=False, temperature=0.5, **options), name)
+
+
+GREEDY = named(
+    whole(
+        Told(series={"output_token_logprobs": logprobs(), "output_top_logprobs": top_logprobs()}),
+        logprobs=True,
+        top_logprobs=2,
+        prompt_key="p",
+    ),
+    "generate/greedy",
+)
+PROMPT_KEY = json.dumps([None, {"text": "Say "}])
+
+
+def echoed(text: str, *, echo: bool = True, name: str = "completions/echo") -> Stream:
+    asked: dict[str, Any] = {"input_ids": None, "text_prompt": True, "prompt_key": PROMPT_KEY, "echo": echo}
+    return named(change(whole(dialect=COMPLETIONS, **asked), text=text), name)
+
+
+PLAIN = echoed(TEXT, echo=False, name="completions/plain")
+ECHO_LISTS = lists((*PROMPT, *IDS))
+
+
+def with_echo(told: dict[str, Any]) -> Stream:
+    return completion(told, echo=True)
+
+
+def from_text(head: Sequence[int], rest: Sequence[int], words: str) -> Stream:
+    """An answer to a text, with the ids that the text became."""
+    ids = (*head, *rest)
+    told = Told(prompt_ids=ids, counters={"prompt_tokens": len(ids)})
+    key = json.dumps([None, {"text": words}])
+    asked: dict[str, Any] = {"input_ids": None, "text_prompt": True, "prompt_token_ids": True}
+    return named(whole(told, prompt_key=key, **asked), f"generate/{words}")
+
+
+LATE = change(incremental(Told(), prompt_token_ids=True), prompt_token_ids=list(PROMPT))
+TURN = (*PROMPT, *IDS)
+
+
+def next_turn(told: Sequence[int]) -> tuple[Stream, ...]:
+    """A turn, and the next one, which says that these were its prompt ids."""
+    second = whole(Told(prompt_ids=told), input_ids=((*TURN, 9),), prompt_token_ids=True)
+    return (named(whole(), "generate/first"), named(second, "generate/second"))
+
+
+VARYING = Told(ids=EIGHT, text="abcdefgh", series={"output_token_logprobs": logprobs(EIGHT)})
+CONSTANT = replace(VARYING, series={"output_token_logprobs": [[0.0, token, None] for token in EIGHT]})
+TOP_WRITTEN_TWICE = [{**content()[0], "top_logprobs": [{"token": "a"}]}, *content()[1:]]
+
+LOGPROB_PAIRS = [
+    Pair(
+        "logprobs-vary",
+        whole(VARYING, logprobs=True),
+        whole(CONSTANT, logprobs=True),
+        pointer="/output_token_logprobs",
+    ),
+    Pair(
+        "logprobs-follow-one-rule",
+        (GREEDY, warm(2.0), warm(2.0, "generate/again")),
+        (GREEDY, warm(2.0), warm(1.0, "generate/again")),
+        pointer="/output_top_logprobs",
+    ),
+    Pair(
+        "logprobs-follow-one-rule",
+        (GREEDY, warm(1.0)),
+        (GREEDY, warm(0.5)),
+        pointer="/output_top_logprobs",
+        why="multiplied by the temperature",
+    ),
+    Pair(
+        "chat-logprobs-have-content",
+        chat(content()),
+        chat({"tokens": list(TEXT), "token_logprobs": [-1.0] * 6}),
+        pointer="/logprobs",
+    ),
+    Pair(
+        "chat-logprobs-have-content",
+        chat(content()),
+        chat(TOP_WRITTEN_TWICE),
+        pointer="/logprobs",
+        why="an alternative without a logprob",
+    ),
+    Pair("chat-logprobs-count-the-tokens", chat(content()), chat(content()[:5])),
+    Pair(
+        "chat-logprobs-count-the-tokens",
+        chat(content()[:5], stop=True),
+        chat(content()[:4], stop=True),
+        why="more than the stop id is missing",
+    ),
+    Pair(
+        "chat-logprobs-spell-the-text",
+        chat(content()),
+        chat(content("abXdef")),
+        pointer="/logprobs",
+    ),
+    Pair(
+        "completion-logprobs-are-parallel",
+        completion(lists()),
+        completion(lists(tokens=["a", "b"])),
+        pointer="",
+    ),
+    Pair(
+        "text-offsets-add-up",
+        completion(lists()),
+        completion(lists(text_offset=[0, 1, 2, 0, 1, 2])),
+    ),
+    Pair(
+        "prompt-top-logprobs-belong-to-position",
+        whole(Told(prompt_series=PROMPT_TOP), **ASKED_TOP),
+        whole(Told(prompt_series=SHIFTED_TOP), **ASKED_TOP),
+        pointer="/input_top_logprobs",
+    ),
+    Pair(
+        "stream-prompt-series-equal-whole",
+        told_in_stream(prompt_entries(PROMPT)),
+        told_in_stream(prompt_entries(PROMPT)[:2]),
+        5,
+        "/input_token_logprobs",
+    ),
+    Pair(
+        "prompt-logprobs-independent-of-start",
+        (scored(), scored(start=2)),
+        (scored(), scored(start=2, shift=0.5)),
+        pointer="/input_token_logprobs",
+    ),
+    Pair(
+        "prompt-logprobs-independent-of-start",
+        (scored(), scored(start=2)),
+        (scored(), scored(start=2, null_at=3)),
+        pointer="/input_token_logprobs",
+        why="null behind the border",
+    ),
+    Pair(
+        "prompt-logprobs-rescore-the-output",
+        sent_back(0.01),
+        sent_back(0.5),
+        pointer="/input_token_logprobs",
+    ),
+    Pair("echo-begins-with-the-prompt", echoed("Say abcdef"), echoed("say abcdef"), pointer="/text"),
+    Pair(
+        "echo-adds-only-the-prompt",
+        (PLAIN, echoed("Say abcdef")),
+        (PLAIN, echoed("Say Say abcdef")),
+        pointer="/text",
+    ),
+    Pair("echo-logprobs-cover-the-prompt", with_echo(ECHO_LISTS), with_echo(lists())),
+    Pair(
+        "prompt-ids-come-first",
+        incremental(Told(prompt_ids=PROMPT), prompt_token_ids=True),
+        LATE,
+        5,
+        "/prompt_token_ids",
+    ),
+    Pair(
+        "one-beginning-of-sequence",
+        (from_text((1,), (30, 31), "one"), from_text((1,), (40,), "two")),
+        (from_text((1,), (30, 31), "one"), from_text((1, 1), (40,), "two")),
+        pointer="/prompt_token_ids",
+    ),
+    Pair(
+        "own-ids-are-accepted",
+        (named(whole(), "generate/first"), named(whole(input_ids=((*PROMPT, 11),)), "generate/second")),
+        (named(whole(), "generate/first"), refusal(input_ids=((*PROMPT, 11),))),
+    ),
+    Pair(
+        "next-turn-begins-with-the-last",
+        next_turn((*TURN, 9)),
+        next_turn((*TURN[:-1], 99, 9)),
+        pointer="/prompt_token_ids",
+    ),
+]
