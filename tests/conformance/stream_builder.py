@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenwire.dialect import load_dialects
 from tokenwire.exchange import Ending, Exchange, HttpRequest, Read
-from tokenwire.record import Asked, Choice, Delivery, Emission, Event, Finish, Place, Stream
+from tokenwire.record import Asked, Choice, Delivery, Emission, Event, Finish, Place, Stream, Usage
 
 IDS = (11, 12, 13, 14, 15, 16)
 TEXT = "abcdef"
@@ -162,6 +162,7 @@ def build(
         tuple(Choice(index, tuple(emissions), delivery) for index, emissions in own.items()),
         usage=usage,
         usage_place=_place(name, None) if usage is not None else None,
+        usages=(Usage(_place(name, None), usage),) if usage is not None else (),
         schema="some-schema",
     )
 

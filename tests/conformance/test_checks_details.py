@@ -52,7 +52,7 @@ def seen(requirement: str, stream: Stream, target: Target | None = None) -> list
 def related(requirement: str, *streams: Stream) -> list[Observation]:
     check = CHECKS[requirement].on_run
     assert check is not None
-    return list(check(streams, Target()))
+    return list(check(streams, Target(repeated=frozenset({"key"}))))
 
 
 def violated(observations: list[Observation]) -> list[Observation]:
@@ -426,7 +426,7 @@ def test_a_whole_answer_keeps_no_interval() -> None:
 def test_a_control_without_ids_is_compared_by_its_text() -> None:
     before = named(whole(CHAT_TOLD, dialect=CHAT), "chat/before")
     after = change(whole(CHAT_TOLD, dialect=CHAT), text="abcdeX")
-    looked = related("refused-request-harms-nobody", before, refusal(), after)
+    looked = related("refused-request-harms-nobody", before, refusal(dialect=CHAT), after)
     assert [one.place.pointer for one in violated(looked)] == ["/text"]
 
 

@@ -92,11 +92,13 @@ def test_scenarios_ask_each_exchange_under_a_name_of_its_own_and_within_the_smal
 
     class Echo(CannedSender):
         async def send(self, name: str, scenario: str, request: HttpRequest, **rest) -> Exchange:
-            body = request.body
+            body = request.body or {}
             params = body.get("sampling_params", body)
+            params = params if isinstance(params, dict) else {}
             size = params.get(
                 "max_new_tokens", params.get("max_tokens", params.get("max_completion_tokens", 8))
             )
+            size = size if isinstance(size, int) and size > 0 else 0
             ids = [97 + (7 * i) % 26 for i in range(size or 0)]
             prompt = body.get("input_ids")
             if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):

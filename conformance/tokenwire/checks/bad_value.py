@@ -205,10 +205,12 @@ def _unknown_ids(asked: Asked, name: str, vocabulary: int | None) -> Iterator[Ba
 def unreadable_body(request: HttpRequest) -> str:
     """Why a body is not a JSON object, in words; empty where it is one, or may be taken for one.
 
-    NaN and repeated keys are no JSON either, and many readers take them.
+    NaN and repeated keys are no JSON either, and many readers take them. A request without any body is not
+    looked at.
     """
     if request.raw_body is None:
-        return "" if isinstance(request.body, Mapping) else f"it is {_kind(request.body)}"
+        known = request.body is None or isinstance(request.body, Mapping)
+        return "" if known else f"it is {_kind(request.body)}"
     if not request.raw_body:
         return "it is empty"
     try:

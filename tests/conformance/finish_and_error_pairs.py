@@ -1,0 +1,253 @@
+"""The pairs of the chapters on finish and usage and on errors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pair import Pair
+from stream_builder import (
+    IDS,
+    LENGTH,
+    PROMPT,
+    STOP,
+    TEXT,
+    Told,
+    append,
+    change,
+    change_event,
+    incremental,
+    named,
+    refusal,
+    whole,
+    with_exchange,
+)
+
+from tokenwire.advertised import Advertised
+from tokenwire.check import Comparison, Target
+from tokenwire.exchange import Ending, HttpRequest
+from tokenwire.record import Finish, Said, Stream, Usage
+
+COUNTS: dict[str, Any] = {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}
+
+
+def said(**values: Any) -> dict[str, Said]:
+    """What a request says, each field by its own name."""
+    return {name: Said(name, (value,)) for name, value in values.items()}
+
+
+def bad(name: str, value: Any, **asked: Any) -> dict[str, Any]:
+    """A request with one bad value."""
+    return {"said": said(**{"input_ids": PROMPT, name: value}), **asked}
+
+
+def told_usage(stream: Stream, *counts: tuple[int, dict[str, Any]]) -> Stream:
+    """The stream with usage in some of its events, by their index."""
+    usages = tuple(
+        Usage(replace(stream.events[at].place, pointer="/usage"), one, (0,) if at < len(IDS) else ())
+        for at, one in counts
+    )
+    return replace(stream, usages=usages, usage=usages[-1].counts, usage_place=usages[-1].place)
+
+
+def with_error(stream: Stream, error: Any, at: int) -> Stream:
+    """The stream with an error in the place of one event."""
+    stream = change_event(stream, at, data={"error": error})
+    choice = stream.choices[0]
+    kept = tuple(one for one in choice.emissions if one.event.index != at)
+    return replace(stream, choices=(replace(choice, emissions=kept),), error=error)
+
+
+def budgeted(budget: int, finish: Finish, name: str) -> Stream:
+    """An answer under a budget whose stop is met at the fourth token."""
+    size = min(budget, 4)
+    told = Told(ids=IDS[:size], text=TEXT[:size], finish=finish)
+    return named(whole(told, max_new_tokens=budget, prompt_key="p", stop_token_ids=(14,)), name)
+
+
+FAR = budgeted(9, STOP, "generate/far")
+SMALL = Target(advertised=Advertised(context_length=10))
+LONG: dict[str, Any] = {"input_ids": (tuple(range(8)),), "max_new_tokens": 1}
+ONE = Told(ids=IDS[:1], text=TEXT[:1])
+
+FAILED = {"message": "the worker died", "code": 502}
+IN_TIME = with_error(incremental(), FAILED, 5)
+NO_TOKENIZER = Target(advertised=Advertised(tokenizer=False))
+
+
+def asking(stream: Stream, **asked: Any) -> Stream:
+    """The stream as the answer to a request that asks for more."""
+    return replace(stream, asked=replace(stream.asked, **asked))
+
+
+USAGE_EVENT = append(
+    incremental(), lambda emission: replace(emission, text=None, output_ids=None, finish=None)
+)
+AT_THE_END = asking(told_usage(USAGE_EVENT, (6, COUNTS)), usage=True)
+
+
+def so_far(*counts: int) -> Stream:
+    """A stream with usage in every event that carries text."""
+    told = [
+        (at, {"prompt_tokens": 3, "completion_tokens": count, "total_tokens": 3 + count})
+        for at, count in enumerate(counts)
+    ]
+    return asking(told_usage(incremental(), *told), continuous_usage=True)
+
+
+def unreadable(stream: Stream, body: bytes = b"{") -> Stream:
+    """The answer to a request whose body is none."""
+    request = HttpRequest("POST", "/generate", raw_body=body)
+    return with_exchange(stream, request=request)
+
+
+TWO_ROWS = {"rid": ["a"], "input_ids": [[1], [2]]}
+BATCH: dict[str, Any] = {"input_ids": ((1,), (2,)), "prompts": 2, "batch": True, "body": TWO_ROWS}
+BATCH |= {"said": {"request_id": Said("rid", (["a"],)), "input_ids": Said("input_ids", (((1,), (2,)),))}}
+DIED = with_exchange(replace(whole(), events=(), choices=()), status=None, ending=Ending.UNREACHABLE)
+NAMED = {"error": {"message": "max_new_tokens must be at least 0, got -1."}}
+
+FINISH_AND_ERROR_PAIRS = [
+    Pair(
+        "stop-wins-within-the-budget",
+        (FAR, budgeted(4, STOP, "generate/at")),
+        (FAR, budgeted(4, LENGTH, "generate/at")),
+        pointer="/finish",
+    ),
+    Pair(
+        "stop-wins-within-the-budget",
+        (FAR, budgeted(3, LENGTH, "generate/before")),
+        (FAR, budgeted(3, STOP, "generate/before")),
+        pointer="/finish",
+        why="the budget comes first",
+    ),
+    Pair(
+        "one-length-rule",
+        (refusal(**LONG), named(refusal(**LONG), "generate/stream")),
+        (refusal(**LONG), named(whole(ONE, **LONG), "generate/stream")),
+        target=SMALL,
+    ),
+    Pair(
+        "usage-comes-once-and-last",
+        AT_THE_END,
+        asking(told_usage(USAGE_EVENT, (2, COUNTS), (6, COUNTS)), usage=True),
+        2,
+        "/usage",
+    ),
+    Pair("usage-comes-once-and-last", AT_THE_END, asking(USAGE_EVENT, usage=True), 6, why="missing"),
+    Pair(
+        "usage-only-on-request",
+        incremental(),
+        told_usage(USAGE_EVENT, (6, COUNTS)),
+        6,
+        "/usage",
+        target=Target(capabilities=frozenset({"usage"})),
+    ),
+    Pair("continuous-usage-follows", so_far(1, 2, 3, 4, 5, 6), so_far(1, 2, 3, 2, 5, 6), 3, "/usage"),
+    Pair(
+        "continuous-usage-follows",
+        so_far(1, 2, 3, 4, 5, 6),
+        so_far(1, 1, 1, 1, 1, 1),
+        5,
+        "/usage",
+        why="a count that stands still",
+    ),
+    Pair("continuous-usage-follows", so_far(1, 2, 3, 4, 5, 6), so_far(1, 2, 3, 4, 5), 5, why="missing"),
+    Pair(
+        "usage-parts-lie-within",
+        told_usage(whole(), (0, COUNTS | {"prompt_tokens_details": {"cached_tokens": 3}})),
+        told_usage(whole(), (0, COUNTS | {"prompt_tokens_details": {"cached_tokens": 4}})),
+        pointer="/usage",
+    ),
+    Pair(
+        "usage-parts-lie-within",
+        change(whole(), counters={"reasoning_tokens": 6}),
+        change(whole(), counters={"reasoning_tokens": 7}),
+        pointer="/reasoning_tokens",
+        why="counters of a choice",
+    ),
+    Pair(
+        "stream-usage-equals-whole",
+        Comparison(whole(usage=COUNTS), AT_THE_END),
+        Comparison(whole(usage=COUNTS | {"prompt_tokens": 2}), AT_THE_END),
+        6,
+        "/usage",
+    ),
+    Pair(
+        "unknown-prompt-ids-refused",
+        refusal(**bad("input_ids", [1, -1], input_ids=((1, -1),))),
+        whole(**bad("input_ids", [1, -1], input_ids=((1, -1),))),
+    ),
+    Pair(
+        "unknown-prompt-ids-refused",
+        refusal(**bad("input_ids", [1, 99], input_ids=((1, 99),))),
+        whole(**bad("input_ids", [1, 99], input_ids=((1, 99),))),
+        target=Target(advertised=Advertised(vocab_size=99)),
+        why="the vocabulary that the server tells",
+    ),
+    Pair(
+        "unknown-chosen-ids-refused",
+        refusal(**bad("chosen_ids", [2**31])),
+        whole(**bad("chosen_ids", [2**31])),
+    ),
+    Pair(
+        "unknown-parameter-ids-refused",
+        refusal(**bad("stop_token_ids", [-5])),
+        whole(**bad("stop_token_ids", [-5])),
+    ),
+    Pair(
+        "unknown-parameter-ids-refused",
+        refusal(body={"logit_bias": {"-1": 1.0}}),
+        whole(body={"logit_bias": {"-1": 1.0}}),
+        why="biased ids",
+    ),
+    Pair("wrong-types-refused", refusal(**bad("n", "two")), whole(**bad("n", "two"))),
+    Pair("impossible-values-refused", refusal(**bad("n", 0)), whole(**bad("n", 0))),
+    Pair(
+        "impossible-values-refused",
+        refusal(**bad("min_new_tokens", 9, min_new_tokens=9, max_new_tokens=6)),
+        whole(**bad("min_new_tokens", 9, min_new_tokens=9, max_new_tokens=6)),
+        why="more at least than at most",
+    ),
+    Pair("unreadable-bodies-refused", unreadable(refusal()), unreadable(whole())),
+    Pair(
+        "missing-prompts-refused",
+        refusal(input_ids=None, said=said(n=1)),
+        whole(input_ids=None, said=said(n=1)),
+    ),
+    Pair("misfitting-lists-refused", refusal(**BATCH), whole(Told(), Told(), n=1, **BATCH)),
+    Pair(
+        "refusal-names-the-value",
+        refusal(error=NAMED, **bad("max_new_tokens", -1)),
+        refusal(error={"error": {"message": "That is no request."}}, **bad("max_new_tokens", -1)),
+    ),
+    Pair("requests-do-not-break-the-server", (whole(), refusal()), (whole(), refusal(500))),
+    Pair("requests-do-not-break-the-server", (whole(), refusal(503), refusal()), (whole(), DIED), why="cut"),
+    Pair("stream-errors-say-why", IN_TIME, with_error(incremental(), {"message": "the worker died"}, 5), 5),
+    Pair("stream-errors-are-final", IN_TIME, with_error(incremental(), FAILED, 2), 3),
+    Pair(
+        "stream-errors-replace-the-finish",
+        IN_TIME,
+        with_error(append(incremental(), lambda emission: emission), FAILED, 6),
+        6,
+    ),
+    Pair(
+        "ids-need-no-tokenizer",
+        whole(Told(text=None)),
+        with_exchange(replace(whole(), choices=()), status=500),
+        target=NO_TOKENIZER,
+    ),
+    Pair(
+        "text-needs-a-tokenizer",
+        refusal(input_ids=None, said=said(text="Hello")),
+        whole(input_ids=None, said=said(text="Hello")),
+        target=NO_TOKENIZER,
+    ),
+    Pair(
+        "text-needs-a-tokenizer",
+        refusal(stop=("x",), said=said(stop="x")),
+        whole(stop=("x",), said=said(stop="x")),
+        target=NO_TOKENIZER,
+        why="stop strings",
+    ),
+]
