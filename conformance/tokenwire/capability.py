@@ -93,6 +93,12 @@ def _has_top_logprobs(emission: Emission) -> bool:
     return inside or any("top" in name for name in _own_series(emission))
 
 
+def _tells_all_bytes(stream: Stream) -> bool:
+    lists = [e.series.get("logprobs_content") for e in stream.emissions()]
+    entries = [entry for content in lists if isinstance(content, list) for entry in content]
+    return bool(entries) and all(isinstance(entry, dict) and entry.get("bytes") for entry in entries)
+
+
 def _has_text_offsets(emission: Emission) -> bool:
     offsets = emission.series.get("text_offset")
     return isinstance(offsets, list) and any(type(one) is int and one >= 0 for one in offsets)
@@ -142,6 +148,10 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     "chat-logprobs": (
         lambda s: is_chat(s) and _any(lambda e: bool(e.details.get("logprobs")))(s),
         "no chat answer carries logprobs",
+    ),
+    "chat-token-bytes": (
+        lambda s: is_chat(s) and _tells_all_bytes(s),
+        "no chat answer has logprobs that tell the bytes of every token",
     ),
     "completion-logprobs": (
         lambda s: not is_chat(s) and _any(lambda e: "token_logprobs" in e.series)(s),

@@ -9,7 +9,6 @@ from typing import Any
 
 from tokenwire.check import Comparison, Observation, Target, check, check_run, compare, demand, observe
 from tokenwire.checks.agreement import Pair, observe_agreement
-from tokenwire.checks.chat import is_chat
 from tokenwire.checks.difference import alike, observe_sequence, observe_text
 from tokenwire.checks.logprob_entry import (
     LISTS,
@@ -36,7 +35,7 @@ from tokenwire.checks.walk import (
     streamed,
     walk,
 )
-from tokenwire.dialect import policy_of
+from tokenwire.dialect import is_chat, policy_of
 from tokenwire.record import Choice, Delivery, Emission, Place, Stream
 
 
