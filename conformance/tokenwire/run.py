@@ -237,7 +237,11 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
         try:
             async with asyncio.TaskGroup() as together:
                 for scenario, talk in conversations:
-                    together.create_task(_talk(scenario, talk, progress.finished))
+                    if not scenario.alone:
+                        together.create_task(_talk(scenario, talk, progress.finished))
+            for scenario, talk in conversations:
+                if scenario.alone:
+                    await _talk(scenario, talk, progress.finished)
             if worker is not None and (not plan.scenarios or GATEWAY in plan.scenarios):
                 async with _recorder_of_worker(plan, worker, capture) as behind:
                     to_worker = _Patient(behind, patience=_LEAST_PATIENCE)

@@ -216,6 +216,8 @@ class RequestManager:
         names = [request.rid for request in requests]
         for name in {*names, group} - {None}:
             if name in self._live or name in self._groups or names.count(str(name)) > 1:
+                if current_fault().colliding(str(name)):
+                    self._engine.abort(str(name))
                 raise DuplicateRequestIdError(
                     f"rid {name!r} is the id of a request that has not ended; choose another or send none"
                 )

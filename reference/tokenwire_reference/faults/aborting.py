@@ -9,8 +9,6 @@ from tokenwire_reference.faults.catalogue import INCREMENTAL, fault
 from tokenwire_reference.faults.fault import Fault
 from tokenwire_reference.request_manager import Emission, Record
 
-NOT_ASKED = "no requirement speaks of aborts yet, and no scenario sends one"
-
 
 def _aborted(emission: Emission) -> bool:
     return emission.finish is not None and emission.finish.type == "abort"
@@ -20,7 +18,6 @@ def _aborted(emission: Emission) -> bool:
     "abort-by-prefix",
     "X20",
     upstream=("sgl-project/sglang PR #25561", "sgl-project/sglang PR #28341"),
-    unseen=NOT_ASKED,
 )
 class AbortByPrefix(Fault):
     """Aborting 'a' also aborts 'a1' and every other id that begins so; '' aborts everything."""
@@ -33,7 +30,6 @@ class AbortByPrefix(Fault):
     "abort-does-nothing",
     "X20",
     upstream=("sgl-project/sglang issue #21173",),
-    unseen=NOT_ASKED,
 )
 class AbortDoesNothing(Fault):
     """The abort is answered with 200 and reaches nobody."""
@@ -47,7 +43,6 @@ class AbortDoesNothing(Fault):
     "X21",
     upstream=("sgl-project/sglang issue #40901",),
     shows_in=(INCREMENTAL,),
-    unseen=NOT_ASKED,
 )
 class AbortRepeatsTheText(Fault):
     """The event of an abort carries the whole text again."""
@@ -60,7 +55,6 @@ class AbortRepeatsTheText(Fault):
     "abort-keeps-one-id",
     "X21",
     upstream=("sgl-project/sglang PR #34488",),
-    unseen=NOT_ASKED,
 )
 class AbortKeepsOneId(Fault):
     """The answer of an aborted request has its last id only."""
@@ -73,7 +67,6 @@ class AbortKeepsOneId(Fault):
     "abort-loses-the-output",
     "X21",
     upstream=("sgl-project/sglang PR #11673",),
-    unseen=NOT_ASKED,
 )
 class AbortLosesTheOutput(Fault):
     """An aborted request is answered with nothing, though tokens had been made."""
@@ -89,10 +82,37 @@ class AbortLosesTheOutput(Fault):
     "client-leaves-unnoticed",
     "X21",
     upstream=("sgl-project/sglang issue #37833", "ROCm/ATOM PR #1562", "sgl-project/sglang PR #40605"),
-    unseen="no requirement says what becomes of a request whose client has left",
 )
 class ClientLeavesUnnoticed(Fault):
     """A request whose client has left runs to its end and keeps its place."""
 
     def leaving(self) -> bool:
         return False
+
+
+@fault("abort-says-stop", "X14")
+class AbortSaysStop(Fault):
+    """An aborted request finishes as if the model had come to its end."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        if emission.finish is None or not _aborted(emission):
+            return emission
+        return replace(emission, finish=replace(emission.finish, type="stop"))
+
+
+@fault("abort-of-nobody-fails", "X20")
+class AbortOfNobodyFails(Fault):
+    """An abort of an id that no live request has raises, and is answered with 500."""
+
+    def aborting(self, rid: str, names: Sequence[str], live: Collection[str]) -> Sequence[str]:
+        if not any(name in live for name in names):
+            raise KeyError(rid)
+        return names
+
+
+@fault("id-in-use-ends-the-first", "X20", upstream=("sgl-project/sglang PR #19035",))
+class IdInUseEndsTheFirst(Fault):
+    """A request under an id that is in use is refused, and the one that has the id is aborted as well."""
+
+    def colliding(self, rid: str) -> bool:
+        return True

@@ -94,6 +94,11 @@ class Fault:
         del rid, live
         return names
 
+    def colliding(self, rid: str) -> bool:
+        """Whether a request that is refused for the id of a live one ends that one as well."""
+        del rid
+        return False
+
 
 _current: ContextVar[Fault] = ContextVar("fault", default=Fault())  # noqa: B039 - it has no state to share
 

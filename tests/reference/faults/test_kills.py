@@ -19,6 +19,15 @@ from tokenwire_reference.faults.catalogue import INCREMENTAL, KnownFault, load_f
 FAULTS = load_faults()
 
 SHOWN_BY = {
+    "abort-ends-the-request": ("abort",),
+    "abort-is-told": ("abort",),
+    "abort-of-nobody-is-no-failure": ("abort-of-one",),
+    "abort-spares-others": ("abort-of-one",),
+    "aborted-answer-is-a-prefix": ("abort",),
+    "aborted-ids-are-counted": ("abort",),
+    "id-in-use-spares-the-first": ("id-in-use",),
+    "left-request-is-ended": ("disconnect-whole",),
+    "left-stream-is-ended": ("disconnect",),
     "answer-fits-schema": ("logprob-families",),
     "asked-or-refused": ("batch-of-prompts", "chat-ids", "chat-logprobs", "prompt-ids", "samples"),
     "cached-details-add-up": ("cached-prompt",),

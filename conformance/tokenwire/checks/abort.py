@@ -1,0 +1,351 @@
+"""Checks of aborts and of clients that leave: what ends, what is given back, who is spared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tokenwire.check import Observation, Target, check, check_run, demand, observe
+from tokenwire.checks.difference import alike, identical, observe_sequence, observe_text
+from tokenwire.checks.moments import began, delivered_at, over, overlap
+from tokenwire.checks.walk import (
+    as_list,
+    by_choice,
+    count_of,
+    end_place,
+    ended,
+    finished_choices,
+    integer,
+    is_error,
+    joined_ids,
+    joined_text,
+    walk,
+)
+from tokenwire.control import Call, Deed
+from tokenwire.exchange import Ending
+from tokenwire.record import Choice, Delivery, Stream
+
+_BROKEN = "\ufffd"
+
+TOKENS_AFTER_LEAVING = 256
+"""So many tokens of a neighbour may come before a request whose client has left has to be gone."""
+
+
+def _single(stream: Stream) -> bool:
+    asked = stream.asked
+    return asked.prompts * asked.n == 1 and not asked.batch and len(stream.choices) == 1
+
+
+def _aborts(stream: Stream, target: Target) -> list[Call]:
+    """The aborts that name a request and were answered."""
+    name = stream.asked.request_id
+    return [c for c in target.calls if c.deed is Deed.ABORT and c.done and name is not None and name in c.ids]
+
+
+def _abort_under_way(stream: Stream, target: Target) -> Call | None:
+    """The first abort of a stream that was sent when some of its tokens had come, and less than a quarter."""
+    budget = stream.asked.max_new_tokens
+    if budget is None or not _single(stream):
+        return None
+    for call in _aborts(stream, target):
+        sent, answered = began(call.exchange), over(call.exchange)
+        before = delivered_at(stream, sent) if sent is not None else None
+        after = delivered_at(stream, answered) if answered is not None else None
+        if before and after is not None and after * 4 <= budget:
+            return call
+    return None
+
+
+def _was_aborted(choice: Choice) -> bool:
+    return choice.finish is not None and choice.finish.type == "abort" and not is_error(choice.finish)
+
+
+@check("abort-ends-the-request")
+def abort_ends_the_request(stream: Stream, target: Target) -> Iterator[Observation]:
+    """A stream that was aborted when less than a quarter of it had come does not come to its full length."""
+    if not ended(stream) or _abort_under_way(stream, target) is None:
+        return
+    for choice in finished_choices(stream):
+        if choice.finish is not None and choice.finish.type in {"abort", "length"}:
+            count = count_of(stream, choice)
+            yield demand(
+                choice.emissions[-1].at("finish"),
+                choice.finish.type == "abort",
+                expected="an end before the budget",
+                actual=f"{choice.finish.type} after {'all' if count is None else count} tokens",
+                message="the request was aborted early, and went on to the end of its budget",
+            )
+
+
+@check("abort-is-told")
+def abort_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
+    """What an abort ended before its budget, and that nothing else could end, says so."""
+    asked = stream.asked
+    stoppable = not asked.ignore_eos or asked.stop or asked.stop_token_ids or asked.stop_regex
+    if stoppable or not _single(stream) or not ended(stream) or not _aborts(stream, target):
+        return
+    for choice in finished_choices(stream):
+        count = count_of(stream, choice)
+        used_up = count is None or asked.max_new_tokens is None or count >= asked.max_new_tokens
+        if choice.finish is None or (choice.finish.type == "length" and used_up):
+            continue
+        message = f"the choice was ended by an abort, and finished with {choice.finish.type!r}"
+        place = choice.emissions[-1].at("finish")
+        yield observe(place, expected="abort", actual=choice.finish.type, message=message)
+
+
+def _taken_back(stream: Stream, choice: Choice) -> str:
+    """What the end of an aborted choice lacks of what had been delivered, in words; empty for nothing."""
+    steps = by_choice(walk(stream)).get(choice.index, [])
+    if choice.delivery is Delivery.INCREMENTAL or not steps:
+        return ""
+    *earlier, last = steps
+    shown = max((step.after for step in earlier), default=0)
+    return f"{shown} output ids had been delivered, the end has {last.after}" if last.after < shown else ""
+
+
+@check("aborted-ids-are-counted")
+def aborted_ids_are_counted(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """An aborted choice ends with every id that it ever showed, a count of them, and an entry for each."""
+    for choice in finished_choices(stream):
+        ids = joined_ids(choice)
+        if not _was_aborted(choice) or ids is None:
+            continue
+        last = choice.emissions[-1]
+        fault = _taken_back(stream, choice)
+        count = integer(last.counters.get("completion_tokens"))
+        if not fault and count is not None and count != len(ids):
+            fault = f"completion_tokens is {count}, and the output ids are {len(ids)}"
+        for name in sorted(choice.series_names):
+            entries = as_list(choice.series(name))
+            if not fault and name in _own(choice) and entries is not None and len(entries) != len(ids):
+                fault = f"{name} has {len(entries)} entries for {len(ids)} output ids"
+        if not fault and not ids:
+            continue
+        yield demand(
+            last.at("output_ids"),
+            not fault,
+            expected="all ids that were delivered, counted",
+            actual=fault or f"{len(ids)} output ids, counted",
+            message=fault,
+        )
+
+
+def _own(choice: Choice) -> frozenset[str]:
+    """The series that have an entry for each output id wherever they are told."""
+    return frozenset(name for name in choice.series_names if "logprob" in name) | choice.customized
+
+
+def _undisturbed(streams: tuple[Stream, ...]) -> dict[tuple[object, ...], Stream]:
+    """For each greedy request without stops the longest answer that nobody aborted."""
+    longest: dict[tuple[object, ...], Stream] = {}
+    for stream in streams:
+        choices = finished_choices(stream)
+        if not (ended(stream) and len(choices) == 1 and _comparable(stream)) or _was_aborted(choices[0]):
+            continue
+        held = longest.get(_request(stream))
+        if held is None or (count_of(held, held.choices[0]) or 0) < (count_of(stream, choices[0]) or 0):
+            longest[_request(stream)] = stream
+    return longest
+
+
+def _comparable(stream: Stream) -> bool:
+    asked = stream.asked
+    stops = asked.stop or asked.stop_token_ids or asked.stop_regex or asked.min_new_tokens or asked.echo
+    return bool(asked.prompt_key) and asked.greedy and _single(stream) and not stops
+
+
+def _request(stream: Stream) -> tuple[object, ...]:
+    asked = stream.asked
+    special = (asked.skip_special_tokens, asked.spaces_between_special_tokens)
+    return (stream.dialect, asked.prompt_key, asked.other_sampling, asked.ignore_eos, *special)
+
+
+@check_run("aborted-answer-is-a-prefix")
+def aborted_answer_is_a_prefix(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """As far as the undisturbed answer reaches, an aborted one gives the same."""
+    whole = _undisturbed(streams)
+    for stream in streams:
+        choices = finished_choices(stream)
+        twin = whole.get(_request(stream))
+        if twin is None or not (_comparable(stream) and len(choices) == 1 and _was_aborted(choices[0])):
+            continue
+        yield from _as_far_as_both_go(choices[0], twin.choices[0])
+
+
+def _as_far_as_both_go(aborted: Choice, undisturbed: Choice) -> Iterator[Observation]:
+    source, last = "the answer that nobody aborted", aborted.emissions[-1]
+    ours, theirs = joined_ids(undisturbed), joined_ids(aborted)
+    if ours and theirs:
+        common = slice(min(len(ours), len(theirs)))
+        yield observe_sequence(
+            last.at("output_ids"), "output id", expected=ours[common], actual=theirs[common], source=source
+        )
+        for name in sorted(aborted.series_names & undisturbed.series_names):
+            entries: list[Any] = aborted.series(name) or []
+            others: list[Any] = undisturbed.series(name) or []
+            same = identical if name in aborted.customized else alike
+            yield observe_sequence(
+                last.at(name),
+                f"{name} entry",
+                expected=others[common],
+                actual=entries[common],
+                source=source,
+                same=same,
+            )
+    text, other = joined_text(aborted), joined_text(undisturbed)
+    if text and other:
+        text, other = text.rstrip(_BROKEN), other.rstrip(_BROKEN)
+        end = min(len(text), len(other))
+        yield observe_text(last.at("text"), expected=other[:end], actual=text[:end], source=source)
+
+
+@check_run("abort-spares-others")
+def abort_spares_others(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+    """Requests beside an aborted one, that no abort names, are not ended by it."""
+    for stream in streams:
+        name, scenario = stream.asked.request_id, stream.exchange.scenario
+        nearby = [c for c in target.calls if c.deed is Deed.ABORT and c.exchange.scenario == scenario]
+        beside = [call for call in nearby if overlap(call.exchange, stream.exchange)]
+        if name is None or not beside or any(c.everything or name in c.ids for c in nearby):
+            continue
+        for choice in finished_choices(stream) if _single(stream) and ended(stream) else ():
+            others = sorted({one for call in beside for one in call.ids})
+            yield demand(
+                choice.emissions[-1].at("finish"),
+                not _was_aborted(choice),
+                expected="an end of its own",
+                actual=choice.finish.type if choice.finish else None,
+                message=f"request {name!r} was ended by an abort of {', '.join(map(repr, others))}",
+            )
+
+
+@check_run("abort-of-nobody-is-no-failure")
+def abort_of_nobody_is_no_failure(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+    """An abort that comes too late, or for nobody, is no reason to fail."""
+    known = {stream.asked.request_id for stream in streams if stream.asked.request_id}
+    for call in target.calls:
+        late = [
+            stream
+            for stream in streams
+            if stream.asked.request_id in call.ids and not overlap(stream.exchange, call.exchange)
+        ]
+        if call.deed is not Deed.ABORT or not call.ids or (call.ids & known and not late):
+            continue
+        beside = next((s for s in streams if s.exchange.scenario == call.exchange.scenario), None)
+        if beside is None or call.exchange.ending is not Ending.COMPLETE:
+            continue
+        status = call.exchange.status or 0
+        yield demand(
+            end_place(beside),
+            status < 500,
+            expected="a status below 500",
+            actual=status,
+            message=f"{call.exchange.name}: the abort of an id that no request has gave status {status}",
+        )
+
+
+@check_run("id-in-use-spares-the-first")
+def id_in_use_spares_the_first(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+    """A stream under whose id another request came is not ended by that."""
+    named: dict[str, list[Stream]] = {}
+    for stream in streams:
+        if stream.asked.request_id and began(stream.exchange) is not None:
+            named.setdefault(stream.asked.request_id, []).append(stream)
+    for name, group in named.items():
+        first, *later = sorted(group, key=lambda stream: began(stream.exchange) or 0.0)
+        beside = [one for one in later if overlap(first.exchange, one.exchange)]
+        if not beside or _aborts(first, target) or first.exchange.ending.ours:
+            continue
+        choice = first.choices[0] if len(first.choices) == 1 else None
+        finish = choice.finish if choice is not None else None
+        holds = ended(first) and finish is not None and finish.type != "abort"
+        yield demand(
+            choice.emissions[-1].at("finish") if choice else end_place(first),
+            holds,
+            expected="an end of its own",
+            actual=finish.type if finish else str(first.exchange.ending),
+            message=f"the request {name!r} did not come to its end after another was sent under its id",
+            related=(end_place(beside[0]),),
+        )
+
+
+def _looks(target: Target, scenario: str, dialect: str) -> list[Call]:
+    """The loads that were told in a scenario's talk with one dialect, in the order of asking."""
+    prefix = f"{dialect}/{scenario}/"
+    calls = [c for c in target.calls if c.load is not None and c.exchange.name.startswith(prefix)]
+    return sorted(calls, key=lambda call: began(call.exchange) or 0.0)
+
+
+def _left_by_clients(streams: tuple[Stream, ...], *, stream: bool) -> Iterator[list[Stream]]:
+    """Requests that the suite left, those of one scenario and dialect together."""
+    groups: dict[tuple[str, str], list[Stream]] = {}
+    for one in streams:
+        if one.exchange.ending is Ending.HUNG_UP and one.asked.stream is stream:
+            groups.setdefault((one.exchange.scenario, one.dialect), []).append(one)
+    yield from groups.values()
+
+
+def _after_leaving(left: list[Stream], streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+    """Whether a server's load falls once clients have left, before a neighbour has got many more tokens."""
+    scenario, dialect = left[0].exchange.scenario, left[0].dialect
+    looks = _looks(target, scenario, dialect)
+    moment = max(over(one.exchange) or 0.0 for one in left)
+    before = [call for call in looks if (over(call.exchange) or 0.0) <= moment]
+    later = [call for call in looks if (began(call.exchange) or 0.0) >= moment]
+    neighbours = [
+        one
+        for one in streams
+        if (one.exchange.scenario, one.dialect) == (scenario, dialect) and ended(one) and one.answered
+    ]
+    if not before or not later or not neighbours or before[0].load is None or before[0].load.live:
+        return  # others use the server, or nothing is known
+    busy = before[-1].load.live if before[-1].load else 0
+    neighbour = neighbours[0]
+    if busy < len(left):
+        return
+    at = [(call, (delivered_at(neighbour, over(call.exchange) or 0.0) or 0)) for call in later]
+    so_far = delivered_at(neighbour, moment) or 0
+    freed = [call for call, _ in at if call.load and call.load.live <= busy - len(left)]
+    in_time = [c for c, count in at if c in freed and count - so_far <= TOKENS_AFTER_LEAVING]
+    judged = in_time or any(count - so_far >= TOKENS_AFTER_LEAVING for _, count in at)
+    if judged:
+        still = min((c.load.live for c, count in at if c.load), default=busy)
+        message = (
+            f"{len(left)} clients left, and {TOKENS_AFTER_LEAVING} tokens later {still} of {busy} requests "
+            "were still live"
+        )
+        yield demand(
+            end_place(left[0]),
+            bool(in_time),
+            expected=f"at most {busy - len(left)} live requests",
+            actual=still,
+            message=message,
+        )
+    first, last = before[0].load, later[-1].load
+    if last is not None and not last.live and first.used_tokens is not None and last.used_tokens is not None:
+        message = (
+            f"nobody is left, and {last.used_tokens} positions of the cache are held; before there were "
+        )
+        message += str(first.used_tokens)
+        yield demand(
+            end_place(left[0]),
+            last.used_tokens <= first.used_tokens,
+            expected=f"at most {first.used_tokens}",
+            actual=last.used_tokens,
+            message=message,
+        )
+
+
+@check_run("left-stream-is-ended")
+def left_stream_is_ended(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+    """A stream is no longer worked on soon after its client has left."""
+    for left in _left_by_clients(streams, stream=True):
+        yield from _after_leaving(left, streams, target)
+
+
+@check_run("left-request-is-ended")
+def left_request_is_ended(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+    """A whole answer is no longer worked on soon after its client has left."""
+    for left in _left_by_clients(streams, stream=False):
+        yield from _after_leaving(left, streams, target)

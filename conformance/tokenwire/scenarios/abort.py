@@ -1,0 +1,116 @@
+"""Aborts by request id: before, between and after tokens, of one among many, of nobody."""
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tokenwire.ask import Ask
+from tokenwire.scenario import PROMPT, Conversation, scenario
+from tokenwire.slow_reader import SlowReader
+from tokenwire.tap import Tap
+
+_LONG = 1000
+"""More tokens than a server is likely to make while an abort is on its way."""
+
+
+def _ask(talk: Conversation, max_new_tokens: int) -> Ask:
+    budget = talk.fitting(max_new_tokens, 64)
+    if talk.chat:
+        say = ({"role": "user", "content": "Count as far as you can."},)
+        return Ask(messages=say, max_new_tokens=budget, ignore_eos=True)
+    return Ask(input_ids=(PROMPT,), max_new_tokens=budget, ignore_eos=True)
+
+
+def _can_abort(talk: Conversation) -> bool:
+    request = talk.control.abort_request("nobody", talk.dialect.endpoint.path) if talk.control else None
+    return request is not None
+
+
+async def _abort_after(
+    talk: Conversation, label: str, ask: Ask, events: int, *, slow_reader: SlowReader | None = None
+) -> None:
+    """Ask for a stream, and abort it as soon as so many of its events have come."""
+    request_id = f"{ask.request_id}-{label}"
+    tap = Tap()
+    asking = asyncio.create_task(
+        talk.ask(label, replace(ask, stream=True, request_id=request_id), slow_reader=slow_reader, tap=tap)
+    )
+    if await tap.events(events):
+        await talk.abort(f"{label}-abort", request_id)
+    await asking
+
+
+async def _abort_whole(talk: Conversation, ask: Ask) -> None:
+    """Abort a whole answer once a stream that began later shows that the server is at work; end that too."""
+    request_id, beside = f"{ask.request_id}-whole", replace(ask, request_id=f"{ask.request_id}-beside")
+    asking = asyncio.create_task(talk.ask("whole", replace(ask, logprobs=True, request_id=request_id)))
+    tap = Tap()
+    other = asyncio.create_task(talk.ask("beside", replace(beside, stream=True), tap=tap))
+    if await tap.events(4):
+        await talk.abort("whole-abort", request_id)
+        await talk.abort("beside-abort", f"{beside.request_id}")
+    await asyncio.gather(asking, other)
+
+
+@scenario()
+async def abort(talk: Conversation) -> None:
+    """Streams and a whole answer, each aborted by its id: after its first tokens, while its reader stalls, at
+    once, when it is over. A record of the same request that nobody aborts shows what each would have given.
+    """
+    if not _can_abort(talk):
+        return
+    ask = replace(_ask(talk, _LONG), request_id=f"tokenwire-{secrets.token_hex(4)}")
+    short = replace(ask, max_new_tokens=min(8, ask.max_new_tokens or 8))
+    await asyncio.gather(
+        talk.ask("undisturbed", replace(ask, max_new_tokens=talk.fitting(160, 64), request_id=None)),
+        _abort_after(talk, "stream", ask, 1),
+        _abort_after(talk, "interval-8", replace(ask, stream_interval=8), 2),
+        _abort_after(talk, "logprobs", replace(ask, logprobs=True), 2),
+        _abort_after(talk, "stalled", ask, 1, slow_reader=SlowReader(pause_s=1.0)),
+        _abort_after(talk, "at-once", replace(ask, max_new_tokens=talk.fitting(24, 64)), 0),
+        _abort_after(talk, "over", short, 10_000),
+        _abort_whole(talk, ask),
+    )
+    await talk.abort("over-abort", f"{ask.request_id}-over")
+
+
+@scenario()
+async def abort_of_one(talk: Conversation) -> None:
+    """Three streams whose ids begin alike; only the shortest id is aborted, then one that nobody has. The
+    others come to their ends.
+    """
+    if not _can_abort(talk):
+        return
+    request_id = f"tokenwire-{secrets.token_hex(4)}"
+    ask = replace(_ask(talk, 120), stream=True)
+    taps: Mapping[str, Tap] = {ending: Tap() for ending in ("", "1", "10")}
+    asking = [
+        asyncio.create_task(
+            talk.ask(f"id{ending or '-alone'}", replace(ask, request_id=request_id + ending), tap=tap)
+        )
+        for ending, tap in taps.items()
+    ]
+    begun = [await tap.events(1) for tap in taps.values()]
+    if all(begun):
+        await talk.abort("abort-one", request_id)
+        await talk.abort("abort-nobody", f"{request_id}-nobody")
+    await asyncio.gather(*asking)
+
+
+@scenario()
+async def id_in_use(talk: Conversation) -> None:
+    """A second request under the id of a stream that is under way: whatever becomes of the second, the first
+    goes on.
+    """
+    request_id = f"tokenwire-{secrets.token_hex(4)}"
+    ask = replace(_ask(talk, 96), request_id=request_id)
+    for label, second in (("whole", ask), ("stream", replace(ask, stream=True))):
+        tap = Tap()
+        named = f"{request_id}-{label}"
+        first = asyncio.create_task(
+            talk.ask(f"first-{label}", replace(ask, stream=True, request_id=named), tap=tap)
+        )
+        if await tap.events(1):
+            await talk.ask(f"second-{label}", replace(second, request_id=named, max_new_tokens=8))
+        await first

@@ -1,0 +1,100 @@
+"""Clients that leave in the middle of an answer, and what the server says of its load before and after."""
+
+import asyncio
+import time
+from dataclasses import replace
+
+from tokenwire.ask import Ask
+from tokenwire.control import Load
+from tokenwire.exchange import HttpRequest
+from tokenwire.scenario import PROMPT, Budget, Conversation, scenario
+from tokenwire.tap import Tap
+
+_LEAVING = 3
+_LONG = 3000
+_BESIDE = 400
+_EVENTS_BETWEEN_LOOKS = 24
+_PATIENCE_S = 10.0
+"""How long the last of what was left may take to be cleared away."""
+
+
+class _Looking:
+    """Asks a server for its load, through the first of its doors that tells one."""
+
+    def __init__(self, talk: Conversation) -> None:
+        self._talk = talk
+        self._door: HttpRequest | None = None
+        self._looks = 0
+
+    async def find(self) -> bool:
+        """Whether there is such a door."""
+        for request in self._talk.control.load_requests if self._talk.control else ():
+            call = await self._talk.call(f"door{request.path.replace('/', '-')}", request)
+            if call is not None and call.load is not None:
+                self._door = request
+                return True
+        return False
+
+    async def look(self, when: str) -> Load | None:
+        """The load now; None where it is not told this time."""
+        assert self._door is not None
+        self._looks += 1
+        call = await self._talk.call(f"load-{self._looks}-{when}", self._door)
+        return call.load if call is not None else None
+
+    async def until_live(self, count: int, when: str) -> None:
+        """Look until no more than `count` requests are live, or patience is over."""
+        until = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < until:
+            load = await self.look(when)
+            if load is None or load.live <= count:
+                return
+            await asyncio.sleep(0.1)
+
+
+async def _leave(talk: Conversation, *, stream: bool) -> None:
+    looking = _Looking(talk)
+    if not await looking.find():
+        return
+    prompt = Ask(input_ids=(PROMPT,), ignore_eos=True)
+    if talk.chat:
+        prompt = Ask(messages=({"role": "user", "content": "Count as far as you can."},), ignore_eos=True)
+    ask = replace(prompt, max_new_tokens=talk.fitting(_LONG, 64), stream=stream)
+    beside = replace(prompt, max_new_tokens=talk.fitting(_BESIDE, 64), stream=True)
+    await looking.until_live(0, "before")
+    taps = [Tap() for _ in range(_LEAVING)]
+    leaving = [
+        asyncio.create_task(talk.ask(f"leaving-{position}", ask, tap=tap))
+        for position, tap in enumerate(taps)
+    ]
+    if stream:
+        await asyncio.gather(*(tap.events(1) for tap in taps))
+    staying_tap = Tap()
+    staying = asyncio.create_task(talk.ask("staying", beside, tap=staying_tap))
+    events = 8
+    await staying_tap.events(events)
+    load = await looking.look("running")
+    for position, tap in enumerate(taps):
+        tap.hang_up(reset=position > 0)
+    await asyncio.gather(*leaving)
+    while load is not None and load.live > 1:
+        events += _EVENTS_BETWEEN_LOOKS
+        if not await staying_tap.events(events):
+            break
+        load = await looking.look("after")
+    await staying
+    await looking.until_live(0, "end")
+
+
+@scenario(budget=Budget.STANDARD, alone=True)
+async def disconnect(talk: Conversation) -> None:
+    """Streams whose clients leave after the first event, by reset and by close, beside one whose client
+    stays: the load before and after shows whether the server noticed, the one that stays how much was done.
+    """
+    await _leave(talk, stream=True)
+
+
+@scenario(budget=Budget.STANDARD, alone=True)
+async def disconnect_whole(talk: Conversation) -> None:
+    """Whole answers whose clients leave before anything came, beside a stream whose client stays."""
+    await _leave(talk, stream=False)
