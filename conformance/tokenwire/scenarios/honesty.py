@@ -25,4 +25,4 @@ async def honesty(talk: Conversation) -> None:
     if holder is not None:
         unknown[UNKNOWN_PARAMETER] = {holder: {name: True}}
     await talk.ask_all({label: replace(ask, raw=raw) for label, raw in unknown.items()})
-    await talk.send(UNKNOWN_PATH, HttpRequest("POST", f"/{name}", body))
+    await talk.send(UNKNOWN_PATH, HttpRequest("POST", f"/{name}", {}))
