@@ -119,8 +119,10 @@ def same_ids_on_every_endpoint(streams: tuple[Stream, ...], _target: Target) -> 
 
 def _goes_on(sent: Ids, prompt: Ids, ids: Ids) -> bool:
     """Whether a prompt begins with another one and at least the first id of its output."""
-    common = min(len(sent), len(prompt) + len(ids))
-    return common > len(prompt) and sent[:common] == (prompt + ids)[:common]
+    begun = len(prompt)
+    if len(sent) <= begun or sent[begun] != ids[0]:  # nearly all, and there are as many as pairs of answers
+        return False
+    return sent[:begun] == prompt and sent[begun : begun + len(ids)] == ids[: len(sent) - begun]
 
 
 @check_run("own-ids-are-accepted")
@@ -145,8 +147,10 @@ def next_turn_begins_with_the_last(streams: tuple[Stream, ...], _target: Target)
         turn = (first.prompt or ()) + (first.ids or ())
         for one in wholes:
             sent = one.prompt or ()
+            if len(sent) <= len(turn) or sent[: len(turn)] != turn:
+                continue
             told = next((e for e in one.choice.emissions if as_list(e.prompt_token_ids) is not None), None)
-            if told is None or len(sent) <= len(turn) or sent[: len(turn)] != turn:
+            if told is None:
                 continue
             yield observe_sequence(
                 told.at("prompt_token_ids"),

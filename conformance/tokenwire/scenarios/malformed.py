@@ -73,7 +73,7 @@ def _with_bias(talk: Conversation, ask: Ask, bias: Mapping[str, float]) -> Ask:
     return replace(ask, raw={"sampling_params": {"logit_bias": bias}} if nested else {"logit_bias": bias})
 
 
-@scenario()
+@scenario(budget=Budget.STANDARD)
 async def unknown_ids(talk: Conversation) -> None:
     """Ids that no vocabulary has: in the prompt, among stop ids, biased ids and ids whose logprobs are asked
     for. None of them is run.
@@ -92,21 +92,23 @@ async def unknown_ids(talk: Conversation) -> None:
     await _each_with_a_control(talk, bad)
 
 
-def _table(ask: Ask, table: Mapping[str, tuple[Any, ...]]) -> dict[str, Ask | HttpRequest]:
+def _table(ask: Ask, table: Mapping[str, tuple[Any, ...]], most: int = 8) -> dict[str, Ask | HttpRequest]:
+    """One ask for each of the first values of each field."""
     return {
         f"{name}-{position}": replace(ask, wrong={name: value})
         for name, values in table.items()
-        for position, value in enumerate(values)
+        for position, value in enumerate(values[:most])
     }
 
 
-@scenario()
+@scenario(budget=Budget.STANDARD)
 async def wrong_types(talk: Conversation) -> None:
     """Fields with values of another type, which no reader can take for the right one: each is refused."""
-    await _each_with_a_control(talk, _table(replace(plain_ask(talk), max_new_tokens=4), _WRONG_TYPES))
+    most = 1 if talk.budget is Budget.QUICK else 8
+    await _each_with_a_control(talk, _table(replace(plain_ask(talk), max_new_tokens=4), _WRONG_TYPES, most))
 
 
-@scenario()
+@scenario(budget=Budget.STANDARD)
 async def impossible_values(talk: Conversation) -> None:
     """Numbers below what makes sense, and more tokens asked for at least than at most: each is refused."""
     await _each_with_a_control(talk, _table(replace(plain_ask(talk), max_new_tokens=4), _IMPOSSIBLE))
@@ -121,7 +123,7 @@ async def wrong_in_streams(talk: Conversation) -> None:
     await _each_with_a_control(talk, bad)
 
 
-@scenario()
+@scenario(budget=Budget.STANDARD)
 async def no_prompt(talk: Conversation) -> None:
     """A request without any prompt, and lists for each prompt that do not fit a batch: each is refused."""
     ask = replace(plain_ask(talk), max_new_tokens=4)
@@ -138,7 +140,7 @@ async def no_prompt(talk: Conversation) -> None:
     await _each_with_a_control(talk, bad)
 
 
-@scenario()
+@scenario(budget=Budget.STANDARD)
 async def unreadable_bodies(talk: Conversation) -> None:
     """Bodies that are no JSON object, from nothing at all to arrays nested a hundred thousand deep."""
     endpoint = talk.dialect.endpoint
