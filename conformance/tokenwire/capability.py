@@ -184,10 +184,6 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         "no stream carried an error event",
     ),
     "usage": (lambda s: s.usage is not None, "no answer carries a usage object"),
-    "stop-strings-taken": (
-        lambda s: bool(s.asked.stop),
-        "no request with stop strings was answered",
-    ),
     "stop-patterns": (lambda s: bool(s.asked.stop_regex), "no request with stop patterns was answered"),
     "stop-strings": (_ended_by_stop_string, "no answer names the stop string that ended it"),
     "chat": (is_chat, "no chat request was answered"),

@@ -111,6 +111,12 @@ def _tokenizer(folder: Path | None) -> Tokenizer | None:
         raise typer.BadParameter(str(error)) from error
 
 
+def _declarable() -> dict[str, str]:
+    """The capabilities that requirements speak of; to declare another would change no verdict."""
+    spoken_of = {name for row in load_requirements().values() for name in row.applies_when}
+    return {name: absent for name, absent in known_capabilities().items() if name in spoken_of}
+
+
 def _header(line: str) -> tuple[str, str]:
     name, colon, value = line.partition(":")
     if not colon or not name.strip():
@@ -228,7 +234,7 @@ def check(
         budget=budget,
         explore=explore,
         seed=seed,
-        declared=_known("capability", declare or (), known_capabilities()),
+        declared=_known("capability", declare or (), _declarable()),
         worker=worker.rstrip("/"),
     )
     reporting = _Reporting(
@@ -315,7 +321,7 @@ def list_names(
                 for each in load_dialects().values()
             ]
         case Kind.CAPABILITIES:
-            rows = [(name, f"absent where {why}") for name, why in sorted(known_capabilities().items())]
+            rows = [(name, f"absent where {why}") for name, why in sorted(_declarable().items())]
     for name, words in rows:
         typer.echo(f"{name:36}  {words}")
 

@@ -107,13 +107,6 @@ def test_what_the_sampler_brings_is_no_logprob() -> None:
     assert not present(brought) & {"logprobs", "top-logprobs"}
 
 
-def test_a_target_that_ignores_stop_strings_takes_them() -> None:
-    ran_past = ids_stream([1], [2], asked=Asked(stream=True, stop=("b",)))
-    assert present(ran_past) & {"stop-strings", "stop-strings-taken"} == {"stop-strings-taken"}
-    assert "stop-strings-taken" not in present(replace(ran_past, refused=True))
-    assert "stop-strings-taken" not in present(ids_stream([1], [2]))
-
-
 def test_a_stop_string_counts_only_where_it_was_asked_for() -> None:
     stream = ids_stream([1], [2], asked=Asked(stream=True, stop=("ab",)))
     assert "stop-strings" not in present(with_emissions(stream, finish=Finish("stop", "cd")))
