@@ -71,6 +71,9 @@ def serve(  # noqa: PLR0917 - one parameter for each flag; typer calls it by nam
     disable_radix_cache: Annotated[
         bool, _flag("Compute every prompt in full; reuse no prefix.", "--disable-radix-cache")
     ] = DEFAULTS.disable_radix_cache,
+    disable_cuda_graph: Annotated[
+        bool, _flag("Launch decodes kernel by kernel; capture none.", "--disable-cuda-graph")
+    ] = DEFAULTS.disable_cuda_graph,
     enable_hierarchical_cache: Annotated[
         bool, _flag("Keep evicted pages of the KV cache in host memory.", "--enable-hierarchical-cache")
     ] = DEFAULTS.enable_hierarchical_cache,
@@ -81,6 +84,9 @@ def serve(  # noqa: PLR0917 - one parameter for each flag; typer calls it by nam
     hicache_storage_dir: Annotated[
         str | None, _flag("Directory of the file storage backend.")
     ] = DEFAULTS.hicache_storage_dir,
+    hicache_storage_max_bytes: Annotated[
+        int | None, _flag("What that directory may take; the least recently used files go first.")
+    ] = DEFAULTS.hicache_storage_max_bytes,
     speculative_algorithm: Annotated[
         str | None, _flag("Draft tokens and verify them: NGRAM.")
     ] = DEFAULTS.speculative_algorithm,

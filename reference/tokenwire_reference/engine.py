@@ -20,7 +20,7 @@ from tokenwire_reference.decode_graphs import DecodeGraphs
 from tokenwire_reference.drafting import SequenceError
 from tokenwire_reference.engine_load import EngineLoad
 from tokenwire_reference.hidden_state import HiddenStateTap
-from tokenwire_reference.kv import PageAccountingError, PagePool
+from tokenwire_reference.kv import PADDING_PAGE, PageAccountingError, PagePool
 from tokenwire_reference.model import Model
 from tokenwire_reference.page_files import PageFiles
 from tokenwire_reference.prefix_tiers import PrefixTiers
@@ -41,7 +41,8 @@ class Engine:
     context needs, bounded by memory. `random_seed` decides the seeds of requests that name none.
     `speculative_num_draft_tokens` above 0 turns n-gram drafts on. `test_retract_interval` is a test hook:
     every so many steps, the youngest request that generates is retracted. `host_cache_pages` above 0 keeps
-    evicted pages in host memory, and those that it evicts in `storage_dir`, if given. `disable_cuda_graph`
+    evicted pages in host memory, and those that it evicts in `storage_dir`, if given, up to
+    `storage_max_bytes`. `disable_cuda_graph`
     runs every pass as it comes, launch by launch.
     """
 
@@ -58,6 +59,7 @@ class Engine:
         prefix_caching: bool = True,
         host_cache_pages: int = 0,
         storage_dir: Path | None = None,
+        storage_max_bytes: int | None = None,
         random_seed: int | None = None,
         speculative_num_draft_tokens: int = 0,
         test_retract_interval: int = 0,
@@ -77,7 +79,10 @@ class Engine:
                 "start with --enable-hierarchical-cache"
             )
         if host_cache_pages:
-            storage = None if storage_dir is None else PageFiles(storage_dir, model.fingerprint())
+            storage = None
+            if storage_dir is not None:
+                storage = PageFiles(storage_dir, model.fingerprint(), max_bytes=storage_max_bytes)
+                storage.expect(self._cache.read_page(PADDING_PAGE))
             tiers = PrefixTiers(self._cache, host_cache_pages, storage)
         pool = PagePool(num_pages, page_size, prefix_caching=prefix_caching, tiers=tiers)
         self.scheduler = Scheduler(

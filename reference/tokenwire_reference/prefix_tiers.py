@@ -37,6 +37,9 @@ class PageStorage(Protocol):
 
     def read(self, digest: bytes) -> Payload | None: ...
 
+    def check_integrity(self) -> None:
+        """Raise TierError where more is kept than may be, or something that is no page."""
+
 
 @dataclass(frozen=True)
 class StoredPage:
@@ -82,9 +85,11 @@ class PrefixTiers:
         self._host.clear()
 
     def check_integrity(self, on_device: Mapping[bytes, int]) -> None:
-        """Raise TierError where host memory is overfull, or differs from the device's pages by digest."""
+        """Raise TierError where a tier is overfull, or differs from the device's pages by digest."""
         if len(self._host) > self.host_pages:
             raise TierError(f"host memory keeps {len(self._host)} pages, and may keep {self.host_pages}")
         for digest in self._host.keys() & on_device.keys():
             if not self._device.same_page(on_device[digest], self._host[digest]):
                 raise TierError(f"page {on_device[digest]} and its copy in host memory differ")
+        if self._storage is not None:
+            self._storage.check_integrity()

@@ -82,9 +82,11 @@ def assemble(args: ServerArgs, model: Model, loop: asyncio.AbstractEventLoop) ->
         prefix_caching=not args.disable_radix_cache,
         host_cache_pages=args.hicache_size_pages if args.enable_hierarchical_cache else 0,
         storage_dir=Path(args.hicache_storage_dir) if args.hicache_storage_dir else None,
+        storage_max_bytes=args.hicache_storage_max_bytes,
         random_seed=args.random_seed,
         speculative_num_draft_tokens=args.speculative_num_draft_tokens if args.speculative_algorithm else 0,
         test_retract_interval=args.test_retract_interval,
+        disable_cuda_graph=args.disable_cuda_graph,
     )
     tokenizer = model.tokenizer
     streamer = OutputStreamer(

@@ -13,6 +13,7 @@ _LEAST = {
     "stream_interval": 1,
     "max_queued_requests": 1,
     "hicache_size_pages": 1,
+    "hicache_storage_max_bytes": 1,
     "speculative_num_draft_tokens": 1,
     "test_retract_interval": 0,
     "test_crash_after_stream_outputs": 0,
@@ -49,11 +50,15 @@ class ServerArgs:
     chunked_prefill_size: int = 512
     page_size: int = 16
     disable_radix_cache: bool = False
+    disable_cuda_graph: bool = False
+    """Launch every kernel of every decode, rather than replay what was captured for its number of rows."""
     enable_hierarchical_cache: bool = False
     """Keep evicted pages in host memory, and in a storage backend where one is named."""
     hicache_size_pages: int = 1024
     hicache_storage_backend: str | None = None
     hicache_storage_dir: str | None = None
+    hicache_storage_max_bytes: int | None = None
+    """What the files in that directory may take, all models together; None: no limit."""
     speculative_algorithm: str | None = None
     speculative_num_draft_tokens: int = 4
     sampling_backend: str = "pytorch"
@@ -91,6 +96,8 @@ class ServerArgs:
                 raise ValueError(f"{_flag(name)} is {value}; it must be {least} or more")
         if (self.hicache_storage_backend is None) != (self.hicache_storage_dir is None):
             raise ValueError("--hicache-storage-backend and --hicache-storage-dir need each other; give both")
+        if self.hicache_storage_max_bytes is not None and self.hicache_storage_dir is None:
+            raise ValueError("--hicache-storage-max-bytes limits --hicache-storage-dir; give that, too")
         if self.hicache_storage_dir is not None and not self.enable_hierarchical_cache:
             raise ValueError("--hicache-storage-dir needs --enable-hierarchical-cache, which fills it")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -70,13 +71,14 @@ def warm(engine: Engine, run_to_end: Run, others: int) -> tuple[Request, Request
 def test_each_tier_reports_what_came_from_it(  # noqa: PLR0917 - fixtures and parameters
     tmp_path: Path,
     run_to_end: Run,
+    device: str,
     dtype: str,
     host_pages: int,
     others: int,
     expected: tuple[int, int, int, int],
 ) -> None:
     engine = small_engine(
-        load_model("builtin:tiny", dtype=dtype),
+        load_model("builtin:tiny", dtype=dtype, device=device),
         host_cache_pages=host_pages,
         storage_dir=tmp_path if host_pages else None,
     )
@@ -152,7 +154,7 @@ def test_storage_needs_host_memory(tiny: LoadedModel, tmp_path: Path) -> None:
 def test_a_copy_that_differs_is_noticed(tiny: LoadedModel, run_to_end: Run) -> None:
     engine = small_engine(tiny, host_cache_pages=30)
     warm(engine, run_to_end, 2)
-    keys = engine._cache.keys[0]  # type: ignore[attr-defined]  # the tensors of the CPU's cache
+    keys = engine._cache.keys[0]  # type: ignore[attr-defined]  # its tensors
     kept = keys.clone()
     keys += 1
     with pytest.raises(TierError, match="its copy in host memory differ"):
@@ -171,6 +173,73 @@ def test_files_give_back_what_they_took(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(found, payload, strict=True))
     assert PageFiles(tmp_path, "other").read(b"\x01") is None
     assert [path.suffix for path in tmp_path.rglob("*") if path.is_file()] == [".page"]
+
+
+def kept(directory: Path) -> set[str]:
+    return {path.stem for path in directory.glob("*/*.page")}
+
+
+PAGE_PAYLOAD = [torch.zeros(100)]
+
+
+def page_bytes(directory: Path) -> int:
+    PageFiles(directory, "size").write(b"\x00", PAGE_PAYLOAD)
+    return next(directory.glob("size/*")).stat().st_size
+
+
+class TestSizeLimit:
+    def test_the_least_recently_used_files_go_first(self, tmp_path: Path) -> None:
+        size = page_bytes(tmp_path / "other")
+        files = PageFiles(tmp_path / "kept", "model", max_bytes=5 * size)
+        for name in range(5):
+            files.write(bytes([name]), PAGE_PAYLOAD)
+        assert kept(tmp_path / "kept") == {"00", "01", "02", "03", "04"}
+        assert files.read(b"\x00") is not None
+        files.write(b"\x05", PAGE_PAYLOAD)
+        files.check_integrity()
+        assert kept(tmp_path / "kept") == {"00", "02", "03", "04", "05"}
+        assert files.read(b"\x01") is None
+
+    def test_it_holds_for_all_models_and_what_was_there_before(self, tmp_path: Path) -> None:
+        size = page_bytes(tmp_path / "other")
+        before = PageFiles(tmp_path / "kept", "first")
+        for name in range(8):
+            before.write(bytes([name]), PAGE_PAYLOAD)
+        (tmp_path / "kept" / "first" / "half.4711").write_bytes(b"of a server that died")
+        os.utime(tmp_path / "kept" / "first" / "half.4711", ns=(1, 1))
+        limited = PageFiles(tmp_path / "kept", "second", max_bytes=4 * size)
+        limited.check_integrity()
+        assert {path.name for path in (tmp_path / "kept").glob("*/*")} == {"05.page", "06.page", "07.page"}
+        limited.write(b"\x10", PAGE_PAYLOAD)
+        limited.write(b"\x11", PAGE_PAYLOAD)
+        limited.check_integrity()
+        assert kept(tmp_path / "kept") == {"06", "07", "10", "11"}
+
+    def test_an_overfull_directory_and_an_unfinished_file_are_noticed(self, tmp_path: Path) -> None:
+        size = page_bytes(tmp_path / "other")
+        files = PageFiles(tmp_path / "kept", "model", max_bytes=size)
+        files.write(b"\x00", PAGE_PAYLOAD)
+        draft = tmp_path / "kept" / "model" / f"01.{os.getpid()}"
+        draft.write_bytes(b"")
+        with pytest.raises(TierError, match="was not finished"):
+            files.check_integrity()
+        draft.unlink()
+        PageFiles(tmp_path / "kept", "model").write(b"\x01", PAGE_PAYLOAD)
+        with pytest.raises(TierError, match=f"holds {2 * size} bytes, and may hold {size}"):
+            files.check_integrity()
+
+    def test_an_engine_keeps_to_it(self, tiny: LoadedModel, tmp_path: Path, run_to_end: Run) -> None:
+        unlimited = small_engine(tiny, host_cache_pages=1, storage_dir=tmp_path / "free")
+        cold, _ = warm(unlimited, run_to_end, 6)
+        size = next((tmp_path / "free").glob("*/*")).stat().st_size
+        limit = {"storage_dir": tmp_path / "kept", "storage_max_bytes": 6 * size}
+        engine = small_engine(tiny, host_cache_pages=1, **limit)
+        _, again = warm(engine, run_to_end, 6)
+        assert record(again) == record(cold)
+        assert len(kept(tmp_path / "free")) > 12
+        assert 4 <= len(kept(tmp_path / "kept")) <= 6
+        with pytest.raises(ValueError, match=f"may hold {size - 1} bytes and a page takes {size}"):
+            small_engine(tiny, host_cache_pages=1, storage_dir=tmp_path, storage_max_bytes=size - 1)
 
 
 class Device:
@@ -213,6 +282,9 @@ class DictStorage:
 
     def read(self, digest: bytes) -> object | None:
         return self.pages.get(digest)
+
+    def check_integrity(self) -> None:
+        """A dictionary holds whatever it is given."""
 
 
 SIZE = 2
