@@ -3,14 +3,15 @@
     python benchmarks/gpu.py                      on a machine with a CUDA device
     python benchmarks/gpu.py --device cpu         the same questions, where there is none
 
-Prints a table of checks and a table of speeds; both sides of each ratio run in this one process. Ends with
-status 1 where a check fails.
+Runs the engine's own tests there, prints a table of checks and tables of speeds; all sides of a comparison
+run in this one process. Ends with status 1 where a check fails.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -29,7 +30,13 @@ from tokenwire_reference.engine import Engine
 from tokenwire_reference.model import LoadedModel, load_model
 from tokenwire_reference.request import Request, SamplingParams
 
-MODELS = Path(__file__).parents[1] / "fixtures" / "models"
+ROOT = Path(__file__).parents[1]
+MODELS = ROOT / "fixtures" / "models"
+TESTS = (
+    *("attention", "batch_invariance", "decode_graphs", "engine", "engine_control", "model", "prefix_tiers"),
+    *("sampling", "speculative_decoding"),
+)
+"""Those of `tests/reference` that run on every device there is."""
 PROMPT_TOKENS = 24
 
 
@@ -66,6 +73,26 @@ def run(engine: Engine, wanted: list[Request]) -> list[Request]:
 def bits(request: Request) -> tuple[Any, ...]:
     """Everything that must not depend on the batch."""
     return request.output_ids, request.series
+
+
+def check_tests() -> Outcome:
+    """The engine's own tests, in a process of their own, as Triton is set up when it is imported."""
+    files = [f"tests/reference/test_{name}.py" for name in TESTS]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *files]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        print(ran.stdout, ran.stderr, sep="\n")
+    last = (ran.stdout.strip().splitlines() or [ran.stderr])[-1]
+    return Outcome("the engine's own tests", ran.returncode == 0, last.strip(" ="))
+
+
+def check_graphs(name: str, device: str, dtype: str) -> Outcome:
+    """Decoding by graphs beside decoding launch by launch."""
+    model = load_model(name, device=device, dtype=dtype)
+    graphs = run(Engine(model), requests(17, 32, temperature=0.8))
+    plain = run(Engine(model, disable_cuda_graph=True), requests(17, 32, temperature=0.8))
+    same = sum(bits(one) == bits(other) for one, other in zip(graphs, plain, strict=True))
+    return Outcome(f"same bits by graphs, {Path(name).name}, {dtype}", same == 17, f"{same} of 17 requests")
 
 
 def check_kernel(device: str) -> Outcome:
@@ -132,9 +159,9 @@ def seconds(action: Callable[[], object], device: str) -> float:
     return best
 
 
-def decode(model: LoadedModel, count: int, new_tokens: int) -> Callable[[], object]:
-    """Greedy tokens by our engine, without logprobs."""
-    engine = Engine(model, max_running_requests=count)
+def decode(model: LoadedModel, count: int, new_tokens: int, *, graphs: bool) -> Callable[[], object]:
+    """Greedy tokens by our engine, without logprobs, and without a cache that would spare it the prompts."""
+    engine = Engine(model, max_running_requests=count, prefix_caching=False, disable_cuda_graph=not graphs)
     plain = SamplingParams(temperature=0.0, max_new_tokens=new_tokens, ignore_eos=True)
     return lambda: run(engine, [Request(f"r{i}", p, plain) for i, p in enumerate(prompts(count))])
 
@@ -161,14 +188,16 @@ def measure(name: str, device: str, dtype: str, sizes: list[int], new_tokens: in
     table = Table(
         title=f"{Path(name).name}, {dtype}, {device}: greedy tokens per second", title_justify="left"
     )
-    for column in ("requests", "tokenwire", "generate", "ratio"):
+    for column in ("requests", "tokenwire", "without graphs", "generate", "tokenwire / generate"):
         table.add_column(column, justify="right")
     model = load_model(name, device=device, dtype=dtype)
     for size in sizes:
-        ours = seconds(decode(model, size, new_tokens), device)
+        ours = seconds(decode(model, size, new_tokens, graphs=True), device)
+        launched = seconds(decode(model, size, new_tokens, graphs=False), device)
         theirs = seconds(generate(model, name, size, new_tokens), device)
         tokens = size * new_tokens
-        table.add_row(str(size), f"{tokens / ours:,.0f}", f"{tokens / theirs:,.0f}", f"{theirs / ours:.2f}")
+        speeds = (f"{tokens / taken:,.0f}" for taken in (ours, launched, theirs))
+        table.add_row(str(size), *speeds, f"{theirs / ours:.2f}")
     return table
 
 
@@ -182,16 +211,19 @@ def main() -> int:
     )
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--new-tokens", type=int, default=128)
+    parser.add_argument("--skip-tests", action="store_true", help="leave the engine's own tests out")
     asked = parser.parse_args()
     if asked.device != "cpu" and not torch.cuda.is_available():
         parser.error("torch sees no CUDA device; use --device cpu")
     torch.set_num_threads(1)
-    console = Console()
-    outcomes = [check_kernel(asked.device)]
+    console = Console(width=100)
+    outcomes = [] if asked.skip_tests else [check_tests()]
+    outcomes.append(check_kernel(asked.device))
     outcomes += [check_same_ids_as_cpu(name, asked.device) for name in ("builtin:tiny", asked.model)]
     outcomes += [
         check_batch_invariance(asked.model, asked.device, dtype) for dtype in ("float32", "bfloat16")
     ]
+    outcomes += [check_graphs(asked.model, asked.device, dtype) for dtype in ("float32", "bfloat16")]
     table = Table(title=f"checks on {asked.device}", title_justify="left")
     for column in ("check", "holds", "detail"):
         table.add_column(column)

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from tokenwire_reference.request import Request
     from tokenwire_reference.scripted import ScriptedModel
 
+DEVICES = ["cpu", "cuda"]
 if shutil.which("nvidia-smi") is None:
+    DEVICES.remove("cuda")
     # Without a GPU, Triton's kernels run in its interpreter. Triton reads this when torch first imports it.
     os.environ["TRITON_INTERPRET"] = "1"
 
@@ -31,11 +33,21 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", params=DEVICES)
+def device(request: pytest.FixtureRequest) -> str:
+    """Where the engine runs: on the CPU, and on the GPU where there is one."""
+    import torch
+
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA device")
+    return str(request.param)
+
+
 @pytest.fixture(scope="session")
-def tiny() -> LoadedModel:
+def tiny(device: str) -> LoadedModel:
     from tokenwire_reference.model import load_model
 
-    return load_model("builtin:tiny")
+    return load_model("builtin:tiny", device=device)
 
 
 @pytest.fixture(scope="session")
@@ -46,10 +58,10 @@ def scripted() -> ScriptedModel:
 
 
 @pytest.fixture(scope="session")
-def tiny_qwen2() -> LoadedModel:
+def tiny_qwen2(device: str) -> LoadedModel:
     from tokenwire_reference.model import load_model
 
-    return load_model(str(MODELS / "tiny-qwen2"), context_length=512)
+    return load_model(str(MODELS / "tiny-qwen2"), context_length=512, device=device)
 
 
 @pytest.fixture(autouse=True)

@@ -20,8 +20,8 @@ Run = Callable[..., list[Request]]
 
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
-def model(request: pytest.FixtureRequest) -> LoadedModel:
-    loaded = load_model("builtin:tiny", dtype=request.param)
+def model(device: str, request: pytest.FixtureRequest) -> LoadedModel:
+    loaded = load_model("builtin:tiny", dtype=request.param, device=device)
     assert isinstance(loaded, LoadedModel)
     return loaded
 
@@ -63,6 +63,7 @@ class TestProbe:
         ("page_size", "context_length"), [(1, 4096), (64, 4096), (16, 24), (16, 9), (16, 8)]
     )
     def test_it_fits_every_server(self, page_size: int, context_length: int) -> None:
+        """On the CPU, whose pages may have any size."""
         small = load_model("builtin:tiny", context_length=context_length)
         assert all(probe_invariance(small, page_size=page_size).values())
 

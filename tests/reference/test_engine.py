@@ -151,8 +151,8 @@ def test_any_traffic_gives_every_request_its_own_record(tiny: LoadedModel, data:
             assert record(request) == record(alone)
 
 
-def test_reduced_precision_keeps_the_promise(run_to_end: Run) -> None:
-    model = load_model("builtin:tiny", dtype="bfloat16")
+def test_reduced_precision_keeps_the_promise(device: str, run_to_end: Run) -> None:
+    model = load_model("builtin:tiny", dtype="bfloat16", device=device)
     (alone,) = run_to_end(Engine(model), scored(new=20))
     engine = Engine(model, chunked_prefill_size=32)
     together = run_to_end(engine, *neighbours(5), scored(new=20))[-1]
@@ -168,6 +168,7 @@ class TestLogprobs:
         module = load_model(tiny_qwen2.name).module
         module.set_attn_implementation("eager")
         with torch.inference_mode():
+            # The textbook's side stays on the CPU.
             expected = torch.log_softmax(module(input_ids=torch.tensor([ids])).logits[0].double(), -1)
         tokens = [*request.prompt_series["input_token_logprobs"], *request.series["output_token_logprobs"]]
         tops = [*request.prompt_series["input_top_logprobs"], *request.series["output_top_logprobs"]]

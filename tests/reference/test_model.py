@@ -69,11 +69,15 @@ def greedy(rid: str, prompt: list[int], count: int) -> Request:
     ],
 )
 def test_architectures_run_as_in_transformers(
-    model_type: str, config: dict[str, Any], tmp_path: Path, run_to_end: Callable[..., list[Request]]
+    device: str,
+    model_type: str,
+    config: dict[str, Any],
+    tmp_path: Path,
+    run_to_end: Callable[..., list[Request]],
 ) -> None:
     path = save(tmp_path, model_type, **config)
     prompt = list(range(3, 60))
-    model = load_model(path, tokenizer=False)
+    model = load_model(path, tokenizer=False, device=device)
     engine = Engine(model, chunked_prefill_size=32)
     asked, _ = run_to_end(engine, greedy("asked", prompt, 30), greedy("neighbour", prompt[5:30], 20))
     assert asked.output_ids == greedy_by_transformers(path, prompt, 30)
@@ -83,12 +87,14 @@ def test_architectures_run_as_in_transformers(
 
 
 @pytest.mark.parametrize("name", ["tiny-qwen2", "tiny-llama"])
-def test_fixture_models_run_as_in_transformers(name: str, run_to_end: Callable[..., list[Request]]) -> None:
+def test_fixture_models_run_as_in_transformers(
+    device: str, name: str, run_to_end: Callable[..., list[Request]]
+) -> None:
     path = str(MODELS / name)
     prompt = AutoTokenizer.from_pretrained(path)(
         "The license applies to the work, whole or in part."
     ).input_ids
-    engine = Engine(load_model(path))
+    engine = Engine(load_model(path, device=device))
     (request,) = run_to_end(engine, greedy("r", prompt, 60))
     assert request.output_ids == greedy_by_transformers(path, prompt, 60)
 
@@ -165,7 +171,7 @@ def with_layer(tiny: LoadedModel) -> Iterator[Callable[[nn.Linear], LoadedModel]
     sizes = tiny.row_sizes
 
     def put(layer: nn.Linear) -> LoadedModel:
-        tiny.module.extra, tiny.row_sizes = layer, ()
+        tiny.module.extra, tiny.row_sizes = layer.to(tiny.device), ()
         return tiny
 
     yield put

@@ -18,19 +18,19 @@ def row(position: int = 0, seed: int = 1, output_ids: tuple[int, ...] = (), **sa
     return SamplingRow(SamplingParams(**sampling), seed, position, output_ids)
 
 
-def draw(count: int, logits: torch.Tensor = LOGITS, **sampling: Any) -> list[int]:
+def draw(device: str, count: int, logits: torch.Tensor = LOGITS, **sampling: Any) -> list[int]:
     rows = [row(position, **sampling) for position in range(count)]
-    return choose(adjust(logits.repeat(count, 1), rows), rows)
+    return choose(adjust(logits.to(device).repeat(count, 1), rows), rows)
 
 
-def test_frequencies_are_the_probabilities() -> None:
+def test_frequencies_are_the_probabilities(device: str) -> None:
     count = 20_000
-    drawn = torch.bincount(torch.tensor(draw(count, temperature=0.7)), minlength=6) / count
+    drawn = torch.bincount(torch.tensor(draw(device, count, temperature=0.7)), minlength=6) / count
     torch.testing.assert_close(drawn, torch.softmax(LOGITS / 0.7, -1), atol=0.01, rtol=0)
 
 
-def test_noise_is_gumbel_noise_without_pattern() -> None:
-    noise = gumbel_noise([noise_key(3, position) for position in range(300)], 300, torch.device("cpu"))
+def test_noise_is_gumbel_noise_without_pattern(device: str) -> None:
+    noise = gumbel_noise([noise_key(3, position) for position in range(300)], 300, torch.device(device))
     assert noise.mean().item() == pytest.approx(0.5772, abs=0.02)
     assert noise.var().item() == pytest.approx(1.6449, abs=0.05)
     assert len(noise.unique()) > 89_000
@@ -62,18 +62,18 @@ def test_noise_depends_on_every_bit_of_the_seed() -> None:
         ({"logit_bias": {5: 9.0}, "top_k": 1}, {5}),
     ],
 )
-def test_what_may_be_drawn(sampling: dict[str, Any], support: set[int]) -> None:
-    assert set(draw(3000, **sampling)) == support
+def test_what_may_be_drawn(device: str, sampling: dict[str, Any], support: set[int]) -> None:
+    assert set(draw(device, 3000, **sampling)) == support
 
 
-def test_equal_ids_rank_by_id() -> None:
-    assert draw(1, torch.tensor([0.0, 3.0, 3.0]), temperature=0) == [1]
-    assert set(draw(300, torch.zeros(4000), top_k=5)) == {0, 1, 2, 3, 4}
+def test_equal_ids_rank_by_id(device: str) -> None:
+    assert draw(device, 1, torch.tensor([0.0, 3.0, 3.0]), temperature=0) == [1]
+    assert set(draw(device, 300, torch.zeros(4000), top_k=5)) == {0, 1, 2, 3, 4}
 
 
-def test_neighbours_change_nothing() -> None:
+def test_neighbours_change_nothing(device: str) -> None:
     torch.manual_seed(0)
-    logits = torch.randn(40, 700)
+    logits = torch.randn(40, 700).to(device)
     rows = [
         row(
             i,
@@ -89,13 +89,13 @@ def test_neighbours_change_nothing() -> None:
     assert together == alone
 
 
-def test_the_same_seed_and_position_draw_the_same_id() -> None:
-    logits = torch.zeros(1, 700)
+def test_the_same_seed_and_position_draw_the_same_id(device: str) -> None:
+    logits = torch.zeros(1, 700, device=device)
     ids = [choose(logits, [row(9, seed=seed)])[0] for seed in (4, 4, 5)]
     assert ids[0] == ids[1] != ids[2]
 
 
-def test_penalties_bias_and_temperature() -> None:
+def test_penalties_bias_and_temperature(device: str) -> None:
     rows = [
         row(
             output_ids=(0, 0, 5),
@@ -107,17 +107,17 @@ def test_penalties_bias_and_temperature() -> None:
         ),
         row(output_ids=(0, 0, 5)),
     ]
-    logits = torch.stack([LOGITS, LOGITS])
+    logits = torch.stack([LOGITS, LOGITS]).to(device)
     adjusted = adjust(logits, rows)
     expected = [(2.0 - 1.25) / 2 / 0.5, 2.0, 2.0, 1.5 / 0.5, -2.0, (-3.0 - 0.75) * 2 / 0.5]
     assert adjusted[0].tolist() == pytest.approx(expected)
-    assert torch.equal(adjusted[1], LOGITS)
-    assert torch.equal(logits[0], LOGITS)
+    assert torch.equal(adjusted[1].cpu(), LOGITS)
+    assert torch.equal(logits[0].cpu(), LOGITS)
 
 
-def test_banned_ids_are_never_chosen() -> None:
+def test_banned_ids_are_never_chosen(device: str) -> None:
     banned = SamplingRow(SamplingParams(temperature=0), 0, 0, (), frozenset({0, 2}))
-    adjusted = adjust(LOGITS[None].clone(), [banned])
+    adjusted = adjust(LOGITS[None].to(device, copy=True), [banned])
     assert adjusted[0, [0, 2]].tolist() == [float("-inf")] * 2
     assert choose(adjusted, [banned]) == [1]
 
@@ -127,3 +127,9 @@ def test_backends_are_registered_once_and_named() -> None:
         register_sampler_backend("mirror", lambda: lambda logits, rows, token_ids: {})
     with pytest.raises(ValueError, match="no sampler backend 'nope'; there are: mirror, pytorch"):
         make_sampler_backend("nope")
+
+
+def test_the_cpu_and_the_device_draw_the_same_ids(device: str) -> None:
+    torch.manual_seed(1)
+    logits = torch.randn(700)
+    assert draw(device, 200, logits) == draw("cpu", 200, logits)

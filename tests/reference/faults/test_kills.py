@@ -98,6 +98,7 @@ SHOWN_BY = {
     "prompt-ids-constant": ("prompt-ids",),
     "prompt-ids-in-every-choice": ("batch-of-prompts",),
     "prompt-ids-match-their-count": ("prompt-ids",),
+    "prompt-ids-spell-the-text": ("text-prompt",),
     "prompt-logprobs-cover-the-prompt": ("prompt-logprobs",),
     "prompt-logprobs-independent-of-start": ("prompt-logprobs",),
     "prompt-logprobs-null-only-first": ("prompt-logprobs",),
