@@ -7,6 +7,7 @@ from typing import Any
 
 from pair import Pair
 from stream_builder import (
+    GONE,
     IDS,
     LENGTH,
     PROMPT,
@@ -126,6 +127,12 @@ FINISH_AND_ERROR_PAIRS = [
         (refusal(**LONG), named(refusal(**LONG), "generate/stream")),
         (refusal(**LONG), named(whole(ONE, **LONG), "generate/stream")),
         target=SMALL,
+    ),
+    Pair(
+        "keys-do-not-come-and-go",
+        incremental(),
+        change(incremental(), 2, counters={"prompt_tokens": GONE}),
+        2,
     ),
     Pair(
         "usage-comes-once-and-last",

@@ -128,7 +128,7 @@ def test_scenarios_ask_each_exchange_under_a_name_of_its_own_and_within_the_smal
     asyncio.run(talk())
     assert len(sender.names) == len(set(sender.names))
     asked = {name.split("/")[1] for name in sender.names}
-    assert asked == load_scenarios().keys()
+    assert asked == load_scenarios().keys() - {"context-border"}  # asked where a context length is told
     for dependent in (
         "sglang-generate/continuation/after-7",
         "sglang-generate/text-prompt/its-ids",
@@ -185,3 +185,16 @@ def test_whatever_the_text_a_stop_string_is_first_met_at_a_border(pieces: list[s
         borders = {sum(map(len, pieces[:i])) for i in range(1, len(pieces))}
         assert text.index(stop) + 2 in borders
         assert text.index(stop) + 2 >= len(text) // 3
+
+
+def test_prompts_around_the_end_of_the_context_are_asked_where_it_is_told() -> None:
+    sender = CannedSender()
+    dialect = load_dialects()["sglang-generate"]
+    told = Advertised(context_length=64)
+    asyncio.run(
+        load_scenarios()["context-border"].run(
+            Conversation("context-border", dialect, sender, told, Transcript())
+        )
+    )
+    labels = {name.split("/")[2] for name in sender.names}
+    assert labels == {f"{n}-{way}" for n in range(56, 66) for way in ("whole", "stream")}

@@ -191,6 +191,25 @@ class NullKeysExcluded(Fault):
 
 
 @fault(
+    "key-missing-in-the-middle",
+    "X16",
+    upstream=("vllm-project/vllm issue #55324", "sgl-project/sglang PR #19514"),
+    shows_in=STREAMED,
+)
+class KeyMissingInTheMiddle(Fault):
+    """Between the first event and the last, a count that is 0 is left out."""
+
+    begun = False
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        for info in meta_infos(event) if self.begun and not finish_of(event) else ():
+            for name in [name for name, value in info.items() if value == 0 and value is not False]:
+                del info[name]
+        self.begun = True
+        return [event]
+
+
+@fault(
     "answer-without-meta-info",
     "X25",
     upstream=("NVIDIA-NeMo/ProRL-Agent-Server issue #52", "sgl-project/sglang PR #10764"),

@@ -1,0 +1,39 @@
+"""Checks of which keys stand in the events of a stream: a reader of the first event knows the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tokenwire.check import Observation, Target, check, demand
+from tokenwire.checks.walk import ended, is_error, streamed
+from tokenwire.record import Choice, Stream
+
+_FEWEST = 3
+"""Only between a first and a last emission can a key be missing."""
+
+
+def _keys_of_all(choice: Choice) -> frozenset[str]:
+    """The bound keys that stand in the first emission of a choice and in its last one."""
+    emissions = [emission for emission in choice.emissions if not is_error(emission.finish)]
+    if len(emissions) < _FEWEST:
+        return frozenset()
+    return frozenset(emissions[0].pointers) & frozenset(emissions[-1].pointers)
+
+
+@check("keys-do-not-come-and-go")
+def keys_do_not_come_and_go(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """What stands in the first emission of a choice and in its last one stands in all between."""
+    if not streamed(stream) or not ended(stream):
+        return
+    for choice in stream.choices:
+        expected = _keys_of_all(choice)
+        for emission in choice.emissions[1:-1] if expected else ():
+            missing = sorted(expected - emission.pointers.keys())
+            message = f"{', '.join(missing)} of choice {choice.index}, there before and after, missing here"
+            yield demand(
+                emission.event.place,
+                not missing,
+                expected=f"the {len(expected)} keys of the first and the last emission",
+                actual=f"without {', '.join(missing)}" if missing else "all of them",
+                message=message,
+            )
