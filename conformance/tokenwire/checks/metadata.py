@@ -28,6 +28,7 @@ from tokenwire.checks.logprob_entry import (
     read_position,
     told_by,
 )
+from tokenwire.checks.tito import told_once_for_all
 from tokenwire.checks.walk import (
     Step,
     as_list,
@@ -488,7 +489,7 @@ def _has_top(choice: Choice) -> bool:
 def _asked_fields(stream: Stream) -> Iterator[tuple[str, Callable[[Choice], bool]]]:
     """What a request asks for, each with the way to see it in a choice."""
     asked, native = stream.asked, not is_chat(stream)
-    if asked.prompt_token_ids:
+    if asked.prompt_token_ids and not told_once_for_all(stream):
         yield "prompt_token_ids", lambda c: any(e.prompt_token_ids is not None for e in c.emissions)
     if asked.response_token_ids:
         yield "output_ids", lambda c: any(e.output_ids is not None for e in c.emissions)

@@ -305,7 +305,7 @@ def cached_details_add_up(stream: Stream, _target: Target) -> Iterator[Observati
 
 
 def _zero_is_a_budget(stream: Stream) -> bool:
-    """Whether the endpoint takes a budget of zero for one, by its dialect's policy; some take it for none."""
+    """Whether the endpoint takes a budget of zero for one, by its dialect's policy; some take it for none, or nobody says."""
     return policy_of(stream).get("zero_budget", "answered") in {"answered", "refused"}
 
 

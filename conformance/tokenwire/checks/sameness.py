@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tokenwire.acceptor import Rules, accept, deliveries_of, record_of
 from tokenwire.check import Comparison, Observation, Target, compare, demand, observe
 from tokenwire.checks.delivery import interval_of
 from tokenwire.checks.difference import ROUNDING, alike, observe_sequence, observe_text
+from tokenwire.checks.logprob_entry import CONTENT, NAMED_TOP, TOP
 from tokenwire.checks.walk import as_list, ended, integer, joined_ids, joined_text, streamed
 from tokenwire.record import Choice, Delivery, Emission, Place, Stream
 
@@ -17,13 +19,31 @@ COUNTERS = ("completion_tokens", "prompt_tokens", "reasoning_tokens")
 Pair = tuple[Choice, Choice]
 
 
+_HOLD_TOP = frozenset({TOP, CONTENT, NAMED_TOP})
+"""Series whose entries hold as many top logprobs as were asked for."""
+
+
+def _without(choice: Choice, names: frozenset[str]) -> Choice:
+    emissions = (
+        replace(one, series={name: value for name, value in one.series.items() if name not in names})
+        for one in choice.emissions
+    )
+    return replace(choice, emissions=tuple(emissions))
+
+
 def _pairs(comparison: Comparison) -> list[Pair]:
-    """The choices that both answers finished undisturbed, baseline first."""
+    """The choices that both answers finished undisturbed, baseline first.
+
+    Where they were asked for different numbers of top logprobs, they go without these.
+    """
+    alike_top = comparison.baseline.asked.top_logprobs == comparison.other.asked.top_logprobs
+    unlike = frozenset() if alike_top else _HOLD_TOP
 
     def undisturbed(stream: Stream) -> dict[int, Choice]:
         if not stream.answered or not ended(stream):
             return {}
-        return {c.index: c for c in stream.choices if c.finish is not None and c.finish.type != "abort"}
+        finished = (c for c in stream.choices if c.finish is not None and c.finish.type != "abort")
+        return {c.index: _without(c, unlike) if unlike else c for c in finished}
 
     ours, theirs = undisturbed(comparison.baseline), undisturbed(comparison.other)
     return [(ours[index], theirs[index]) for index in sorted(ours.keys() & theirs.keys())]

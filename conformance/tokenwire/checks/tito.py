@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ from tokenwire.checks.walk import (
     streamed,
     walk,
 )
+from tokenwire.dialect import policy_of
 from tokenwire.record import Choice, Emission, Stream
 
 FIELD = "prompt_token_ids"
@@ -37,6 +39,12 @@ def _ran(stream: Stream, choice: Choice) -> bool:
     """Whether the prompt of a choice ran: one that is aborted while it waits may count no tokens."""
     aborted = choice.finish is not None and choice.finish.type == "abort"
     return not aborted or count_of(stream, choice) != 0
+
+
+def told_once_for_all(stream: Stream) -> bool:
+    """Whether a stream told the prompt's ids once for all its samples, as some dialects do."""
+    once = streamed(stream) and policy_of(stream).get("prompt_ids_once", False)
+    return bool(once) and any(_told(choice) is not None for choice in stream.choices)
 
 
 def _as_sent(stream: Stream) -> Iterator[Observation]:
@@ -102,6 +110,8 @@ def prompt_ids_in_every_choice(stream: Stream, _target: Target) -> Iterator[Obse
     of_prompt: dict[int, list[Any]] = {}
     for choice in finished_choices(stream):
         told, prompt = _told(choice), choice.index // max(asked.n, 1)
+        if told is None and told_once_for_all(stream):
+            continue
         if told is None:
             place = choice.emissions[-1].at(FIELD)
             message = f"choice {choice.index} has no {FIELD}"
@@ -180,3 +190,35 @@ def input_ids_beat_text(stream: Stream, _target: Target) -> Iterator[Observation
             yield demand(start_place(stream), True, expected="a refusal", actual=stream.exchange.status)
         return
     yield from _as_sent(stream)
+
+
+def _sent_text(stream: Stream) -> str | None:
+    """The text of a single prompt, or the content of the last message; None where it is no plain text."""
+    try:
+        prompt = json.loads(stream.asked.prompt_key)[1]
+        text = prompt["text"] if "text" in prompt else prompt["messages"][-1]["content"]
+    except (ValueError, KeyError, IndexError, TypeError):
+        return None
+    return text.strip() if isinstance(text, str) and text.isascii() and text.strip() else None
+
+
+@check("prompt-ids-spell-the-text")
+def prompt_ids_spell_the_text(stream: Stream, target: Target) -> Iterator[Observation]:
+    """What a text became says that text: nothing was cut off and nothing left out.
+
+    Only plain ASCII is looked at; a tokenizer may bring other text into a normal form first.
+    """
+    tokenizer, text = target.tokenizer, _sent_text(stream)
+    if tokenizer is None or text is None or stream.asked.input_ids is not None:
+        return
+    for choice in finished_choices(stream):
+        told = _told(choice)
+        ids = tuple(told[1]) if told is not None else ()
+        if told is None or not all(type(one) is int for one in ids):
+            continue
+        read = [tokenizer.decode(ids, skip_special_tokens=skip) for skip in (True, False)]
+        known = [one for one in read if one is not None]
+        if known:
+            message = f"the prompt ids say {known[0][-60:]!r}, but the prompt is {text[-60:]!r}"
+            holds = any(text in one for one in known)
+            yield demand(told[0].at(FIELD), holds, expected=text, actual=known[0], message=message)

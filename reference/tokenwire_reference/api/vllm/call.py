@@ -63,7 +63,7 @@ def read_call(
     options = body.get("stream_options") or {}
     if options and not stream:
         raise RefusalError("stream_options is set and stream is not; set stream too", param="stream_options")
-    if sampling.get("prompt_logprobs") and stream:
+    if sampling.get("prompt_logprobs") is not None and stream:
         raise RefusalError(
             "prompt_logprobs are not given in a stream; set stream=false", param="prompt_logprobs"
         )
