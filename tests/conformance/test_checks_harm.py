@@ -1,0 +1,73 @@
+"""Harm done by a bad request: what tells it from a target that never repeats itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stream_builder import IDS, change, named, refusal, whole, with_exchange
+
+import tokenwire.checks  # noqa: F401  # fills CHECKS
+from tokenwire.check import CHECKS, Observation, Target
+from tokenwire.determinism import determinism
+from tokenwire.exchange import Ending
+from tokenwire.judge import Run, judge_requirement
+from tokenwire.record import Said, Stream
+from tokenwire.requirement import load_requirements
+from tokenwire.verdict import Verdict
+
+HARM = "refused-request-harms-nobody"
+BEFORE = named(whole(), "generate/control")
+AGAIN = named(whole(), "generate/control-again")
+AFTER = named(whole(), "generate/bad-control")
+CHANGED = named(change(whole(), output_ids=[*IDS[:5], 99]), "generate/bad-control")
+OTHER_KEY = tuple(named(whole(key="other"), f"generate/probe-{which}") for which in (1, 2))
+
+
+def harmed(*streams: Stream, target: Target | None = None) -> list[Observation]:
+    check = CHECKS[HARM].on_run
+    assert check is not None
+    if target is None:
+        seen = determinism(streams)
+        target = Target(repeated=seen.repeated, contradicted=seen.contradicted)
+    return [one for one in check(streams, target) if not one.holds]
+
+
+def test_an_answer_that_changed_after_a_bad_request_is_found_though_it_contradicts_itself() -> None:
+    found = harmed(*OTHER_KEY, BEFORE, AGAIN, refusal(), CHANGED)
+    assert [one.place.exchange for one in found] == ["generate/bad-control"]
+
+
+def test_the_judge_lets_the_check_see_what_contradicts_itself() -> None:
+    run = Run((*OTHER_KEY, BEFORE, AGAIN, refusal(), CHANGED))
+    verdicts = {one.verdict for one in judge_requirement(load_requirements()[HARM], run)}
+    assert verdicts == {Verdict.FAIL}
+
+
+def test_one_answer_before_is_not_enough_to_blame_the_bad_request() -> None:
+    assert harmed(*OTHER_KEY, BEFORE, refusal(), CHANGED) == []
+
+
+def test_a_target_that_contradicts_itself_elsewhere_is_not_blamed() -> None:
+    unsteady = (named(whole(key="third"), "a"), named(change(whole(key="third"), output_ids=[1]), "b"))
+    assert harmed(*OTHER_KEY, *unsteady, BEFORE, AGAIN, refusal(), CHANGED) == []
+
+
+def test_a_target_that_was_not_seen_to_repeat_itself_is_not_blamed() -> None:
+    assert harmed(BEFORE, AGAIN, refusal(), CHANGED, target=Target()) == []
+
+
+def test_a_bad_request_that_was_answered_can_do_harm_too() -> None:
+    answered = whole(said={"n": Said("n", (0,))}, key="")
+    assert len(harmed(*OTHER_KEY, BEFORE, AGAIN, named(answered, "generate/bad"), CHANGED)) == 1
+
+
+def test_a_control_that_got_no_answer_is_found() -> None:
+    hung = with_exchange(replace(AFTER, choices=()), ending=Ending.TIMEOUT)
+    assert [one.message for one in harmed(BEFORE, AGAIN, refusal(), hung)] == [
+        "the request after a bad one got no complete answer (timeout)"
+    ]
+
+
+def test_the_refusal_of_another_endpoint_is_another_talk() -> None:
+    elsewhere = refusal(dialect="sglang-chat")
+    assert harmed(*OTHER_KEY, BEFORE, AGAIN, elsewhere, CHANGED) == []
