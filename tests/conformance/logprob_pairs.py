@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from letter_tokenizer import LetterTokenizer
 from pair import Pair
 from stream_builder import (
     IDS,
@@ -22,11 +23,12 @@ from stream_builder import (
     whole,
 )
 
-from tokenwire.check import Comparison
+from tokenwire.check import Comparison, Target
 from tokenwire.record import Finish, Stream
 
 CHAT = "openai-chat"
 COMPLETIONS = "vllm-completions"
+LETTERS = Target(tokenizer=LetterTokenizer())
 USAGE = {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}
 EIGHT = tuple(range(20, 28))
 
@@ -289,6 +291,13 @@ LOGPROB_PAIRS = [
         (from_text((1,), (30, 31), "one"), from_text((1,), (40,), "two")),
         (from_text((1,), (30, 31), "one"), from_text((1, 1), (40,), "two")),
         pointer="/prompt_token_ids",
+    ),
+    Pair(
+        "prompt-ids-spell-the-text",
+        from_text((), (11, 12, 13), "abc"),
+        from_text((), (11, 12), "abc"),
+        pointer="/prompt_token_ids",
+        target=LETTERS,
     ),
     Pair(
         "own-ids-are-accepted",

@@ -1,0 +1,224 @@
+"""What the checks of logprobs, prompts and echoes promise beyond their pairs: shapes, exemptions, words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from logprob_pairs import chat, completion, content, lists, scored
+from stream_builder import IDS, Told, change, incremental, logprobs, whole
+
+import tokenwire.checks  # noqa: F401  # fills CHECKS
+from tokenwire.check import CHECKS, Observation, Target
+from tokenwire.checks.agreement import Pair, observe_agreement
+from tokenwire.checks.chat_logprobs import is_spelled
+from tokenwire.checks.logprob_entry import illegal_logprobs, read_by_id, read_by_text, read_entry
+from tokenwire.record import Place, Stream
+
+
+def seen(requirement: str, *streams: Stream) -> list[Observation]:
+    check = CHECKS[requirement]
+    if check.on_run is not None:
+        return list(check.on_run(streams, Target()))
+    assert check.on_stream is not None
+    return [one for stream in streams for one in check.on_stream(stream, Target())]
+
+
+def violated(requirement: str, *streams: Stream) -> list[Observation]:
+    return [one for one in seen(requirement, *streams) if not one.holds]
+
+
+@pytest.mark.parametrize(
+    ("value", "token_id"),
+    [
+        ([-1.0, 7, None], 7),
+        ({"logprob": -1.0, "token_id": 7}, 7),
+        ({"logprob": -1.0, "id": 7, "token": "x"}, 7),
+        ({"logprob": -1.0, "token": "token_id:7"}, 7),
+        ({"logprob": -1.0, "token": "x"}, None),
+    ],
+)
+def test_an_entry_is_read_in_every_shape(value: object, token_id: int | None) -> None:
+    entry = read_entry(value)
+    assert entry is not None
+    assert (entry.logprob, entry.token_id) == (-1.0, token_id)
+
+
+def test_alternatives_are_read_by_id_and_by_text() -> None:
+    by_id, by_text = read_by_id({"7": {"logprob": -1.0, "rank": 2}}), read_by_text({"x": -2.0})
+    assert by_id is not None
+    assert by_text is not None
+    assert (by_id[0].token_id, by_id[0].logprob) == (7, -1.0)
+    assert (by_text[0].text, by_text[0].logprob) == ("x", -2.0)
+    assert read_by_id({"x": {"logprob": -1.0}}) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "illegal"),
+    [
+        (-1.5, []),
+        (0.5, [0.5]),
+        ({"token": "a", "logprob": -1.0, "top_logprobs": [{"token": "b", "logprob": 3.0}]}, [3.0]),
+        ({"a": -1.0, "b": 2.0}, [2.0]),
+        ({"5": {"logprob": 1.0}}, [1.0]),
+        (None, [None]),
+    ],
+)
+def test_illegal_logprobs_are_found_in_every_shape(value: object, illegal: list[Any]) -> None:
+    assert list(illegal_logprobs(value)) == illegal
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens", "spelled"),
+    [
+        ("abc", [b"a", b"b", b"c"], True),
+        ("ab", [b"a", b"b", b"<|end|>"], True),
+        ("ab", [b"a", b"<|special|>", b"b"], True),
+        ("a", [b"a", b"bc"], True),  # a stop cut the rest off
+        ("abc", [b"a", b"b"], False),
+        ("abc", [b"a", b"a", b"a"], False),
+        ("é", [b"\xc3", b"\xa9"], True),
+        ("é", [b"\xa9"], False),
+        ("a\ufffd\ufffdb", [b"a", b"\xff", b"b"], True),
+        ("a\ufffd", [b"a", b"\xc3"], True),
+        ("Hi", [b" Hi"], True),  # some tokenizers drop the first space
+    ],
+)
+def test_tokens_spell_a_text(text: str, tokens: list[bytes], spelled: bool) -> None:
+    assert is_spelled(text, tokens) is spelled
+
+
+def test_an_entry_without_bytes_and_text_is_not_judged() -> None:
+    unknown = [{"token": "", "logprob": -1.0, "bytes": [], "top_logprobs": []}, *content("bcdef")]
+    assert seen("chat-logprobs-spell-the-text", chat(unknown)) == []
+
+
+def test_a_finding_says_what_is_wrong_with_chat_logprobs() -> None:
+    (first,) = violated("chat-logprobs-have-content", chat([{"token": 5, "logprob": -1.0}]))
+    assert first.message == "logprobs 0 of content has the token 5"
+
+
+def test_null_chat_logprobs_are_another_requirements_matter() -> None:
+    assert seen("chat-logprobs-have-content", chat(None)) == []
+    assert seen("chat-logprobs-count-the-tokens", chat(None)) == []
+
+
+def test_a_stop_id_has_its_entry_where_the_dialect_does_not_leave_it_open() -> None:
+    one_short = chat(content()[:5], stop=True)
+    assert violated("chat-logprobs-count-the-tokens", one_short) == []
+    assert violated("chat-logprobs-count-the-tokens", replace(one_short, dialect="sglang-chat"))
+
+
+def test_offsets_that_a_dialect_does_not_tell_are_not_judged() -> None:
+    untold = lists(text_offset=[-1] * len(IDS))
+    assert seen("text-offsets-add-up", completion(untold, dialect="sglang-completions")) == []
+    assert violated("text-offsets-add-up", completion(untold, dialect="vllm-completions"))
+
+
+def test_offsets_go_on_across_events() -> None:
+    parts = [{"tokens": ["a"], "token_logprobs": [-1.0], "text_offset": [at]} for at in range(len(IDS))]
+    stream = incremental(dialect="vllm-completions", logprobs=True)
+    for at, part in enumerate(parts):
+        stream = change(stream, at, details={"logprobs": part})
+    assert violated("text-offsets-add-up", stream) == []
+    again = change(stream, 3, details={"logprobs": {**parts[3], "text_offset": [0]}})
+    assert violated("text-offsets-add-up", again)[0].place.event == 3
+
+
+def test_an_empty_list_of_alternatives_is_legal_where_none_were_asked_for() -> None:
+    told = lists(top_logprobs=[])
+    one = Told(series=told, details={"logprobs": told})
+    stream = whole(one, dialect="sglang-completions", logprobs=True)
+    assert violated("completion-logprobs-are-parallel", stream) == []
+    assert violated("logprobs-whole", stream) == []
+    assert violated("logprobs-whole", replace(stream, asked=replace(stream.asked, top_logprobs=2)))
+
+
+def top_by_text(rows: list[Any], **asked: Any) -> Stream:
+    series = {**lists(), "top_logprobs": rows}
+    return whole(Told(series=series), dialect="vllm-completions", logprobs=True, top_logprobs=1, **asked)
+
+
+def test_the_sampled_token_may_stand_beside_the_likeliest_of_a_completion() -> None:
+    rows = [{name: -0.5 - at, "other": -9.0} for at, name in enumerate("abcdef")]
+    assert violated("top-logprobs-have-k", top_by_text(rows)) == []
+    rows[2] = {**rows[2], "third": -9.5}
+    assert "position 2" in violated("top-logprobs-have-k", top_by_text(rows))[0].message
+
+
+def test_greedy_sampling_takes_the_greatest_where_tokens_have_no_ids() -> None:
+    rows = [{name: -0.5 - at} for at, name in enumerate("abcdef")]
+    assert violated("top-logprobs-belong-to-position", top_by_text(rows)) == []
+    rows[1] = rows[0]
+    assert violated("top-logprobs-belong-to-position", top_by_text(rows))
+    assert violated("top-logprobs-belong-to-position", top_by_text(rows, greedy=False)) == []
+
+
+def test_the_sampled_token_may_come_first_where_the_dialect_says_so() -> None:
+    entries = [[[-3.0, 11, None], [-1.0, 90, None], [-2.0, 91, None]]]
+    told = Told(
+        ids=(11,), text="a", series={"output_token_logprobs": [[-3.0, 11]], "output_top_logprobs": entries}
+    )
+    stream = whole(told, logprobs=True, top_logprobs=3, greedy=False)
+    assert violated("top-logprobs-have-k", replace(stream, dialect="vllm-generate")) == []
+    assert violated("top-logprobs-have-k", stream)
+
+
+def test_a_bias_may_leave_the_model_no_choice() -> None:
+    ids = tuple(range(20, 28))
+    told = Told(ids=ids, text="abcdefgh", series={"output_token_logprobs": [[0.0, one, None] for one in ids]})
+    assert violated("logprobs-vary", whole(told, logprobs=True))
+    assert seen("logprobs-vary", whole(told, logprobs=True, other_sampling='{"regex":"a*"}')) == []
+
+
+def test_few_ids_may_have_one_logprob() -> None:
+    told = Told(series={"output_token_logprobs": [[0.0, one, None] for one in IDS]})
+    assert seen("logprobs-vary", whole(told, logprobs=True)) == []
+
+
+def agreement(apart: int, of: int) -> Observation:
+    pairs = [Pair(at, -1.0, -2.0 if at < apart else -1.1) for at in range(of)]
+    return observe_agreement(Place("x"), pairs, what="the logprob of position", source="there")
+
+
+def test_one_in_ten_may_lie_apart() -> None:
+    assert agreement(1, 10).holds
+    assert not agreement(2, 10).holds
+    assert not agreement(1, 9).holds
+    assert agreement(2, 10).message == "the logprob of position 0 is -1.0, but -2.0 there; so are 2 of 10"
+
+
+def test_null_agrees_with_nothing() -> None:
+    assert not Pair(0, None, -1.0).agrees
+    assert not Pair(0, True, -1.0).agrees
+
+
+def test_prompts_of_one_start_are_not_compared() -> None:
+    assert seen("prompt-logprobs-independent-of-start", scored(), scored(shift=3.0)) == []
+
+
+def test_ranked_prompt_logprobs_are_read_by_the_id_of_the_prompt() -> None:
+    """As vLLM tells them; scored from the beginning, beside a series that SGLang tells from position 2."""
+    entries = [None, *({str(token): {"logprob": -1.0 - token, "rank": 1}} for token in (2, 3, 4, 5))]
+    ranked = whole(
+        Told(ids=IDS[:1], text="a", prompt_series={"prompt_logprobs": entries}),
+        input_ids=((1, 2, 3, 4, 5),),
+        logprobs=True,
+    )
+    shown = [[-1.0 - token if token > 3 else None, token, None] for token in (3, 4, 5)]
+    from_two = scored(start=2)
+    same = change(from_two, prompt_series={"input_token_logprobs": shown})
+    assert [one.holds for one in seen("prompt-logprobs-independent-of-start", ranked, same)] == [True]
+    assert violated("prompt-logprobs-independent-of-start", ranked, from_two)
+
+
+def test_output_that_was_sampled_at_a_temperature_is_not_rescored() -> None:
+    told = Told(series={"output_token_logprobs": logprobs()})
+    warm = whole(told, logprobs=True, greedy=False, temperature=0.7)
+    assert seen("prompt-logprobs-rescore-the-output", warm, scored((1, 2, 3, *IDS))) == []
+
+
+def test_a_refusal_of_another_prompt_is_no_refusal_of_own_ids() -> None:
+    other = whole(input_ids=((9, 9),))
+    assert seen("own-ids-are-accepted", whole(), other) == []
