@@ -305,7 +305,7 @@ def cached_details_add_up(stream: Stream, _target: Target) -> Iterator[Observati
 
 
 def _zero_is_a_budget(stream: Stream) -> bool:
-    """Whether the endpoint takes a budget of zero for one, by its dialect's policy; some take it for none, or nobody says."""
+    """Whether the endpoint takes a budget of zero for one, by its dialect's policy."""
     return policy_of(stream).get("zero_budget", "answered") in {"answered", "refused"}
 
 
@@ -313,7 +313,7 @@ def _zero_is_a_budget(stream: Stream) -> bool:
 def budget_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
     """No choice has more output ids than the request allowed."""
     budget = stream.asked.max_new_tokens
-    if budget is None or (budget == 0 and not _zero_is_a_budget(stream)):
+    if budget is None or budget < 0 or (budget == 0 and not _zero_is_a_budget(stream)):
         return
     over = {step.emission.choice: step for step in reversed(walk(stream)) if step.after > budget}
     for choice in stream.choices if stream.answered else ():
@@ -335,7 +335,7 @@ def budget_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
 def length_means_budget(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Only a choice that used up its budget finished with length."""
     budget = stream.asked.max_new_tokens
-    if budget is None or (budget == 0 and not _zero_is_a_budget(stream)):
+    if budget is None or budget < 0 or (budget == 0 and not _zero_is_a_budget(stream)):
         return
     for choice in finished_choices(stream):
         count = count_of(stream, choice)
