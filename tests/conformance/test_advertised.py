@@ -93,3 +93,13 @@ def test_nonsense_advertises_nothing(path: str, body: Any) -> None:
 
 def test_an_endpoint_that_is_not_there_advertises_nothing() -> None:
     assert advertised_by([answer("/server_info", {"stream_interval": 4}, status=404)]) == Advertised()
+
+
+def test_the_vocabulary_and_what_a_server_has_are_told_by_its_settings() -> None:
+    settings = {"skip_tokenizer_init": True, "stream_response_default_include_usage": True}
+    told = advertised_by([answer("/server_info", settings), answer("/model_info", {"vocab_size": 2000})])
+    assert (told.vocab_size, told.tokenizer, told.usage_in_streams) == (2000, False, True)
+    assert advertised_by([answer("/server_info", {"skip_tokenizer_init": False})]).tokenizer is True
+    assert advertised_by([answer("/server_info", {})]).tokenizer is None
+    flagged = Server("sglang", "0", ("--skip-tokenizer-init",))
+    assert advertised_by([answer("/generate", {}, server=flagged)]).tokenizer is False
