@@ -17,7 +17,7 @@ from tokenwire_reference.acceptance import TokenAcceptance
 from tokenwire_reference.admission import begin_series, sequence_of
 from tokenwire_reference.batch import WantedRows, pack
 from tokenwire_reference.decode_graphs import DecodeGraphs
-from tokenwire_reference.drafting import SequenceError
+from tokenwire_reference.drafting import DraftCounts, SequenceError
 from tokenwire_reference.engine_load import EngineLoad
 from tokenwire_reference.hidden_state import HiddenStateTap
 from tokenwire_reference.kv import PADDING_PAGE, PageAccountingError, PagePool
@@ -141,6 +141,8 @@ class Engine:
         self.scheduler.add(sequence)
         seed = request.sampling.sampling_seed
         request.seed = self._seeds.getrandbits(63) if seed is None else seed
+        if self.speculative_num_draft_tokens:
+            request.drafts = DraftCounts()
         begin_series(sequence)
 
     def abort(self, rid: str) -> None:
@@ -238,6 +240,7 @@ class Engine:
                 rows.segment.sequence.request.embedding = self._hidden.embedding(rows.embedding)
         for rows, accepted in zip(wanted, self._acceptance.accept(wanted, logits), strict=True):
             self.scheduler.computed(rows.segment, accepted)
+            _count_drafts(rows, accepted)
         for sequence in reached:
             request = sequence.request
             if sequence.rules.max_new_tokens == 0:
@@ -265,6 +268,13 @@ class Engine:
         self.scheduler.remove(sequence)
         sequence.request.finish = FinishReason("abort", message=message, status_code=status_code)
         self._ended.append(sequence.request)
+
+
+def _count_drafts(rows: WantedRows, accepted: int) -> None:
+    """Count a step that chose tokens, unless all it did was a prefill."""
+    request, drafts = rows.segment.sequence.request, rows.segment.drafts
+    if request.drafts is not None and rows.samples and (drafts or len(request.output_ids) > 1):
+        request.drafts.checked(len(drafts), accepted)
 
 
 def _default_total_tokens(model: Model, max_running_requests: int) -> int:

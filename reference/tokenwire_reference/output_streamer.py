@@ -142,6 +142,7 @@ def _row(request: Request, sent: _Sent, storage_backend: str | None) -> OutputRo
         num_retractions=request.num_retractions,
         finish=request.finish,
         embedding=request.embedding,
+        drafts=request.drafts if request.finish else None,
     )
     sent.tokens, sent.prompt_series = end, True
     return row

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tokenwire_reference.drafting import DraftCounts
 from tokenwire_reference.faults.fault import Fault, current_fault
 
 WEIGHT_VERSION = "default"
@@ -115,6 +116,8 @@ class Request:
     cached_tokens_host: int = 0
     cached_tokens_storage: int = 0
     num_retractions: int = 0
+    drafts: DraftCounts | None = None
+    """None where the engine has no drafts."""
 
     def append(self, token_id: int, entries: Mapping[str, Any], customized_info: Mapping[str, Any]) -> None:
         """Add one sampled token with all that was said of it when it was sampled."""
@@ -147,3 +150,5 @@ class OutputRow:
     num_retractions: int
     finish: FinishReason | None
     embedding: Sequence[float] | None = None
+    drafts: DraftCounts | None = None
+    """In the last row only."""

@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from tokenwire_reference.detokenizer import Detokenizer, finish_text
+from tokenwire_reference.drafting import DraftCounts
 from tokenwire_reference.faults.fault import Fault, current_fault
 from tokenwire_reference.meters import Meters
 from tokenwire_reference.request import FinishReason, OutputRow, Request, SamplingParams
@@ -51,6 +52,7 @@ class Emission:
     seconds: float
     """Since the request came in."""
     embedding: Sequence[float] | None = None
+    drafts: DraftCounts | None = None
 
 
 @dataclass
@@ -75,6 +77,7 @@ class Record:
     num_retractions: int = 0
     finish: FinishReason | None = None
     embedding: Sequence[float] | None = None
+    drafts: DraftCounts | None = None
     grown: float = 0.0
     """When the last row came."""
     ended: float = 0.0
@@ -110,7 +113,7 @@ class Record:
                 self.text = self.fault.text(self, text)
         if row.finish is not None:
             self.finish, self.ended = row.finish, time.monotonic()
-            self.embedding = row.embedding
+            self.embedding, self.drafts = row.embedding, row.drafts
         self.wake.set()
 
     @property
@@ -138,6 +141,7 @@ class Record:
             finish=self.finish,
             seconds=(self.ended or time.monotonic()) - self.started,
             embedding=self.embedding,
+            drafts=self.drafts,
         )
         emission = self.fault.taken(self, emission)
         self.taken_ids, self.taken_text, self.taken_first = tokens.stop, len(self.text), True

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tokenwire_reference.drafting import DraftCounts
 from tokenwire_reference.request import Request
 from tokenwire_reference.request_manager import Emission
 from tokenwire_reference.tokenizer import Tokenizer
@@ -70,8 +72,28 @@ def meta_info(emission: Emission, asked: LogprobsAsked, *, weight_version: str) 
     info["dp_rank"] = None
     if finish:
         info["e2e_latency"] = emission.seconds
+        if emission.drafts:
+            info |= _drafts(emission.drafts, emission.completion_tokens)
     if emission.first:
         info["response_sent_to_client_ts"] = time.time()
+    return info
+
+
+def _drafts(drafts: DraftCounts, completion_tokens: int) -> dict[str, Any]:
+    """How drafts fared, in SGLang's terms; nothing where no step could have checked any."""
+    info: dict[str, Any] = {}
+    steps, correct = len(drafts.right), sum(drafts.right)
+    if drafts.proposed:
+        info |= {
+            "spec_accept_rate": correct / drafts.proposed,
+            "spec_accept_length": completion_tokens / steps,
+            "spec_num_correct_drafts": correct,
+            "spec_num_proposed_drafts": drafts.proposed,
+            "spec_verify_ct": steps,
+        }
+    if steps:
+        counts = Counter(drafts.right)
+        info["spec_correct_drafts_histogram"] = [counts[right] for right in range(max(counts) + 1)]
     return info
 
 

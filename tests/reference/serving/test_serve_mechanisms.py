@@ -66,6 +66,41 @@ def test_drafts_come_as_steps_of_several_tokens(start_reference):
     for event in events:
         assert event["meta_info"]["mirror_token_id"] == event["output_ids"]
     assert httpx.get(f"{url}/server_info").json()["speculative_algorithm"] == "NGRAM"
+    *earlier, last = (spec_fields(event) for event in events)
+    assert not any(earlier)
+    # The prefill and five decodes give five tokens each: four drafts, all right, and one more.
+    assert last == {
+        "spec_accept_rate": 1.0,
+        "spec_accept_length": 5.0,
+        "spec_num_correct_drafts": 24,
+        "spec_num_proposed_drafts": 24,
+        "spec_verify_ct": 6,
+        "spec_correct_drafts_histogram": [0, 0, 0, 0, 6],
+    }
+
+
+def spec_fields(answer):
+    return {key: value for key, value in answer["meta_info"].items() if key.startswith("spec_")}
+
+
+def test_the_counts_of_drafts_add_up(start_reference):
+    url = start_reference("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "3")
+    varied = {"logit_bias": {"5": 14.0, "6": 14.0}, "max_new_tokens": 60}
+    answer = generate(url, input_ids=PROMPT, sampling_params=varied).json()
+    fields = spec_fields(answer)
+    steps, histogram = fields["spec_verify_ct"], fields["spec_correct_drafts_histogram"]
+    correct = sum(right * count for right, count in enumerate(histogram))
+    assert sum(histogram) == steps
+    assert 0 < correct == fields["spec_num_correct_drafts"] < fields["spec_num_proposed_drafts"]
+    # The prefill drafted nothing, so it is no step that verified, and its token is nobody's.
+    assert answer["meta_info"]["completion_tokens"] - steps - correct in {0, 1}
+    assert fields["spec_accept_length"] == 60 / steps
+    assert fields["spec_accept_rate"] == correct / fields["spec_num_proposed_drafts"]
+    alone = generate(url, input_ids=[300, 301], sampling_params={"max_new_tokens": 1}).json()
+    assert spec_fields(alone) == {}
+    undrafted = generate(url, input_ids=[300, 301], sampling_params={"max_new_tokens": 2}).json()
+    assert spec_fields(undrafted) == {"spec_correct_drafts_histogram": [1]}
+    assert spec_fields(generate(start_reference(), input_ids=PROMPT).json()) == {}
 
 
 def test_each_tier_of_the_cache_is_told(start_reference, tmp_path):
