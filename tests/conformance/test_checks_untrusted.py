@@ -40,13 +40,23 @@ series = named(
     "output_token_logprobs",
     "output_top_logprobs",
     "output_token_ids_logprobs",
+    "logprobs_content",
+    "tokens",
+    "token_logprobs",
+    "top_logprobs",
+    "text_offset",
     "mirror_token_id",
     "mirror_position",
     "x",
     value=values | lists,
 )
 prompt_series = named(
-    "input_token_logprobs", "input_top_logprobs", "input_token_ids_logprobs", value=values | lists
+    "input_token_logprobs",
+    "input_top_logprobs",
+    "input_token_ids_logprobs",
+    "prompt_logprobs",
+    "token_logprobs",
+    value=values | lists,
 )
 counters = named(
     "completion_tokens",
@@ -64,7 +74,9 @@ details = named(
     "logprobs",
     "cached_tokens_details",
     "output_token_logprobs_length",
-    value=values | st.fixed_dictionaries({"device": values, "host": values, "completion_tokens": values}),
+    value=values
+    | st.fixed_dictionaries({"device": values, "host": values, "completion_tokens": values})
+    | st.fixed_dictionaries({"content": values | lists, "text_offset": lists, "tokens": values | lists}),
 )
 finishes = st.builds(
     Finish,
@@ -89,6 +101,9 @@ asks = st.builds(
     skip_special_tokens=st.booleans(),
     ignore_eos=st.booleans(),
     greedy=st.booleans(),
+    temperature=st.sampled_from([None, 0.0, 0.5, 1.0]),
+    echo=st.booleans(),
+    prompt_key=st.sampled_from(["", "{", '[null,{"text":"a"}]', '[null,{"messages":[{"content":"a"}]}]']),
     logprobs=st.booleans(),
     logprob_start=st.none() | st.integers(0, 4),
     top_logprobs=st.integers(-1, 3),
@@ -109,7 +124,7 @@ def streams(draw: st.DrawFn) -> Stream:
     delivery = draw(st.sampled_from(list(Delivery)))
     base = build(
         delivery,
-        dialect=draw(st.sampled_from(["sglang-generate", "sglang-chat", "unheard-of"])),
+        dialect=draw(st.sampled_from(["sglang-generate", "sglang-chat", "vllm-completions", "unheard-of"])),
         body=draw(st.none() | st.fixed_dictionaries({"input_ids": values})),
         name=draw(st.sampled_from(["one", "other"])),
     )

@@ -29,6 +29,7 @@ LISTS = frozenset({NAMES, NAMED, NAMED_TOP, OFFSETS})
 RANKED = "prompt_logprobs"
 """For each prompt position an object from token ids to logprob, rank and text, as vLLM has it."""
 
+_LARGE = 2**53
 _ID_AS_TEXT = re.compile(r"token_id:(\d+)")
 """How vLLM writes an id where the shape has room for a text only."""
 
@@ -167,6 +168,12 @@ def entries_of(value: object) -> list[LogprobEntry]:
     single = read_entry(value)
     entries = [single] if single is not None else read_position(value) or read_by_id(value) or []
     return [entry for entry in entries if entry.token_id is not None or entry.text is None]
+
+
+def number_of(value: object) -> float | None:
+    """A JSON number that can be calculated with; None for every other value."""
+    small = isinstance(value, float) or (integer(value) is not None and abs(integer(value) or 0) < _LARGE)
+    return float(value) if small and isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def is_legal_logprob(value: object) -> bool:

@@ -8,8 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from tokenwire.check import Comparison, Observation, Target, check, check_run, compare, demand, observe
-from tokenwire.checks.agreement import Pair, observe_agreement
-from tokenwire.checks.difference import alike, observe_sequence, observe_text
+from tokenwire.checks.difference import ROUNDING, alike, observe_sequence, observe_text
 from tokenwire.checks.logprob_entry import (
     LISTS,
     NAMED,
@@ -18,12 +17,14 @@ from tokenwire.checks.logprob_entry import (
     RANKED,
     LogprobEntry,
     is_legal_logprob,
+    number_of,
     read_by_id,
     read_entry,
     read_position,
     told_by,
 )
 from tokenwire.checks.relations import Ids, Whole, related_streams
+from tokenwire.checks.rescoring import Pair, observe_agreement
 from tokenwire.checks.walk import (
     as_list,
     count_of,
@@ -66,7 +67,8 @@ def _fault_in_prompt_top(own: LogprobEntry, entries: list[LogprobEntry] | None, 
     same = next((entry for entry in entries if entry.token_id == own.token_id), None)
     if same is not None and not alike(same.logprob, own.logprob):
         return f"gives the prompt id {own.token_id} {same.logprob!r}, but {PROMPT} {own.logprob!r}"
-    if same is None and type(own.logprob) in {int, float} and own.logprob > numbers[0] + 1e-3:
+    head, mine = number_of(numbers[0]), number_of(own.logprob)
+    if same is None and head is not None and mine is not None and mine > head + ROUNDING:
         return f"is headed by {numbers[0]!r}, below the {own.logprob!r} of the prompt id itself"
     return ""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokenwire.check import Observation, Target, check_run, demand
-from tokenwire.checks.logprob_entry import told_by
+from tokenwire.checks.logprob_entry import number_of, told_by
 from tokenwire.checks.walk import finished_choices, walk
 from tokenwire.record import Place, Stream
 
@@ -40,8 +40,8 @@ def _first_top(stream: Stream) -> _Top | None:
     for step in walk(stream):
         for told in told_by(step):
             top = told.positions[0].top if told.positions else None
-            named = [e for e in top or [] if type(e.token_id) is int and type(e.logprob) in {int, float}]
-            known = {entry.token_id: entry.logprob for entry in named}
+            read = {e.token_id: number_of(e.logprob) for e in top or [] if type(e.token_id) is int}
+            known = {token: number for token, number in read.items() if number is not None}
             if len(known) >= _FOR_A_DIFFERENCE:
                 return _Top(stream, step.emission.at(told.top_series), known)
         if step.after:

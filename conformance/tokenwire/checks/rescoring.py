@@ -1,0 +1,54 @@
+"""When two computations of one logprob agree: kernels, batches and rounding move it a little, faults far.
+
+A single position may lie far off without a fault, where a low-precision model is torn between two states. So
+the share of positions that do is judged, not the greatest difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokenwire.check import Observation, demand
+from tokenwire.checks.logprob_entry import number_of
+from tokenwire.record import Place
+
+TOLERANCE = 0.2
+"""In nats. Half-precision models with a quantised cache stay below it nearly everywhere."""
+OUTLIERS = 0.1
+"""The share of positions that may lie further apart."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One position, by its index, and the logprob that each of two computations gives it."""
+
+    position: int
+    one: Any
+    other: Any
+
+    @property
+    def agrees(self) -> bool:
+        one, other = number_of(self.one), number_of(self.other)
+        return one is not None and other is not None and abs(one - other) <= TOLERANCE
+
+
+def observe_agreement(
+    place: Place, pairs: Sequence[Pair], *, what: str, source: str, related: tuple[Place, ...] = ()
+) -> Observation:
+    """Look whether two computations agree but for outliers; show the first position where they do not.
+
+    `what` names the logprob that is looked at with its position left out, `source` the other computation.
+    """
+    apart = [pair for pair in pairs if not pair.agrees]
+    holds = len(apart) <= OUTLIERS * len(pairs)
+    if holds:
+        size = f"{len(pairs)} logprobs within {TOLERANCE}"
+        return demand(place, True, expected=size, actual=size, related=related)
+    first = apart[0]
+    message = (
+        f"{what} {first.position} is {first.one!r}, but {first.other!r} {source}; "
+        f"so are {len(apart)} of {len(pairs)}"
+    )
+    return demand(place, False, expected=first.other, actual=first.one, message=message, related=related)
