@@ -11,7 +11,7 @@ from tokenwire.exchange import Exchange, HttpRequest
 from tokenwire.record import Delivery
 
 _OLDER_PATHS = {"/get_server_info": "/server_info", "/get_model_info": "/model_info"}
-INFORMATION_PATHS = ("/server_info", "/model_info", "/v1/models", *_OLDER_PATHS)
+INFORMATION_PATHS = ("/server_info", "/model_info", "/v1/models", "/version", *_OLDER_PATHS)
 """Where servers tell of themselves; gateways and older servers know some by older names only."""
 _INCREMENTAL = "incremental_streaming_output"
 _INCREMENTAL_FLAG = "--incremental-streaming-output"
@@ -99,6 +99,7 @@ def advertised_by(exchanges: Iterable[Exchange]) -> Advertised:
             server = exchange.server
     info = found.get("/server_info", {})
     model_info = found.get("/model_info", {})
+    version = found.get("/version", {})
     listed = found.get("/v1/models", {}).get("data")
     model = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], dict) else {}
     flags = server.flags if server else ()
@@ -107,7 +108,7 @@ def advertised_by(exchanges: Iterable[Exchange]) -> Advertised:
     flagged = _delivery(_INCREMENTAL_FLAG in flags) if flags else None
     return Advertised(
         name=_text(server.name if server else "", model.get("owned_by")),
-        version=_text(info.get("version"), server.version if server else ""),
+        version=_text(info.get("version"), version.get("version"), server.version if server else ""),
         model=_text(model.get("id"), info.get("served_model_name"), model_info.get("model_path")),
         context_length=_integer(model.get("max_model_len"), info.get("context_length")),
         vocab_size=_integer(model_info.get("vocab_size")),

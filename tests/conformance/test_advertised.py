@@ -103,3 +103,8 @@ def test_the_vocabulary_and_what_a_server_has_are_told_by_its_settings() -> None
     assert advertised_by([answer("/server_info", {})]).tokenizer is None
     flagged = Server("sglang", "0", ("--skip-tokenizer-init",))
     assert advertised_by([answer("/generate", {}, server=flagged)]).tokenizer is False
+
+
+def test_a_server_that_tells_its_version_elsewhere() -> None:
+    told = advertised_by([answer("/version", {"version": "0.32.0"})])
+    assert (told.version, told.sources) == ("0.32.0", ("GET /version",))
