@@ -5,12 +5,13 @@ tokens in all; and a busy server is asked again later, a few times, and never in
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Self
 
 from tokenwire.dialect import Dialect
 from tokenwire.exchange import Exchange, HttpRequest
@@ -105,25 +106,32 @@ class PoliteSender:
         self,
         inner: Sender,
         limits: Limits,
-        dialects: Iterable[Dialect],
         *,
-        context_length: int,
+        dialects: Iterable[Dialect] = (),
+        context_length: int = 0,
         pace: Pace | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`context_length`: what a choice is charged whose request names no budget."""
+        """`dialects`: in whose requests output tokens are counted; without any, nothing is charged.
+        `context_length`: what a choice is charged whose request names no budget.
+        """
         self._inner = inner
-        self._limits = limits
         self._dialects = tuple(dialects)
         self._context_length = context_length
         self._slots = asyncio.Semaphore(limits.max_concurrency)
         self._pace = pace or Pace(limits.rate)
         self._purse = Purse(limits.max_tokens)
         self._sleep = sleep
-        self._not_asked = 0
+        self._not_asked: list[str] = []
         self._given_up: list[str] = []
         self.turned_away: list[Exchange] = []
         """The attempts that met a busy server and were followed by another, in order."""
+
+    def to(self, inner: Sender, dialects: Iterable[Dialect] = (), context_length: int = 0) -> Self:
+        """The same politeness through another sender: they share what is limited, and what is told of it."""
+        other = copy.copy(self)
+        other._inner, other._dialects, other._context_length = inner, tuple(dialects), context_length
+        return other
 
     async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
         """Send a request, again where the server is busy; the last of the exchanges.
@@ -134,9 +142,9 @@ class PoliteSender:
         try:
             self._purse.spend(tokens)
         except NotAsked:
-            self._not_asked += 1
+            self._not_asked.append(name)
             raise
-        if how.get("aside"):
+        if how.get("aside"):  # what acts on a request under way must not queue behind it
             await self._pace.wait()
             return await self._inner.send(name, scenario, request, **how)
         async with self._slots:
@@ -173,7 +181,7 @@ class PoliteSender:
             yield f"still busy, and not asked again: {_named(self._given_up)}"
         if self._not_asked:
             yield (
-                f"{self._not_asked} exchanges were not asked: {self._purse.spent} of --max-tokens "
+                f"{len(self._not_asked)} exchanges were not asked: {self._purse.spent} of --max-tokens "
                 f"{self._purse.max_tokens} are spent; -v tells which"
             )
 

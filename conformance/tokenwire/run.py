@@ -6,20 +6,20 @@ Everything is asked before anything is judged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tokenwire.beside import GATEWAY, ask_both
 from tokenwire.capture import CaptureWriter
 from tokenwire.determinism import PROBE
 from tokenwire.detokenization import ask_for_texts
 from tokenwire.dialect import Dialect, load_dialects
-from tokenwire.exchange import Ending, Exchange, HttpRequest, Server
+from tokenwire.exchange import Server
 from tokenwire.exploration import Exploration
 from tokenwire.judge import Run
-from tokenwire.politeness import Limits, Pace, PoliteSender
+from tokenwire.patience import PatientSender, StoppedAnswering
+from tokenwire.politeness import Limits, PoliteSender
 from tokenwire.preflight import Preflight, preflight
 from tokenwire.record import Stream
 from tokenwire.recorder import Recorder
@@ -30,7 +30,6 @@ from tokenwire.scenario import (
     Budget,
     Conversation,
     Scenario,
-    Sender,
     Transcript,
     load_scenarios,
 )
@@ -39,11 +38,6 @@ from tokenwire.tokenizer import Tokenizer
 _PREFLIGHT_SHARE = 8
 """A preflight request gets this part of an exchange's time limit: a target that hangs is soon known."""
 _PREFLIGHT_LEAST_S = 5.0
-
-_LEAST_PATIENCE = 8
-"""So many exchanges in a row must have got no complete answer before the target is given up."""
-
-_SILENT = (Ending.TIMEOUT, Ending.UNREACHABLE)
 
 
 @dataclass(frozen=True)
@@ -83,32 +77,6 @@ class NoSuchTarget(ValueError):  # noqa: N818  # a fact about the command line
     """The target's URL is none; the message says what one looks like."""
 
 
-class _StoppedAnswering(Exception):  # noqa: N818  # the end of the asking, not an error of the program
-    """Many exchanges in a row got no complete answer."""
-
-
-class _Patient:
-    """Sends through the recorder for as long as the target answers at least now and then.
-
-    Without it, a target that dies in the middle would cost the time limit of every exchange that is left.
-    """
-
-    def __init__(self, recorder: Sender, patience: int) -> None:
-        self._recorder = recorder
-        self._patience = patience
-        self._silent = 0
-
-    async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
-        exchange = await self._recorder.send(name, scenario, request, **how)
-        self._silent = self._silent + 1 if exchange.ending in _SILENT else 0
-        if self._silent >= self._patience:
-            raise _StoppedAnswering(
-                f"the target stopped answering: {self._silent} exchanges in a row ended by "
-                f"{exchange.ending}, the last was {name} ({exchange.detail})"
-            )
-        return exchange
-
-
 class Progress:
     """Told of what happens; the terminal's progress bar, or nobody."""
 
@@ -131,6 +99,8 @@ class Unreached:
 
 
 def _chosen(plan: Plan) -> list[Scenario]:
+    """The scenarios that the plan asks for, the probe first and then by what they take."""
+
     def is_chosen(scenario: Scenario) -> bool:
         if plan.scenarios:
             return scenario.name in (PROBE, *plan.scenarios)
@@ -140,51 +110,99 @@ def _chosen(plan: Plan) -> list[Scenario]:
     return sorted(chosen, key=lambda each: (each.name != PROBE, list(Budget).index(each.budget)))
 
 
-def _conversations(
-    plan: Plan, found: Preflight, sender: Sender, transcript: Transcript
-) -> list[tuple[Scenario, Conversation]]:
-    conversations = [
-        (
-            scenario,
-            Conversation(
-                scenario.name, dialect, sender, found.advertised, transcript, found.model, plan.budget
-            ),
+@dataclass
+class _Interrogation:
+    """The asking of a target of which it is known what it speaks, and all that came of it so far."""
+
+    plan: Plan
+    found: Preflight
+    sender: PoliteSender
+    transcript: Transcript
+    explored: tuple[str, ...] = ()
+    broken_off: str = ""
+
+    def _talk(self, name: str, dialect: Dialect) -> Conversation:
+        return Conversation(
+            name,
+            dialect,
+            self.sender,
+            self.found.advertised,
+            self.transcript,
+            self.found.model,
+            self.plan.budget,
         )
-        for scenario in _chosen(plan)
-        for dialect in found.speaks
-    ]
-    return [(scenario, talk) for scenario, talk in conversations if scenario.chat in (None, talk.chat)]
 
+    async def ask_scenarios(self, progress: Progress) -> None:
+        """Talk all scenarios through with all dialects: together, and then those that want to be alone."""
+        talks = [
+            (scenario, self._talk(scenario.name, dialect))
+            for scenario in _chosen(self.plan)
+            for dialect in self.found.speaks
+        ]
+        talks = [(scenario, talk) for scenario, talk in talks if scenario.chat in (None, talk.chat)]
+        progress.planned(len(talks))
 
-def _run(plan: Plan, found: Preflight, transcript: Transcript) -> Run:
-    """All that was asked and answered so far, in the order of asking."""
-    in_order = sorted(transcript.streams, key=lambda stream: stream.exchange.started)
-    return Run(
-        tuple(in_order),
-        found.advertised,
-        calls=tuple(transcript.calls),
-        declared=frozenset(plan.declared),
-        beside=tuple(transcript.beside),
-        tokenizer=plan.tokenizer or transcript.tokenizer,
-    )
+        async def talked(scenario: Scenario, talk: Conversation) -> None:
+            await scenario.run(talk)
+            progress.finished(talk)
 
+        async with asyncio.TaskGroup() as together:
+            for scenario, talk in talks:
+                if not scenario.alone:
+                    together.create_task(talked(scenario, talk))
+        for scenario, talk in talks:
+            if scenario.alone:
+                await talked(scenario, talk)
 
-def _subject(
-    plan: Plan, found: Preflight, transcript: Transcript, broken_off: str, limits: tuple[str, ...]
-) -> Subject:
-    run = _run(plan, found, transcript)
-    return Subject(
-        url=plan.url,
-        runs=(run,),
-        dialects=tuple(dialect.name for dialect in found.speaks),
-        taken=found.taken,
-        left_out=found.left_out,
-        remarks=(*remarks(run), *limits),
-        not_asked=transcript.not_asked,
-        broken_off=broken_off,
-        recorded=str(plan.record) if plan.record else "",
-        explored=("--explore", str(plan.explore), "--seed", str(plan.seed)) if plan.explore else (),
-    )
+    async def ask_worker_too(self, worker: Preflight, recorder: Recorder) -> None:
+        """Ask the worker behind a gateway what the gateway is asked, within the same limits."""
+        patient = PatientSender(recorder, self.plan.limits.max_concurrency)
+        to_worker = self.sender.to(
+            patient, worker.speaks, worker.advertised.context_length or SMALLEST_CONTEXT
+        )
+        await ask_both(worker, to_worker, self.found, self.sender, self.transcript)
+
+    async def explore(self) -> None:
+        """Have requests drawn, of what the target was seen to have."""
+        talks = [self._talk(EXPLORATION, dialect) for dialect in self.found.speaks]
+        self.explored = await Exploration(talks, self.run(), self.plan.explore, self.plan.seed).explore()
+
+    def hear_refusals(self) -> None:
+        """Let the attempts that met a busy server be judged as what they are: refusals."""
+        self.transcript.streams += (
+            dialect.read(exchange, delivery_hint=self.found.advertised.delivery)
+            for exchange in self.sender.turned_away
+            for dialect in self.found.speaks
+            if exchange.request in dialect.endpoint
+        )
+
+    def run(self) -> Run:
+        """All that was asked and answered so far, in the order of asking."""
+        in_order = sorted(self.transcript.streams, key=lambda stream: stream.exchange.started)
+        return Run(
+            tuple(in_order),
+            self.found.advertised,
+            calls=tuple(self.transcript.calls),
+            declared=frozenset(self.plan.declared),
+            beside=tuple(self.transcript.beside),
+            tokenizer=self.plan.tokenizer or self.transcript.tokenizer,
+        )
+
+    def subject(self) -> Subject:
+        """What the report is about."""
+        plan, found, run = self.plan, self.found, self.run()
+        return Subject(
+            url=plan.url,
+            runs=(run,),
+            dialects=tuple(dialect.name for dialect in found.speaks),
+            taken=found.taken,
+            left_out=found.left_out,
+            remarks=(*remarks(run), *self.explored, *self.sender.remarks()),
+            not_asked=self.transcript.not_asked,
+            broken_off=self.broken_off,
+            recorded=str(plan.record) if plan.record else "",
+            explored=("--explore", str(plan.explore), "--seed", str(plan.seed)) if plan.explore else (),
+        )
 
 
 async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
@@ -193,107 +211,72 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
     Raises NoSuchTarget for a URL that is none.
     """
     capture = CaptureWriter(plan.record) if plan.record else None
-    dialects = [d for name, d in load_dialects().items() if not plan.dialects or name in plan.dialects]
-    first_words = min(plan.timeout_s, max(_PREFLIGHT_LEAST_S, plan.timeout_s / _PREFLIGHT_SHARE))
     try:
-        scout = Recorder(
-            plan.url,
-            timeout_s=first_words,
-            headers=plan.headers,
-            max_concurrency=plan.limits.max_concurrency,
-            capture=capture,
-        )
+        scout = _recorder(plan, plan.url, capture, headers=plan.headers, timeout_s=_first_words(plan))
     except ValueError as error:
         raise NoSuchTarget(str(error)) from error
-    pace = Pace(plan.limits.rate)
+    # What is found out first is not charged: it is little, and without it nothing can be asked.
+    polite = PoliteSender(scout, plan.limits)
+    dialects = [d for name, d in load_dialects().items() if not plan.dialects or name in plan.dialects]
     async with scout:
-        # What is found out first is not charged: it is little, and without it nothing can be asked.
-        first = PoliteSender(scout, plan.limits, (), context_length=0, pace=pace)
-        found = await preflight(plan.url, first, dialects, plan.model, named=bool(plan.dialects))
-    worker = await _worker(plan, dialects, first_words) if plan.worker else None
+        found = await preflight(plan.url, polite, dialects, plan.model, named=bool(plan.dialects))
+    worker = await _worker(plan, polite, dialects) if plan.worker else None
     if not found.speaks:
         return Unreached(Subject(url=plan.url, left_out=found.left_out), found.diagnosis)
-    recorder = Recorder(
-        plan.url,
-        timeout_s=plan.timeout_s,
-        headers=plan.headers,
+    async with _recorder(plan, plan.url, capture, headers=plan.headers, known=found) as recorder:
+        patient = PatientSender(recorder, plan.limits.max_concurrency)
+        sender = polite.to(patient, found.speaks, found.advertised.context_length or SMALLEST_CONTEXT)
+        asking = _Interrogation(plan, found, sender, Transcript(on_answer=progress.answered))
+        try:
+            await asking.ask_scenarios(progress)
+            if worker is not None and (not plan.scenarios or GATEWAY in plan.scenarios):
+                async with _recorder(plan, plan.worker, capture, known=worker) as behind:
+                    await asking.ask_worker_too(worker, behind)
+            if plan.explore:
+                await asking.explore()
+            if plan.tokenizer is None:
+                asking.transcript.tokenizer = await ask_for_texts(
+                    sender, found.speaks, asking.transcript.streams
+                )
+        except* StoppedAnswering as group:
+            asking.broken_off = str(group.exceptions[0])
+    asking.hear_refusals()
+    return asking.subject()
+
+
+def _first_words(plan: Plan) -> float:
+    """The time limit of a preflight request."""
+    return min(plan.timeout_s, max(_PREFLIGHT_LEAST_S, plan.timeout_s / _PREFLIGHT_SHARE))
+
+
+def _recorder(
+    plan: Plan,
+    url: str,
+    capture: CaptureWriter | None,
+    *,
+    headers: tuple[tuple[str, str], ...] = (),
+    timeout_s: float | None = None,
+    known: Preflight | None = None,
+) -> Recorder:
+    """Raises ValueError for a URL that is none."""
+    return Recorder(
+        url,
+        timeout_s=plan.timeout_s if timeout_s is None else timeout_s,
+        headers=headers,
         max_concurrency=plan.limits.max_concurrency,
         capture=capture,
-        server=Server(found.advertised.name, found.advertised.version),
+        server=Server(known.advertised.name, known.advertised.version) if known else None,
     )
-    transcript = Transcript(on_answer=progress.answered)
-    broken_off = ""
-    explored: tuple[str, ...] = ()
-    async with recorder:
-        sender = PoliteSender(
-            _Patient(recorder, patience=max(plan.limits.max_concurrency, _LEAST_PATIENCE)),
-            plan.limits,
-            found.speaks,
-            context_length=found.advertised.context_length or SMALLEST_CONTEXT,
-            pace=pace,
-        )
-        conversations = _conversations(plan, found, sender, transcript)
-        progress.planned(len(conversations))
-        try:
-            async with asyncio.TaskGroup() as together:
-                for scenario, talk in conversations:
-                    if not scenario.alone:
-                        together.create_task(_talk(scenario, talk, progress.finished))
-            for scenario, talk in conversations:
-                if scenario.alone:
-                    await _talk(scenario, talk, progress.finished)
-            if worker is not None and (not plan.scenarios or GATEWAY in plan.scenarios):
-                async with _recorder_of_worker(plan, worker, capture) as behind:
-                    to_worker = _Patient(behind, patience=_LEAST_PATIENCE)
-                    await ask_both(worker, to_worker, found, sender, transcript)
-            if plan.explore:
-                exploration = Exploration(
-                    [
-                        Conversation(EXPLORATION, dialect, sender, found.advertised, transcript, found.model)
-                        for dialect in found.speaks
-                    ],
-                    _run(plan, found, transcript),
-                    plan.explore,
-                    plan.seed,
-                )
-                explored = await exploration.explore()
-            if plan.tokenizer is None:
-                transcript.tokenizer = await ask_for_texts(sender, found.speaks, transcript.streams)
-        except* _StoppedAnswering as group:
-            broken_off = str(group.exceptions[0])
-    transcript.streams += (
-        dialect.read(exchange, delivery_hint=found.advertised.delivery)
-        for exchange in sender.turned_away
-        for dialect in found.speaks
-        if exchange.request in dialect.endpoint
-    )
-    return _subject(plan, found, transcript, broken_off, (*explored, *first.remarks(), *sender.remarks()))
 
 
-async def _worker(plan: Plan, dialects: Sequence[Dialect], first_words: float) -> Preflight:
+async def _worker(plan: Plan, polite: PoliteSender, dialects: Sequence[Dialect]) -> Preflight:
     """Find out what the worker behind a gateway is. Raises NoSuchTarget where it is none."""
-    at_once = plan.limits.max_concurrency
     try:
-        recorder = Recorder(plan.worker, timeout_s=first_words, max_concurrency=at_once)
+        scout = _recorder(plan, plan.worker, None, timeout_s=_first_words(plan))
     except ValueError as error:
         raise NoSuchTarget(f"--worker: {error}") from error
-    async with recorder:
-        found = await preflight(plan.worker, recorder, dialects, plan.model)
+    async with scout:
+        found = await preflight(plan.worker, polite.to(scout), dialects, plan.model)
     if not found.speaks:
         raise NoSuchTarget(f"--worker: {found.diagnosis}")
     return found
-
-
-def _recorder_of_worker(plan: Plan, worker: Preflight, capture: CaptureWriter | None) -> Recorder:
-    return Recorder(
-        plan.worker,
-        timeout_s=plan.timeout_s,
-        max_concurrency=plan.limits.max_concurrency,
-        capture=capture,
-        server=Server(worker.advertised.name, worker.advertised.version),
-    )
-
-
-async def _talk(scenario: Scenario, talk: Conversation, finished: Callable[[Conversation], None]) -> None:
-    await scenario.run(talk)
-    finished(talk)

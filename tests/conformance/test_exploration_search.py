@@ -159,7 +159,7 @@ def test_a_sender_that_gives_up_ends_the_exploration_and_what_failed_is_kept(
 
 def test_the_limits_of_the_run_hold(explore) -> None:
     inner = answering()
-    sender = PoliteSender(inner, Limits(max_tokens=30), [GENERATE], context_length=512)
+    sender = PoliteSender(inner, Limits(max_tokens=30), dialects=[GENERATE], context_length=512)
     _, transcript = explore(lambda _: (), sender=sender)
     assert sum(shape.prompts * shape.n * (shape.max_new_tokens or 0) for shape in asked(transcript)) <= 30
     assert transcript.not_asked

@@ -55,7 +55,7 @@ def polite(inner: CannedSender, clock: Clock | None = None, **limits: Any) -> Po
     return PoliteSender(
         inner,
         given,
-        [GENERATE],
+        dialects=[GENERATE],
         context_length=512,
         pace=Pace(given.rate, clock, clock.sleep),
         sleep=clock.sleep,
