@@ -134,5 +134,12 @@ def test_a_file_that_is_no_capture_is_named(tokenwire, tmp_path: Path) -> None:
 def test_everything_can_be_listed(tokenwire) -> None:
     assert "probe" in tokenwire("list", "scenarios").stdout
     assert "POST|PUT /generate" in tokenwire("list", "dialects").stdout
+    assert "customized-info" in tokenwire("list", "capabilities").stdout
     assert len(tokenwire("list").stdout.splitlines()) > 80
+
+
+def test_an_unknown_capability_is_not_declared_in_silence(tokenwire) -> None:
+    ran = tokenwire("check", "--target", "http://127.0.0.1:1", "--declare", "logprob")
+    assert ran.returncode == ExitStatus.USAGE
+    assert "did you mean 'logprobs'?" in ran.stderr
     assert tokenwire("--version").stdout == f"tokenwire {__version__}\n"

@@ -1,0 +1,119 @@
+"""Checks of what may not wait and not be left out in streams: first ids, a sampler's keys, asked fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from stream_builder import GONE, IDS, Told, change, cumulative, incremental, logprobs, whole
+
+import tokenwire.checks  # noqa: F401  # fills CHECKS
+from tokenwire.check import CHECKS, Comparison, Observation, Target
+from tokenwire.record import Delivery, Stream
+
+
+def first_ids(*streams: Stream, default: int | None = None) -> list[bool]:
+    check = CHECKS["first-ids-at-once"].on_run
+    assert check is not None
+    return [one.holds for one in check(streams, Target(stream_interval=default))]
+
+
+def cut(*sizes: int, interval: int | None = 3, **asked: Any) -> Stream:
+    return incremental(sizes=sizes, stream_interval=interval, **asked)
+
+
+LATE, EARLY = cut(3, 3), cut(1, 3, 2)
+
+
+def test_first_ids_that_wait_in_every_stream_waited() -> None:
+    assert first_ids(*[LATE] * 4) == [False] * 4
+
+
+def test_one_stream_that_does_not_wait_shows_that_none_has_to() -> None:
+    assert first_ids(*[LATE] * 4, EARLY) == [True]
+    assert first_ids(EARLY, cut(2, 4)) == [True, True]
+
+
+def test_a_few_streams_may_have_been_joined_by_chance() -> None:
+    assert first_ids(*[LATE] * 3) == []
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        cut(3, 3, interval=1),
+        cut(3, 3, interval=None),
+        cut(6, interval=6),
+        cut(3, 3, stop=("x",)),
+        whole(stream_interval=3),
+    ],
+    ids=["every step", "no interval known", "no longer than the interval", "held back", "whole"],
+)
+def test_first_ids_are_not_looked_at_where_they_tell_nothing(stream: Stream) -> None:
+    assert first_ids(*[stream] * 4) == []
+
+
+def test_the_interval_of_the_server_counts_where_a_request_has_none() -> None:
+    assert first_ids(*[cut(3, 3, interval=None)] * 4, default=3) == [False] * 4
+    assert first_ids(cut(1, 5, interval=None), default=3) == [True]
+
+
+def test_cumulative_streams_are_read_by_their_growth() -> None:
+    late = cumulative(sizes=[3, 3], stream_interval=3)
+    assert late.delivery is Delivery.CUMULATIVE
+    assert first_ids(*[late] * 4) == [False] * 4
+    assert first_ids(cumulative(sizes=[1, 5], stream_interval=3)) == [True]
+
+
+# customized-info-in-streams
+
+MIRRORED = Told(series={"mirror": list(IDS), "own": logprobs()}, customized=frozenset({"mirror"}))
+
+
+def keys_in(stream: Stream, told: Told = MIRRORED) -> list[Observation]:
+    check = CHECKS["customized-info-in-streams"].on_comparison
+    assert check is not None
+    return list(check(Comparison(whole(told), stream), Target()))
+
+
+def without(stream: Stream, name: str) -> Stream:
+    for at in range(len(stream.choices[0].emissions)):
+        stream = change(stream, at, series={name: GONE})
+    return stream
+
+
+def test_the_keys_of_a_sampler_stand_in_streams_too() -> None:
+    assert [one.holds for one in keys_in(incremental(MIRRORED))] == [True]
+    (lost,) = keys_in(without(incremental(MIRRORED), "mirror"))
+    assert not lost.holds
+    assert "mirror" in lost.message
+
+
+def test_one_emission_with_the_key_is_enough_here() -> None:
+    stream = change(incremental(MIRRORED), 0, series={"mirror": GONE})
+    assert [one.holds for one in keys_in(stream)] == [True]
+
+
+def test_series_of_the_server_itself_and_empty_ones_are_not_owed() -> None:
+    assert [one.holds for one in keys_in(without(incremental(MIRRORED), "own"))] == [True]
+    empty = Told(ids=(), text="", series={"mirror": []}, customized=frozenset({"mirror"}))
+    assert keys_in(without(incremental(MIRRORED), "mirror"), empty) == []
+
+
+# asked-or-refused
+
+
+def asked(stream: Stream) -> list[bool]:
+    check = CHECKS["asked-or-refused"].on_stream
+    assert check is not None
+    return [one.holds for one in check(stream, Target())]
+
+
+def test_top_logprobs_of_chat_are_owed_as_well() -> None:
+    entry = {"token": "a", "logprob": -1.0, "bytes": [97]}
+    bare = Told(series={"logprobs_content": [entry] * 6})
+    full = Told(series={"logprobs_content": [{**entry, "top_logprobs": [entry]}] * 6})
+    wanted = {"dialect": "sglang-chat", "logprobs": True, "top_logprobs": 1}
+    assert asked(incremental(full, **wanted)) == [True, True]
+    assert asked(incremental(bare, **wanted)) == [True, False]
+    assert asked(incremental(bare, **{**wanted, "top_logprobs": 0})) == [True]
