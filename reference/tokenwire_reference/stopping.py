@@ -35,8 +35,11 @@ class StopRules:
                 "stop and stop_regex need a tokenizer, and this server runs without one; use stop_token_ids"
             )
         self.max_new_tokens = max_new_tokens
-        self.stop_ids = frozenset() if sampling.ignore_eos else eos_token_ids.union(sampling.stop_token_ids)
+        self.stop_ids = eos_token_ids.union(sampling.stop_token_ids)
+        if sampling.ignore_eos:
+            self.stop_ids = frozenset(sampling.stop_token_ids if sampling.vllm_stops else ())
         self._strings = sampling.stop
+        self._no_strings_within = sampling.min_new_tokens if sampling.vllm_stops else 0
         # Every id spells at least one byte, so a stop string spans at most as many ids as it has bytes. Three
         # more let the character in which the tail begins be whole.
         self._tail = max((len(string.encode()) for string in self._strings), default=0) + 3
@@ -49,10 +52,14 @@ class StopRules:
     def check(self, output_ids: Sequence[int]) -> FinishReason | None:
         """The reason to end after the last of `output_ids`, or None."""
         if self._decode is not None and output_ids:
-            if self._strings:
+            if self._strings and len(output_ids) > self._no_strings_within:
                 tail = self._decode(output_ids[-self._tail :])
+                before = 0
+                if self._no_strings_within:
+                    # What was completed too early does not count later: the last id must complete it.
+                    before = len(self._decode(output_ids[-self._tail : -1]).rstrip("\ufffd"))
                 for string in self._strings:
-                    if string in tail:
+                    if tail.find(string, max(0, before - len(string) + 1)) >= 0:
                         return FinishReason("stop", matched=string)
             if self._patterns:
                 text = self._decode(output_ids)

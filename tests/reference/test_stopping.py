@@ -53,6 +53,7 @@ LENGTH = FinishReason("length", length=4)
         (ids("abcd"), {"stop_regex": ("^d",)}, None),
         (ids("abcd"), {"stop_token_ids": (4,), "max_new_tokens": 4}, FinishReason("stop", matched=4)),
         (ids("abcd"), {"max_new_tokens": 4}, LENGTH),
+        (ids("abcd"), {"stop": ("cd",), "min_new_tokens": 4}, STRING),
         ([EOS], {"stop": ("<end>",)}, FinishReason("stop", matched="<end>")),
         (ids("a"), {"stop": ("",)}, FinishReason("stop", matched="")),
     ],
@@ -61,6 +62,31 @@ def test_reasons_and_their_order(
     output_ids: list[int], sampling: dict[str, Any], expected: FinishReason | None
 ) -> None:
     assert finish_of(output_ids, **sampling) == expected
+
+
+@pytest.mark.parametrize(
+    ("output_ids", "sampling", "expected"),
+    [
+        ([*ids("ab"), EOS, 3], {"ignore_eos": True, "stop_token_ids": (3,)}, FinishReason("stop", matched=3)),
+        ([*ids("ab"), EOS], {"ignore_eos": True}, None),
+        ([*ids("ab"), EOS], {"stop_token_ids": (3,)}, FinishReason("stop", matched=EOS)),
+        (ids("abcd"), {"stop": ("cd",)}, STRING),
+        (ids("abcd"), {"stop": ("cd",), "min_new_tokens": 3}, STRING),
+        (ids("abcdxyz"), {"stop": ("cd",), "min_new_tokens": 4}, None),
+        (ids("abcdxcd"), {"stop": ("cd",), "min_new_tokens": 4}, STRING),
+    ],
+)
+def test_reasons_as_in_vllm(
+    output_ids: list[int], sampling: dict[str, Any], expected: FinishReason | None
+) -> None:
+    assert finish_of(output_ids, vllm_stops=True, **sampling) == expected
+
+
+def test_a_string_counts_from_the_first_token_after_the_minimum() -> None:
+    params = SamplingParams(stop=("cc",), min_new_tokens=4, vllm_stops=True)
+    rules = StopRules(params, frozenset({EOS}), 9, decode)
+    reasons = [rules.check(ids("c" * count)) for count in range(1, 6)]
+    assert [reason is not None for reason in reasons] == [False, False, False, False, True]
 
 
 def test_a_zero_budget_is_spent_before_the_first_token() -> None:

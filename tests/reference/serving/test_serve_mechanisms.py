@@ -126,3 +126,26 @@ def test_the_probe_is_reported(start_reference):
     told = httpx.get(f"{start_reference()}/server_info").json()["tokenwire_reference"]["batch_invariance"]
     assert set(told.values()) == {True}
     assert len(told) == 4
+
+
+def test_vllm_ignores_the_end_alone_and_waits_with_every_stop(start_reference):
+    url = start_reference("--model", "builtin:scripted", "--api-dialect", "vllm")
+
+    def ask(ids, **body):
+        fields = {"temperature": 0, "max_tokens": len(ids), "return_token_ids": True, **body}
+        answer = httpx.post(f"{url}/v1/completions", json={"prompt": ids, **fields}, timeout=60)
+        (choice,) = answer.json()["choices"]
+        return choice["token_ids"], choice["finish_reason"], choice["stop_reason"], choice["text"]
+
+    # A prompt is its own script; 2 is the end of sequence, 43 to 46 are letters.
+    ids = [43, 2, 44, 45, 46, 44, 45]
+    *_, text = ask(ids, ignore_eos=True)
+    assert ask(ids) == ([43, 2], "stop", None, text[0])
+    assert ask(ids, ignore_eos=True, stop_token_ids=[45]) == ([43, 2, 44, 45], "stop", 45, text[:2])
+    pair = text[2:4]
+    assert ask(ids, ignore_eos=True, stop=[pair]) == (ids[:5], "stop", pair, text[:2])
+    # Minimal tokens ban the end, so it comes after them here.
+    late = [44, 45, 46, 44, 45, 2]
+    *_, text = ask(late, ignore_eos=True)
+    assert ask(late, stop=[text[:2]], min_tokens=3) == (late[:5], "stop", text[:2], text[:3])
+    assert ask(late, stop=[text[:2]]) == (late[:2], "stop", text[:2], "")

@@ -24,12 +24,8 @@ def refuse_unsupported(body: Mapping[str, Any]) -> None:
 
 def native_fields(body: Mapping[str, Any], budget: int | None, server_interval: int) -> dict[str, Any]:
     """What a body says of sampling. A request can only raise the interval that the server has."""
-    if body.get("ignore_eos") and body.get("stop_token_ids"):
-        raise RefusalError(
-            "ignore_eos and stop_token_ids are not supported together by the reference engine; send one",
-            param="stop_token_ids",
-        )
     given = native_sampling_fields(body, budget)
+    given["vllm_stops"] = True
     if given.get("top_k") == 0:
         given["top_k"] = -1
     given["no_stop_trim"] = bool(body.get("include_stop_str_in_output"))
