@@ -164,6 +164,10 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         _any(lambda e: e.prompt_token_ids is not None),
         "no answer carries prompt_token_ids",
     ),
+    "media": (
+        lambda s: s.asked.media and _any(lambda e: e.prompt_token_ids is not None)(s),
+        "no answer to a prompt with media carries prompt_token_ids",
+    ),
     "text-prompt-ids": (
         lambda s: s.asked.input_ids is None and _any(lambda e: e.prompt_token_ids is not None)(s),
         "no answer to a text or messages carries prompt_token_ids",
@@ -174,6 +178,10 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         "no answer carries cached_tokens_details that are not null",
     ),
     "request-id": (_any(lambda e: e.details.get("request_id") is not None), "no answer carries a request id"),
+    "prefix-cache": (
+        _any(lambda e: type(e.counters.get("cached_tokens")) is int and e.counters["cached_tokens"] > 0),
+        "no answer counts cached tokens",
+    ),
     "retractions": (
         _any(lambda e: type(e.counters.get("num_retractions")) is int and e.counters["num_retractions"] > 0),
         "no answer tells that it was preempted",

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from tokenwire.check import Observation, Target, check, check_run, demand, observe
-from tokenwire.checks.difference import alike, identical, observe_sequence, observe_text
+from tokenwire.checks.agreement import agree, choice_pairs, same_beginning
 from tokenwire.checks.moments import began, delivered_at, over, overlap
 from tokenwire.checks.walk import (
     as_list,
@@ -18,14 +17,11 @@ from tokenwire.checks.walk import (
     integer,
     is_error,
     joined_ids,
-    joined_text,
     walk,
 )
 from tokenwire.control import Call, Deed
 from tokenwire.exchange import Ending
 from tokenwire.record import Choice, Delivery, Stream
-
-_BROKEN = "\ufffd"
 
 TOKENS_AFTER_LEAVING = 256
 """So many tokens of a neighbour may come before a request whose client has left has to be gone."""
@@ -137,28 +133,16 @@ def _own(choice: Choice) -> frozenset[str]:
 
 
 def _undisturbed(streams: tuple[Stream, ...]) -> dict[tuple[object, ...], Stream]:
-    """For each greedy request without stops the longest answer that nobody aborted."""
+    """For each greedy request the longest answer that nobody aborted."""
     longest: dict[tuple[object, ...], Stream] = {}
     for stream in streams:
-        choices = finished_choices(stream)
-        if not (ended(stream) and len(choices) == 1 and _comparable(stream)) or _was_aborted(choices[0]):
+        key, choices = same_beginning(stream), finished_choices(stream)
+        if key is None or not ended(stream) or len(choices) != 1 or _was_aborted(choices[0]):
             continue
-        held = longest.get(_request(stream))
+        held = longest.get(key)
         if held is None or (count_of(held, held.choices[0]) or 0) < (count_of(stream, choices[0]) or 0):
-            longest[_request(stream)] = stream
+            longest[key] = stream
     return longest
-
-
-def _comparable(stream: Stream) -> bool:
-    asked = stream.asked
-    stops = asked.stop or asked.stop_token_ids or asked.stop_regex or asked.min_new_tokens or asked.echo
-    return bool(asked.prompt_key) and asked.greedy and _single(stream) and not stops
-
-
-def _request(stream: Stream) -> tuple[object, ...]:
-    asked = stream.asked
-    special = (asked.skip_special_tokens, asked.spaces_between_special_tokens)
-    return (stream.dialect, asked.prompt_key, asked.other_sampling, asked.ignore_eos, *special)
 
 
 @check_run("aborted-answer-is-a-prefix")
@@ -166,38 +150,10 @@ def aborted_answer_is_a_prefix(streams: tuple[Stream, ...], _target: Target) -> 
     """As far as the undisturbed answer reaches, an aborted one gives the same."""
     whole = _undisturbed(streams)
     for stream in streams:
-        choices = finished_choices(stream)
-        twin = whole.get(_request(stream))
-        if twin is None or not (_comparable(stream) and len(choices) == 1 and _was_aborted(choices[0])):
-            continue
-        yield from _as_far_as_both_go(choices[0], twin.choices[0])
-
-
-def _as_far_as_both_go(aborted: Choice, undisturbed: Choice) -> Iterator[Observation]:
-    source, last = "the answer that nobody aborted", aborted.emissions[-1]
-    ours, theirs = joined_ids(undisturbed), joined_ids(aborted)
-    if ours and theirs:
-        common = slice(min(len(ours), len(theirs)))
-        yield observe_sequence(
-            last.at("output_ids"), "output id", expected=ours[common], actual=theirs[common], source=source
-        )
-        for name in sorted(aborted.series_names & undisturbed.series_names):
-            entries: list[Any] = aborted.series(name) or []
-            others: list[Any] = undisturbed.series(name) or []
-            same = identical if name in aborted.customized else alike
-            yield observe_sequence(
-                last.at(name),
-                f"{name} entry",
-                expected=others[common],
-                actual=entries[common],
-                source=source,
-                same=same,
-            )
-    text, other = joined_text(aborted), joined_text(undisturbed)
-    if text and other:
-        text, other = text.rstrip(_BROKEN), other.rstrip(_BROKEN)
-        end = min(len(text), len(other))
-        yield observe_text(last.at("text"), expected=other[:end], actual=text[:end], source=source)
+        twin = whole.get(same_beginning(stream) or ())
+        if twin is not None and any(map(_was_aborted, stream.choices)):
+            for one, other in choice_pairs(twin, stream):
+                yield from agree(one, other, "the answer that nobody aborted")
 
 
 @check_run("abort-spares-others")
@@ -310,7 +266,8 @@ def _after_leaving(left: list[Stream], streams: tuple[Stream, ...], target: Targ
     in_time = [c for c, count in at if c in freed and count - so_far <= TOKENS_AFTER_LEAVING]
     judged = in_time or any(count - so_far >= TOKENS_AFTER_LEAVING for _, count in at)
     if judged:
-        still = min((c.load.live for c, count in at if c.load), default=busy)
+        late = [c.load.live for c, count in at if c.load and count - so_far >= TOKENS_AFTER_LEAVING]
+        still = in_time[0].load.live if in_time and in_time[0].load else late[0]
         message = (
             f"{len(left)} clients left, and {TOKENS_AFTER_LEAVING} tokens later {still} of {busy} requests "
             "were still live"

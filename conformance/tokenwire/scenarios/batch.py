@@ -61,3 +61,15 @@ async def batch_of_one(talk: Conversation) -> None:
     """A list of one prompt is still a batch: the answer is a list of one choice."""
     ask = Ask(input_ids=(PROMPT,), batch=True, max_new_tokens=8, return_prompt_token_ids=True)
     await talk.ask_all({"whole": ask, "stream": replace(ask, stream=True)})
+
+
+@scenario(chat=False)
+async def batch_and_singles(talk: Conversation) -> None:
+    """Prompts of unequal length by themselves, twice each, and together: a batch is its prompts."""
+    ask = Ask(max_new_tokens=12, ignore_eos=True, logprobs=True)
+    prompts = (PROMPT[1:], PROMPT[3:5], PROMPT[:9], PROMPT * 3)
+    for position, ids in enumerate(prompts):
+        single = replace(ask, input_ids=(ids,))
+        await talk.ask_all({f"single-{position}": single, f"single-{position}-again": single})
+    together = replace(ask, input_ids=prompts, batch=True)
+    await talk.ask_all({"whole": together, "stream": replace(together, stream=True)})

@@ -11,8 +11,8 @@ from tokenwire.scenario import PROMPT, Budget, Conversation, scenario
 from tokenwire.tap import Tap
 
 _LEAVING = 3
-_LONG = 3000
-_BESIDE = 400
+_LONG = 1200
+_BESIDE = 480
 _EVENTS_BETWEEN_LOOKS = 24
 _PATIENCE_S = 10.0
 """How long the last of what was left may take to be cleared away."""
@@ -44,12 +44,13 @@ class _Looking:
 
     async def until_live(self, count: int, when: str) -> None:
         """Look until no more than `count` requests are live, or patience is over."""
-        until = time.monotonic() + _PATIENCE_S
+        until, wait = time.monotonic() + _PATIENCE_S, 0.05
         while time.monotonic() < until:
             load = await self.look(when)
             if load is None or load.live <= count:
                 return
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, 1.0)
 
 
 async def _leave(talk: Conversation, *, stream: bool) -> None:
@@ -79,9 +80,10 @@ async def _leave(talk: Conversation, *, stream: bool) -> None:
     await asyncio.gather(*leaving)
     while load is not None and load.live > 1:
         events += _EVENTS_BETWEEN_LOOKS
-        if not await staying_tap.events(events):
-            break
+        more = await staying_tap.events(events)
         load = await looking.look("after")
+        if not more:
+            break
     await staying
     await looking.until_live(0, "end")
 

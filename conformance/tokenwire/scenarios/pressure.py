@@ -1,9 +1,10 @@
 """Pressure: many requests at once, and readers that do not keep up, so that outputs are joined."""
 
+import asyncio
 from dataclasses import replace
 
 from tokenwire.ask import Ask
-from tokenwire.scenario import PROMPT, Conversation, scenario
+from tokenwire.scenario import PROMPT, Budget, Conversation, scenario
 from tokenwire.slow_reader import SlowReader
 
 _STREAMS = 24
@@ -38,4 +39,22 @@ async def slow_reader(talk: Conversation) -> None:
     await talk.ask_all({"whole": ask, "whole-again": ask})
     await talk.ask_all(
         {"slow": streamed, "slow-interval-4": replace(streamed, stream_interval=4)}, slow_reader=SlowReader()
+    )
+
+
+@scenario(chat=False, budget=Budget.STANDARD)
+async def crowd(talk: Conversation) -> None:
+    """Sixty-four streams at once, as many at a time as the run allows, every eighth with a reader that
+    stalls: outputs are joined, and each answer stays its own.
+    """
+    ask = Ask(max_new_tokens=talk.fitting(64), ignore_eos=True, stream=True, logprobs=True, top_logprobs=2)
+    asks = {
+        f"stream-{position}": replace(ask, input_ids=((12 + position, *PROMPT),)) for position in range(64)
+    }
+    stalling = {label for position, label in enumerate(asks) if position % 8 == 0}
+    await asyncio.gather(
+        *(
+            talk.ask(label, each, slow_reader=SlowReader(pause_s=0.5) if label in stalling else None)
+            for label, each in asks.items()
+        )
     )

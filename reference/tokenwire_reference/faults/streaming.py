@@ -248,8 +248,7 @@ class IdOutOfRange(Fault):
     "cost-grows-with-position",
     "X26",
     upstream=("ROCm/ATOM PR #2020", "sgl-project/sglang PR #17005"),
-    shows_in=STREAMED,
-    unseen="no requirement bounds what an event costs",
+    shows_in=(INCREMENTAL,),
 )
 class CostGrowsWithPosition(Fault):
     """Every event costs as much as all before it together, here in comments on the wire."""

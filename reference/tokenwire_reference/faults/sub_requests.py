@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from tokenwire_reference.faults.answer_shape import choices_of, finish_of
 from tokenwire_reference.faults.catalogue import INCREMENTAL, STREAMED, fault
@@ -95,3 +95,22 @@ class ChoicesOverwriteEachOther(Fault):
     def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
         overwritten = any(choice.get("index") == 1 for choice in choices_of(event)) and not finish_of(event)
         return [] if overwritten else [event]
+
+
+@fault(
+    "ids-of-a-neighbour",
+    "X09",
+    upstream=("sgl-project/sglang PR #4026",),
+)
+class IdsOfANeighbour(Fault):
+    """The last id of an emission is that of the neighbour that emitted before it."""
+
+    latest: ClassVar[tuple[Record, int] | None] = None
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        neighbour = IdsOfANeighbour.latest
+        if emission.output_ids:
+            IdsOfANeighbour.latest = (record, emission.output_ids[-1])
+        if neighbour is None or neighbour[0] is record or neighbour[0].finish or not emission.output_ids:
+            return emission
+        return replace(emission, output_ids=[*emission.output_ids[:-1], neighbour[1]])

@@ -19,6 +19,11 @@ from tokenwire_reference.faults.catalogue import INCREMENTAL, KnownFault, load_f
 FAULTS = load_faults()
 
 SHOWN_BY = {
+    "batch-items-stand-alone": ("batch-and-singles",),
+    "cache-changes-nothing": ("cold-and-warm",),
+    "events-do-not-grow": ("long-stream",),
+    "neighbours-change-nothing": ("neighbours",),
+    "preemption-changes-nothing": ("preempted",),
     "abort-ends-the-request": ("abort",),
     "abort-is-told": ("abort",),
     "abort-of-nobody-is-no-failure": ("abort-of-one",),
@@ -79,6 +84,7 @@ SHOWN_BY = {
     "logprobs-vary": ("logprob-families",),
     "logprobs-whole": ("logprob-families",),
     "malformed-input-ids-refused": ("malformed-ids",),
+    "media-ids-are-run-as-sent": ("media",),
     "metadata-only-on-request": ("greedy-stream", "logprob-families"),
     "misfitting-lists-refused": ("no-prompt",),
     "missing-prompts-refused": ("no-prompt",),
@@ -146,6 +152,8 @@ SHOWN_BY = {
 """Requirement -> scenarios that show its violations. For all others `greedy-stream` does."""
 
 STARTED_WITH = {
+    "media-ids-are-run-as-sent": ("--model=builtin:tiny-mm",),
+    "preemption-changes-nothing": ("--test-retract-interval=3",),
     "ids-need-no-tokenizer": ("--skip-tokenizer-init",),
     "text-needs-a-tokenizer": ("--skip-tokenizer-init",),
 }

@@ -1,0 +1,82 @@
+"""Checks of invariance: results do not depend on the cache, on preemption or on how far a stream has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from statistics import median
+
+from tokenwire.check import Observation, Target, check, check_run, demand
+from tokenwire.checks.agreement import agree, choice_pairs
+from tokenwire.checks.isolation import beginnings
+from tokenwire.checks.walk import by_choice, integer, streamed, walk
+from tokenwire.record import Delivery, Stream
+
+_LEAST_EVENTS = 64
+"""Fewer say nothing about how the size of an event grows."""
+_SLACK_BYTES = 64
+"""Numbers get longer, and some tokens have longer texts than others."""
+
+
+def _most(stream: Stream, counter: str) -> int:
+    """The highest value of a counter in an answer."""
+    values = (integer(emission.counters.get(counter)) for emission in stream.emissions())
+    return max((value for value in values if value is not None), default=0)
+
+
+def _with_and_without(
+    streams: tuple[Stream, ...], shows: Callable[[Stream], int], *, less: bool
+) -> Iterator[tuple[Stream, Stream]]:
+    """Each answer in which something happened, behind one that begins alike in which it did not, or less."""
+    for group in beginnings(streams).values():
+        baseline = min(group, key=shows)
+        if shows(baseline) and not less:
+            continue
+        yield from ((baseline, stream) for stream in group if shows(stream) > shows(baseline))
+
+
+@check_run("cache-changes-nothing")
+def cache_changes_nothing(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """A prompt from the cache is answered as the same prompt computed."""
+    for cold, warm in _with_and_without(streams, lambda s: _most(s, "cached_tokens"), less=True):
+        source = f"the answer with {_most(cold, 'cached_tokens')} cached tokens"
+        for one, other in choice_pairs(cold, warm):
+            yield from agree(one, other, source)
+
+
+@check_run("preemption-changes-nothing")
+def preemption_changes_nothing(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """A request that was preempted is answered as one that was not."""
+    for calm, preempted in _with_and_without(streams, lambda s: _most(s, "num_retractions"), less=False):
+        source = "the answer without preemption"
+        for one, other in choice_pairs(calm, preempted):
+            yield from agree(one, other, source)
+
+
+@check("events-do-not-grow")
+def events_do_not_grow(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """In incremental delivery an event is as large late in a stream as it was early.
+
+    Events are compared that carry equally many ids. Only streams of one choice: their events are all its own.
+    """
+    if not streamed(stream) or stream.delivery is not Delivery.INCREMENTAL or len(stream.choices) != 1:
+        return
+    (steps,) = by_choice(walk(stream)).values() or ([],)
+    inner = [step for step in steps if not step.first and step.emission.finish is None]
+    counts = [step.new for step in inner]
+    usual = max(set(counts), key=counts.count, default=0)
+    places = [step.emission.event.place for step in inner if step.new == usual]
+    if len(places) < _LEAST_EVENTS:
+        return
+    quarter = len(places) // 4
+    early, late = (
+        int(median(place.end - place.start for place in part))
+        for part in (places[:quarter], places[-quarter:])
+    )
+    message = f"early events have some {early} bytes, late ones {late}, for as many ids"
+    yield demand(
+        places[-quarter],
+        late <= 2 * early + _SLACK_BYTES,
+        expected=f"some {early} bytes",
+        actual=late,
+        message=message,
+    )

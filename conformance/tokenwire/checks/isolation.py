@@ -1,0 +1,93 @@
+"""Checks of isolation: what a request gives does not depend on who runs beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tokenwire.check import Observation, Target, check_run
+from tokenwire.checks.agreement import agree, choice_pairs, same_beginning
+from tokenwire.checks.moments import began, overlap
+from tokenwire.checks.walk import ended, finished_choices
+from tokenwire.record import Stream
+
+CROWD = 4
+"""So many requests with other prompts make a crowd."""
+
+
+def undisturbed(stream: Stream) -> bool:
+    """Whether an answer is complete, and may be compared with another to the same request."""
+    choices = finished_choices(stream)
+    return (
+        ended(stream)
+        and len(choices) == len(stream.choices) > 0
+        and all(choice.finish is not None and choice.finish.type != "abort" for choice in choices)
+    )
+
+
+def _beside(stream: Stream, streams: tuple[Stream, ...]) -> int:
+    """How many requests with another prompt were under way beside this one."""
+    return sum(
+        other.answered
+        and other.asked.prompt_key != stream.asked.prompt_key
+        and overlap(stream.exchange, other.exchange)
+        for other in streams
+    )
+
+
+def repeated(group: list[Stream]) -> Stream | None:
+    """The first of two answers of a group that are alike: what shows that the target repeats itself."""
+    results = [tuple((c.index, c.output_ids, c.text) for c in stream.choices) for stream in group]
+    return next((s for s, result in zip(group, results, strict=True) if results.count(result) > 1), None)
+
+
+def beginnings(streams: tuple[Stream, ...]) -> dict[tuple[object, ...], list[Stream]]:
+    """The complete answers of a run, those together that begin alike."""
+    groups: dict[tuple[object, ...], list[Stream]] = {}
+    for stream in streams:
+        key = same_beginning(stream)
+        if key is not None and undisturbed(stream):
+            groups.setdefault(key, []).append(stream)
+    return groups
+
+
+@check_run("neighbours-change-nothing")
+def neighbours_change_nothing(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """What was answered twice alike alone is answered so in a crowd."""
+    for group in beginnings(streams).values():
+        if len(group) < 3:
+            continue
+        crowds = {s.exchange.name: _beside(s, streams) for s in group if began(s.exchange) is not None}
+        alone = repeated([stream for stream in group if crowds.get(stream.exchange.name) == 0])
+        for stream in group if alone is not None else ():
+            crowd = crowds.get(stream.exchange.name, 0)
+            if alone is not None and crowd >= CROWD:
+                for one, other in choice_pairs(alone, stream):
+                    yield from agree(one, other, f"the answer without the {crowd} others beside it")
+
+
+@check_run("batch-items-stand-alone")
+def batch_items_stand_alone(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """A prompt in a batch is answered as by itself."""
+    alone: dict[tuple[object, ...], list[Stream]] = {}
+    for stream in streams:
+        asked = stream.asked
+        if undisturbed(stream) and asked.input_ids and asked.greedy and not asked.batch:
+            alone.setdefault((asked.input_ids[0], *_shape(stream)), []).append(stream)
+    for stream in streams:
+        asked = stream.asked
+        if not (undisturbed(stream) and asked.input_ids and asked.greedy and asked.batch and asked.n == 1):
+            continue
+        for choice in stream.choices:
+            if choice.index >= len(asked.input_ids):
+                continue
+            twin = repeated(alone.get((asked.input_ids[choice.index], *_shape(stream)), []))
+            if twin is not None:
+                yield from agree((twin, twin.choices[0]), (stream, choice), "the same prompt by itself")
+
+
+def _shape(stream: Stream) -> tuple[object, ...]:
+    """All that shapes a greedy result but for the prompt."""
+    asked = stream.asked
+    stops = (asked.stop, asked.stop_token_ids, asked.stop_regex, asked.no_stop_trim, asked.ignore_eos)
+    text = (asked.skip_special_tokens, asked.spaces_between_special_tokens, asked.echo)
+    return (stream.dialect, asked.other_sampling, *stops, *text, asked.min_new_tokens, asked.n)

@@ -1,0 +1,60 @@
+"""The same prompt computed and cached, short and long, at the borders of pages and of prefill chunks."""
+
+import secrets
+from dataclasses import replace
+from random import Random
+
+from tokenwire.ask import Ask
+from tokenwire.scenario import Budget, Conversation, scenario
+
+_BORDERS = (1, 15, 16, 17, 63, 64, 65, 127, 129, 255, 256, 257, 511, 513)
+"""Lengths at and around the sizes that pages and prefill chunks have."""
+_BUDGET = 10
+
+
+@scenario(chat=False, budget=Budget.STANDARD)
+async def cold_and_warm(talk: Conversation) -> None:
+    """Prompts that no cache has seen, each asked for again at once, whole and streamed: cached_tokens of the
+    later answers shows the cache; they are a token shorter, and begin the same.
+    """
+    rng = Random(secrets.randbits(64))
+    longest = talk.fitting(1 << 20, 0) - _BUDGET
+    for length in (length for length in _BORDERS if length <= longest):
+        prompt = tuple(rng.randrange(10, 250) for _ in range(length))
+        ask = Ask(input_ids=(prompt,), max_new_tokens=_BUDGET, ignore_eos=True, logprobs=True, top_logprobs=2)
+        if await talk.ask(f"cold-{length}", ask) is None:
+            ask = replace(ask, top_logprobs=0)  # the endpoint has no words for them
+            await talk.ask(f"cold-{length}-without-top", ask)
+        warm = replace(ask, max_new_tokens=_BUDGET - 1)
+        await talk.ask_all({f"warm-{length}": warm, f"warm-{length}-stream": replace(warm, stream=True)})
+
+
+@scenario(chat=False)
+async def long_stream(talk: Conversation) -> None:
+    """A stream of many events, one token each: a late event costs as much as an early one."""
+    ask = Ask(input_ids=(tuple(range(60, 90)),), max_new_tokens=talk.fitting(240, 30), ignore_eos=True)
+    await talk.ask("stream", replace(ask, stream=True))
+
+
+@scenario(chat=False, budget=Budget.STANDARD)
+async def preempted(talk: Conversation) -> None:
+    """Eight requests at once, a few times: a server that is made to preempt preempts some of them, and
+    num_retractions tells which. The order changes, so that it is not always the same that are spared.
+    """
+    ask = Ask(max_new_tokens=talk.fitting(48), ignore_eos=True, logprobs=True)
+    prompts = [(30 + position, *range(40, 52)) for position in range(8)]
+    for turn in range(4):
+        streams = await talk.ask_all(
+            {
+                f"{position}-{turn}": replace(ask, input_ids=(ids,), stream=position % 2 == 0)
+                for position, ids in [*enumerate(prompts)][2 * turn :] + [*enumerate(prompts)][: 2 * turn]
+            }
+        )
+        told = [
+            emission.counters.get("num_retractions")
+            for stream in streams.values()
+            for emission in stream.emissions()
+        ]
+        if not any(told):
+            return  # nothing is preempted here
+        ask = replace(ask, max_new_tokens=(ask.max_new_tokens or 2) - 1)
