@@ -6,6 +6,7 @@ judges by them too.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -20,7 +21,7 @@ from tokenwire.tokenizer import Detokenize, Ids, ToldTokenizer
 SCENARIO = "detokenize"
 
 _IN_ONE_REQUEST = 256
-_SINGLE_REQUESTS = 64
+_SINGLE_REQUESTS = 1024
 """So many requests at most go to an endpoint that takes one list of ids at a time."""
 
 Question = tuple[Ids, bool]
@@ -82,29 +83,40 @@ def questions(streams: Iterable[Stream]) -> list[Question]:
     return list(inquiring.asked)
 
 
-def _requests(way: Detokenize, wanted: Sequence[Question]) -> Iterator[tuple[list[Ids], bool]]:
+def _requests(way: Detokenize, wanted: Sequence[Question]) -> Iterator[HttpRequest]:
     """The questions, as many in one request as the endpoint takes."""
+    if way.skip_special_tokens is None:
+        wanted = list(dict.fromkeys((ids, False) for ids, _ in wanted))
+    if not way.batches:
+        for ids, skip in wanted[:_SINGLE_REQUESTS]:
+            yield way.request([ids], skip_special_tokens=skip)
+        return
     for skip in (True, False):
-        if skip and way.skip_special_tokens is None:
-            continue  # the endpoint cannot be asked that
-        ids = [ids for ids, skipping in wanted if skipping is skip]
-        size = _IN_ONE_REQUEST if way.batches else 1
-        parts = [ids[at : at + size] for at in range(0, len(ids), size)]
-        yield from ((part, skip) for part in (parts if way.batches else parts[:_SINGLE_REQUESTS]))
+        many = [ids for ids, skipping in wanted if skipping is skip]
+        for at in range(0, len(many), _IN_ONE_REQUEST):
+            yield way.request(many[at : at + _IN_ONE_REQUEST], skip_special_tokens=skip)
 
 
 async def ask_for_texts(
     sender: Sender, speaks: Iterable[Dialect], streams: Sequence[Stream]
 ) -> ToldTokenizer | None:
     """Ask the server for the text of what it wrote; None where it has no way to be asked, or told nothing."""
-    way = next((dialect.detokenize for dialect in speaks if dialect.detokenize is not None), None)
-    if way is None:
-        return None
-    exchanges: list[Exchange] = []
-    for number, (part, skip) in enumerate(_requests(way, questions(streams))):
-        request = way.request(part, skip_special_tokens=skip)
-        exchange = await sender.send(f"{SCENARIO}/{number}", SCENARIO, request)
-        exchanges.append(exchange)
-        if exchange.status in {404, 405, 501}:
-            break
-    return told_by(exchanges)
+    wanted = questions(streams)
+    ways = dict.fromkeys(dialect.detokenize for dialect in speaks if dialect.detokenize is not None)
+    for way in ways:
+
+        async def ask(number: int, request: HttpRequest, name: str = f"{SCENARIO}/{way.name}") -> Exchange:
+            return await sender.send(f"{name}-{number}", SCENARIO, request)
+
+        requests = list(_requests(way, wanted))
+        first = [await ask(number, request) for number, request in enumerate(requests[:1])]
+        if any(map(way.told, first)):
+            others = (ask(number, request) for number, request in enumerate(requests[1:], 1))
+            exchanges = [*first, *await asyncio.gather(*others)]
+            told = told_by(exchanges)
+            if told is None or way.skip_special_tokens is not None:
+                return told
+            singles = _requests(way, [(ids, False) for ids in told.doubtful()])
+            more = (ask(number, request) for number, request in enumerate(singles, len(requests)))
+            return told_by([*exchanges, *await asyncio.gather(*more)])
+    return None

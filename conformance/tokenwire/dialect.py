@@ -105,9 +105,12 @@ class Dialect:
         self.policy: Mapping[str, Any] = table["policy"]
         self.marks: tuple[Keys, ...] = tuple(map(parse, table.get("recognised_by", ())))
         """What only this dialect writes into its answers, and into every one of them; perhaps nothing."""
-        self.detokenize = Detokenize.load(table["detokenize"]) if "detokenize" in table else None
+        detokenize = table.get("detokenize")
+        self.detokenize = Detokenize.load(self.family, detokenize) if detokenize else None
         """How the server is asked for the text of ids, where its family knows a way."""
         self._request = RequestBinding.load(self.name, table["request"])
+        self.media = self._request.media
+        """Where a request has images beside its prompt; None where it has no place for them."""
         self._whole = AnswerBinding.load(self.name, table["answer"]["whole"])
         self._stream = AnswerBinding.load(self.name, table["answer"]["stream"])
         self._end_mark: str = table["end_mark"]

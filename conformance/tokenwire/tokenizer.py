@@ -7,6 +7,7 @@ server's own is what its `/detokenize` answered in the same run, so that a repla
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,11 @@ from tokenwire.exchange import Exchange, HttpRequest
 from tokenwire.json_pointer import ABSENT, Keys, find, parse, put
 
 Ids = tuple[int, ...]
+
+_MAY_BE_SPECIAL = re.compile(r"[<\[]")
+"""What special tokens are spelled with in all vocabularies: `<s>`, `<|im_end|>`, `[INST]`, `>>TITLE<<`."""
+_SPECIAL = re.compile(r"<\|.*\|>|<｜.*｜>|</?s>|<(unk|pad|bos|eos)>")
+"""A single id that is spelled like this is a special token."""
 
 HOW_TO_ENABLE = (
     "text is held against its ids by a tokenizer: give --tokenizer DIR, where DIR holds the model's "
@@ -105,13 +111,37 @@ class ToldTokenizer:
             return ""
         if not (skip_special_tokens or spaces_between_special_tokens):
             return None
-        return self._texts.get((tuple(ids), skip_special_tokens))
+        known = self._texts.get((tuple(ids), skip_special_tokens))
+        return self._skipping(tuple(ids)) if known is None and skip_special_tokens else known
+
+    def _skipping(self, ids: Ids) -> str | None:
+        """The text without special tokens, for a server that always spells them out."""
+        spelled_out = self._texts.get((ids, False))
+        if spelled_out is None or not _MAY_BE_SPECIAL.search(spelled_out):
+            return spelled_out
+        ordinary = tuple(token for token in ids if not self._is_special(token))
+        if ordinary == ids:
+            return None
+        return self._texts.get((ordinary, False)) if ordinary else ""
+
+    def _is_special(self, token: int) -> bool:
+        return _SPECIAL.fullmatch(self._texts.get(((token,), False), "")) is not None
+
+    def doubtful(self) -> list[Ids]:
+        """Single ids to ask for, to know whether they are special tokens of a text that spells some out."""
+        spelled = (
+            ids for (ids, skip), text in self._texts.items() if not skip and _MAY_BE_SPECIAL.search(text)
+        )
+        singles = dict.fromkeys((token,) for ids in spelled for token in ids)
+        return [ids for ids in singles if (ids, False) not in self._texts]
 
 
 @dataclass(frozen=True)
 class Detokenize:
     """How a server family is asked for the text of ids. Made from the `detokenize` part of a dialect."""
 
+    name: str
+    """The family."""
     path: str
     tokens: Keys
     text: Keys
@@ -121,9 +151,10 @@ class Detokenize:
     """Whether a list of lists is answered by a list of texts."""
 
     @classmethod
-    def load(cls, table: Mapping[str, Any]) -> Detokenize:
+    def load(cls, family: str, table: Mapping[str, Any]) -> Detokenize:
         skip = table.get("skip_special_tokens")
         return cls(
+            name=family,
             path=table["path"],
             tokens=parse(table["tokens"]),
             text=parse(table["text"]),

@@ -73,6 +73,16 @@ def test_what_the_server_was_not_asked_is_not_known() -> None:
     assert told.decode(()) == ""
 
 
+def test_special_tokens_that_are_always_spelled_out_are_skipped_where_they_are_known() -> None:
+    told = ToldTokenizer({((1, 9, 2), False): "a<s>b", ((3,), False): "c", ((1, 2), False): "ab"})
+    assert told.decode((3,)) == "c"
+    assert told.decode((1, 9, 2)) is None
+    assert told.doubtful() == [(1,), (9,), (2,)]
+    known = {((1, 9, 2), False): "a<s>b", ((1, 2), False): "ab", ((9,), False): "<s>"}
+    assert ToldTokenizer(known).decode((1, 9, 2)) == "ab"
+    assert ToldTokenizer({((4,), False): "<br>"}).decode((4,)) is None
+
+
 def answered(request: HttpRequest, answer: Any, status: int = 200, name: str = "detokenize/0") -> Exchange:
     reads = (Read(0.1, json.dumps(answer).encode()),)
     headers = (("content-type", "application/json"),)
@@ -102,7 +112,7 @@ def test_answers_of_either_family_are_understood() -> None:
     assert known.decode((2,), skip_special_tokens=False) == "b"
     assert known.decode((5, 6)) == "ef"
     assert known.decode((7,), skip_special_tokens=False) == "<s>"
-    assert known.decode((7,)) is None
+    assert known.decode((7,)) == ""
 
 
 @pytest.mark.parametrize("answer", [{}, [], None, {"text": [1]}, {"text": ["a", "b"]}, {"text": 5}])

@@ -62,15 +62,18 @@ class Decoded:
 
     def alike(self, one: str, other: str) -> bool:
         """Whether two texts are the same, but for what the tokenizer may have cleaned up."""
-        if one == other:
-            return True
-        return self.tokenizer.cleans_up and _MANGLED.sub("", one) == _MANGLED.sub("", other)
+        return one == other or self._cleaned(one) == self._cleaned(other)
 
     def begins(self, text: str, shown: str) -> bool:
         """Whether a text begins with what was shown of it, but for what may have been cleaned up."""
-        if text.startswith(shown):
-            return True
-        return self.tokenizer.cleans_up and _MANGLED.sub("", text).startswith(_MANGLED.sub("", shown))
+        return text.startswith(shown) or self._cleaned(text).startswith(self._cleaned(shown))
+
+    def size(self, text: str) -> int:
+        """How many characters a text has, not counting what may have been cleaned up."""
+        return len(self._cleaned(text))
+
+    def _cleaned(self, text: str) -> str:
+        return _MANGLED.sub("", text) if self.tokenizer.cleans_up else text
 
 
 def decoded(stream: Stream, tokenizer: Tokenizer | None) -> Iterator[Decoded]:
