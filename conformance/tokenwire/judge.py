@@ -36,6 +36,8 @@ INSTRUMENTED = (
 _INSTRUMENTS = {
     "retractions": "let the server preempt requests, by a small KV cache or a test hook, "
     "for example `tokenwire-reference serve --test-retract-interval 3`",
+    "media": "serve a model that takes images, "
+    "for example `tokenwire-reference serve --model builtin:tiny-mm`",
 }
 """How to start a server that shows a capability, where it is not the mirror sampler."""
 NO_WORKER = "no worker was named to compare with; name the server behind this one with --worker URL"

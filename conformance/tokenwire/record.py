@@ -216,6 +216,8 @@ class Asked:
     response_token_ids: bool = False
     meta_info: bool = False
     echo: bool = False
+    media: bool = False
+    """Images or other media stand beside the prompt."""
     usage: bool = False
     """A stream was asked to end with its usage."""
     continuous_usage: bool = False

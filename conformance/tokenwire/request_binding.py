@@ -74,6 +74,8 @@ class RequestBinding:
     dialect: str
     model: Keys | None
     prompt: Mapping[str, Keys]
+    media: Keys | None
+    """Where images stand beside the prompt."""
     batches: bool
     fields: Mapping[str, tuple[Keys, ...]]
     counts: Mapping[str, Keys]
@@ -122,6 +124,7 @@ class RequestBinding:
             dialect=dialect,
             model=parse(table["model"]) if "model" in table else None,
             prompt={name: parse(at) for name, at in table["prompt"].items()},
+            media=parse(table["media"]) if "media" in table else None,
             batches=table["batches"],
             fields=fields,
             counts={name: parse(at) for name, (at, _) in counts.items()},
@@ -236,6 +239,7 @@ class RequestBinding:
             response_token_ids=self._asks(told, "return_token_ids"),
             meta_info=self._asks(told, "return_meta_info"),
             echo=told.get("echo") is True,
+            media=self.media is not None and find(body, self.media) not in (ABSENT, None, []),
             usage=told.get("usage") is True,
             continuous_usage=self._asks(told, "continuous_usage"),
             request_id=told["request_id"] if isinstance(told.get("request_id"), str) else None,

@@ -178,6 +178,15 @@ def next_turn(told: Sequence[int]) -> tuple[Stream, ...]:
     return (named(whole(), "generate/first"), named(second, "generate/second"))
 
 
+def with_media(ran: Sequence[int]) -> tuple[Stream, ...]:
+    """A text alone, with an image, and the ids that the two became beside the same image, as they ran."""
+    alone, seeing = from_text((1,), (2,), "look"), from_text((1, 50), (2,), "look")
+    image: dict[str, Any] = {"media": True, "other_sampling": '{"image_data":"x"}'}
+    seeing = replace(seeing, asked=replace(seeing.asked, **image))
+    back = whole(Told(prompt_ids=ran), input_ids=((1, 50, 2),), prompt_token_ids=True, **image)
+    return (alone, named(seeing, "generate/seeing"), named(back, "generate/back"))
+
+
 VARYING = Told(ids=EIGHT, text="abcdefgh", series={"output_token_logprobs": logprobs(EIGHT)})
 CONSTANT = replace(VARYING, series={"output_token_logprobs": [[0.0, token, None] for token in EIGHT]})
 TOP_WRITTEN_TWICE = [{**content()[0], "top_logprobs": [{"token": "a"}]}, *content()[1:]]
@@ -298,6 +307,12 @@ LOGPROB_PAIRS = [
         from_text((), (11, 12), "abc"),
         pointer="/prompt_token_ids",
         target=LETTERS,
+    ),
+    Pair(
+        "media-ids-are-run-as-sent",
+        with_media((1, 50, 2)),
+        with_media((1, 50, 50, 2)),
+        pointer="/prompt_token_ids",
     ),
     Pair(
         "own-ids-are-accepted",

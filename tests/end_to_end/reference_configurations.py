@@ -42,6 +42,7 @@ CONFIGURATIONS = {
             *("--hicache-storage-backend", "file", "--max-total-tokens", "8192"),
         )
     ),
+    "images": Configuration(("--model", "builtin:tiny-mm")),
     "vLLM's shapes": Configuration(("--api-dialect", "vllm"), "standard"),
 }
 

@@ -187,3 +187,48 @@ def one_beginning_of_sequence(streams: tuple[Stream, ...], _target: Target) -> I
             message = f"the prompt begins with id {common!r} twice"
             place = emission.at("prompt_token_ids")
             yield demand(place, not twice, expected="no id doubled", actual=ids[:2], message=message)
+
+
+def _sees_media(one: Whole, wholes: list[Whole]) -> bool:
+    """Whether media made the prompt of an answer longer than its text alone."""
+    text = _text_of(one.stream)
+    alone = [each.prompt for each in wholes if not each.stream.asked.media and _text_of(each.stream) == text]
+    return any(prompt is not None and len(prompt) < len(one.prompt or ()) for prompt in alone)
+
+
+def _text_of(stream: Stream) -> str:
+    """What was sent as the prompt, without media: empty for ids."""
+    return stream.asked.prompt_key if stream.asked.input_ids is None else ""
+
+
+@check_run("media-ids-are-run-as-sent")
+def media_ids_are_run_as_sent(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """The ids of a prompt with media are its prompt again, beside the same media."""
+    wholes = [one for one in related_streams(streams) if one.prompt]
+    for one in wholes:
+        if one.sent_ids or not one.stream.asked.media or not _text_of(one.stream):
+            continue
+        if not _sees_media(one, wholes):
+            continue
+        for back in streams:
+            asked = back.asked
+            if asked.input_ids != (one.prompt,) or asked.other_sampling != one.sampling:
+                continue
+            if back.refused:
+                place = start_place(back)
+                yield demand(place, True, expected="the prompt, or a refusal", actual=back.exchange.status)
+            for twin in (each for each in wholes if each.stream is back):
+                told = next(
+                    (e for e in twin.choice.emissions if as_list(e.prompt_token_ids) is not None), None
+                )
+                if told is not None:
+                    yield observe_sequence(
+                        told.at("prompt_token_ids"),
+                        "prompt id",
+                        expected=one.prompt or (),
+                        actual=as_list(told.prompt_token_ids) or [],
+                        source="the ids of the request",
+                        related=(one.choice.emissions[-1].at("prompt_token_ids"),),
+                    )
+                if twin.limits == one.limits:
+                    yield from same_ids((one.choice, twin.choice), "the answer to the text and the media")

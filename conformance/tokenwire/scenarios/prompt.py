@@ -1,5 +1,6 @@
 """What becomes of the prompt: token-in-token-out."""
 
+import base64
 import random
 from dataclasses import replace
 
@@ -69,3 +70,28 @@ async def text_beside_ids(talk: Conversation) -> None:
         input_ids=(PROMPT,), text=("Hello",), max_new_tokens=6, ignore_eos=True, return_prompt_token_ids=True
     )
     await talk.ask("whole", ask)
+
+
+_IMAGE = base64.b64encode(b"the bytes of an image").decode()
+"""Not a picture: a server that looks at pixels refuses it, and is not judged."""
+
+
+@scenario(chat=False)
+async def media(talk: Conversation) -> None:
+    """A text with an image, then the prompt_token_ids that it yielded, sent back as input_ids beside the same
+    image: they are the prompt, or are refused. Several samples see the image, too.
+    """
+    if talk.dialect.media is None:
+        return
+    (field,) = talk.dialect.media
+    ask = Ask(text=("What is this?",), max_new_tokens=8, ignore_eos=True, return_prompt_token_ids=True)
+    seeing = replace(ask, raw={field: _IMAGE})
+    answers = await talk.ask_all(
+        {"text-alone": ask, "text": seeing, "samples": replace(seeing, n=2, temperature=1.0)}
+    )
+    choice = only_choice(answers.get("text"))
+    ids = next((e.prompt_token_ids for e in choice.emissions if e.prompt_token_ids), None) if choice else None
+    if ids and all(type(token) is int for token in ids):
+        back = replace(seeing, text=(), input_ids=(tuple(ids),))
+        scored = replace(back, logprobs=True, logprob_start=2)
+        await talk.ask_all({"its-ids": back, "its-ids-scored": scored})

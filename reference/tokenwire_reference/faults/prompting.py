@@ -167,6 +167,21 @@ class PromptRetokenised(Fault):
 
 
 @fault(
+    "images-put-in-again",
+    "X18",
+    upstream=("sgl-project/sglang PR #26555",),
+)
+class ImagesPutInAgain(Fault):
+    """Ids beside images are decoded, and the images are put into the text once more."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        ids = body.get("input_ids")
+        if self.tokenizer is None or not ids or not body.get("image_data"):
+            return body
+        return {**body, "input_ids": None, "text": self.tokenizer.decode(ids)}
+
+
+@fault(
     "prompt-truncated",
     "X18",
     upstream=("mmcdermott/MEDS_EIC_AR PR #172",),
