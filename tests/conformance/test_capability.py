@@ -140,7 +140,7 @@ def in_steps_of_three(interval: int) -> Stream:
         (BY_TWO, spaced([1], [2, 3, 4], [5, 6], [7], interval=3)),
         (BY_TWO, spaced([1], [2, 3, 4], [5], interval=3)),
         (in_steps_of_three(2), in_steps_of_three(3)),
-        (in_steps_of_three(1), BY_THREE),
+        (spaced([1], [2], [3], [4], interval=1), BY_THREE),
         (BY_THREE, BY_THREE),
         (spaced([1], [2, 3], [4, 5], [6], interval=None), BY_THREE),
     ],

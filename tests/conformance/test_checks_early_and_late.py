@@ -98,6 +98,7 @@ def test_series_of_the_server_itself_and_empty_ones_are_not_owed() -> None:
     assert [one.holds for one in keys_in(without(incremental(MIRRORED), "own"))] == [True]
     empty = Told(ids=(), text="", series={"mirror": []}, customized=frozenset({"mirror"}))
     assert keys_in(without(incremental(MIRRORED), "mirror"), empty) == []
+    assert keys_in(incremental(Told(ids=(), text=""))) == []
 
 
 # asked-or-refused

@@ -228,7 +228,12 @@ def test_gateways_are_compared_with_a_worker_and_without_one_not_at_all(register
 def test_what_a_gateway_owes_applies_where_either_side_shows_it(register) -> None:
     register(on_comparison=equal_ids)
     row_of_logprobs = row(oracle="across-targets", witnesses=1, applies_when=("logprobs",))
-    assert only(row_of_logprobs, beside()).verdict is Verdict.UNSUPPORTED
+    run = beside()
+    assert only(row_of_logprobs, run).verdict is Verdict.UNSUPPORTED
+    (pair,) = run.beside
+    told = ids_stream([1, 2], stream=False, series={"output_token_logprobs": [[[-1.0, 1, None]]]})
+    shown = replace(run, beside=(replace(pair, baseline=told),))
+    assert only(row_of_logprobs, shown).verdict is Verdict.PASS
 
 
 def test_a_worker_that_does_not_repeat_itself_is_told(register) -> None:

@@ -87,7 +87,7 @@ def _fields(value: Any) -> Iterator[str]:
         if isinstance(here, Mapping):
             by_token = path.rpartition("/")[2] in _KEYED_BY_TOKENS and "logprob" not in here
             for name, held in here.items():
-                found.append((held, f"{path}/*" if by_token or name.isdecimal() else f"{path}{join(name)}"))
+                found.append((held, f"{path}/*" if by_token else f"{path}{join(name)}"))
         elif isinstance(here, list):
             found += [(held, path) for held in here]
         elif here is not None and _DEPENDS_ON_THE_CACHE not in path:
