@@ -21,7 +21,7 @@ from tokenwire.tokenizer import Detokenize, Ids, ToldTokenizer
 SCENARIO = "detokenize"
 
 _IN_ONE_REQUEST = 256
-_SINGLE_REQUESTS = 1024
+_SINGLE_REQUESTS = 512
 """So many requests at most go to an endpoint that takes one list of ids at a time."""
 
 Question = tuple[Ids, bool]
@@ -67,20 +67,19 @@ class _Inquiring:
 
 
 def questions(streams: Iterable[Stream]) -> list[Question]:
-    """What the checks want to know of a tokenizer, each thing once."""
+    """What the checks want to know of a tokenizer, each thing once, the modest ones first."""
     import tokenwire.checks  # noqa: F401  # fills CHECKS
 
-    inquiring = _Inquiring()
-    target = Target(tokenizer=inquiring)
-    looks = [
-        on_stream
-        for one in load_requirements().values()
-        if one.oracle == "tokenizer" and one.id in CHECKS and (on_stream := CHECKS[one.id].on_stream)
-    ]
-    for stream in streams:
-        for look in looks:
-            deque(look(stream, target), maxlen=0)
-    return list(inquiring.asked)
+    known, wanted = list(streams), []
+    for one in load_requirements().values():
+        check = CHECKS.get(one.id)
+        if one.oracle == "tokenizer" and check is not None and check.on_stream is not None:
+            inquiring = _Inquiring()
+            for stream in known:
+                deque(check.on_stream(stream, Target(tokenizer=inquiring)), maxlen=0)
+            wanted.append(inquiring.asked)
+    # A check that asks for each beginning of each text must not crowd out the others.
+    return list(dict.fromkeys(question for asked in sorted(wanted, key=len) for question in asked))
 
 
 def _requests(way: Detokenize, wanted: Sequence[Question]) -> Iterator[HttpRequest]:
