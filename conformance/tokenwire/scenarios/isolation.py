@@ -34,9 +34,9 @@ async def neighbours(talk: Conversation) -> None:
         )
         for position in range(_NEIGHBOURS)
     }
-    crowd = {label: replace(each, stream=True) for label, each in others.items()}
+    crowd = {"among": among, "among-stream": replace(among, stream=True)}  # the first to get a place
+    crowd |= {label: replace(each, stream=True) for label, each in others.items()}
     crowd["refused"] = replace(ask, input_ids=((-1, 7),))
-    crowd |= {"among": among, "among-stream": replace(among, stream=True)}
     stalled = replace(among, stream=True, input_ids=((9, *PROMPT),))
     await asyncio.gather(
         *(talk.ask(label, each) for label, each in crowd.items()),
