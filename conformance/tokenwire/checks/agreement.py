@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenwire.check import Observation
 from tokenwire.checks.difference import first_difference, identical, observe_sequence, observe_text
-from tokenwire.checks.logprob_entry import told_by
+from tokenwire.checks.logprob_entry import SAMPLED, told_by
 from tokenwire.checks.walk import joined_ids, joined_text, walk
 from tokenwire.record import Choice, Stream
 
@@ -84,6 +84,18 @@ def choice_pairs(baseline: Stream, other: Stream) -> Iterator[tuple[Side, Side]]
             yield (baseline, choice), (other, others[choice.index])
 
 
+def _comparable_series(baseline: Side, other: Side) -> frozenset[str]:
+    """The series that both carry and that were asked for alike: others cannot be alike."""
+    common = baseline[1].series_names & other[1].series_names
+    asked = [
+        (s.asked.uniform, s.asked.logprobs, s.asked.top_logprobs, s.asked.chosen_ids)
+        for s, _ in (baseline, other)
+    ]
+    if asked[0] == asked[1] and asked[0][0]:
+        return common
+    return common & (baseline[1].customized | {SAMPLED})
+
+
 def agree(baseline: Side, other: Side, source: str) -> Iterator[Observation]:
     """Look whether two choices are one record as far as both go, up to near ties and drift."""
     ours, theirs = joined_ids(baseline[1]), joined_ids(other[1])
@@ -105,7 +117,7 @@ def agree(baseline: Side, other: Side, source: str) -> Iterator[Observation]:
     if end is None:
         yield from _same_text(baseline[1], other[1], source)
     upto = common if end is None else slice(end)
-    for name in sorted(baseline[1].series_names & other[1].series_names):
+    for name in sorted(_comparable_series(baseline, other)):
         expected, actual = baseline[1].series(name) or [], other[1].series(name) or []
         yield observe_sequence(
             last.at(name),
