@@ -1,0 +1,149 @@
+"""The action and the workflows that people copy: well-formed, and their steps do what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
+EXAMPLES = sorted((ROOT / "examples").glob("*.yml"))
+EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}")
+
+
+def scripts(document) -> list[str]:
+    """Every script of a workflow or an action, wherever it stands."""
+    if isinstance(document, dict):
+        own = [value for key, value in document.items() if key == "run" and isinstance(value, str)]
+        own += ["\n".join(value) for key, value in document.items() if key == "script"]
+        return own + [script for value in document.values() for script in scripts(value)]
+    return [script for value in document for script in scripts(value)] if isinstance(document, list) else []
+
+
+EVERY_SCRIPT = [
+    pytest.param(script, id=f"{name}-{position}")
+    for name, document in [
+        ("action", ACTION),
+        *((p.stem, yaml.safe_load(p.read_text("utf-8"))) for p in EXAMPLES),
+    ]
+    for position, script in enumerate(scripts(document))
+]
+
+
+def test_there_is_something_to_test():
+    assert len(EXAMPLES) == 3
+    assert len(EVERY_SCRIPT) >= 6
+
+
+@pytest.mark.parametrize("script", EVERY_SCRIPT)
+def test_every_script_is_bash(script):
+    checked = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("script", EVERY_SCRIPT)
+def test_no_expression_is_pasted_into_a_script(script):
+    assert EXPRESSION.findall(script) == [], "values come through env: a pasted one is code"
+
+
+def test_the_action_speaks_of_inputs_and_steps_that_it_has():
+    steps = {step["id"] for step in ACTION["runs"]["steps"] if "id" in step}
+    text = (ROOT / "action.yml").read_text("utf-8")
+    for expression in EXPRESSION.findall(text):
+        for kind, name in re.findall(r"\b(inputs|steps)\.([\w-]+)", expression):
+            assert name in (ACTION["inputs"] if kind == "inputs" else steps), expression
+    used = {name for one in EXPRESSION.findall(text) for name in re.findall(r"inputs\.([\w-]+)", one)}
+    used |= {
+        name
+        for step in ACTION["runs"]["steps"]
+        for name in re.findall(r"inputs\.([\w-]+)", step.get("if", ""))
+    }
+    assert used == set(ACTION["inputs"])
+
+
+def test_every_input_and_step_says_what_it_is():
+    assert all(given["description"].endswith(".") for given in ACTION["inputs"].values())
+    assert all(step["name"] for step in ACTION["runs"]["steps"])
+    assert all(step["shell"] == "bash" for step in ACTION["runs"]["steps"] if "run" in step)
+
+
+@pytest.fixture
+def runner(tmp_path) -> dict[str, str]:
+    """What GitHub sets for a step. The suite of this environment stands where the action would install it."""
+    (tmp_path / "temp/tokenwire/bin").mkdir(parents=True)
+    for name in ("python", "tokenwire"):
+        program = Path(sys.executable).with_name(name)
+        (tmp_path / "temp/tokenwire/bin" / name).write_text(f'#!/bin/sh\nexec "{program}" "$@"\n', "utf-8")
+        (tmp_path / "temp/tokenwire/bin" / name).chmod(0o755)
+    return {
+        **os.environ,
+        "RUNNER_TEMP": str(tmp_path / "temp"),
+        "GITHUB_OUTPUT": str(tmp_path / "output"),
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
+        "GITHUB_ACTIONS": "true",
+    }
+
+
+def check_step(runner: dict[str, str], folder: Path, **given: str) -> subprocess.CompletedProcess[str]:
+    """Run the action's own step as GitHub does."""
+    step = next(step for step in ACTION["runs"]["steps"] if step.get("id") == "check")
+    inputs = {name: str(one.get("default", "")) for name, one in ACTION["inputs"].items()} | given
+    environment = {
+        name: EXPRESSION.sub(lambda match: inputs[match[1].strip().removeprefix("inputs.")], value)
+        for name, value in step["env"].items()
+    }
+    return subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
+        cwd=folder,
+        env=runner | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def outputs(runner: dict[str, str]) -> dict[str, str]:
+    lines = Path(runner["GITHUB_OUTPUT"]).read_text("utf-8").splitlines()
+    return dict(line.split("=", 1) for line in lines)
+
+
+def test_the_step_gates_a_server_that_conforms(runner, tmp_path, start_reference):
+    url = start_reference()
+    arguments = "--scenario greedy-stream --requirement 'one-mode-per-stream'"
+    done = check_step(runner, tmp_path, target=url, arguments=arguments, budget="quick")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert outputs(runner) == {"exit-status": "0", "json": "tokenwire-report/report.json"}
+    report = json.loads((tmp_path / "tokenwire-report/report.json").read_text("utf-8"))
+    assert {row["requirement"] for row in report["verdicts"]} == {"one-mode-per-stream"}
+    assert {file.name for file in (tmp_path / "tokenwire-report").iterdir()} == {
+        "report.json",
+        "report.xml",
+        "report.html",
+        "report.sarif",
+        "badge.json",
+        "exchanges",
+    }
+    assert "conforms" in Path(runner["GITHUB_STEP_SUMMARY"]).read_text("utf-8")
+
+
+def test_the_step_fails_for_a_violation_and_says_which(runner, tmp_path, start_reference):
+    url = start_reference("--enable-faults", "--sampling-backend", "mirror", "--incremental-streaming-output")
+    fault = "--header 'x-tokenwire-fault: customized-info-unsliced' --scenario greedy-stream"
+    done = check_step(runner, tmp_path, target=url, arguments=fault, record="", budget="quick")
+    assert done.returncode == 1
+    assert outputs(runner)["exit-status"] == "1"
+    assert "::error title=FAIL customized-info-incremental::" in done.stdout
+    assert not (tmp_path / "tokenwire-report/exchanges").exists()
+
+
+def test_the_step_tells_an_unreachable_server_apart(runner, tmp_path):
+    done = check_step(runner, tmp_path, target="http://127.0.0.1:1", budget="quick")
+    assert done.returncode == 4
+    assert outputs(runner)["exit-status"] == "4"
