@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,14 @@ from typing import Any
 import pytest
 from stream_builder import Told, change, incremental, whole
 
+from tokenwire.ask import Ask
 from tokenwire.detokenization import ask_for_texts, questions, told_by, way_of
-from tokenwire.dialect import load_dialects
+from tokenwire.dialect import Unsupported, load_dialects
 from tokenwire.exchange import Ending, Exchange, HttpRequest, Read
 from tokenwire.judge import NO_SCENARIO, Run, judge
 from tokenwire.requirement import load_requirements
 from tokenwire.tokenizer import HOW_TO_ENABLE, LocalTokenizer, NoTokenizer, ToldTokenizer
-from tokenwire.verdict import Verdict
+from tokenwire.verdict import ExitStatus, Verdict
 
 MODELS = Path(__file__).parents[2] / "fixtures" / "models"
 SGLANG, VLLM = load_dialects()["sglang-generate"], load_dialects()["vllm-completions"]
@@ -179,3 +181,33 @@ def test_with_a_tokenizer_a_wrong_text_is_found_within_one_answer() -> None:
     rows = [row for row in BY_TOKENIZER if row.id == "text-is-what-its-ids-say"]
     verdicts = [one.verdict for one in judge([Run((wrong,), tokenizer=told)], rows)]
     assert verdicts == [Verdict.FAIL]
+
+
+def replayed(*words: str) -> subprocess.CompletedProcess[str]:
+    capture = MODELS.parent / "vllm" / "0.32.0-cpu" / "si3.jsonl.gz"
+    command = [sys.executable, "-m", "tokenwire", "replay", str(capture), *words]
+    row = ("--requirement", "text-is-what-its-ids-say")
+    return subprocess.run([*command, *row], capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_a_recording_is_judged_by_the_tokenizer_of_its_model() -> None:
+    assert replayed("--tokenizer", str(MODELS / "tiny-llama")).returncode == ExitStatus.CONFORMS
+    assert replayed("--tokenizer", str(MODELS / "tiny-qwen2")).returncode == ExitStatus.VIOLATION
+    ran = replayed("--tokenizer", str(MODELS))
+    assert ran.returncode == ExitStatus.USAGE
+    assert "there is no" in ran.stderr
+
+
+def test_a_bias_of_ids_is_said_where_the_endpoint_takes_it() -> None:
+    ask = Ask(input_ids=((1, 2),), logit_bias={7: 100.0})
+    said = {name: dialect.render(ask) for name, dialect in load_dialects().items()}
+    native, completions = said["sglang-generate"], said["sglang-completions"]
+    assert isinstance(native, HttpRequest)
+    assert isinstance(completions, HttpRequest)
+    assert native.body is not None
+    assert native.body["sampling_params"]["logit_bias"] == {"7": 100.0}
+    assert completions.body is not None
+    assert completions.body["logit_bias"] == {"7": 100.0}
+    # It shapes the tokens, so the answer is another than without it.
+    assert SGLANG.read_asked(native).other_sampling
+    assert isinstance(said["llamacpp-completion"], Unsupported)
