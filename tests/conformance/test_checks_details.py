@@ -391,10 +391,18 @@ def test_another_role_in_a_later_chunk_is_found() -> None:
 
 
 def test_chat_logprobs_answer_the_ask_in_their_own_place() -> None:
-    told = replace(CHAT_TOLD, details={**SAID, "logprobs": {"content": []}})
+    entry = {"token": "a", "logprob": -1.0, "top_logprobs": [{"token": "a", "logprob": -1.0}]}
+    bare = {"token": "a", "logprob": -1.0, "top_logprobs": []}
     asked: dict[str, Any] = {"dialect": CHAT, "logprobs": True, "top_logprobs": 2}
-    assert [one.holds for one in seen("asked-or-refused", whole(told, **asked))] == [True]
-    assert [one.holds for one in seen("asked-or-refused", whole(CHAT_TOLD, **asked))] == [False]
+
+    def answer(content: list[Any]) -> Stream:
+        told = replace(CHAT_TOLD, details={**SAID, "logprobs": {"content": content}})
+        return change(whole(told, **asked), series={"logprobs_content": content})
+
+    assert [one.holds for one in seen("asked-or-refused", answer([entry]))] == [True, True]
+    assert [one.holds for one in seen("asked-or-refused", answer([]))] == [True, True]
+    assert [one.holds for one in seen("asked-or-refused", answer([bare]))] == [True, False]
+    assert [one.holds for one in seen("asked-or-refused", whole(CHAT_TOLD, **asked))] == [False, False]
 
 
 def test_a_chat_budget_is_counted_by_the_usage() -> None:

@@ -479,8 +479,8 @@ def _has_top(choice: Choice) -> bool:
     """Whether the top logprobs are there, by position or in a flat form that a request may prefer."""
     if choice.series_names & {TOP, NAMED_TOP}:
         return True
-    content = as_list(choice.series(CONTENT)) or []
-    if any(isinstance(one, Mapping) and one.get(NAMED_TOP) for one in content):
+    content = as_list(choice.series(CONTENT))
+    if content == [] or any(isinstance(one, Mapping) and one.get(NAMED_TOP) for one in content or ()):
         return True
     infos = (emission.details.get("meta_info") for emission in choice.emissions)
     return any(isinstance(info, Mapping) and any(str(key).startswith(TOP) for key in info) for info in infos)
