@@ -28,14 +28,18 @@ class PatientSender:
         self._inner = inner
         self._patience = max(patience, LEAST)
         self._silent = 0
+        self._over: StoppedAnswering | None = None
 
     async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
-        """Send a request. Raises StoppedAnswering where that was one unanswered too many."""
+        """Send a request. Raises StoppedAnswering where one was unanswered too many, from then on."""
+        if self._over is not None:
+            raise self._over
         exchange = await self._inner.send(name, scenario, request, **how)
         self._silent = self._silent + 1 if exchange.ending in _SILENT else 0
         if self._silent >= self._patience:
-            raise StoppedAnswering(
+            self._over = StoppedAnswering(
                 f"the target stopped answering: {self._silent} exchanges in a row ended by "
                 f"{exchange.ending}, the last was {name} ({exchange.detail})"
             )
+            raise self._over
         return exchange
