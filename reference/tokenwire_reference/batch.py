@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tokenwire_reference.kv import PADDING_PAGE
 from tokenwire_reference.scheduler import Segment
 
 
@@ -64,11 +65,11 @@ def pack(
     rows: list[int] = []
     wanted: list[WantedRows] = []
     for index, segment in enumerate(segments):
-        pages, base = segment.sequence.pages, len(ids) - segment.start
+        sequence, end = segment.sequence, segment.end + len(segment.drafts)
+        pages, base = sequence.pages, len(ids) - segment.start
         first = len(rows)
         rows.extend(base + position for position in segment.prompt_logprob_positions)
         prompt = slice(first, len(rows))
-        sequence, end = segment.sequence, segment.end + len(segment.drafts)
         samples, embedding = range(0), None
         if segment.samples and sequence.request.wants_embedding:
             embedding = len(rows)
@@ -85,12 +86,14 @@ def pack(
         sequence_of.extend([index] * len(span))
     live = len(ids)
     all_rows_wanted = len(rows) == live and all(each.embedding is None for each in wanted)
-    missing = pad(live) - live
     rows.extend([0] * (pad(max(len(rows), 1)) - len(rows)))
     columns = ((ids, 0), (positions, 0), (slots, 0), (sequence_of, -1))
-    packed = torch.tensor([[*column, *[filler] * missing] for column, filler in columns], device=device)
-    width = max(len(segment.sequence.pages) for segment in segments)
-    table = [[*pages, *[0] * (width - len(pages))] for pages in (each.sequence.pages for each in segments)]
+    packed = torch.tensor(
+        [[*column, *[fill] * (pad(live) - live)] for column, fill in columns], device=device
+    )
+    page_lists = [segment.sequence.pages for segment in segments]
+    width = max(map(len, page_lists))
+    table = [[*pages, *[PADDING_PAGE] * (width - len(pages))] for pages in page_lists]
     batch = Batch(
         input_ids=packed[0],
         positions=packed[1],
@@ -99,7 +102,7 @@ def pack(
         page_table=torch.tensor(table, device=device),
         logit_rows=torch.tensor(rows, device=device),
         live=live,
-        page_lists=[segment.sequence.pages for segment in segments],
+        page_lists=page_lists,
         spans=[(segment.start, segment.end + len(segment.drafts)) for segment in segments],
         segments=segments,
         all_rows_wanted=all_rows_wanted,

@@ -22,9 +22,10 @@ logger = logging.getLogger(__name__)
 
 
 class DecodeGraphs:
-    """The passes of one model over one cache, for batches such as decodes, of up to `most_rows` padded rows.
+    """Runs one model over one cache.
 
-    Any other batch runs as it comes, and so do all batches of a model whose pass needs the host.
+    Batches that want every row, as decodes do, run by graphs, up to `most_rows` padded rows (0: none). Others
+    run as they come, and so do all batches of a model whose pass needs the host.
     """
 
     def __init__(self, model: Model, cache: PagedCache, *, most_rows: int, page_size: int) -> None:

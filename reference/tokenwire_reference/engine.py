@@ -92,10 +92,10 @@ class Engine:
         self._hidden = HiddenStateTap(model.module)
         most_drafts = max_running_requests * speculative_num_draft_tokens
         model.probe_row_sizes(self.scheduler.max_step_tokens + most_drafts)
-        self._decode_graphs: DecodeGraphs | None = None
-        if not disable_cuda_graph and model.module is not None:
-            most_rows = model.pad_rows(max_running_requests + most_drafts)
-            self._decode_graphs = DecodeGraphs(model, self._cache, most_rows=most_rows, page_size=page_size)
+        # A script has no pass that could be captured.
+        no_graphs = disable_cuda_graph or model.module is None
+        most_rows = 0 if no_graphs else model.pad_rows(max_running_requests + most_drafts)
+        self._graphs = DecodeGraphs(model, self._cache, most_rows=most_rows, page_size=page_size)
         self._seeds = random.Random(random_seed)
         self._ended: deque[Request] = deque()
         """Ended between two steps; the next one returns them."""
@@ -228,11 +228,7 @@ class Engine:
     @torch.inference_mode()
     def _run(self, segments: list[Segment]) -> list[Request]:
         batch, wanted = pack(segments, self.scheduler.pool.page_size, self.model.pad_rows, self.model.device)
-        if self._decode_graphs is None:
-            self._cache.plan(batch)
-            logits = self.model.forward(batch, self._cache)
-        else:
-            logits = self._decode_graphs.forward(batch)
+        logits = self._graphs.forward(batch)
         reached = [segment.sequence for segment in segments if segment.samples]
         for rows in wanted:
             self._score_prompt(rows, logits)

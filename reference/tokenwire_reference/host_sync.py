@@ -48,8 +48,14 @@ def _reads_values(func: Any, args: Sequence[Any]) -> bool:
 
 def _changes_device(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     if func is aten._to_copy.default:
-        return bool(kwargs.get("device", args[0].device) != args[0].device)
-    return bool(func is aten.copy_.default and args[0].device != args[1].device)
+        target: torch.device | None = kwargs.get("device")
+        return target is not None and not _same(target, args[0].device)
+    return func is aten.copy_.default and not _same(args[0].device, args[1].device)
+
+
+def _same(device: torch.device, other: torch.device) -> bool:
+    """Whether two names mean one device; without an index, a name means the current one."""
+    return device.type == other.type and (device.index is None or device.index == other.index)
 
 
 def _tensors(values: Sequence[Any]) -> Iterator[Tensor]:

@@ -107,7 +107,7 @@ class Scheduler:
         yield from self.waiting
 
     def find(self, rid: str) -> Sequence | None:
-        return next((s for s in (*self.running, *self.waiting) if s.request.rid == rid), None)
+        return next((s for s in self if s.request.rid == rid), None)
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence. Raises ValueError for one that the pool can never hold."""
@@ -120,24 +120,15 @@ class Scheduler:
 
     def next_step(self) -> list[Segment]:
         """The next step: decodes, then chunks of prefill in order of arrival. Empty when idle."""
-        budget = self.max_step_tokens
         decodes = [s for s in self.running if s.computed == len(s.token_ids) - 1]
         step = [Segment(s, s.computed, len(s.token_ids)) for s in decodes]
-        budget -= len(step)
-        for sequence in (s for s in self.running if s.computed < len(s.token_ids) - 1):
+        budget = self.max_step_tokens - len(step)
+        for sequence in self._prefills():
             segment = self._next_segment(sequence)
-            if segment.end - segment.start > budget:
-                return step
-            step.append(segment)
             budget -= segment.end - segment.start
-        while self.waiting and len(self.running) < self.max_running_requests and self._admit(self.waiting[0]):
-            sequence = self.waiting.popleft()
-            self.running.append(sequence)
-            segment = self._next_segment(sequence)
-            if segment.end - segment.start > budget:
-                return step
+            if budget < 0:
+                break
             step.append(segment)
-            budget -= segment.end - segment.start
         return step
 
     def computed(self, segment: Segment, accepted: int = 0) -> None:
@@ -166,7 +157,14 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """Raise PageAccountingError when the pages held do not add up to those of the running sequences."""
-        self.pool.check_integrity(sequence.pages for sequence in (*self.running, *self.waiting))
+        self.pool.check_integrity(sequence.pages for sequence in self)
+
+    def _prefills(self) -> Iterator[Sequence]:
+        """Running sequences with more than one id to compute, then waiting ones, admitted when reached."""
+        yield from [s for s in self.running if s.computed < len(s.token_ids) - 1]
+        while self.waiting and len(self.running) < self.max_running_requests and self._admit(self.waiting[0]):
+            self.running.append(self.waiting.popleft())
+            yield self.running[-1]
 
     def _admit(self, sequence: Sequence) -> bool:
         """Reserve every page that the sequence can need; False when they are not all there."""
