@@ -52,7 +52,7 @@ def recognise(candidates: Sequence[Dialect], exchanges: Iterable[Exchange]) -> R
     unmarked = next((dialect for dialect in candidates if not dialect.marks), None)
     missing = [join(*mark) for dialect in candidates for mark in dialect.marks]
     if not missing:
-        return Recognised(unmarked, "no other dialect is known at this endpoint")
+        return Recognised(unmarked, "no other dialect comes into question there")
     return Recognised(unmarked, f"no answer holds {' or '.join(dict.fromkeys(missing))}")
 
 

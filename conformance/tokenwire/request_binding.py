@@ -265,7 +265,8 @@ class RequestBinding:
         """Where a prompt or a field stands, the place to write first; nowhere where the endpoint lacks it."""
         if name in self.prompt:
             return (self.prompt[name],)
-        return self.fields.get(name, (self.counts[name],) if name in self.counts else ())
+        counted = self.counts.get("logprobs" if name == "top_logprobs" else name)
+        return self.fields.get(name, (counted,) if counted else ())
 
     def _said(self, body: Mapping[str, Any]) -> dict[str, Said]:
         """Every bound field and prompt that the body itself says."""

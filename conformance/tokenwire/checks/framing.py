@@ -27,8 +27,10 @@ def _is_stream(stream: Stream) -> bool:
 
 @check("answer-content-type")
 def answer_content_type(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """JSON calls itself JSON."""
-    if not stream.asked.stream and stream.answered:
+    """JSON calls itself JSON. What a `stream` that is neither true nor false asks for, nobody can say."""
+    said = stream.asked.said.get("stream")
+    unclear = said is not None and not all(value is None or isinstance(value, bool) for value in said.values)
+    if not stream.asked.stream and stream.answered and not unclear:
         yield observe(start_place(stream), expected="application/json", actual=_media_type(stream))
 
 

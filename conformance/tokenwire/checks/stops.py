@@ -122,7 +122,10 @@ def _ends(text: str, stops: Iterable[str]) -> dict[str, int]:
 
 @check_run("stop-string-ends-generation")
 def stop_string_ends_generation(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
-    """A stop string in the first half of what the model says without stops ends the choice there."""
+    """A stop string in the first half of what the model says without stops ends the choice there.
+
+    Whether the text shows a stop string that nobody asked to keep is another requirement's matter.
+    """
     wholes = [one for one in related_streams(streams) if _prompt(one) and not one.stream.asked.min_new_tokens]
     without = {_unstopped(one): one for one in reversed(wholes) if not one.stream.asked.stop}
     for one in wholes:
@@ -136,7 +139,9 @@ def stop_string_ends_generation(streams: tuple[Stream, ...], _target: Target) ->
         if 2 * first > len(said):
             continue
         near = {stop: end for stop, end in ends.items() if end <= first + _ONE_TOKEN}
-        legal = [said[: end - len(stop) * (not asked.no_stop_trim)] for stop, end in near.items()]
+        cut = [said[: end - len(stop)] for stop, end in near.items()]
+        kept = [said[:end] for end in near.values()]
+        legal = kept if asked.no_stop_trim else [*cut, *kept]
         stop = min(near, key=lambda each: near[each])
         yield demand(
             one.choice.emissions[-1].at("text"),
