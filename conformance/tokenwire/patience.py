@@ -5,6 +5,7 @@ Without an end to it, a target that dies would cost the time limit of every exch
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from tokenwire.exchange import Ending, Exchange, HttpRequest
@@ -28,18 +29,21 @@ class PatientSender:
         self._inner = inner
         self._patience = max(patience, LEAST)
         self._silent = 0
-        self._over: StoppedAnswering | None = None
+        self._over = False
 
     async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
-        """Send a request. Raises StoppedAnswering where one was unanswered too many, from then on."""
-        if self._over is not None:
-            raise self._over
+        """Send a request. Raises StoppedAnswering where that was one unanswered too many.
+
+        Whoever asks after that is called off, as the rest of the run is: raises CancelledError.
+        """
+        if self._over:
+            raise asyncio.CancelledError("the target was given up")
         exchange = await self._inner.send(name, scenario, request, **how)
         self._silent = self._silent + 1 if exchange.ending in _SILENT else 0
         if self._silent >= self._patience:
-            self._over = StoppedAnswering(
+            self._over = True
+            raise StoppedAnswering(
                 f"the target stopped answering: {self._silent} exchanges in a row ended by "
                 f"{exchange.ending}, the last was {name} ({exchange.detail})"
             )
-            raise self._over
         return exchange
