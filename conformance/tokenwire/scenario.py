@@ -8,10 +8,10 @@ match.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from tokenwire.advertised import Advertised
 from tokenwire.ask import Ask
@@ -57,6 +57,22 @@ _INTERVALS = {
 
 class NotAsked(Exception):  # noqa: N818  # not an error: the run may ask no more; the message says why
     """A sender may not send a request."""
+
+
+Answer = TypeVar("Answer")
+
+
+async def together(*doings: Coroutine[Any, Any, Answer]) -> list[Answer]:
+    """Do several things at once. Where one fails, the others are ended too: nobody asks on behind a run."""
+    tasks = [asyncio.create_task(doing) for doing in doings]
+    if not tasks:
+        return []
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
 
 class Sender(Protocol):
@@ -200,7 +216,7 @@ class Conversation:
         self, asks: Mapping[str, Ask], *, slow_reader: SlowReader | None = None
     ) -> dict[str, Stream]:
         """Ask for several exchanges at once; those that the dialect has words for, by label."""
-        answers = await asyncio.gather(
+        answers = await together(
             *(self.ask(label, ask, slow_reader=slow_reader) for label, ask in asks.items())
         )
         return {label: answer for label, answer in zip(asks, answers, strict=True) if answer is not None}

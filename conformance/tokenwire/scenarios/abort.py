@@ -1,12 +1,10 @@
 """Aborts by request id: before, between and after tokens, of one among many, of nobody."""
 
-import asyncio
 import secrets
-from collections.abc import Mapping
 from dataclasses import replace
 
 from tokenwire.ask import Ask
-from tokenwire.scenario import PROMPT, Conversation, scenario
+from tokenwire.scenario import PROMPT, Conversation, scenario, together
 from tokenwire.slow_reader import SlowReader
 from tokenwire.tap import Tap
 
@@ -33,24 +31,30 @@ async def _abort_after(
     """Ask for a stream, and abort it as soon as so many of its events have come."""
     request_id = f"{ask.request_id}-{label}"
     tap = Tap()
-    asking = asyncio.create_task(
-        talk.ask(label, replace(ask, stream=True, request_id=request_id), slow_reader=slow_reader, tap=tap)
-    )
-    if await tap.events(events):
-        await talk.abort(f"{label}-abort", request_id)
-    await asking
+
+    async def abort_it() -> None:
+        if await tap.events(events):
+            await talk.abort(f"{label}-abort", request_id)
+
+    streamed = replace(ask, stream=True, request_id=request_id)
+    await together(talk.ask(label, streamed, slow_reader=slow_reader, tap=tap), abort_it())
 
 
 async def _abort_whole(talk: Conversation, ask: Ask) -> None:
     """Abort a whole answer once a stream that began later shows that the server is at work; end that too."""
-    request_id, beside = f"{ask.request_id}-whole", replace(ask, request_id=f"{ask.request_id}-beside")
-    asking = asyncio.create_task(talk.ask("whole", replace(ask, logprobs=True, request_id=request_id)))
+    whole_id, beside_id = f"{ask.request_id}-whole", f"{ask.request_id}-beside"
     tap = Tap()
-    other = asyncio.create_task(talk.ask("beside", replace(beside, stream=True), tap=tap))
-    if await tap.events(4):
-        await talk.abort("whole-abort", request_id)
-        await talk.abort("beside-abort", f"{beside.request_id}")
-    await asyncio.gather(asking, other)
+
+    async def abort_both() -> None:
+        if await tap.events(4):
+            await talk.abort("whole-abort", whole_id)
+            await talk.abort("beside-abort", beside_id)
+
+    await together(
+        talk.ask("whole", replace(ask, logprobs=True, request_id=whole_id)),
+        talk.ask("beside", replace(ask, stream=True, request_id=beside_id), tap=tap),
+        abort_both(),
+    )
 
 
 @scenario()
@@ -62,8 +66,9 @@ async def abort(talk: Conversation) -> None:
         return
     ask = replace(_ask(talk, _LONG), request_id=f"tokenwire-{secrets.token_hex(4)}")
     short = replace(ask, max_new_tokens=min(8, ask.max_new_tokens or 8))
-    await asyncio.gather(
-        talk.ask("undisturbed", replace(ask, max_new_tokens=talk.fitting(160, 64), request_id=None)),
+    undisturbed = replace(ask, max_new_tokens=talk.fitting(160, 64), request_id=None)
+    await together(
+        talk.ask("undisturbed", undisturbed),
         _abort_after(talk, "stream", ask, 1),
         _abort_after(talk, "interval-8", replace(ask, stream_interval=8), 2),
         _abort_after(talk, "logprobs", replace(ask, logprobs=True), 2),
@@ -84,18 +89,18 @@ async def abort_of_one(talk: Conversation) -> None:
         return
     request_id = f"tokenwire-{secrets.token_hex(4)}"
     ask = replace(_ask(talk, 120), stream=True)
-    taps: Mapping[str, Tap] = {ending: Tap() for ending in ("", "1", "10")}
-    asking = [
-        asyncio.create_task(
-            talk.ask(f"id{ending or '-alone'}", replace(ask, request_id=request_id + ending), tap=tap)
-        )
-        for ending, tap in taps.items()
-    ]
-    begun = [await tap.events(1) for tap in taps.values()]
-    if all(begun):
-        await talk.abort("abort-one", request_id)
-        await talk.abort("abort-nobody", f"{request_id}-nobody")
-    await asyncio.gather(*asking)
+    taps = {ending: Tap() for ending in ("", "1", "10")}
+
+    async def abort_one() -> None:
+        if all([await tap.events(1) for tap in taps.values()]):
+            await talk.abort("abort-one", request_id)
+            await talk.abort("abort-nobody", f"{request_id}-nobody")
+
+    asks = {ending: replace(ask, request_id=request_id + ending) for ending in taps}
+    await together(
+        *(talk.ask(f"id{end or '-alone'}", one, tap=taps[end]) for end, one in asks.items()),
+        abort_one(),
+    )
 
 
 @scenario()
@@ -106,11 +111,16 @@ async def id_in_use(talk: Conversation) -> None:
     request_id = f"tokenwire-{secrets.token_hex(4)}"
     ask = replace(_ask(talk, 96), request_id=request_id)
     for label, second in (("whole", ask), ("stream", replace(ask, stream=True))):
-        tap = Tap()
         named = f"{request_id}-{label}"
-        first = asyncio.create_task(
-            talk.ask(f"first-{label}", replace(ask, stream=True, request_id=named), tap=tap)
-        )
+        await _ask_twice(talk, label, replace(ask, stream=True), replace(second, max_new_tokens=8), named)
+
+
+async def _ask_twice(talk: Conversation, label: str, first: Ask, second: Ask, request_id: str) -> None:
+    """Ask for a second answer under the id of a stream, as soon as that is under way."""
+    tap = Tap()
+
+    async def come_between() -> None:
         if await tap.events(1):
-            await talk.ask(f"second-{label}", replace(second, request_id=named, max_new_tokens=8))
-        await first
+            await talk.ask(f"second-{label}", replace(second, request_id=request_id))
+
+    await together(talk.ask(f"first-{label}", replace(first, request_id=request_id), tap=tap), come_between())

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tokenwire.ask import Ask
 from tokenwire.control import Load
 from tokenwire.exchange import HttpRequest
-from tokenwire.scenario import PROMPT, Budget, Conversation, scenario
+from tokenwire.scenario import PROMPT, Budget, Conversation, scenario, together
 from tokenwire.tap import Tap
 
 _LEAVING = 3
@@ -63,28 +63,26 @@ async def _leave(talk: Conversation, *, stream: bool) -> None:
     ask = replace(prompt, max_new_tokens=talk.fitting(_LONG, 64), stream=stream)
     beside = replace(prompt, max_new_tokens=talk.fitting(_BESIDE, 64), stream=True)
     await looking.until_live(0, "before")
-    taps = [Tap() for _ in range(_LEAVING)]
-    leaving = [
-        asyncio.create_task(talk.ask(f"leaving-{position}", ask, tap=tap))
-        for position, tap in enumerate(taps)
-    ]
-    if stream:
-        await asyncio.gather(*(tap.events(1) for tap in taps))
-    staying_tap = Tap()
-    staying = asyncio.create_task(talk.ask("staying", beside, tap=staying_tap))
-    events = 8
-    await staying_tap.events(events)
-    load = await looking.look("running")
-    for position, tap in enumerate(taps):
-        tap.hang_up(reset=position > 0)
-    await asyncio.gather(*leaving)
-    while load is not None and load.live > 1:
-        events += _EVENTS_BETWEEN_LOOKS
-        more = await staying_tap.events(events)
-        load = await looking.look("after")
-        if not more:
-            break
-    await staying
+    taps, staying = [Tap() for _ in range(_LEAVING)], Tap()
+
+    async def stay() -> None:
+        if stream:
+            for tap in taps:
+                await tap.events(1)
+        await talk.ask("staying", beside, tap=staying)
+
+    async def watch() -> None:
+        events, more = 8, await staying.events(8)
+        load = await looking.look("running")
+        for position, tap in enumerate(taps):
+            tap.hang_up(reset=position > 0)
+        while more and load is not None and load.live > 1:
+            events += _EVENTS_BETWEEN_LOOKS
+            more = await staying.events(events)
+            load = await looking.look("after")
+
+    asks = [talk.ask(f"leaving-{position}", ask, tap=tap) for position, tap in enumerate(taps)]
+    await together(*asks, stay(), watch())
     await looking.until_live(0, "end")
 
 

@@ -1,10 +1,9 @@
 """One request alone, and the same among strangers."""
 
-import asyncio
 from dataclasses import replace
 
 from tokenwire.ask import Ask
-from tokenwire.scenario import PROMPT, Budget, Conversation, scenario
+from tokenwire.scenario import PROMPT, Budget, Conversation, scenario, together
 from tokenwire.slow_reader import SlowReader
 
 _NEIGHBOURS = 16
@@ -38,7 +37,7 @@ async def neighbours(talk: Conversation) -> None:
     crowd |= {label: replace(each, stream=True) for label, each in others.items()}
     crowd["refused"] = replace(ask, input_ids=((-1, 7),))
     stalled = replace(among, stream=True, input_ids=((9, *PROMPT),))
-    await asyncio.gather(
+    await together(
         *(talk.ask(label, each) for label, each in crowd.items()),
         talk.ask("stalled", stalled, slow_reader=SlowReader(pause_s=0.5)),
     )

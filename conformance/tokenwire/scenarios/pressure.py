@@ -1,10 +1,9 @@
 """Pressure: many requests at once, and readers that do not keep up, so that outputs are joined."""
 
-import asyncio
 from dataclasses import replace
 
 from tokenwire.ask import Ask
-from tokenwire.scenario import PROMPT, Budget, Conversation, scenario
+from tokenwire.scenario import PROMPT, Budget, Conversation, scenario, together
 from tokenwire.slow_reader import SlowReader
 
 _STREAMS = 24
@@ -52,7 +51,7 @@ async def crowd(talk: Conversation) -> None:
         f"stream-{position}": replace(ask, input_ids=((12 + position, *PROMPT),)) for position in range(64)
     }
     stalling = {label for position, label in enumerate(asks) if position % 8 == 0}
-    await asyncio.gather(
+    await together(
         *(
             talk.ask(label, each, slow_reader=SlowReader(pause_s=0.5) if label in stalling else None)
             for label, each in asks.items()
