@@ -22,6 +22,11 @@ class Report:
         left_out: dict[str, str] = self.document["target"]["left_out"]
         return left_out
 
+    @property
+    def detected(self) -> dict[str, str]:
+        detected: dict[str, str] = self.document["target"]["detected"]
+        return detected
+
     def requirements(self, verdict: str) -> set[str]:
         """The requirements that got a verdict in at least one scenario."""
         return {row["requirement"] for row in self.document["verdicts"] if row["verdict"] == verdict}

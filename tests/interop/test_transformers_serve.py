@@ -23,7 +23,18 @@ VIOLATED: Mapping[str, str] = {
     "choices-complete": "n is read and forgotten: one choice comes, whatever was asked for",
     "asked-or-refused": "logprobs are read and forgotten: the answer has none, and nobody is told",
     "stop-string-not-shown": "the text keeps the stop string, whole and streamed",
+    "stop-wins-within-the-budget": "a stop that the last token of the budget completes is called length",
     "done-ends-the-stream": "no stream ends with [DONE]",
+    "wrong-types-refused": "a field of the wrong type ends in a status of 500, or is taken for another",
+    "impossible-values-refused": "a negative budget ends in a status of 500, or in a stream that begins",
+    "missing-prompts-refused": "a request without messages ends in a status of 500",
+    "requests-do-not-break-the-server": "all of these",
+    "events-fit-schema": "an error in a stream is a bare string",
+    "stream-errors-say-why": "and has no code",
+}
+REMARKED: Mapping[str, str] = {
+    "usage-only-on-request": "every stream ends with its usage, asked for or not",
+    "unknown-parameter-ids-refused": "a bias for an id that is in no vocabulary ends in a status of 500",
 }
 HELD = {
     "answer-fits-schema",
@@ -82,12 +93,17 @@ def test_the_pins_are_of_this_version() -> None:
 
 def test_it_is_recognised_and_the_report_says_how(report: Report) -> None:
     assert report.dialects == ["openai-chat"]
-    assert "repetition_penalty" in report.left_out["sglang-chat"], "it refuses what it does not know"
-    assert "404" in report.left_out["sglang-generate"]
+    assert report.detected.keys() == {"openai-chat"}
+    assert "/v1/chat/completions answers in it" in report.detected["openai-chat"]
+    for name, refused in (("sglang-chat", "repetition_penalty"), ("sglang-completions", "return_token_ids")):
+        assert refused in report.left_out[name], "it refuses what it does not know"
+    for name in ("sglang-generate", "vllm-generate", "llamacpp-completion"):
+        assert "404" in report.left_out[name]
 
 
 def test_it_violates_what_it_is_known_to_violate_and_nothing_else(report: Report) -> None:
     assert report.requirements("FAIL") == VIOLATED.keys()
+    assert report.requirements("WARN") == REMARKED.keys()
     assert report.requirements("HARNESS_ERROR") == set()
 
 
@@ -104,11 +120,24 @@ def test_what_it_has_not_is_unsupported_and_no_fault(report: Report) -> None:
 
 def test_one_choice_comes_where_two_were_asked_for(report: Report) -> None:
     evidence = report.evidence("choices-complete")
-    assert {place["exchange"] for place in evidence} == {
-        "openai-chat/chat-samples/plain",
-        "openai-chat/chat-samples/stream",
+    assert {"openai-chat/chat-samples/plain", "openai-chat/chat-samples/stream"} <= {
+        place["exchange"] for place in evidence
     }
     assert all((place["expected"], place["actual"]) == ([0, 1], [0]) for place in evidence)
+
+
+def test_the_server_breaks_at_what_it_cannot_read(report: Report) -> None:
+    broken = report.evidence("requests-do-not-break-the-server")
+    assert {place["actual"] for place in broken} == {"status 500"}
+    assert {place["exchange"] for place in report.evidence("missing-prompts-refused")} <= {
+        place["exchange"] for place in broken
+    }
+
+
+def test_an_error_in_a_stream_is_a_bare_string(report: Report) -> None:
+    evidence = report.evidence("events-fit-schema")
+    assert evidence
+    assert all('{"error": "' in place["excerpt"] for place in evidence)
 
 
 def test_every_stream_ends_with_its_finish_reason_instead_of_the_end_mark(report: Report) -> None:
