@@ -20,7 +20,7 @@ from tokenwire.exchange import Ending, Exchange, HttpRequest
 from tokenwire.json_pointer import ABSENT, Keys, find, parse, put
 from tokenwire.spec_files import spec_root
 
-_SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{.*\})?[ \t]+([^ \t]+)", re.MULTILINE)
+_SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{.*\})?[ \t]+(\S+)", re.MULTILINE)
 """One sample of Prometheus' text format: its name and its value."""
 
 

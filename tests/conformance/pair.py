@@ -20,5 +20,7 @@ class Pair:
     event: int | None = None
     pointer: str = ""
     target: Target = field(default_factory=Target)
+    bad_target: Target | None = None
+    """The target of the illegal one, where what differs is what was asked beside the streams."""
     why: str = ""
     """What the pair shows, where a requirement has several."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from abort_and_invariance_pairs import ABORT_AND_INVARIANCE_PAIRS
 from finish_and_error_pairs import FINISH_AND_ERROR_PAIRS
 from logprob_pairs import LOGPROB_PAIRS
 from pair import Pair, Subject
@@ -705,6 +706,7 @@ PAIRS = [
 PAIRS += TEXT_PAIRS
 PAIRS += LOGPROB_PAIRS
 PAIRS += FINISH_AND_ERROR_PAIRS
+PAIRS += ABORT_AND_INVARIANCE_PAIRS
 
 
 def _name(pair: Pair) -> str:
@@ -720,14 +722,18 @@ def test_the_legal_twin_is_witnessed_and_holds(pair: Pair) -> None:
 
 @pytest.mark.parametrize("pair", PAIRS, ids=_name)
 def test_the_illegal_twin_is_found_at_its_place(pair: Pair) -> None:
-    violated = [seen for seen in look(pair.requirement, pair.bad, pair.target) if not seen.holds]
+    violated = [
+        seen for seen in look(pair.requirement, pair.bad, pair.bad_target or pair.target) if not seen.holds
+    ]
     assert violated
     assert (violated[0].place.event, violated[0].place.pointer) == (pair.event, pair.pointer)
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=_name)
 def test_a_violation_says_what_is_wrong(pair: Pair) -> None:
-    violated = next(seen for seen in look(pair.requirement, pair.bad, pair.target) if not seen.holds)
+    violated = next(
+        seen for seen in look(pair.requirement, pair.bad, pair.bad_target or pair.target) if not seen.holds
+    )
     assert violated.message or violated.expected != violated.actual
 
 

@@ -1,0 +1,259 @@
+"""Pairs for the chapters on aborts, isolation and invariance."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from control_calls import abort, at, told
+from pair import Pair
+from stream_builder import (
+    ABORT,
+    IDS,
+    PROMPT,
+    STOP,
+    Told,
+    change,
+    cumulative,
+    incremental,
+    logprobs,
+    named,
+    top_logprobs,
+    whole,
+    with_exchange,
+)
+
+from tokenwire.check import Target
+from tokenwire.exchange import Ending
+from tokenwire.record import Place, Stream
+
+LONG = tuple(range(100, 700))
+"""More tokens than a neighbour may get before a request whose client left is gone."""
+
+ABORTED = Target(calls=(abort(0.05, "r-1"),))
+CUT = Told(ids=IDS[:3], text="abc", finish=ABORT)
+
+
+def aborted(told_of: Told = CUT, **asked: object) -> Stream:
+    """A stream that was aborted after its first token, in the middle of six."""
+    wanted = {"request_id": "r-1", "max_new_tokens": 6, "ignore_eos": True} | asked
+    return at(incremental(told_of, **wanted), 0.0)
+
+
+def _twin(stream: Stream, name: str = "generate/undisturbed") -> Stream:
+    return named(stream, name)
+
+
+UNDISTURBED = _twin(whole(Told(series={"output_token_logprobs": logprobs()}), prompt_key="p"))
+CUT_SERIES = replace(CUT, series={"output_token_logprobs": logprobs(IDS[:3])})
+PREFIX = aborted(CUT_SERIES, prompt_key="p", ignore_eos=False)
+
+NEIGHBOUR = at(incremental(request_id="r-10"), 0.0)
+FIRST = at(incremental(request_id="r-1"), 0.0)
+SECOND = at(_twin(incremental(request_id="r-1")), 0.2)
+
+
+def _left(*, stream: bool) -> Stream:
+    """A request whose client has left after a second."""
+    one = (incremental if stream else whole)(Told(finish=None))
+    one = one if stream else replace(one, choices=(), events=())
+    return at(with_exchange(named(one, "sglang-generate/one/left"), ending=Ending.HUNG_UP), 0.0, 1.0)
+
+
+STAYING = at(_twin(incremental(Told(ids=LONG, text=None)), "sglang-generate/one/staying"), 0.0, 70.0)
+"""Ten tokens a second, beside the one that was left."""
+
+BUSY = (told(-1.0, 0, 40), told(0.5, 2, 90))
+FREED = Target(calls=(*BUSY, told(3.0, 1, 60), told(80.0, 0, 40)))
+STILL_BUSY = Target(calls=(*BUSY, told(3.0, 2, 60), told(40.0, 2, 60), told(80.0, 0, 40)))
+LEAKING = Target(calls=(*BUSY, told(3.0, 1, 60), told(80.0, 0, 56)))
+
+
+def crowded(stream: Stream) -> tuple[Stream, ...]:
+    """A request twice by itself, and once among five with other prompts."""
+    alone = whole(prompt_key="p", key="p")
+    others = (
+        at(named(whole(prompt_key=f"q{n}"), f"generate/other-{n}"), 10.0, 2.0, scenario="one")
+        for n in range(5)
+    )
+    return (
+        at(named(alone, "generate/alone"), 0.0),
+        at(named(alone, "generate/alone-again"), 3.0),
+        at(named(stream, "generate/among"), 10.5),
+        *others,
+    )
+
+
+AMONG = incremental(Told(ids=IDS[:5], text="abcde"), prompt_key="p", key="p5")
+
+BATCH = whole(
+    Told(), Told(ids=IDS[::-1], text="fedcba"), prompts=2, n=1, input_ids=(PROMPT, (4, 5)), batch=True
+)
+SINGLES = tuple(
+    named(whole(Told(ids=ids, text=text), input_ids=(prompt,)), f"generate/single-{text}-{turn}")
+    for prompt, ids, text in ((PROMPT, IDS, "abcdef"), ((4, 5), IDS[::-1], "fedcba"))
+    for turn in range(2)
+)
+
+COLD = _twin(whole(prompt_key="p"), "generate/cold")
+COLD = change(COLD, counters={"cached_tokens": 0})
+WARM = change(whole(prompt_key="p"), counters={"cached_tokens": 2})
+
+CALM = change(_twin(whole(prompt_key="p"), "generate/calm"), counters={"num_retractions": 0})
+PREEMPTED = change(whole(prompt_key="p"), counters={"num_retractions": 2})
+
+LONG_STREAM = incremental(Told(ids=LONG[:120], text=None))
+
+
+def growing(stream: Stream) -> Stream:
+    """The stream with events that get longer and longer."""
+
+    def longer(place: Place) -> Place:
+        return replace(place, end=place.end + 20 * (place.event or 0))
+
+    emissions = tuple(
+        replace(one, event=replace(one.event, place=longer(one.event.place)))
+        for one in stream.choices[0].emissions
+    )
+    return replace(stream, choices=(replace(stream.choices[0], emissions=emissions),))
+
+
+ABORT_AND_INVARIANCE_PAIRS = [
+    Pair(
+        "abort-ends-the-request",
+        aborted(),
+        aborted(Told()),
+        5,
+        "/finish",
+        target=ABORTED,
+    ),
+    Pair("abort-is-told", aborted(), aborted(replace(CUT, finish=STOP)), 2, "/finish", target=ABORTED),
+    Pair(
+        "aborted-ids-are-counted",
+        aborted(),
+        change(aborted(), counters={"completion_tokens": 9}),
+        2,
+        "/output_ids",
+        why="count",
+    ),
+    Pair(
+        "aborted-ids-are-counted",
+        cumulative(CUT),
+        change(cumulative(CUT), output_ids=[13], counters={"completion_tokens": 1}),
+        2,
+        "/output_ids",
+        why="taken back",
+    ),
+    Pair(
+        "aborted-ids-are-counted",
+        aborted(CUT_SERIES),
+        change(aborted(CUT_SERIES), series={"output_token_logprobs": []}),
+        2,
+        "/output_ids",
+        why="series",
+    ),
+    Pair(
+        "aborted-answer-is-a-prefix",
+        (UNDISTURBED, PREFIX),
+        (UNDISTURBED, change(PREFIX, text="abc")),
+        2,
+        "/text",
+        why="text again",
+    ),
+    Pair(
+        "aborted-answer-is-a-prefix",
+        (UNDISTURBED, PREFIX),
+        (UNDISTURBED, change(PREFIX, output_ids=[99])),
+        2,
+        "/output_ids",
+        why="another id",
+    ),
+    Pair(
+        "abort-spares-others",
+        (NEIGHBOUR,),
+        (at(incremental(CUT, request_id="r-10"), 0.0),),
+        2,
+        "/finish",
+        target=ABORTED,
+    ),
+    Pair(
+        "abort-of-nobody-is-no-failure",
+        (NEIGHBOUR,),
+        (NEIGHBOUR,),
+        6,
+        target=Target(calls=(abort(0.5, "nobody", status=404),)),
+        bad_target=Target(calls=(abort(0.5, "nobody", status=500),)),
+    ),
+    Pair(
+        "left-stream-is-ended",
+        (_left(stream=True), STAYING),
+        (_left(stream=True), STAYING),
+        6,
+        target=FREED,
+        bad_target=STILL_BUSY,
+        why="still live",
+    ),
+    Pair(
+        "left-stream-is-ended",
+        (_left(stream=True), STAYING),
+        (_left(stream=True), STAYING),
+        6,
+        target=FREED,
+        bad_target=LEAKING,
+        why="still held",
+    ),
+    Pair(
+        "left-request-is-ended",
+        (_left(stream=False), STAYING),
+        (_left(stream=False), STAYING),
+        target=FREED,
+        bad_target=STILL_BUSY,
+    ),
+    Pair(
+        "id-in-use-spares-the-first",
+        (FIRST, SECOND),
+        (at(incremental(CUT, request_id="r-1"), 0.0), SECOND),
+        2,
+        "/finish",
+    ),
+    Pair(
+        "neighbours-change-nothing",
+        crowded(AMONG),
+        crowded(change(AMONG, output_ids=[7])),
+        4,
+        "/output_ids",
+    ),
+    Pair(
+        "batch-items-stand-alone",
+        (*SINGLES, BATCH),
+        (*SINGLES, change(BATCH, choice=1, output_ids=list(IDS))),
+        None,
+        "/output_ids",
+    ),
+    Pair(
+        "cache-changes-nothing",
+        (COLD, WARM),
+        (COLD, change(WARM, output_ids=[11, 12, 13, 14, 15, 9])),
+        None,
+        "/output_ids",
+    ),
+    Pair(
+        "preemption-changes-nothing",
+        (CALM, PREEMPTED),
+        (CALM, change(PREEMPTED, text="abcabc")),
+        None,
+        "/text",
+    ),
+    Pair("events-do-not-grow", LONG_STREAM, growing(LONG_STREAM), 90),
+]
+
+
+def near_tie(gap: float) -> tuple[Stream, Stream]:
+    """A cold answer, and a warm one whose third id is the runner-up, so much less likely."""
+    tops = top_logprobs()
+    tops[2] = [[-0.5, 13, None], [-0.5 - gap, 90, None]]
+    sampled = [*logprobs()[:2], [-0.5, 13, None], *logprobs()[3:]]
+    series = {"output_token_logprobs": sampled, "output_top_logprobs": tops}
+    cold = change(
+        named(whole(Told(series=series), prompt_key="p"), "generate/cold"), counters={"cached_tokens": 0}
+    )
+    return cold, change(WARM, output_ids=[11, 12, 90, 1, 2, 3], text="abxyz?")

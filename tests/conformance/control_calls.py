@@ -1,0 +1,56 @@
+"""Hand-made calls to control endpoints, and streams that have their place in time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from stream_builder import with_exchange
+
+from tokenwire.control import Call, Deed, Load
+from tokenwire.exchange import Ending, Exchange, HttpRequest
+from tokenwire.record import Stream
+
+_EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def clock(seconds: float) -> str:
+    """The time of day so many seconds after the run began, as exchanges have it."""
+    return (_EPOCH + timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
+
+
+def at(stream: Stream, seconds: float, duration: float = 1.0, *, scenario: str = "one") -> Stream:
+    """The stream as one that was asked for at that time, and took so long."""
+    return with_exchange(stream, started=clock(seconds), duration=duration, scenario=scenario)
+
+
+def called(
+    deed: Deed,
+    seconds: float,
+    *ids: str,
+    status: int = 200,
+    load: Load | None = None,
+    everything: bool = False,
+    name: str = "sglang-generate/one/call",
+) -> Call:
+    """A call that was answered ten milliseconds after it was sent."""
+    exchange = Exchange(
+        name,
+        HttpRequest("POST", "/abort_request"),
+        "one",
+        status,
+        (),
+        (),
+        Ending.COMPLETE,
+        duration=0.01,
+        started=clock(seconds),
+    )
+    return Call(exchange, deed, frozenset(ids), everything, load)
+
+
+def abort(seconds: float, *ids: str, status: int = 200, everything: bool = False) -> Call:
+    return called(Deed.ABORT, seconds, *ids, status=status, everything=everything)
+
+
+def told(seconds: float, live: int, used_tokens: int | None = None) -> Call:
+    """A load that the server told of."""
+    return called(Deed.LOAD, seconds, load=Load(live, used_tokens))

@@ -1,0 +1,139 @@
+"""Where the checks of aborts, isolation and invariance say nothing, or let pass what servers may do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from abort_and_invariance_pairs import (
+    ABORTED,
+    AMONG,
+    BUSY,
+    COLD,
+    FIRST,
+    NEIGHBOUR,
+    PREFIX,
+    SECOND,
+    STAYING,
+    UNDISTURBED,
+    WARM,
+    _left,
+    aborted,
+    crowded,
+    near_tie,
+)
+from control_calls import abort, at, told
+from stream_builder import FAILED, IDS, LENGTH, Told, change, incremental, logprobs, whole, with_exchange
+from test_checks_pairs import look
+
+from tokenwire.check import Target
+from tokenwire.exchange import Ending
+
+
+def faults(requirement: str, subject: object, target: Target | None = None) -> list[str]:
+    return [seen.message for seen in look(requirement, subject, target) if not seen.holds]  # type: ignore[arg-type]  # any subject
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        Target(),
+        Target(calls=(abort(0.05, "r-10"),)),
+        Target(calls=(abort(0.05, "r-1", status=404),)),
+        Target(calls=(abort(-1.0, "r-1"),)),
+        Target(calls=(abort(0.3, "r-1"),)),
+    ],
+    ids=["no abort", "of another", "refused", "before the first token", "late"],
+)
+def test_only_an_abort_in_good_time_has_to_end_a_stream(target: Target) -> None:
+    assert look("abort-ends-the-request", aborted(Told()), target) == []
+
+
+def test_a_request_that_may_stop_by_itself_need_not_say_abort() -> None:
+    cut = Told(ids=IDS[:3], text="abc", finish=replace(LENGTH, type="stop"))
+    assert faults("abort-is-told", aborted(cut), ABORTED)
+    assert look("abort-is-told", aborted(cut, ignore_eos=False), ABORTED) == []
+    assert look("abort-is-told", aborted(Told()), ABORTED) == []
+
+
+def test_a_failure_is_no_abort() -> None:
+    cut = Told(ids=IDS[:3], text="abc", finish=FAILED)
+    assert look("aborted-ids-are-counted", aborted(cut)) == []
+
+
+def test_a_broken_character_at_the_end_of_an_aborted_text_is_not_compared() -> None:
+    assert faults("aborted-answer-is-a-prefix", (UNDISTURBED, change(PREFIX, text="\ufffd"))) == []
+    assert faults("aborted-answer-is-a-prefix", (UNDISTURBED, change(PREFIX, 0, text="\ufffd")))
+
+
+def test_an_abort_of_everything_names_everybody() -> None:
+    ended = at(incremental(Told(finish=replace(LENGTH, type="abort")), request_id="r-10"), 0.0)
+    assert faults("abort-spares-others", (ended,), ABORTED)
+    everything = Target(calls=(*ABORTED.calls, abort(0.1, everything=True)))
+    assert look("abort-spares-others", (ended,), everything) == []
+    assert look("abort-spares-others", (at(NEIGHBOUR, 50.0),), ABORTED) == []
+
+
+def test_a_second_request_after_the_first_is_no_collision() -> None:
+    assert look("id-in-use-spares-the-first", (FIRST, at(SECOND, 5.0))) == []
+    assert look("id-in-use-spares-the-first", (FIRST, SECOND), ABORTED) == []
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        (),
+        (told(-1.0, 1, 40), *BUSY[1:], told(40.0, 2, 60)),
+        BUSY,
+        (*BUSY, told(3.0, 2, 60), told(20.0, 2, 60)),
+    ],
+    ids=["nothing told", "others use it", "nothing told after", "too early to say"],
+)
+def test_a_load_that_does_not_tell_is_no_finding(calls: tuple[object, ...]) -> None:
+    target = Target(calls=calls)  # type: ignore[arg-type]  # calls of any kind
+    assert look("left-stream-is-ended", (_left(stream=True), STAYING), target) == []
+
+
+def test_who_stays_to_the_end_has_not_left() -> None:
+    stayed = with_exchange(_left(stream=True), ending=Ending.COMPLETE)
+    assert look("left-stream-is-ended", (stayed, STAYING), Target(calls=(*BUSY, told(40.0, 2)))) == []
+
+
+def test_near_ties_may_flip_and_others_may_not() -> None:
+    assert faults("cache-changes-nothing", near_tie(0.05)) == []
+    assert faults("cache-changes-nothing", near_tie(0.5))
+
+
+def test_logprobs_may_drift_and_not_change() -> None:
+    series = {"output_token_logprobs": logprobs()}
+    cold = change(COLD, series=series)
+    warm = change(WARM, series={"output_token_logprobs": [[one - 0.1, *rest] for one, *rest in logprobs()]})
+    assert faults("cache-changes-nothing", (cold, warm)) == []
+    other = change(WARM, series={"output_token_logprobs": [[one - 0.5, *rest] for one, *rest in logprobs()]})
+    assert faults("cache-changes-nothing", (cold, other))
+
+
+def test_what_was_not_asked_for_alike_is_not_compared() -> None:
+    cold = change(COLD, series={"output_top_logprobs": [[[-0.5, 7, None]]] * 6})
+    warm = change(WARM, series={"output_top_logprobs": [[[-0.5, 7, None], [-4.0, 8, None]]] * 6})
+    assert faults("cache-changes-nothing", (cold, warm))
+    asked = replace(warm, asked=replace(warm.asked, top_logprobs=2))
+    assert faults("cache-changes-nothing", (cold, asked)) == []
+
+
+def test_sampled_answers_are_not_compared() -> None:
+    sampled = [replace(one, asked=replace(one.asked, greedy=False)) for one in (COLD, change(WARM, text="x"))]
+    assert look("cache-changes-nothing", tuple(sampled)) == []
+
+
+def test_without_a_crowd_or_without_repetition_nothing_is_said_of_neighbours() -> None:
+    changed = change(AMONG, output_ids=[7])
+    first, second, among, *others = crowded(changed)
+    assert faults("neighbours-change-nothing", (first, second, among, *others))
+    assert look("neighbours-change-nothing", (first, second, among, *others[:3])) == []
+    assert look("neighbours-change-nothing", (first, among, *others)) == []
+
+
+def test_a_short_stream_does_not_show_what_events_cost() -> None:
+    assert look("events-do-not-grow", incremental(Told(ids=tuple(range(60)), text=None))) == []
+    assert look("events-do-not-grow", whole()) == []

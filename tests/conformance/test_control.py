@@ -1,0 +1,94 @@
+"""Control endpoints: what is sent to them, and what is read from them, live and in a capture."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from control_calls import abort
+from stream_builder import incremental
+
+from tokenwire.advertised import Advertised
+from tokenwire.capability import capabilities
+from tokenwire.control import Deed, Load, load_controls, read_call
+from tokenwire.exchange import Ending, Exchange, HttpRequest, Read
+
+
+def exchange(method: str, path: str, body: Any = None, *, answer: bytes = b"", status: int = 200) -> Exchange:
+    reads = (Read(0.1, answer),) if answer else ()
+    return Exchange("x", HttpRequest(method, path, body), "s", status, (), reads, Ending.COMPLETE)
+
+
+def test_an_abort_says_whom_it_means() -> None:
+    sglang, vllm = load_controls()["sglang"], load_controls()["vllm"]
+    request = sglang.abort_request("a", "/generate")
+    assert request == HttpRequest("POST", "/abort_request", {"rid": "a"})
+    other = vllm.abort_request("a", "/inference/v1/generate")
+    assert other == HttpRequest("POST", "/inference/v1/abort_requests", {"request_ids": ["a"]})
+    assert vllm.abort_request("a", "/v1/completions") is None
+    for one in (request, other):
+        assert one is not None
+        call = read_call(exchange(one.method, one.path, one.body))
+        assert call is not None
+        assert (call.deed, call.ids, call.everything, call.done) == (Deed.ABORT, {"a"}, False, True)
+
+
+def test_an_abort_of_everything() -> None:
+    call = read_call(exchange("POST", "/abort_request", {"abort_all": True}))
+    assert call is not None
+    assert (call.ids, call.everything) == (frozenset(), True)
+    named = read_call(exchange("POST", "/abort_request", {"rid": "a", "abort_all": False}, status=500))
+    assert named is not None
+    assert (named.everything, named.done) == (False, False)
+
+
+SGLANG = {"loads": [{"num_running_reqs": 2, "num_waiting_reqs": 1, "num_used_tokens": 70}] * 2}
+PROMETHEUS = b"""# HELP vllm:num_requests_running x
+vllm:num_requests_running{engine="0",model_name="a b"} 2.0
+vllm:num_requests_waiting{engine="0"} 1.0
+other 7
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "load"),
+    [
+        ("/v1/loads", json.dumps(SGLANG).encode(), Load(6, 140)),
+        ("/get_load", b'[{"num_reqs":3,"num_tokens":5}]', Load(3, 5)),
+        ("/v1/loads", b"{}", None),
+        ("/v1/loads", b'{"loads":[{"num_running_reqs":"2","num_waiting_reqs":0}]}', None),
+        ("/v1/loads", b"not JSON", None),
+    ],
+)
+def test_loads(path: str, answer: bytes, load: Load | None) -> None:
+    call = load_controls()["sglang"].read(exchange("GET", path, answer=answer))
+    assert call is not None
+    assert (call.deed, call.load) == (Deed.LOAD, load)
+
+
+def test_a_load_in_prometheus_text() -> None:
+    call = load_controls()["vllm"].read(exchange("GET", "/metrics", answer=PROMETHEUS))
+    assert call is not None
+    assert call.load == Load(3, None)
+
+
+def test_other_exchanges_are_no_calls() -> None:
+    assert read_call(exchange("POST", "/generate", {"rid": "a"})) is None
+    assert read_call(exchange("GET", "/abort_request")) is None
+
+
+def test_calls_show_what_a_target_can_do_by_their_effect() -> None:
+    stream = incremental(request_id="a")
+
+    def can(call: Any) -> bool:
+        return capabilities([stream], Advertised(), calls=[call])["abort"].present
+
+    assert can(abort(0.0, "a"))
+    assert not can(abort(0.0, "b"))
+    assert not can(abort(0.0, "a", status=404))
+    for live, told in ((0, False), (1, True)):
+        answer = b'[{"num_reqs":%d,"num_tokens":5}]' % live
+        load = load_controls()["sglang"].read(exchange("GET", "/get_load", answer=answer))
+        assert load is not None
+        assert capabilities([stream], Advertised(), calls=[load])["load-report"].present is told
