@@ -19,7 +19,7 @@ from tokenwire.checks.bad_value import (
     unreadable_body,
     wrong_types,
 )
-from tokenwire.checks.refusals import observe_refusal, was_refused, words_of
+from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, observe_refusal, was_refused, words_of
 from tokenwire.checks.walk import end_place, integer, is_error, start_place
 from tokenwire.dialect import is_chat
 from tokenwire.exchange import Ending
@@ -226,7 +226,10 @@ def ids_need_no_tokenizer(stream: Stream, target: Target) -> Iterator[Observatio
     """Ids in, ids out: no text is needed on the way."""
     if target.advertised.tokenizer is not False or is_chat(stream) or _asks_for_text(stream):
         return
-    if stream.exchange.status is None or any(bad_values(stream, target)) or was_refused(stream):
+    status = stream.exchange.status
+    if status is None or status in NOT_ABOUT_THE_REQUEST:
+        return
+    if any(bad_values(stream, target)) or was_refused(stream):
         return
     carried = any(choice.output_ids is not None for choice in stream.choices)
     message = f"a request of token ids got no ids (status {stream.exchange.status})"
