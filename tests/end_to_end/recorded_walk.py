@@ -203,7 +203,7 @@ def _fresh(captured: Captured, exchange: Exchange) -> HttpRequest:
     """The request, with cached prefixes of its own: the recorded servers' caches were flushed before each."""
     request = exchange.request
     if captured.family == "vllm":
-        # These recordings say POST also of what was a GET: a request without a body.
+        # A body that is not JSON was not recorded; what was sent instead is unknown.
         return replace(request, method="GET") if request.body is None else request
     if request.path not in GENERATING or not isinstance(request.body, dict):
         return request
