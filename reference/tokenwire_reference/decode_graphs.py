@@ -29,6 +29,7 @@ class DecodeGraphs:
     """
 
     def __init__(self, model: Model, cache: PagedCache, *, most_rows: int, page_size: int) -> None:
+        self.most_rows = most_rows
         self._model = model
         self._cache = cache
         most_pages = -(-model.context_length // page_size)
@@ -47,7 +48,7 @@ class DecodeGraphs:
     def forward(self, batch: Batch) -> Tensor:
         """Run a batch. The logits of its `logit_rows`, in order: they stay valid until the next pass."""
         rows = len(batch.input_ids)
-        if self.refused or not batch.all_rows_wanted or rows > len(self._logit_rows):
+        if self.refused or not batch.all_rows_wanted or rows > self.most_rows:
             self._cache.plan(batch)
             return self._model.forward(batch, self._cache)
         fixed = self._fill(batch)

@@ -88,6 +88,10 @@ def attend_by_the_book(
     return result * (sequence_of >= 0)[:, None, None]
 
 
+def triton_pages(model: LoadedModel, num_pages: int, page_size: int) -> PagedCache:
+    return TritonPagedAttention(model.shapes, num_pages, page_size, model.dtype, model.device)
+
+
 @pytest.fixture
 def triton_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models on the CPU keep pages as on a GPU."""
@@ -95,11 +99,7 @@ def triton_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     from tokenwire_reference import paged_attention_kernel
 
     monkeypatch.setattr(paged_attention_kernel, "attend_to_pages", attend_by_the_book)
-
-    def new_cache(self: LoadedModel, num_pages: int, page_size: int) -> PagedCache:
-        return TritonPagedAttention(self.shapes, num_pages, page_size, self.dtype, self.device)
-
-    monkeypatch.setattr(LoadedModel, "new_cache", new_cache)
+    monkeypatch.setattr(LoadedModel, "new_cache", triton_pages)
 
 
 @pytest.fixture(scope="module")
@@ -288,3 +288,19 @@ def test_what_needs_no_host_is_let_through() -> None:
         )
         assert result.shape == (2,)
         assert torch.zeros(3).scatter_(0, where, 1.0).to(torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_an_engine_runs_by_the_triton_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU the kernel runs in Triton's interpreter, so there are few tokens."""
+    pytest.importorskip("triton", reason="triton cannot be imported here")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = load_model("builtin:tiny", device=device, context_length=64)
+
+    def few() -> list[Request]:
+        return [ask(f"r{i}", range(5, 8 + 9 * i), 4) for i in range(3)]
+
+    expected = [each.output_ids for each in arriving(Engine(load_model("builtin:tiny")), few())]
+    monkeypatch.setattr(LoadedModel, "new_cache", triton_pages)
+    engine = Engine(model)
+    assert [each.output_ids for each in arriving(engine, few())] == expected
+    assert not engine._graphs.refused
