@@ -69,7 +69,8 @@ def _is_stream(stream: Stream) -> bool:
     """Whether a request for a stream was answered by one, whatever its events hold."""
     exchange = stream.exchange
     media_type = (exchange.header("content-type") or "").partition(";")[0].strip().lower()
-    is_one = exchange.status == _OK and media_type == "text/event-stream" and bool(stream.events)
+    is_one = exchange.status == _OK and media_type == "text/event-stream"
+    is_one = is_one and bool(stream.events or stream.unterminated)
     return stream.asked.stream and (stream.answered or (is_one and not stream.refused))
 
 

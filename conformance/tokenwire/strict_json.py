@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from typing import Any, NoReturn
@@ -43,7 +44,16 @@ def _refuse_deep_nesting(text: str) -> None:
             depth -= 1
 
 
-_decoder = json.JSONDecoder(object_pairs_hook=_object_without_repeats, parse_constant=_refuse_constant)
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise StrictJsonError(f"{text[:40]} is more than a number can hold: it is read as infinity")
+    return value
+
+
+_decoder = json.JSONDecoder(
+    object_pairs_hook=_object_without_repeats, parse_constant=_refuse_constant, parse_float=_finite
+)
 
 
 def loads(text: str) -> Any:
@@ -51,7 +61,7 @@ def loads(text: str) -> Any:
 
     Integers become int and everything written with a fraction or an exponent becomes float, so that 1.0
     cannot pass for a token id. Escaped lone surrogates are taken as they are: JSON allows them. Raises
-    StrictJsonError for NaN and infinities, repeated keys, nesting beyond `MAX_DEPTH`, a BOM, and all that
+    StrictJsonError for NaN, infinities and numbers that are read as such, repeated keys, nesting beyond `MAX_DEPTH`, a BOM, and all that
     is not JSON.
     """
     _refuse_deep_nesting(text)

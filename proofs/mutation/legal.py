@@ -1,0 +1,179 @@
+"""Legal edits: another cut of the same record, or another way to write the same event.
+
+None may change a verdict. Where events are joined there is less to look at, so a PASS may become
+INCONCLUSIVE; nothing may become red.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+from proofs.mutation.edit import Body, Edit, Hand, Make, body_of, following, place, written
+from proofs.mutation.source import Source
+from tokenwire.json_pointer import ABSENT, find, parse
+from tokenwire.record import Emission
+
+LEGAL: dict[str, Make] = {}
+
+_NATIVE = "sglang-generate"
+
+
+def legal(make: Make) -> Make:
+    """Enter a legal edit under the name of its function."""
+    LEGAL[make.__name__.replace("_", "-")] = make
+    return make
+
+
+def _some_events(body: Body, hand: Hand) -> list[int]:
+    """Some of the events that hold JSON, at least one."""
+    holding = [n for n, data in enumerate(body.data) if data != "[DONE]"]
+    step = hand.choose((1, 2, 3))
+    return holding[hand.choose(range(min(step, len(holding)))) :: step]
+
+
+def _rewrite(source: Source, hand: Hand, rewrite: Any) -> Edit:
+    body = body_of(source)
+    for at in _some_events(body, hand):
+        body.data[at] = rewrite(json.loads(body.data[at]))
+    return Edit(body)
+
+
+# Another cut.
+
+
+@legal
+def neighbours_are_joined(source: Source, hand: Hand) -> Edit | None:
+    if source.cumulative or source.stream.dialect != _NATIVE:
+        return None
+    options = [
+        one
+        for one in source.stream.emissions()
+        if (after := following(source, one)) and after.output_ids is not None
+    ]
+    if not options:
+        return None
+    one = hand.choose(options)
+    after = following(source, one)
+    assert after is not None
+    body = body_of(source)
+    body.data[after.event.index] = written(_joined(source, one, after))
+    del body.data[one.event.index]
+    return Edit(body)
+
+
+def _joined(source: Source, one: Emission, after: Emission) -> Any:
+    """The later of two incremental events with what both brought."""
+    first, second = source.values[one.event.index], copy.deepcopy(source.values[after.event.index])
+    assert isinstance(second, dict)
+    for name in dict.fromkeys(("output_ids", "text", *one.series, *after.series)):
+        pointer = after.pointers.get(name) or one.pointers.get(name)
+        if pointer is None:
+            continue
+        keys = parse(pointer)
+        early, late = find(first, keys), find(second, keys)
+        if early is not ABSENT:
+            place(second, pointer, early if late is ABSENT else early + late)
+    return second
+
+
+@legal
+def a_whole_state_is_overtaken_by_the_next(source: Source, hand: Hand) -> Edit | None:
+    if not source.cumulative:
+        return None
+    options = [one for one in source.stream.emissions() if following(source, one) is not None]
+    if not options:
+        return None
+    body = body_of(source)
+    del body.data[hand.choose(options).event.index]
+    return Edit(body)
+
+
+# Another way to write an event.
+
+
+@legal
+def keys_change_places(source: Source, hand: Hand) -> Edit:
+    def turned(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: turned(entry) for key, entry in reversed(value.items())}
+        return [turned(entry) for entry in value] if isinstance(value, list) else value
+
+    return _rewrite(source, hand, lambda value: written(turned(value)))
+
+
+@legal
+def fields_that_nobody_knows(source: Source, hand: Hand) -> Edit:
+    strange: Any = hand.choose((1, "x", {"a": [1, 2]}, [], None))
+    body = body_of(source)
+    for at, data in enumerate(body.data):
+        if data != "[DONE]":
+            body.data[at] = written({**json.loads(data), "a_later_field": strange})
+    return Edit(body)
+
+
+@legal
+def white_space_between_values(source: Source, hand: Hand) -> Edit:
+    return _rewrite(
+        source, hand, lambda value: json.dumps(value, ensure_ascii=False, separators=(" , ", " :\t"))
+    )
+
+
+@legal
+def escaped_characters(source: Source, hand: Hand) -> Edit:
+    return _rewrite(source, hand, lambda value: json.dumps(value, ensure_ascii=True, separators=(",", ":")))
+
+
+@legal
+def one_event_in_many_lines(source: Source, hand: Hand) -> Edit:
+    return _rewrite(source, hand, lambda value: json.dumps(value, ensure_ascii=False, indent=1))
+
+
+# Another framing.
+
+
+@legal
+def comments_between_events(source: Source, hand: Hand) -> Edit:
+    body = body_of(source)
+    comment = hand.choose((":\n", ": keep-alive\n", ": keep-alive\n\n", ":data: {}\n"))
+    body.before = dict.fromkeys(range(0, len(body.data), hand.choose((1, 2, 5))), comment)
+    return Edit(body)
+
+
+@legal
+def fields_of_the_event_stream(source: Source, hand: Hand) -> Edit:
+    body = body_of(source)
+    line = hand.choose(("id: 7\n", "retry: 100\n", "unknown: x\n", "id\n"))
+    body.before = {hand.choose(range(len(body.data))): line}
+    return Edit(body)
+
+
+@legal
+def other_ends_of_lines(source: Source, hand: Hand) -> Edit:
+    body = body_of(source)
+    body.end_of_line = hand.choose(("\r\n", "\r"))
+    return Edit(body)
+
+
+@legal
+def no_space_after_the_colon(source: Source, hand: Hand) -> Edit:
+    del hand
+    body = body_of(source)
+    body.name = "data:"
+    return Edit(body)
+
+
+@legal
+def a_byte_order_mark(source: Source, hand: Hand) -> Edit:
+    del hand
+    body = body_of(source)
+    body.prefix = b"\xef\xbb\xbf"
+    return Edit(body)
+
+
+@legal
+def other_reads(source: Source, hand: Hand) -> Edit:
+    """Nothing but the reads differ: every edit is delivered in reads that are drawn."""
+    del hand
+    return Edit(body_of(source))

@@ -1,0 +1,102 @@
+"""Where mutations start: recorded streams that violate nothing, and the answers that they are compared to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from tokenwire import strict_json
+from tokenwire.check import Observation
+from tokenwire.dialect import load_dialects
+from tokenwire.event_stream import parse_event_stream
+from tokenwire.exchange import Ending, Exchange, Read
+from tokenwire.judge import Judgement, Run, judge
+from tokenwire.record import Delivery, Stream
+from tokenwire.replay import replay
+from tokenwire.tokenizer import Tokenizer
+from tokenwire.verdict import Verdict, overall
+
+_LONGEST_BODY = 60_000
+_FEWEST_EVENTS = 4
+_MOST_PARTNERS = 6
+_RED = (Verdict.FAIL, Verdict.WARN, Verdict.HARNESS_ERROR)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A recorded stream that violates nothing, in the run that it came from."""
+
+    stream: Stream
+    run: Run
+    """The stream, and what it is compared with."""
+
+    @property
+    def exchange(self) -> Exchange:
+        return self.stream.exchange
+
+    @cached_property
+    def data(self) -> tuple[str, ...]:
+        """The data of each event, `[DONE]` too."""
+        events, _, _ = parse_event_stream(self.exchange.body)
+        return tuple(event.data for event in events)
+
+    @cached_property
+    def values(self) -> tuple[object, ...]:
+        """The JSON value of each event; None for `[DONE]`."""
+        return tuple(None if data == "[DONE]" else strict_json.loads(data) for data in self.data)
+
+    @property
+    def cumulative(self) -> bool:
+        return self.stream.delivery is Delivery.CUMULATIVE
+
+    @cached_property
+    def verdicts(self) -> dict[str, Verdict]:
+        """What the untouched run is judged to be, by requirement; only what was looked at."""
+        return verdicts_of(judge([self.run]))
+
+    def with_reads(self, reads: Iterable[bytes], ending: Ending = Ending.COMPLETE) -> Run:
+        """The run with another body in the place of the stream's."""
+        pieces = tuple(Read(n / 1000, piece) for n, piece in enumerate(reads) if piece)
+        exchange = replace(self.exchange, reads=pieces, ending=ending)
+        read = load_dialects()[self.stream.dialect].read(exchange, delivery_hint=self.run.advertised.delivery)
+        streams = tuple(read if stream is self.stream else stream for stream in self.run.streams)
+        return replace(self.run, streams=streams)
+
+
+def verdicts_of(judgements: Iterable[Judgement]) -> dict[str, Verdict]:
+    """The most telling verdict of each requirement that saw anything."""
+    found: dict[str, list[Verdict]] = {}
+    for judgement in judgements:
+        found.setdefault(judgement.requirement.id, []).append(judgement.verdict)
+    return {name: overall(verdicts) for name, verdicts in found.items()}
+
+
+def violations(judgements: Iterable[Judgement]) -> Iterator[tuple[str, Observation]]:
+    """Each violation with the id of its requirement."""
+    for judgement in judgements:
+        for observation in judgement.violations:
+            yield judgement.requirement.id, observation
+
+
+def _partners(stream: Stream, streams: Iterable[Stream]) -> tuple[Stream, ...]:
+    """Other answers to the same request; the whole ones first."""
+    same = [other for other in streams if other is not stream and other.asked.key == stream.asked.key]
+    same.sort(key=lambda other: other.asked.stream)
+    return tuple(same[:_MOST_PARTNERS]) if stream.asked.key else ()
+
+
+def sources(paths: Iterable[Path], tokenizer: Tokenizer | None = None) -> Iterator[Source]:
+    """All streams of some captures that can be mutated: ended well, of a modest length, and without fault."""
+    for run in replay(list(paths), tokenizer=tokenizer).runs:
+        for stream in run.streams:
+            whole = stream.exchange.ending is Ending.COMPLETE and stream.exchange.status == 200
+            if not (whole and stream.asked.stream and stream.answered and stream.error is None):
+                continue
+            if len(stream.events) < _FEWEST_EVENTS or len(stream.exchange.body) > _LONGEST_BODY:
+                continue
+            own = replace(run, streams=(stream, *_partners(stream, run.streams)), calls=(), beside=())
+            source = Source(stream, own)
+            if not set(source.verdicts.values()) & set(_RED):
+                yield source

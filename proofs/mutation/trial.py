@@ -1,0 +1,91 @@
+"""One trial of one mutation, and the count of many."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from proofs.mutation.edit import Edit, Hand
+from proofs.mutation.illegal import ILLEGAL, unchanged
+from proofs.mutation.legal import LEGAL
+from proofs.mutation.source import Source, verdicts_of, violations
+from tokenwire.judge import Run, judge
+from tokenwire.verdict import Verdict
+
+_RED = (Verdict.FAIL, Verdict.WARN, Verdict.HARNESS_ERROR)
+_READ_SIZES = (1, 7, 64, 1000, 10**9)
+
+
+@dataclass
+class Tally:
+    """What was tried, by the name of the edit, and what went wrong."""
+
+    tried: Counter[str] = field(default_factory=Counter)
+    caught_by: Counter[str] = field(default_factory=Counter)
+    """How many illegal edits each requirement caught."""
+    missed: list[str] = field(default_factory=list)
+    """Illegal edits that nothing turned red for, or only something before the edit."""
+    false_alarms: list[str] = field(default_factory=list)
+    """Legal edits that changed a verdict."""
+
+
+def _read(source: Source, edit: Edit, hand: Hand) -> Run:
+    """The run with the edited stream, delivered in reads of a drawn size."""
+    whole = edit.body.bytes()
+    size = hand.choose(_READ_SIZES)
+    if size == 1 and len(whole) > 4000:
+        size = 7
+    pieces = [whole[at : at + size] for at in range(0, len(whole), size)]
+    return source.with_reads(pieces, edit.body.ending)
+
+
+def _told(source: Source, name: str) -> str:
+    return f"{name} in {source.run.name}, {source.exchange.name}"
+
+
+def try_illegal(tally: Tally, source: Source, name: str, hand: Hand) -> bool:
+    """Make an illegal edit and look whether it is caught there or later; False where none is possible."""
+    edit = ILLEGAL[name](source, hand)
+    if edit is None or unchanged(source, edit.body):
+        return False
+    tally.tried[name] += 1
+    judged = judge([_read(source, edit, hand)])
+    found = [(one, seen) for one, seen in violations(judged) if seen.place.exchange == source.exchange.name]
+    red = [one for one, seen in found if seen.place.event is None or seen.place.event >= edit.at]
+    crashed = [each for each in judged if each.verdict is Verdict.HARNESS_ERROR]
+    if crashed or not red:
+        early = ", ".join(sorted({one for one, _ in found})) or "nothing"
+        words = crashed[0].message.splitlines()[-1] if crashed else f"seen only before it: {early}"
+        tally.missed.append(f"{_told(source, name)}, event {edit.at}: {words}")
+    tally.caught_by.update(set(red))
+    return True
+
+
+def try_legal(tally: Tally, source: Source, name: str, hand: Hand) -> bool:
+    """Make a legal edit and look whether all verdicts stay; False where none is possible."""
+    edit = LEGAL[name](source, hand)
+    if edit is None:
+        return False
+    tally.tried[name] += 1
+    judged = judge([_read(source, edit, hand)])
+    after = verdicts_of(judged)
+    for one in sorted(after.keys() | source.verdicts.keys()):
+        was, now = source.verdicts.get(one), after.get(one)
+        fewer = len(edit.body.data) < len(source.data) and {was, now} <= {
+            Verdict.PASS,
+            Verdict.INCONCLUSIVE,
+            Verdict.UNSUPPORTED,
+            Verdict.NOT_TESTABLE,
+            None,
+        }
+        if was is not now and not fewer:
+            first = next((seen.message for other, seen in violations(judged) if other == one), "")
+            tally.false_alarms.append(f"{_told(source, name)}: {one} was {was} and is {now}: {first}")
+    return True
+
+
+def able(every: Sequence[Source], name: str, hand: Hand) -> list[Source]:
+    """The sources that have a place for an edit."""
+    make = ILLEGAL.get(name) or LEGAL[name]
+    return [source for source in every if make(source, hand) is not None]
