@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import lru_cache
 
 from tokenwire.checks.walk import walk
 from tokenwire.exchange import Exchange
@@ -11,8 +12,13 @@ from tokenwire.record import Stream
 
 def began(exchange: Exchange) -> float | None:
     """When a request was sent, in seconds since the epoch; None where the capture does not tell."""
+    return _seconds(exchange.started)
+
+
+@lru_cache(maxsize=8192)
+def _seconds(started: str) -> float | None:
     try:
-        return datetime.fromisoformat(exchange.started).timestamp()
+        return datetime.fromisoformat(started).timestamp()
     except ValueError:
         return None
 
@@ -25,10 +31,10 @@ def over(exchange: Exchange) -> float | None:
 
 def overlap(one: Exchange, other: Exchange) -> bool:
     """Whether two exchanges were under way at the same time; false where a capture does not tell."""
-    starts, ends = (began(one), began(other)), (over(one), over(other))
-    if None in (*starts, *ends):
+    began_one, began_other = began(one), began(other)
+    if began_one is None or began_other is None:
         return False
-    return max(time for time in starts if time is not None) < min(time for time in ends if time is not None)
+    return began_one < began_other + other.duration and began_other < began_one + one.duration
 
 
 def delivered_at(stream: Stream, moment: float) -> int | None:

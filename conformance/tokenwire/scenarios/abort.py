@@ -103,7 +103,7 @@ async def abort_of_one(talk: Conversation) -> None:
     )
 
 
-@scenario()
+@scenario(alone=True)
 async def id_in_use(talk: Conversation) -> None:
     """A second request under the id of a stream that is under way: whatever becomes of the second, the first
     goes on.
