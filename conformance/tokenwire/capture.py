@@ -12,7 +12,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -44,9 +44,12 @@ def _names_secret(name: str) -> bool:
     return _SECRET.search(name) is not None and name.lower() not in _NO_SECRET
 
 
-def redact_headers(headers: Headers) -> Headers:
-    """The headers with the values of all that name a credential taken out."""
-    return tuple((name, REDACTED if _names_secret(name) else value) for name, value in headers)
+def redact_headers(headers: Headers, secrets: Collection[str] = ()) -> Headers:
+    """The headers with the values of all that name a credential taken out, and of those in `secrets`."""
+    return tuple(
+        (name, REDACTED if _names_secret(name) or name.lower() in secrets else value)
+        for name, value in headers
+    )
 
 
 def redact_path(path: str) -> str:
@@ -59,9 +62,12 @@ def redact_path(path: str) -> str:
     return before + mark + "&".join(parameters)
 
 
-def redact(request: HttpRequest) -> HttpRequest:
-    """The request without the credentials in its headers and its query. The body stays as it is."""
-    return replace(request, path=redact_path(request.path), headers=redact_headers(request.headers))
+def redact(request: HttpRequest, secrets: Collection[str] = ()) -> HttpRequest:
+    """The request without the credentials in its headers and its query. The body stays as it is.
+
+    `secrets` are names of more headers, in lower case, whose values are credentials.
+    """
+    return replace(request, path=redact_path(request.path), headers=redact_headers(request.headers, secrets))
 
 
 def redact_document(body: bytes) -> bytes:

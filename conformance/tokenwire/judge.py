@@ -42,6 +42,7 @@ _INSTRUMENTS = {
 """How to start a server that shows a capability, where it is not the mirror sampler."""
 NO_WORKER = "no worker was named to compare with; name the server behind this one with --worker URL"
 
+_OK = 200
 _ACROSS = "across-responses"
 _ACROSS_TARGETS = "across-targets"
 _TOKENIZER = "tokenizer"
@@ -89,6 +90,16 @@ class Run:
         return comparisons(self.streams, self.determinism)
 
     @cached_property
+    def hollow(self) -> frozenset[str]:
+        """The exchanges that were answered with 200 and say nothing: no id, no text, no finish, no error."""
+        every = self.by_exchange.values()
+        return frozenset(
+            stream.exchange.name
+            for stream in every
+            if stream.exchange.status == _OK and stream.error is None and not has_record(stream)
+        )
+
+    @cached_property
     def by_exchange(self) -> dict[str, Stream]:
         """The streams by the names of their exchanges."""
         both = [stream for pair in self.beside for stream in (pair.baseline, pair.other)]
@@ -111,9 +122,9 @@ class Run:
 
 
 def has_record(stream: Stream) -> bool:
-    """Whether an answer can be understood: at least one choice that carries ids, text or a finish reason."""
+    """Whether an answer says anything: an id, a character, or why a choice finished."""
     return stream.answered and any(
-        emission.output_ids is not None or emission.text is not None or emission.finish is not None
+        emission.output_ids or emission.text or (emission.finish is not None and emission.finish.type)
         for emission in stream.emissions()
     )
 
@@ -138,6 +149,8 @@ class Judgement:
     violations: tuple[Observation, ...] = ()
     """In wire order: the first is the one to show."""
     run: Run = field(default_factory=lambda: Run(()), repr=False, compare=False)
+    known: str = ""
+    """Why a baseline tolerates the violations; empty where none does."""
 
     @property
     def name(self) -> str:
@@ -233,7 +246,10 @@ def _broken_promise(capability: Capability) -> Observation:
 def _weigh(requirement: Requirement, run: Run, looked: dict[str, _Looked]) -> Iterator[Judgement]:
     """Turn what was seen into one verdict for each scenario."""
     witnesses = {
-        scenario: sum(not observation.condition_only for observation in seen.observations)
+        scenario: sum(
+            not observation.condition_only and observation.place.exchange not in run.hollow
+            for observation in seen.observations
+        )
         for scenario, seen in looked.items()
     }
     total = sum(witnesses.values())

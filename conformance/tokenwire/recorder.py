@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
@@ -32,6 +32,10 @@ _OWN_HEADERS = {
     "accept-encoding": "identity",
     "user-agent": f"tokenwire/{__version__}",
 }
+MAX_BODY_BYTES = 8 << 20
+"""Some times what the longest request of the suite is answered with, token by token and cumulatively."""
+_KEPT_OF_OUTGROWN = 4096
+
 _NETWORK_FAULTS = (
     httpx.TransportError,
     httpcore.NetworkError,
@@ -79,6 +83,12 @@ class _Recording:
     def end(self, ending: Ending, detail: str = "") -> None:
         self.ending, self.detail = ending, detail
 
+    def outgrow(self, limit: int) -> None:
+        """End, and forget all but a beginning: nobody reads an answer of this size. The disk has it all."""
+        self.end(Ending.OUTGROWN, f"the body outgrew {limit} bytes")
+        first = self.reads[0]
+        self.reads = [replace(first, data=first.data[:_KEPT_OF_OUTGROWN])]
+
     def close(self, duration: float) -> None:
         """Write what was kept back, and the end."""
         if self._is_settings and self.reads:
@@ -95,9 +105,11 @@ class Recorder:
 
     base_url: scheme, host and perhaps a path that all requests go below. timeout_s: for a whole exchange,
     from the first packet to the last byte. headers: sent with every request. max_concurrency: exchanges at
-    a time; others wait, and their time does not run yet. max_body_bytes: a longer answer is hung up on.
+    a time; others wait, and their time does not run yet. max_body_bytes: a longer answer is hung up on, and only
+    its beginning is kept.
     capture: where exchanges are written as they arrive. server: what is known of the target, noted in every
-    exchange.
+    exchange. secrets: names of headers, in lower case, whose values are kept out of every exchange, besides
+    those that name a credential. on_exchange: told of every exchange when it is over.
     """
 
     def __init__(
@@ -107,9 +119,11 @@ class Recorder:
         timeout_s: float = 60.0,
         headers: Headers = (),
         max_concurrency: int = 16,
-        max_body_bytes: int = 256 * 1024 * 1024,
+        max_body_bytes: int = MAX_BODY_BYTES,
         capture: CaptureWriter | None = None,
         server: Server | None = None,
+        secrets: frozenset[str] = frozenset(),
+        on_exchange: Callable[[Exchange], None] = lambda _: None,
     ) -> None:
         """Raises ValueError for a base_url that is no http or https URL."""
         try:
@@ -125,6 +139,8 @@ class Recorder:
         self._slots = asyncio.Semaphore(max_concurrency)
         self._max_body_bytes = max_body_bytes
         self._capture = capture
+        self._secrets = secrets
+        self._on_exchange = on_exchange
         # A connection for each exchange: a kept one may be closed by the server just as it is used again.
         self._transport = httpx.AsyncHTTPTransport(
             trust_env=False, limits=httpx.Limits(max_connections=None, max_keepalive_connections=0)
@@ -161,11 +177,12 @@ class Recorder:
         """
         async with contextlib.nullcontext() if aside else self._slots:
             request = replace(request, headers=(*self._headers, *request.headers))
+            shown = redact(request, self._secrets)
             started = datetime.now(UTC).isoformat(timespec="milliseconds")
             with contextlib.ExitStack() as files:
                 file = files.enter_context(self._capture.open(name)) if self._capture is not None else None
                 if file is not None:
-                    file.request(name, scenario, request, started=started, server=self.server)
+                    file.request(name, scenario, shown, started=started, server=self.server)
                 recording = _Recording(file, is_settings=request.method == "GET")
                 try:
                     await self._record(request, recording, slow_reader, tap)
@@ -177,9 +194,9 @@ class Recorder:
                     recording.close(duration)
                     if tap is not None:
                         tap.end()
-            return Exchange(
+            exchange = Exchange(
                 name,
-                redact(request),
+                shown,
                 scenario,
                 recording.status,
                 recording.headers,
@@ -190,6 +207,8 @@ class Recorder:
                 started,
                 self.server,
             )
+            self._on_exchange(exchange)
+            return exchange
 
     async def _record(
         self,
@@ -260,7 +279,7 @@ class Recorder:
             if tap is not None:
                 tap.read(data)
             if recording.size > self._max_body_bytes:
-                recording.end(Ending.CANCELLED, f"the body outgrew {self._max_body_bytes} bytes")
+                recording.outgrow(self._max_body_bytes)
                 return
             if slow_reader is not None and not paused and recording.size >= slow_reader.after_bytes:
                 paused = True

@@ -6,7 +6,7 @@ Everything is asked before anything is judged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,14 +15,14 @@ from tokenwire.capture import CaptureWriter
 from tokenwire.determinism import PROBE
 from tokenwire.detokenization import ask_for_texts
 from tokenwire.dialect import Dialect, load_dialects
-from tokenwire.exchange import Server
+from tokenwire.exchange import Exchange, Server
 from tokenwire.exploration import Exploration
 from tokenwire.judge import Run
 from tokenwire.patience import PatientSender, StoppedAnswering
 from tokenwire.politeness import Limits, PoliteSender
 from tokenwire.preflight import Preflight, preflight
 from tokenwire.record import Stream
-from tokenwire.recorder import Recorder
+from tokenwire.recorder import MAX_BODY_BYTES, Recorder
 from tokenwire.replay import remarks
 from tokenwire.report.subject import EXPLORATION, Subject
 from tokenwire.scenario import (
@@ -38,6 +38,8 @@ from tokenwire.tokenizer import Tokenizer
 _PREFLIGHT_SHARE = 8
 """A preflight request gets this part of an exchange's time limit: a target that hangs is soon known."""
 _PREFLIGHT_LEAST_S = 5.0
+_FIRST_WORDS_BYTES = 1 << 20
+"""What a target may say of itself, or answer to a request for a few tokens."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,10 @@ class Plan:
     """Capabilities that the target is said to have: where it does not show one, that is a violation."""
     worker: str = ""
     """The server behind the target, where that is a gateway: both are asked the same. It gets no headers."""
+    secrets: frozenset[str] = frozenset()
+    """Names of headers, in lower case, whose values are recorded nowhere."""
+    on_exchange: Callable[[Exchange], None] = lambda _: None
+    """Told of every exchange when it is over; for a wire log."""
 
 
 class NoSuchTarget(ValueError):  # noqa: N818  # a fact about the command line
@@ -212,7 +218,7 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
     """
     capture = CaptureWriter(plan.record) if plan.record else None
     try:
-        scout = _recorder(plan, plan.url, capture, headers=plan.headers, timeout_s=_first_words(plan))
+        scout = _recorder(plan, plan.url, capture, headers=plan.headers, scouts=True)
     except ValueError as error:
         raise NoSuchTarget(str(error)) from error
     # What is found out first is not charged: it is little, and without it nothing can be asked.
@@ -255,24 +261,30 @@ def _recorder(
     capture: CaptureWriter | None,
     *,
     headers: tuple[tuple[str, str], ...] = (),
-    timeout_s: float | None = None,
+    scouts: bool = False,
     known: Preflight | None = None,
 ) -> Recorder:
-    """Raises ValueError for a URL that is none."""
+    """A recorder within the plan's limits; one that scouts gives little time and takes little.
+
+    Raises ValueError for a URL that is none.
+    """
     return Recorder(
         url,
-        timeout_s=plan.timeout_s if timeout_s is None else timeout_s,
+        timeout_s=_first_words(plan) if scouts else plan.timeout_s,
+        max_body_bytes=_FIRST_WORDS_BYTES if scouts else MAX_BODY_BYTES,
         headers=headers,
         max_concurrency=plan.limits.max_concurrency,
         capture=capture,
         server=Server(known.advertised.name, known.advertised.version) if known else None,
+        secrets=plan.secrets,
+        on_exchange=plan.on_exchange,
     )
 
 
 async def _worker(plan: Plan, polite: PoliteSender, dialects: Sequence[Dialect]) -> Preflight:
     """Find out what the worker behind a gateway is. Raises NoSuchTarget where it is none."""
     try:
-        scout = _recorder(plan, plan.worker, None, timeout_s=_first_words(plan))
+        scout = _recorder(plan, plan.worker, None, scouts=True)
     except ValueError as error:
         raise NoSuchTarget(f"--worker: {error}") from error
     async with scout:

@@ -1,0 +1,174 @@
+"""`tokenwire.toml`, or `[tool.tokenwire]` in `pyproject.toml`: what a project always says to `tokenwire`.
+
+A file gives defaults and nothing else: the command line beats it. Keys of credentials name environment
+variables; their values never stand in a file.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tokenwire.capability import known_capabilities
+from tokenwire.credentials import from_environment, holds_credential
+from tokenwire.dialect import load_dialects
+from tokenwire.profile import load_profiles
+from tokenwire.scenario import Budget
+from tokenwire.suggestion import suggestion
+
+OWN_FILE = "tokenwire.toml"
+SHARED_FILE = "pyproject.toml"
+
+
+class ConfigError(ValueError):
+    """A file of settings is not what it should be; the message names the file, the key and the way out."""
+
+
+def _nothing() -> Collection[str]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of the file."""
+
+    option: str
+    """The parameter of the commands that it is the default of."""
+    wants: str
+    """What its value is, in words."""
+    fits: Callable[[Any], bool]
+    example: str
+    known: Callable[[], Collection[str]] = _nothing
+    """The names that may stand there; empty where any may."""
+    is_path: bool = False
+    """A path below the folder of the file."""
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 1
+
+
+def _is_positive(value: Any) -> bool:
+    return type(value) in {int, float} and value > 0
+
+
+def _are_headers(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_text(each) for each in value.values())
+
+
+_TEXT, _TEXTS = "a text in quotes", "a list of names in quotes"
+_COUNT, _NUMBER = "a whole number of at least 1", "a number above 0"
+
+KEYS: dict[str, Key] = {
+    "target": Key("target", _TEXT, _is_text, '"http://127.0.0.1:30000"'),
+    "worker": Key("worker", _TEXT, _is_text, '"http://127.0.0.1:30001"'),
+    "model": Key("model", _TEXT, _is_text, '"my-model"'),
+    "dialects": Key("dialect", _TEXTS, _are_texts, '["sglang-generate"]', lambda: load_dialects()),
+    "capabilities": Key("declare", _TEXTS, _are_texts, '["logprobs"]', lambda: known_capabilities()),
+    "profiles": Key("profile", _TEXTS, _are_texts, '["stream-core"]', lambda: load_profiles()),
+    "budget": Key("budget", _TEXT, _is_text, '"standard"', lambda: [each.value for each in Budget]),
+    "tokenizer": Key("tokenizer", "a folder, in quotes", _is_text, '"models/mine"', is_path=True),
+    "baseline": Key("baseline", "a file, in quotes", _is_text, '"tokenwire-baseline.toml"', is_path=True),
+    "headers": Key("", "a table of texts", _are_headers, '{ Authorization = "Bearer env:MY_KEY" }'),
+    "timeout": Key("timeout", _NUMBER, _is_positive, "60"),
+    "max-concurrency": Key("max_concurrency", _COUNT, _is_count, "16"),
+    "max-tokens": Key("max_tokens", _COUNT, _is_count, "200000"),
+    "rate": Key("rate", _NUMBER, _is_positive, "10"),
+}
+"""All keys, in the order in which `tokenwire init` writes them."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a file says."""
+
+    source: str = ""
+    """The file, for messages; empty where there is none."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Values by the parameters of the commands."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """As they stand in the file: with the names of environment variables."""
+
+
+def _table(path: Path) -> Mapping[str, Any] | None:
+    """The settings in a file; None where it holds none. Raises ConfigError."""
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}; name a file that is there") from error
+    except ValueError as error:  # also text that is not UTF-8
+        raise ConfigError(f"{path} is no TOML: {error}") from error
+    if path.name != SHARED_FILE:
+        return document
+    tool = document.get("tool")
+    table = tool.get("tokenwire") if isinstance(tool, dict) else None
+    if table is not None and not isinstance(table, dict):
+        raise ConfigError(f"{path}: tool.tokenwire is {table!r}, not a table; write [tool.tokenwire]")
+    return table
+
+
+def _check_names(where: str, key: Key, value: Any) -> None:
+    known = key.known()
+    for name in value if isinstance(value, list) else [value]:
+        if known and name not in known:
+            hint = suggestion(name, known, f"known are {', '.join(sorted(known))}")
+            raise ConfigError(f"{where} names {name!r}, which is unknown; {hint}")
+
+
+def _check_headers(where: str, headers: Mapping[str, str]) -> None:
+    for name, value in headers.items():
+        if holds_credential(name) and not from_environment(value):
+            raise ConfigError(
+                f"{where}.{name} holds a credential itself; keep it in an environment variable and write "
+                f'{name} = "env:MY_KEY"'
+            )
+
+
+def read_config(path: Path) -> Config:
+    """The settings of one file. Raises ConfigError."""
+    table = _table(path)
+    if table is None:
+        raise ConfigError(f"{path} has no table [tool.tokenwire]; write one, or name a {OWN_FILE}")
+    defaults: dict[str, Any] = {}
+    headers: tuple[tuple[str, str], ...] = ()
+    for name, value in table.items():
+        where = f"{path}: {name}"
+        if name not in KEYS:
+            hint = suggestion(name, KEYS, f"known are {', '.join(KEYS)}")
+            raise ConfigError(f"{where} is no setting; {hint}")
+        key = KEYS[name]
+        if not key.fits(value):
+            raise ConfigError(f"{where} is {value!r}, and wants {key.wants}; write {name} = {key.example}")
+        _check_names(where, key, value)
+        if name == "headers":
+            _check_headers(where, value)
+            headers = tuple(value.items())
+        else:
+            defaults[key.option] = str(path.parent / value) if key.is_path else value
+    return Config(str(path), defaults, headers)
+
+
+def find_config(start: Path) -> Config:
+    """The settings of the nearest folder, from `start` upwards, that has some; empty where none has.
+
+    Raises ConfigError, also where both files of one folder hold settings.
+    """
+    for folder in (start, *start.parents):
+        own, shared = folder / OWN_FILE, folder / SHARED_FILE
+        tables = [path for path in (own, shared) if path.is_file() and _table(path) is not None]
+        if len(tables) > 1:
+            raise ConfigError(f"{own} and [tool.tokenwire] in {shared} both hold settings; keep one of them")
+        if tables:
+            return read_config(tables[0])
+    return Config()
