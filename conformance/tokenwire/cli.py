@@ -19,6 +19,7 @@ from rich.text import Text
 from tokenwire import __version__
 from tokenwire.capability import known_capabilities
 from tokenwire.capture import CaptureError
+from tokenwire.commands.watch import watch
 from tokenwire.dialect import load_dialects
 from tokenwire.exploration import NothingToDrawWith, demand_hypothesis
 from tokenwire.judge import judge
@@ -324,6 +325,9 @@ def list_names(
             rows = [(name, f"absent where {why}") for name, why in sorted(_declarable().items())]
     for name, words in rows:
         typer.echo(f"{name:36}  {words}")
+
+
+app.command()(watch)
 
 
 def _version(asked: bool) -> None:

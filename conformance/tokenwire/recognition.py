@@ -24,6 +24,8 @@ class Recognised:
     """None where the endpoint speaks none of them."""
     why: str
     """In words, as a clause."""
+    by_mark: bool = False
+    """An answer held a mark of the dialect; otherwise it is only the likeliest."""
 
 
 def dialects_at(request: HttpRequest) -> tuple[Dialect, ...]:
@@ -44,7 +46,7 @@ def recognise(candidates: Sequence[Dialect], exchanges: Iterable[Exchange]) -> R
         for exchange in answers:
             mark = _mark_seen(dialect, exchange)
             if mark:
-                return Recognised(dialect, f"{exchange.name} holds {mark}")
+                return Recognised(dialect, f"{exchange.name} holds {mark}", by_mark=True)
     names = {exchange.server.name for exchange in answers}
     for dialect in candidates:
         if dialect.family in names:

@@ -1,0 +1,74 @@
+"""The admin listener: `/` for people, `/metrics` for Prometheus, `/healthz` for whoever restarts us."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from tokenwire.watch.proxy import Address
+
+_LARGEST_HEAD = 16 << 10
+_PATIENCE_S = 10.0
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a path holds."""
+
+    content_type: str
+    make: Callable[[], str]
+
+
+class Admin:
+    """Answers GET and HEAD, one request to a connection."""
+
+    def __init__(self, pages: Mapping[str, Page]) -> None:
+        self._pages = pages
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, address: Address) -> Address:
+        """Begin; the address, with the port that was taken. Raises OSError where it is not free."""
+        self._server = await asyncio.start_server(
+            self._serve, address.host, address.port, limit=_LARGEST_HEAD
+        )
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return Address(host, port)
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(
+            OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
+        ):
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _PATIENCE_S)
+            writer.write(self._answer(head))
+            await writer.drain()
+        writer.close()
+
+    def _answer(self, head: bytes) -> bytes:
+        method, _, rest = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
+        page = self._pages.get(rest.partition(" ")[0].partition("?")[0])
+        if method not in {"GET", "HEAD"}:
+            status, kind, body = HTTPStatus.METHOD_NOT_ALLOWED, "text/plain; charset=utf-8", "GET only\n"
+        elif page is None:
+            known = " ".join(self._pages)
+            status, kind, body = HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", f"there are {known}\n"
+        else:
+            status, kind, body = HTTPStatus.OK, page.content_type, page.make()
+        data = body.encode()
+        lines = [
+            f"HTTP/1.1 {status.value} {status.phrase}",
+            f"Content-Type: {kind}",
+            f"Content-Length: {len(data)}",
+            "Cache-Control: no-store",
+            "X-Content-Type-Options: nosniff",
+            *(["Allow: GET, HEAD"] if status is HTTPStatus.METHOD_NOT_ALLOWED else []),
+            "Connection: close",
+        ]
+        answer = "\r\n".join([*lines, "", ""]).encode("ascii")
+        return answer if method == "HEAD" else answer + data

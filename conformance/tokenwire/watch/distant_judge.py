@@ -1,0 +1,129 @@
+"""The judge as the watcher sees it: somewhere else, perhaps slow, perhaps dead.
+
+Exchanges wait in line up to a bound. Whatever is not judged is a gap with a reason; nothing here ever holds
+the traffic up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tokenwire.exchange import Exchange
+from tokenwire.watch.judge_process import frame, read_opinion
+from tokenwire.watch.judging import Opinion
+
+_LONGEST_LINE = 16 << 20
+TOO_SLOW, CRASHED, UNFINISHED = "judge-too-slow", "judge-crashed", "watch-ended"
+
+
+def judge_command(folder: Path | None, cap: int) -> list[str]:
+    """The command line of the judge's process."""
+    return [sys.executable, "-m", "tokenwire.watch.judge_process", str(folder or ""), str(cap)]
+
+
+class DistantJudge:
+    """Sends exchanges to the judge's process, one at a time, and starts it again when it dies.
+
+    heard: told each opinion, with its exchange less the bodies. missed: told the reason of each gap.
+    most_waiting: bytes of exchanges that may wait. patience_s: for one exchange; a judge that takes longer
+    is killed.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        heard: Callable[[Exchange, Opinion], None],
+        missed: Callable[[str], None],
+        *,
+        most_waiting: int = 256 << 20,
+        patience_s: float = 60.0,
+    ) -> None:
+        self._command = command
+        self._heard = heard
+        self._missed = missed
+        self._most_waiting = most_waiting
+        self._patience_s = patience_s
+        self._process: Process | None = None
+        self._line: deque[tuple[Exchange, bytes]] = deque()
+        """Who waits; the first is being judged."""
+        self._changed = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.waiting = 0
+        """Bytes that wait."""
+        self._work = asyncio.create_task(self._judge_all())
+
+    def submit(self, exchange: Exchange) -> None:
+        """Have an exchange judged, if there is room in line."""
+        data = frame(exchange)
+        if self._line and self.waiting + len(data) > self._most_waiting:
+            self._missed(TOO_SLOW)
+            return
+        self.waiting += len(data)
+        outline = replace(exchange, reads=(), request=replace(exchange.request, raw_body=None))
+        self._line.append((outline, data))
+        self._idle.clear()
+        self._changed.set()
+
+    async def close(self, patience_s: float) -> None:
+        """Let those in line be judged, as long as that takes no longer than this; then end the process."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), patience_s)
+        self._work.cancel()
+        await asyncio.gather(self._work, return_exceptions=True)
+        for _ in self._line:
+            self._missed(UNFINISHED)
+        self._line.clear()
+        self.waiting = 0
+        await self._end_process()
+
+    async def _judge_all(self) -> None:
+        while True:
+            while not self._line:
+                self._idle.set()
+                self._changed.clear()
+                await self._changed.wait()
+            exchange, data = self._line[0]
+            try:
+                opinion = await asyncio.wait_for(self._ask(data), self._patience_s)
+            except TimeoutError:
+                self._missed(TOO_SLOW)
+                await self._end_process()
+            except (OSError, EOFError, ValueError, TypeError):
+                self._missed(CRASHED)
+                await self._end_process()
+            else:
+                self._heard(exchange, opinion)
+            self._line.popleft()
+            self.waiting -= len(data)
+
+    async def _ask(self, data: bytes) -> Opinion:
+        """Raises OSError, EOFError, ValueError or TypeError where the process is none that answers."""
+        if self._process is None:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=PIPE, stdout=PIPE, limit=_LONGEST_LINE, start_new_session=True
+            )
+        to, answers = self._process.stdin, self._process.stdout
+        assert to is not None
+        assert answers is not None
+        to.write(data)
+        await to.drain()
+        line = await answers.readline()
+        if not line.endswith(b"\n"):
+            raise EOFError
+        return read_opinion(line)
+
+    async def _end_process(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):  # it ended by itself
+            process.kill()
+        await process.communicate()

@@ -1,0 +1,71 @@
+"""The process of the judge: exchanges come in on standard input, opinions go out on standard output.
+
+It is a process of its own, so that judging takes no time from the traffic, and no fault of it can end there.
+An exchange is a length of eight bytes and a pickle, from our own parent; an opinion is one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from tokenwire.exchange import Exchange
+from tokenwire.watch.judging import Bench, Opinion, Violation
+from tokenwire.watch.violation_folder import ViolationFolder
+
+_LENGTH = struct.Struct(">Q")
+
+
+def frame(exchange: Exchange) -> bytes:
+    """An exchange as the process reads it."""
+    data = pickle.dumps(exchange, protocol=pickle.HIGHEST_PROTOCOL)
+    return _LENGTH.pack(len(data)) + data
+
+
+def opinion_line(opinion: Opinion) -> bytes:
+    """An opinion as the process writes it."""
+    return json.dumps(asdict(opinion)).encode("ascii") + b"\n"
+
+
+def read_opinion(line: bytes) -> Opinion:
+    """Raises ValueError or TypeError for a line that is none."""
+    told: dict[str, Any] = json.loads(line)
+    violations = tuple(Violation(**one) for one in told.pop("violations"))
+    return Opinion(**{**told, "violations": violations, "crashed": tuple(told["crashed"])})
+
+
+def _exchanges(file: BinaryIO) -> Iterator[Exchange]:
+    while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
+        yield pickle.loads(file.read(*_LENGTH.unpack(head)))
+
+
+def _kept(opinion: Opinion, exchange: Exchange, folder: ViolationFolder | None) -> Opinion:
+    """The opinion, with what became of the capture."""
+    if folder is None or not opinion.violations:
+        return opinion
+    try:
+        size = folder.keep(opinion.violations[0].requirement, exchange)
+    except OSError as error:
+        return replace(opinion, unrecorded=f"{type(error).__name__}: {error}")
+    return replace(opinion, recorded=size, unrecorded="" if size else "it is larger than the cap")
+
+
+def main(folder: str, cap: str) -> None:
+    """folder: where violations are kept; empty for nowhere. cap: in bytes."""
+    kept = ViolationFolder(Path(folder), int(cap)) if folder else None
+    bench = Bench()
+    out = sys.stdout.buffer
+    sys.stdout = sys.stderr  # nothing but opinions may stand there
+    for exchange in _exchanges(sys.stdin.buffer):
+        out.write(opinion_line(_kept(bench.hear(exchange), exchange, kept)))
+        out.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

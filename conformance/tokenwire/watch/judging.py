@@ -1,0 +1,108 @@
+"""Judging: one exchange that passed, by the requirements that a single answer can violate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tokenwire.advertised import Advertised, advertised_by, information_path
+from tokenwire.dialect import Dialect
+from tokenwire.exchange import Exchange
+from tokenwire.judge import Run, judge
+from tokenwire.recognition import dialects_at, recognise
+from tokenwire.report.wording import clause
+from tokenwire.requirement import Requirement, load_requirements
+from tokenwire.verdict import Verdict
+
+_ORACLES = frozenset({"bytes", "schema", "within-response"})
+"""What decides from one answer alone."""
+_AS_IT_IS = frozenset({"", "identity"})
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A requirement that one exchange violates, and the first place where it does."""
+
+    requirement: str
+    level: str
+    message: str
+    event: int | None = None
+    pointer: str = ""
+    excerpt: str = ""
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """What became of one exchange."""
+
+    judged: bool = False
+    gap: str = ""
+    """Why it could not be judged; empty where it was, and where no dialect knows the endpoint."""
+    violations: tuple[Violation, ...] = ()
+    crashed: tuple[str, ...] = ()
+    """Requirements whose checks failed themselves."""
+    dialect: str = ""
+    recorded: int = 0
+    """Bytes that were written for it."""
+    unrecorded: str = ""
+    """Why it was not written, where it should have been."""
+
+
+def single_answer_requirements() -> list[Requirement]:
+    """The requirements that one answer alone can violate."""
+    return [row for row in load_requirements().values() if row.oracle in _ORACLES and not row.excluded]
+
+
+@dataclass
+class Bench:
+    """Judges one exchange after the other; remembers only what the target told of itself."""
+
+    _told: dict[str, Exchange] = field(default_factory=dict)
+    """The last answer of each information endpoint that somebody asked."""
+    _marked: dict[tuple[Dialect, ...], Dialect] = field(default_factory=dict)
+    """Of endpoints that several families share, the one whose mark was seen."""
+    _requirements: list[Requirement] = field(default_factory=single_answer_requirements)
+
+    def hear(self, exchange: Exchange) -> Opinion:
+        """Judge an exchange. Raises nothing for what a target wrote."""
+        information = information_path(exchange.request)
+        if information is not None:
+            if exchange.status == 200:
+                self._told[information] = exchange
+            return Opinion()
+        dialect = self._dialect(exchange)
+        if dialect is None:
+            return Opinion()
+        encoding = (exchange.header("content-encoding") or "").strip().lower()
+        if encoding not in _AS_IT_IS:
+            return Opinion(gap="compressed", dialect=dialect.name)
+        advertised = advertised_by(list(self._told.values())) if self._told else Advertised()
+        run = Run((dialect.read(exchange, delivery_hint=advertised.delivery),), advertised)
+        violations, crashed = [], []
+        for judgement in judge([run], self._requirements):
+            if judgement.verdict is Verdict.HARNESS_ERROR:
+                crashed.append(judgement.requirement.id)
+            elif judgement.verdict in {Verdict.FAIL, Verdict.WARN}:
+                first = judgement.violations[0]
+                violations.append(
+                    Violation(
+                        judgement.requirement.id,
+                        judgement.requirement.level.value,
+                        clause(first),
+                        first.place.event,
+                        first.place.pointer,
+                        first.place.excerpt,
+                    )
+                )
+        return Opinion(
+            judged=True, violations=tuple(violations), crashed=tuple(crashed), dialect=dialect.name
+        )
+
+    def _dialect(self, exchange: Exchange) -> Dialect | None:
+        candidates = dialects_at(exchange.request)
+        if not candidates:
+            return None
+        recognised = recognise(candidates, [exchange])
+        if recognised.by_mark and recognised.dialect is not None:
+            self._marked[candidates] = recognised.dialect
+            return recognised.dialect
+        return self._marked.get(candidates, recognised.dialect)

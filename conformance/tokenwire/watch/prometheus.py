@@ -1,0 +1,75 @@
+"""The tally in the text format of Prometheus, version 0.0.4."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tokenwire import __version__
+from tokenwire.watch.tally import Tally
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_PREFIX = "tokenwire_watch_"
+
+Samples = Mapping[tuple[tuple[str, str], ...], int]
+"""Values by their labels."""
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _family(name: str, kind: str, help_text: str, samples: Samples) -> Iterator[str]:
+    yield f"# HELP {_PREFIX}{name} {help_text}"
+    yield f"# TYPE {_PREFIX}{name} {kind}"
+    for labels, value in samples.items():
+        words = ",".join(f'{label}="{_escaped(held)}"' for label, held in labels)
+        yield f"{_PREFIX}{name}{{{words}}} {value}" if words else f"{_PREFIX}{name} {value}"
+
+
+def exposition(tally: Tally, waiting: int) -> str:
+    """All metrics; `waiting` are the bytes that wait for the judge."""
+    counters: list[tuple[str, str, Samples]] = [
+        ("connections_total", "Connections of clients.", {(): tally.connections}),
+        ("exchanges_total", "Exchanges that ended, judged or not.", {(): tally.exchanges}),
+        ("judged_total", "Exchanges that were judged.", {(): tally.judged}),
+        ("conforming_total", "Exchanges that were judged and violate nothing.", {(): tally.conforming}),
+        ("not_spoken_total", "Exchanges with endpoints that no dialect knows.", {(): tally.not_spoken}),
+        (
+            "gaps_total",
+            "What passed and could not be judged, by reason.",
+            {(("reason", reason),): number for reason, number in sorted(tally.gaps.items())},
+        ),
+        (
+            "violations_total",
+            "Exchanges that violate a requirement.",
+            {
+                (("requirement", requirement), ("level", level)): number
+                for (requirement, level), number in sorted(tally.violations.items())
+            },
+        ),
+        (
+            "check_errors_total",
+            "Checks that failed themselves.",
+            {(("requirement", name),): number for name, number in sorted(tally.crashed.items())},
+        ),
+        ("recorded_total", "Violating exchanges that were written.", {(): tally.recorded}),
+        ("unrecorded_total", "Violating exchanges that could not be written.", {(): tally.unrecorded}),
+        ("unreachable_total", "Connections that the target did not take.", {(): tally.unreachable}),
+        (
+            "bytes_total",
+            "Bytes that were passed on.",
+            {
+                (("direction", "to_target"),): tally.sent_bytes,
+                (("direction", "to_client"),): tally.received_bytes,
+            },
+        ),
+    ]
+    gauges: list[tuple[str, str, Samples]] = [
+        ("open_connections", "Connections of clients that are open.", {(): tally.open_connections}),
+        ("open_exchanges", "Exchanges that are under way.", {(): tally.open_exchanges}),
+        ("waiting_bytes", "Bytes of exchanges that wait for the judge.", {(): waiting}),
+        ("info", "The version of tokenwire.", {(("version", __version__),): 1}),
+    ]
+    lines = [line for name, words, samples in counters for line in _family(name, "counter", words, samples)]
+    lines += [line for name, words, samples in gauges for line in _family(name, "gauge", words, samples)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,248 @@
+"""The proxy: bytes from one connection to another, as they come.
+
+One connection of a client is one connection to the target. Nothing is parsed on the way, so nothing can be
+altered: heads, framing, chunk borders, half-closes and resets arrive as they were sent. Each read is written
+to the other side before anybody else sees it, and reading stops as long as the other side takes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, Self, cast
+from urllib.parse import urlsplit
+
+_RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER, on, zero seconds: closing sends RST."""
+_PORTS = {"http": 80, "https": 443}
+
+
+class BadAddress(ValueError):  # noqa: N818  # a fact about the command line
+    """An address is none; the message says what one looks like."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where to listen, or where the target is."""
+
+    host: str
+    port: int
+    tls: bool = False
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @classmethod
+    def listening(cls, words: str) -> Self:
+        """`HOST:PORT`, port 0 for any free one. Raises BadAddress."""
+        host, colon, port = words.rpartition(":")
+        if not colon or not host or not port.isdecimal() or int(port) > 65535:
+            raise BadAddress(f"{words!r} is no address to listen at; write HOST:PORT, as in 127.0.0.1:8080")
+        return cls(host.strip("[]"), int(port))
+
+    @classmethod
+    def of_target(cls, url: str) -> Self:
+        """The origin of a server. Raises BadAddress for anything else, a path included."""
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise BadAddress(f"{url!r} is not a URL: {error}; write http://host:port") from error
+        if parts.scheme not in _PORTS or not parts.hostname or parts.username is not None:
+            raise BadAddress(f"{url!r} is not the URL of a server; write http://host:port")
+        if parts.path not in {"", "/"} or parts.query or parts.fragment:
+            raise BadAddress(
+                f"{url!r} has a path; requests go through as they are, so write http://host:port alone"
+            )
+        return cls(parts.hostname, port or _PORTS[parts.scheme], parts.scheme == "https")
+
+
+class Ear(Protocol):
+    """Overhears one connection; must not raise and must not wait."""
+
+    def sent(self, data: bytes) -> None:
+        """The client sent bytes, and they are on their way."""
+
+    def received(self, data: bytes) -> None:
+        """The target sent bytes, and they are on their way."""
+
+    def client_ended(self) -> None:
+        """The client sends nothing more."""
+
+    def target_ended(self) -> None:
+        """The target sends nothing more."""
+
+    def closed(self) -> None:
+        """The connection is over."""
+
+
+class _Side(asyncio.Protocol):
+    """One of the two connections of a pair."""
+
+    def __init__(self, heard: Callable[[bytes], None], ended: Callable[[], None]) -> None:
+        self._heard = heard
+        self._heard_end = ended
+        self.peer: _Side
+        self.transport: asyncio.Transport | None = None
+        self.ended = False
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self.peer.transport is not None:
+            self.peer.transport.write(data)
+        self._heard(data)
+
+    def eof_received(self) -> bool:
+        """Pass the half-close on. True keeps our own direction open, where the transport can do that."""
+        self._end()
+        if self.transport is None or not self.transport.can_write_eof():
+            return False
+        if self.peer.ended:
+            self.close()
+            self.peer.close()
+        return True
+
+    def pause_writing(self) -> None:
+        if self.peer.transport is not None:
+            self.peer.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.peer.transport is not None:
+            self.peer.transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.lost.done():
+            self.lost.set_result(None)
+        if exc is not None:
+            self.peer.reset()
+        else:
+            self.peer.close()
+        if not self.ended:
+            self.ended = True
+            self._heard_end()
+
+    def _end(self) -> None:
+        self.ended = True
+        transport = self.peer.transport
+        if transport is not None and not transport.is_closing():
+            if transport.can_write_eof():
+                transport.write_eof()
+            else:  # TLS knows no half-close
+                transport.close()
+        self._heard_end()
+
+    def close(self) -> None:
+        """Close behind what is still to be written."""
+        if self.transport is not None:
+            self.transport.close()
+
+    def reset(self) -> None:
+        """Close with a reset, behind what the kernel can still be given."""
+        if self.transport is None or self.transport.is_closing():
+            return
+        opened = cast("socket.socket | None", self.transport.get_extra_info("socket"))
+        if opened is not None:
+            with contextlib.suppress(OSError):  # the peer was faster
+                opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self.transport.close()
+
+
+class Proxy:
+    """Listens, and passes everything on to one target.
+
+    ear: makes the listener of each new connection. unreachable: called, with why, where the target could not
+    be connected to; the client then sees its connection reset.
+    """
+
+    def __init__(
+        self,
+        target: Address,
+        ear: Callable[[], Ear],
+        unreachable: Callable[[OSError], None],
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._target = target
+        self._ear = ear
+        self._unreachable = unreachable
+        self._tls = (tls or ssl.create_default_context()) if target.tls else None
+        self._pairs: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, address: Address) -> Address:
+        """Begin; the address, with the port that was taken. Raises OSError where it is not free."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._accept, address.host, address.port)
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return Address(host, port)
+
+    async def close(self) -> None:
+        """Stop listening, and close what is open."""
+        if self._server is not None:
+            self._server.close()
+        for pair in self._pairs:
+            pair.cancel()
+        await asyncio.gather(*self._pairs, return_exceptions=True)
+
+    def _accept(self) -> asyncio.Protocol:
+        ear = self._ear()
+        client = _Client(ear)
+        target = _Side(ear.received, ear.target_ended)
+        client.peer, target.peer = target, client
+        client.on_made = lambda: self._begin(client, target, ear)
+        return client
+
+    def _begin(self, client: _Side, target: _Side, ear: Ear) -> None:
+        pair = asyncio.create_task(self._serve(client, target, ear))
+        self._pairs.add(pair)
+        pair.add_done_callback(self._pairs.discard)
+
+    async def _serve(self, client: _Side, target: _Side, ear: Ear) -> None:
+        """Connect to the target, let both talk, and wait until both are gone."""
+        loop = asyncio.get_running_loop()
+        try:
+            try:
+                await loop.create_connection(
+                    lambda: target,
+                    self._target.host,
+                    self._target.port,
+                    ssl=self._tls,
+                )
+            except OSError as error:
+                self._unreachable(error)
+                client.reset()
+                await client.lost
+                return
+            assert client.transport is not None
+            client.transport.resume_reading()
+            await asyncio.wait({client.lost, target.lost}, return_when=asyncio.ALL_COMPLETED)
+        except asyncio.CancelledError:
+            for side in (client, target):
+                if side.transport is not None:
+                    side.transport.abort()
+            raise
+        finally:
+            ear.closed()
+
+
+class _Client(_Side):
+    """The side that came first: it is not read before the other side is there."""
+
+    on_made: Callable[[], None]
+
+    def __init__(self, ear: Ear) -> None:
+        super().__init__(ear.sent, ear.client_ended)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        cast(Any, transport).pause_reading()
+        self.on_made()

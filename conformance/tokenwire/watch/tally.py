@@ -1,0 +1,69 @@
+"""What the watcher has seen so far, in numbers, and the latest violations."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+from tokenwire.exchange import Exchange
+from tokenwire.watch.judging import Opinion, Violation
+
+_LATEST = 50
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One violation of one exchange."""
+
+    exchange: str
+    started: str
+    endpoint: str
+    violation: Violation
+
+
+@dataclass
+class Tally:
+    """Counts since the watcher began."""
+
+    connections: int = 0
+    open_connections: int = 0
+    exchanges: int = 0
+    """That ended, judged or not."""
+    open_exchanges: int = 0
+    judged: int = 0
+    conforming: int = 0
+    """Judged, and no MUST or SHOULD was violated."""
+    not_spoken: int = 0
+    """With endpoints that no dialect knows, such as `/health`: nothing to judge."""
+    unreachable: int = 0
+    """Connections that the target did not take."""
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    recorded: int = 0
+    unrecorded: int = 0
+    """Violating exchanges that could not be written."""
+    gaps: Counter[str] = field(default_factory=Counter)
+    """What passed and could not be judged, by reason."""
+    violations: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Exchanges that violate, by requirement and level."""
+    crashed: Counter[str] = field(default_factory=Counter)
+    """Checks that failed themselves, by requirement."""
+    latest: deque[Seen] = field(default_factory=lambda: deque(maxlen=_LATEST))
+
+    def heard(self, exchange: Exchange, opinion: Opinion) -> None:
+        """Count an opinion."""
+        if opinion.gap:
+            self.gaps[opinion.gap] += 1
+            return
+        if not opinion.judged:
+            self.not_spoken += 1
+            return
+        self.judged += 1
+        self.conforming += not opinion.violations
+        self.recorded += bool(opinion.recorded)
+        self.unrecorded += bool(opinion.unrecorded)
+        self.crashed.update(opinion.crashed)
+        endpoint = f"{exchange.request.method} {exchange.request.path}"
+        for violation in opinion.violations:
+            self.violations[violation.requirement, violation.level] += 1
+            self.latest.appendleft(Seen(exchange.name, exchange.started, endpoint, violation))

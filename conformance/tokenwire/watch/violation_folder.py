@@ -1,0 +1,55 @@
+"""The folder of violations: a capture for each exchange, below the requirement that it violates.
+
+`tokenwire replay` reads the folder. It never outgrows its cap: the oldest captures of the requirement that
+takes the most room go first, so that a frequent violation does not push out a rare one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from pathlib import Path
+
+from tokenwire.capture import CaptureWriter
+from tokenwire.exchange import Exchange
+
+
+class ViolationFolder:
+    """cap: bytes that all captures may take together. Raises OSError where the folder cannot be made."""
+
+    def __init__(self, folder: Path, cap: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._cap = cap
+        self._writer = CaptureWriter(folder, compress=True)
+        self._kept: dict[str, deque[tuple[Path, int]]] = defaultdict(deque)
+        """The captures of each requirement, oldest first, with their sizes."""
+        for path in sorted(folder.glob("*/*.jsonl.gz")):
+            self._kept[path.parent.name].append((path, path.stat().st_size))
+
+    @property
+    def size(self) -> int:
+        return sum(size for captures in self._kept.values() for _, size in captures)
+
+    def keep(self, requirement: str, exchange: Exchange) -> int:
+        """Write an exchange that violates a requirement, and make room; the bytes that it takes.
+
+        Gives 0 where it alone is larger than the cap. Raises OSError.
+        """
+        serial = exchange.name.rpartition("/")[2]
+        stamp = exchange.started.replace(":", "").replace("+0000", "Z")
+        name = f"{requirement}/{stamp}-{serial}"
+        with self._writer.open(name) as file:
+            file.exchange(exchange)
+        path = next((self._folder / requirement).glob(f"{stamp}-{serial}.jsonl.gz"))
+        size = path.stat().st_size
+        self._kept[requirement].append((path, size))
+        self._make_room()
+        return size if path.exists() else 0
+
+    def _make_room(self) -> None:
+        sizes = {name: sum(size for _, size in captures) for name, captures in self._kept.items()}
+        while sum(sizes.values()) > self._cap:
+            largest = max(sizes, key=sizes.__getitem__)
+            path, size = self._kept[largest].popleft()
+            path.unlink(missing_ok=True)
+            sizes[largest] -= size

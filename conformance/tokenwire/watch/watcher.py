@@ -1,0 +1,155 @@
+"""The watcher: proxy, ears, judge, tally and admin listener, put together."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tokenwire.exchange import Exchange
+from tokenwire.watch.admin import Admin, Page
+from tokenwire.watch.distant_judge import DistantJudge, judge_command
+from tokenwire.watch.judging import Opinion
+from tokenwire.watch.live_page import live_page
+from tokenwire.watch.overhearing import Overhearing
+from tokenwire.watch.prometheus import CONTENT_TYPE, exposition
+from tokenwire.watch.proxy import Address, Proxy
+from tokenwire.watch.tally import Tally
+
+
+@dataclass(frozen=True)
+class WatchPlan:
+    """What to watch, and what to keep."""
+
+    listen: Address
+    target: Address
+    admin: Address | None = None
+    record: Path | None = None
+    """Where violating exchanges are kept."""
+    record_cap: int = 256 << 20
+    """Bytes that they may take together."""
+    largest_exchange: int = 64 << 20
+    """Bytes of bodies beyond which an exchange is passed on and not judged."""
+    most_waiting: int = 256 << 20
+    """Bytes of exchanges that may wait for the judge."""
+    judge_patience_s: float = 60.0
+    """For one exchange."""
+    drain_s: float = 10.0
+    """How long those in line may still be judged when the watcher ends."""
+    judge: Sequence[str] = field(default_factory=tuple)
+    """Another command line for the judge's process; empty for our own."""
+    tls: ssl.SSLContext | None = None
+    """How to trust a target that speaks TLS; the system's way where None."""
+
+
+class _Ear(Overhearing):
+    """The ear of one connection, which also counts it."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        super().__init__(watcher, largest=watcher.plan.largest_exchange)
+        self._watcher = watcher
+        self._tally = watcher.tally
+        self._tally.connections += 1
+        self._tally.open_connections += 1
+        watcher.ears.add(self)
+
+    def sent(self, data: bytes) -> None:
+        self._tally.sent_bytes += len(data)
+        super().sent(data)
+
+    def received(self, data: bytes) -> None:
+        self._tally.received_bytes += len(data)
+        super().received(data)
+
+    def closed(self) -> None:
+        super().closed()
+        self._tally.open_connections -= 1
+        self._watcher.ears.discard(self)
+
+
+class Watcher:
+    """An async context manager: it watches as long as it is open.
+
+    on_opinion: told of each exchange that was heard. Raises OSError on entering where an address is not free.
+    """
+
+    def __init__(
+        self, plan: WatchPlan, on_opinion: Callable[[Exchange, Opinion], None] = lambda *_: None
+    ) -> None:
+        self.plan = plan
+        self.tally = Tally()
+        self.ears: set[_Ear] = set()
+        self.listening = plan.listen
+        self.admin_listening = plan.admin
+        self._on_opinion = on_opinion
+        self._serial = 0
+        self._proxy = Proxy(plan.target, lambda: _Ear(self), self._unreachable, tls=plan.tls)
+        self._admin = Admin(
+            {
+                "/": Page("text/html; charset=utf-8", self._page),
+                "/metrics": Page(CONTENT_TYPE, self._metrics),
+                "/healthz": Page("text/plain; charset=utf-8", lambda: "watching\n"),
+            }
+        )
+        self._judge: DistantJudge
+
+    async def __aenter__(self) -> Watcher:
+        self.listening = await self._proxy.listen(self.plan.listen)
+        try:
+            if self.plan.admin is not None:
+                self.admin_listening = await self._admin.listen(self.plan.admin)
+        except OSError:
+            await self._proxy.close()
+            raise
+        self._judge = DistantJudge(
+            self.plan.judge or judge_command(self.plan.record, self.plan.record_cap),
+            self._heard,
+            self.missed,
+            most_waiting=self.plan.most_waiting,
+            patience_s=self.plan.judge_patience_s,
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close connections, let the judge finish within bounds, and stop."""
+        for ear in list(self.ears):
+            ear.interrupt()
+        await self._proxy.close()
+        await self._judge.close(self.plan.drain_s)
+        self._admin.close()
+
+    def name(self) -> str:
+        self._serial += 1
+        return f"watched/{self._serial:08}"
+
+    def began(self) -> None:
+        self.tally.open_exchanges += 1
+
+    def over(self, exchange: Exchange | None) -> None:
+        self.tally.open_exchanges -= 1
+        self.tally.exchanges += 1
+        if exchange is not None:
+            self._judge.submit(exchange)
+
+    def missed(self, reason: str) -> None:
+        self.tally.gaps[reason] += 1
+
+    def _unreachable(self, _: OSError) -> None:
+        self.tally.unreachable += 1
+
+    def _heard(self, exchange: Exchange, opinion: Opinion) -> None:
+        self.tally.heard(exchange, opinion)
+        self._on_opinion(exchange, opinion)
+
+    def _metrics(self) -> str:
+        return exposition(self.tally, self._judge.waiting)
+
+    def _page(self) -> str:
+        scheme = "https" if self.plan.target.tls else "http"
+        return live_page(
+            self.tally,
+            target=f"{scheme}://{self.plan.target}",
+            listening=str(self.listening),
+            waiting=self._judge.waiting,
+        )
