@@ -32,6 +32,8 @@ class KnownFault:
     """The threads that tell of the bug."""
     shows_in: tuple[str, ...]
     """The deliveries in which a client sees it. Chat streams are incremental, however `/generate` streams."""
+    server: tuple[str, ...]
+    """Flags of the server without which it does not show."""
     unseen: str
     """Why no requirement is violated, where none is."""
 
@@ -60,6 +62,7 @@ def fault(
     *,
     upstream: tuple[str, ...] = (),
     shows_in: tuple[str, ...] = EVERYWHERE,
+    server: tuple[str, ...] = (),
     unseen: str = "",
 ) -> Callable[[type[Fault]], type[Fault]]:
     """Enter a fault into the catalogue. Its docstring says what the bug did.
@@ -70,7 +73,7 @@ def fault(
     def enter(make: type[Fault]) -> type[Fault]:
         if name in _catalogue:
             raise ValueError(f"fault {name!r} stands twice; rename one")
-        _catalogue[name] = KnownFault(name, make, primitive, upstream, shows_in, unseen)
+        _catalogue[name] = KnownFault(name, make, primitive, upstream, shows_in, server, unseen)
         return make
 
     return enter

@@ -170,6 +170,7 @@ class PromptRetokenised(Fault):
     "images-put-in-again",
     "X18",
     upstream=("sgl-project/sglang PR #26555",),
+    server=("--model=builtin:tiny-mm",),
 )
 class ImagesPutInAgain(Fault):
     """Ids beside images are decoded, and the images are put into the text once more."""

@@ -26,7 +26,12 @@ class CachedPrefixMisread(Fault):
         return replace(emission, output_ids=_off_by_one(emission.output_ids, start))
 
 
-@fault("preempted-request-starts-again", "X22", upstream=("sgl-project/sglang PR #11673",))
+@fault(
+    "preempted-request-starts-again",
+    "X22",
+    upstream=("sgl-project/sglang PR #11673",),
+    server=("--test-retract-interval=3",),
+)
 class PreemptedRequestStartsAgain(Fault):
     """After a preemption a request gives its first ids again, in the place of those that come next."""
 

@@ -339,6 +339,7 @@ class LengthRuleDiffersInStreams(Fault):
     "X24",
     upstream=("sgl-project/sglang issue #7727",),
     shows_in=(WHOLE,),
+    server=("--skip-tokenizer-init",),
 )
 class IdsNeedATokenizer(Fault):
     """Without a tokenizer, logprobs cannot be written: their tokens have no text."""
@@ -358,6 +359,7 @@ class IdsNeedATokenizer(Fault):
     "X24",
     upstream=("sgl-project/sglang PR #27882",),
     shows_in=(WHOLE,),
+    server=("--skip-tokenizer-init",),
 )
 class TextRunsWithoutATokenizer(Fault):
     """Without a tokenizer, stop strings have no effect, and are not refused."""

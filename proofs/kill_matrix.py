@@ -1,0 +1,75 @@
+"""The kill matrix: every fault of the reference engine against every requirement of the specification.
+
+A suite that calls a broken server good is worth nothing, and so is one that blames it for something else. So
+each fault is done to the suite on the wire, in every delivery mode in which it can show, and all requirements
+are judged. A fault has to be killed by a requirement that names it in `spec/requirements`; a requirement has
+to kill what it names, at least one fault, and nothing else.
+
+    python -m proofs.kill_matrix                            the whole matrix
+    python -m proofs.kill_matrix --fault event-dropped      one row of it; repeatable
+    python -m proofs.kill_matrix --html matrix.html --json matrix.json
+
+Exit status: 0 all agree, 1 not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from proofs.killing.asking import learn, try_all
+from proofs.killing.matrix import Matrix, Trial
+from proofs.killing.page import page
+from proofs.killing.serving import serve, servers_for
+from proofs.killing.telling import as_json, print_matrix
+from tokenwire.requirement import load_requirements
+from tokenwire_reference.faults.catalogue import load_faults
+
+
+def kill_matrix(names: Sequence[str] = (), *, quiet: bool = True) -> Matrix:
+    """Try some faults, or all: start the servers that they need, ask, judge, and stop the servers."""
+    faults = {name: fault for name, fault in load_faults().items() if not names or name in names}
+    pairs = [(fault, server) for fault in faults.values() for server in servers_for(fault)]
+    done = 0
+
+    def told(trial: Trial) -> None:
+        nonlocal done
+        done += 1
+        print(f"{done}/{len(pairs)}  {trial.fault} on {trial.server}: {len(trial.kills)} red", file=sys.stderr)
+
+    with serve(dict.fromkeys(server for _, server in pairs)) as urls:
+        trials = asyncio.run(try_all(pairs, urls, (lambda _: None) if quiet else told))
+    return Matrix(load_requirements(), faults, trials, whole=not names)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Try the faults, tell, and give the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--fault", action="append", default=[], choices=load_faults(), metavar="NAME")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the matrix as JSON")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write the matrix as one page")
+    parser.add_argument("--learn", action="store_true", help="keep in shown_by.yaml what showed something")
+    parser.add_argument("-q", "--quiet", action="store_true", help="do not tell each trial")
+    asked = parser.parse_args(arguments)
+    begun = time.monotonic()
+    matrix = kill_matrix(asked.fault, quiet=asked.quiet)
+    print_matrix(Console(), matrix, time.monotonic() - begun)
+    if asked.json:
+        asked.json.write_text(as_json(matrix), "utf-8")
+    if asked.html:
+        asked.html.write_text(page(matrix), "utf-8")
+    if asked.learn:
+        learn(matrix)
+    return 1 if matrix.complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""The kill matrix itself: what each fault turned red, held against what the specification says it does. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+
+from tokenwire.requirement import Requirement
+from tokenwire_reference.faults.catalogue import KnownFault
+
+
+@dataclass(frozen=True)
+class Kill:
+    """A requirement that a fault turned red."""
+
+    message: str
+    """What the first violation says."""
+    scenarios: frozenset[str]
+    """Where it was violated."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One fault, asked of one server."""
+
+    fault: str
+    server: str
+    kills: Mapping[str, Kill] = field(default_factory=dict)
+    """By the id of the requirement."""
+    failure: str = ""
+    """Why the trial says nothing, or not all: a check raised, or the server did not answer to the end."""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """All trials of some faults."""
+
+    requirements: Mapping[str, Requirement]
+    faults: Mapping[str, KnownFault]
+    """Those that were tried."""
+    trials: Sequence[Trial]
+    whole: bool = True
+    """All faults were tried: a requirement that killed none kills none."""
+
+    @cached_property
+    def cells(self) -> dict[tuple[str, str], dict[str, Kill]]:
+        """Requirement and fault -> the kill, by server; only where there is one."""
+        cells: dict[tuple[str, str], dict[str, Kill]] = {}
+        for trial in self.trials:
+            for requirement, kill in trial.kills.items():
+                cells.setdefault((requirement, trial.fault), {})[trial.server] = kill
+        return cells
+
+    @cached_property
+    def named(self) -> set[tuple[str, str]]:
+        """The pairs of requirement and fault of which the specification says that they kill."""
+        return {
+            (row.id, fault)
+            for row in self.requirements.values()
+            for fault in row.kills
+            if self.whole or fault in self.faults
+        }
+
+    @property
+    def killed(self) -> list[str]:
+        """The faults that a requirement killed that names them, on every server that they were tried on."""
+        survived = {trial.fault for trial in self._survivors()}
+        return [name for name in self.faults if name not in survived]
+
+    @property
+    def killing(self) -> list[str]:
+        """The requirements that killed a fault that they name."""
+        kill = {requirement for requirement, _ in self.cells.keys() & self.named}
+        return [name for name in self.requirements if name in kill]
+
+    @property
+    def demanded(self) -> list[str]:
+        """The requirements that have to kill: those with a check, and in a part of the matrix, a fault in it."""
+        named = {requirement for requirement, _ in self.named}
+        return [
+            name for name, row in self.requirements.items() if not row.excluded and (self.whole or name in named)
+        ]
+
+    def _survivors(self) -> Iterator[Trial]:
+        for trial in self.trials:
+            if not any((requirement, trial.fault) in self.named for requirement in trial.kills):
+                yield trial
+
+    @property
+    def complaints(self) -> list[str]:
+        """Where the suite, the faults and the specification disagree, one line each; none in a good matrix."""
+        return list(
+            chain(
+                (f"{trial.fault} on {trial.server}: {trial.failure}" for trial in self.trials if trial.failure),
+                (
+                    f"{trial.fault} on {trial.server} survives: no requirement that names it turned red"
+                    for trial in self._survivors()
+                ),
+                (
+                    f"{requirement} names {fault}, and stays green"
+                    for requirement, fault in sorted(self.named - self.cells.keys())
+                ),
+                (
+                    f"{requirement} kills {fault} unexpectedly, on {server}: {kill.message}"
+                    for (requirement, fault), kills in sorted(self.cells.items())
+                    if (requirement, fault) not in self.named
+                    for server, kill in kills.items()
+                ),
+                (
+                    f"{requirement} kills nothing"
+                    for requirement in self.demanded
+                    if requirement not in self.killing
+                ),
+            )
+        )

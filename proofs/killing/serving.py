@@ -1,0 +1,54 @@
+"""The servers that faults are tried on: one process for each way of starting the reference engine."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+
+from tokenwire_reference.faults.catalogue import CUMULATIVE, INCREMENTAL, WHOLE, KnownFault
+
+_FLAGS = {CUMULATIVE: (), INCREMENTAL: ("--incremental-streaming-output",)}
+
+
+def servers_for(fault: KnownFault) -> list[str]:
+    """The servers on which a fault shows. Whole answers show in both delivery modes.
+
+    A server is named by its delivery mode, or by its flags where the fault needs special ones.
+    """
+    if fault.server:
+        return [" ".join(fault.server)]
+    return [mode for mode in _FLAGS if mode in fault.shows_in or WHOLE in fault.shows_in]
+
+
+@contextlib.contextmanager
+def serve(names: Iterable[str]) -> Iterator[dict[str, str]]:
+    """Start servers, side by side, and give their URLs by name. Raises RuntimeError where one does not start."""
+    with contextlib.ExitStack() as stack:
+        started = {name: stack.enter_context(_process(_FLAGS.get(name, tuple(name.split())))) for name in names}
+        yield {name: _url(process) for name, process in started.items()}
+
+
+@contextlib.contextmanager
+def _process(flags: tuple[str, ...]) -> Iterator[subprocess.Popen[str]]:
+    model = () if any(flag.startswith("--model") for flag in flags) else ("--model", "builtin:tiny")
+    command = [sys.executable, "-m", "tokenwire_reference", "serve", "--port", "0", "--enable-faults"]
+    command += ["--sampling-backend", "mirror", *model, *flags]
+    with (
+        tempfile.TemporaryFile() as complaints,  # what faults make a server complain of is of no interest
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, text=True) as server,
+    ):
+        try:
+            yield server
+        finally:
+            server.terminate()
+
+
+def _url(server: subprocess.Popen[str]) -> str:
+    assert server.stdout is not None
+    words = server.stdout.readline().split()
+    if not words:
+        raise RuntimeError(f"{server.args!r} ended with status {server.wait()} before it gave its URL")
+    return words[-1]

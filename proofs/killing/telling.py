@@ -1,0 +1,59 @@
+"""The matrix in words: on a terminal, and as JSON."""
+
+from __future__ import annotations
+
+import json
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from proofs.killing.matrix import Matrix
+
+
+def last_line(matrix: Matrix) -> str:
+    """What came of it, in one line."""
+    kills = len(matrix.cells.keys() & matrix.named)
+    return (
+        f"{len(matrix.killed)} of {len(matrix.faults)} faults killed in {len(matrix.trials)} trials; "
+        f"{len(matrix.killing)} of {len(matrix.demanded)} requirements kill; {kills} kills, "
+        f"{len(matrix.cells.keys() - matrix.named)} unexpected; {len(matrix.complaints)} complaints"
+    )
+
+
+def print_matrix(console: Console, matrix: Matrix, seconds: float) -> None:
+    """Print each requirement with what it killed, then what disagrees, then one line."""
+    table = Table("requirement", "kills", box=None, pad_edge=False, header_style="bold dim")
+    for requirement in matrix.demanded:
+        faults = [fault for fault in matrix.faults if (requirement, fault) in matrix.cells]
+        table.add_row(requirement, Text(", ".join(faults)) if faults else Text("nothing", style="bold red"))
+    console.print(table)
+    for complaint in matrix.complaints:
+        console.print(Text(complaint, style="red"), soft_wrap=True)
+    console.print(Text(f"{last_line(matrix)}; {seconds:.0f} s", style="bold"), soft_wrap=True)
+
+
+def as_json(matrix: Matrix) -> str:
+    """Everything, for programs: the trials with all their kills, what was expected, and the complaints."""
+    told = {
+        "faults": {
+            name: {"does": fault.does, "room": fault.room, "upstream": fault.upstream, "kills": fault.kills}
+            for name, fault in matrix.faults.items()
+        },
+        "requirements": {name: row.sentence for name, row in matrix.requirements.items()},
+        "trials": [
+            {
+                "fault": trial.fault,
+                "server": trial.server,
+                "kills": {
+                    name: {"message": kill.message, "scenarios": sorted(kill.scenarios)}
+                    for name, kill in trial.kills.items()
+                },
+                "failure": trial.failure,
+            }
+            for trial in matrix.trials
+        ],
+        "complaints": matrix.complaints,
+        "outcome": last_line(matrix),
+    }
+    return json.dumps(told, indent=1)
