@@ -59,12 +59,12 @@ def overall(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def exit_status(verdicts: Iterable[Verdict]) -> int:
-    """The exit status that a set of verdicts stands for; no PASS and no violation is not success."""
+    """The exit status that a set of verdicts stands for; without a PASS nothing was shown to hold."""
     seen = set(verdicts)
     if Verdict.HARNESS_ERROR in seen:
         return ExitStatus.HARNESS_ERROR
     if Verdict.FAIL in seen:
         return ExitStatus.VIOLATION
-    if not seen & {Verdict.PASS, Verdict.WARN, Verdict.INFO}:
+    if Verdict.PASS not in seen:
         return ExitStatus.NOTHING_EVALUATED
     return ExitStatus.CONFORMS
