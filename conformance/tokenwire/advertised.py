@@ -53,7 +53,7 @@ def _document(exchange: Exchange) -> Mapping[str, Any]:
         return {}
     try:
         value = json.loads(exchange.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 

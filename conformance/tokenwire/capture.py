@@ -73,13 +73,16 @@ def redact(request: HttpRequest, secrets: Collection[str] = ()) -> HttpRequest:
 def redact_document(body: bytes) -> bytes:
     """A JSON document without the strings under names of credentials; anything else as it is.
 
-    What a server tells of its settings may hold its keys (SGLang's `/server_info` does).
+    What a server tells of its settings may hold its keys (SGLang's `/server_info` does). Nothing is left of a
+    document that is nested too deeply to be looked through.
     """
     try:
         document = json.loads(body)
+        redacted = _without_secrets(document)
+    except RecursionError:
+        return REDACTED.encode("ascii")
     except ValueError:
         return body
-    redacted = _without_secrets(document)
     return body if redacted == document else json.dumps(redacted, separators=(",", ":")).encode("ascii")
 
 

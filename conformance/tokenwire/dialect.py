@@ -151,7 +151,7 @@ class Dialect:
         what the stream itself shows.
         """
         asked = self.read_asked(exchange.request)
-        if exchange.status is None:
+        if exchange.status is None or exchange.ending is Ending.OUTGROWN:
             return Stream(exchange, self.name, asked, Delivery.WHOLE, (), ())
         if exchange.status != 200:
             return self._read_error(exchange, asked)

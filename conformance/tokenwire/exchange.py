@@ -21,14 +21,16 @@ class Ending(StrEnum):
     UNREACHABLE = "unreachable"
     """No connection, or no HTTP answer on it."""
     CANCELLED = "cancelled"
-    """The suite gave the exchange up: the run was ended, or the body outgrew the size that the run allows."""
+    """The suite gave the exchange up: the run was ended."""
+    OUTGROWN = "outgrown"
+    """The body outgrew the size that the run allows, and the suite hung up: it is not read as an answer."""
     HUNG_UP = "hung-up"
     """The suite left on purpose, as a client does that has lost interest."""
 
     @property
     def ours(self) -> bool:
         """Whether the suite ended the exchange, so that the target owes nothing more."""
-        return self in {Ending.CANCELLED, Ending.HUNG_UP, Ending.TIMEOUT}
+        return self in {Ending.CANCELLED, Ending.HUNG_UP, Ending.OUTGROWN, Ending.TIMEOUT}
 
 
 @dataclass(frozen=True)

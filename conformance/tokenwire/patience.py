@@ -14,7 +14,7 @@ from tokenwire.scenario import Sender
 LEAST = 8
 """So many exchanges in a row must have got no complete answer before a target is given up."""
 
-_SILENT = (Ending.TIMEOUT, Ending.UNREACHABLE)
+_SILENT = (Ending.TIMEOUT, Ending.UNREACHABLE, Ending.OUTGROWN)
 
 
 class StoppedAnswering(Exception):  # noqa: N818  # the end of the asking, not an error of the program

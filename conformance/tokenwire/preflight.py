@@ -67,6 +67,8 @@ def why_no_record(exchange: Exchange) -> str:
             return f"{line}: no answer: {exchange.detail}"
         case Ending.TIMEOUT:
             return f"{line}: no complete answer within {exchange.duration:.0f} s"
+        case Ending.OUTGROWN:
+            return f"{line}: no end of an answer that begins with {_beginning(exchange)}: {exchange.detail}"
     if exchange.status == 200 and _is_html(exchange):
         return f"{line}: 200 with an HTML page"
     words = f"{line}: status {exchange.status}, and the body begins with {_beginning(exchange)}"
@@ -91,6 +93,9 @@ def diagnosis(url: str, exchanges: Sequence[Exchange]) -> str:
             f"Something listens at {url}, but completed no answer to {tried} within {first.duration:.0f} s."
         )
         way_out = "It may still be loading its model: try again, or raise --timeout."
+    elif all(exchange.ending is Ending.OUTGROWN for exchange in exchanges):
+        fact = f"{url} sends without end: {why_no_record(first)}."
+        way_out = "A few tokens were asked for; give the base URL of an inference server's API."
     elif any(_is_html(exchange) for exchange in exchanges):
         fact = (
             f"{url} answers with an HTML page: that is a web site or a proxy's page, not an inference server."

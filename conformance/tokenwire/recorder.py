@@ -34,6 +34,8 @@ _OWN_HEADERS = {
 }
 MAX_BODY_BYTES = 8 << 20
 """Some times what the longest request of the suite is answered with, token by token and cumulatively."""
+MAX_LINES = 1 << 15
+"""Of one body: more than any request of the suite has tokens, and few enough to be read into events."""
 _KEPT_OF_OUTGROWN = 4096
 
 _NETWORK_FAULTS = (
@@ -62,6 +64,7 @@ class _Recording:
         self.headers: Headers = ()
         self.reads: list[Read] = []
         self.size = 0
+        self.lines = 0
         self.ending = Ending.UNREACHABLE
         self.detail = ""
 
@@ -77,15 +80,16 @@ class _Recording:
         read = Read(self.seconds(), data)
         self.reads.append(read)
         self.size += len(data)
+        self.lines += data.count(b"\n") or data.count(b"\r")
         if self._file is not None and not self._is_settings:
             self._file.read(read)
 
     def end(self, ending: Ending, detail: str = "") -> None:
         self.ending, self.detail = ending, detail
 
-    def outgrow(self, limit: int) -> None:
+    def outgrow(self, limit: str) -> None:
         """End, and forget all but a beginning: nobody reads an answer of this size. The disk has it all."""
-        self.end(Ending.OUTGROWN, f"the body outgrew {limit} bytes")
+        self.end(Ending.OUTGROWN, f"the body outgrew {limit}")
         first = self.reads[0]
         self.reads = [replace(first, data=first.data[:_KEPT_OF_OUTGROWN])]
 
@@ -105,8 +109,8 @@ class Recorder:
 
     base_url: scheme, host and perhaps a path that all requests go below. timeout_s: for a whole exchange,
     from the first packet to the last byte. headers: sent with every request. max_concurrency: exchanges at
-    a time; others wait, and their time does not run yet. max_body_bytes: a longer answer is hung up on, and only
-    its beginning is kept.
+    a time; others wait, and their time does not run yet. max_body_bytes: a longer answer, or one of
+    more than MAX_LINES lines, is hung up on, and only its beginning is kept.
     capture: where exchanges are written as they arrive. server: what is known of the target, noted in every
     exchange. secrets: names of headers, in lower case, whose values are kept out of every exchange, besides
     those that name a credential. on_exchange: told of every exchange when it is over.
@@ -279,7 +283,10 @@ class Recorder:
             if tap is not None:
                 tap.read(data)
             if recording.size > self._max_body_bytes:
-                recording.outgrow(self._max_body_bytes)
+                recording.outgrow(f"{self._max_body_bytes} bytes")
+                return
+            if recording.lines > MAX_LINES:
+                recording.outgrow(f"{MAX_LINES} lines")
                 return
             if slow_reader is not None and not paused and recording.size >= slow_reader.after_bytes:
                 paused = True

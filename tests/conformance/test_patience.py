@@ -25,7 +25,7 @@ def send(sender: PatientSender, times: int) -> None:
     asyncio.run(often())
 
 
-@pytest.mark.parametrize("ending", [Ending.TIMEOUT, Ending.UNREACHABLE])
+@pytest.mark.parametrize("ending", [Ending.TIMEOUT, Ending.UNREACHABLE, Ending.OUTGROWN])
 def test_so_many_in_a_row_and_no_more(ending: Ending) -> None:
     inner = silent(ending)
     sender = PatientSender(inner)

@@ -119,7 +119,7 @@ def _failure(stream: Stream) -> str:
     exchange = stream.exchange
     if exchange.status is None or (exchange.ending in _BROKEN and not stream.asked.stream):
         return f"{exchange.ending}: {exchange.detail or 'no reason known'}"
-    if exchange.ending is Ending.TIMEOUT:
+    if exchange.ending in {Ending.OUTGROWN, Ending.TIMEOUT}:
         return f"{exchange.ending}: {exchange.detail or 'no end'}"
     codes = [exchange.status, _code(stream.error)]
     codes += [integer(f.raw.get("status_code")) for c in stream.choices if is_error(f := c.finish) and f]

@@ -34,7 +34,9 @@ FINISH_TYPES = frozenset({"stop", "length", "abort"})
 """What a choice can finish with where its dialect lists no types."""
 TIERS = ("device", "host", "storage")
 
-_CUT_BY_US = frozenset({Ending.CANCELLED, Ending.HUNG_UP, Ending.TIMEOUT, Ending.UNREACHABLE})
+_CUT_BY_US = frozenset(
+    {Ending.CANCELLED, Ending.HUNG_UP, Ending.OUTGROWN, Ending.TIMEOUT, Ending.UNREACHABLE}
+)
 
 
 @check("answer-fits-schema")

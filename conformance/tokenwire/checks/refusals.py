@@ -210,7 +210,7 @@ def _controls(streams: tuple[Stream, ...], target: Target) -> Iterator[tuple[Str
 def _failed(stream: Stream) -> bool:
     """Whether an answer failed as the request itself may have caused, or was given up by this suite."""
     failures = (is_error(choice.finish) for choice in stream.choices)
-    return any(failures) or stream.exchange.ending in {Ending.CANCELLED, Ending.HUNG_UP}
+    return any(failures) or stream.exchange.ending in {Ending.CANCELLED, Ending.HUNG_UP, Ending.OUTGROWN}
 
 
 @check_run("refused-request-harms-nobody")
