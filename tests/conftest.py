@@ -9,6 +9,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

@@ -738,7 +738,9 @@ def test_a_violation_says_what_is_wrong(pair: Pair) -> None:
 
 
 def test_every_requirement_has_a_pair() -> None:
-    assert {pair.requirement for pair in PAIRS} == set(load_requirements())
+    """What a gateway owes is paired in test_checks_gateway.py: both sides of such a pair are answers."""
+    alone = {one.id for one in load_requirements().values() if one.oracle != "across-targets"}
+    assert {pair.requirement for pair in PAIRS} == alone
 
 
 def test_every_requirement_has_one_check_and_every_check_a_requirement() -> None:
