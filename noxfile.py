@@ -80,6 +80,14 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def proofs(session: nox.Session) -> None:
+    """The long proofs: 10,000 mutations of each kind, and all short records of up to 6 tokens."""
+    session.install("-e", ".[tokenizer]", *CONSTRAINTS)
+    session.run("python", "-m", "proofs.mutations", *session.posargs)
+    session.run("python", "-m", "proofs.small_scope", "--tokens", "6")
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Formatting, lint, types, and the walls between the packages."""
     session.install("-e", ".[reference,dev]", *CONSTRAINTS)
