@@ -16,13 +16,14 @@ from typing import Any
 from tokenwire.baseline import FAILURE, FLAKY, Baseline, BaselineError, Entry, parse_baseline, read_baseline
 from tokenwire.failure_kind import FailureKind
 from tokenwire.scenario import Budget
+from tokenwire.tolerance import told_in
 from tokenwire.verdict import ExitStatus
 
 _HEAD = re.compile(rf"^\s*\[\[\s*({FAILURE}|{FLAKY})\s*\]\]")
 _INTRODUCTION = """\
-# Known failures. `tokenwire check --baseline FILE` tolerates exactly these: an entry that no longer fails, that fails
-# differently, that names nothing or that has expired fails the run. Give each its reason and the address of an issue.
-# `tokenwire baseline update` rewrites this file, and keeps comments, reasons and links.
+# Known failures. `tokenwire check --baseline FILE` tolerates exactly these: an entry that no longer fails,
+# that fails differently, that names nothing or that has expired fails the run. Give each its reason and the
+# address of an issue. `tokenwire baseline update` rewrites this file, and keeps comments, reasons and links.
 """
 
 Key = tuple[str, str, FailureKind]
@@ -44,31 +45,26 @@ class Update:
     removed: tuple[str, ...]
 
 
-def _refusal(name: str, report: Mapping[str, Any], budget: Budget | None) -> str:
-    """Why a report cannot speak for all entries, in words; empty where it can."""
+def why_not_whole(report: Mapping[str, Any], budget: Budget | None) -> str:
+    """Why a report cannot speak for all entries of a baseline of this budget, in words; empty where it can."""
     selection = report.get("selection") or {"filters": [], "budget": None}
     if selection["filters"]:
-        return f"{name} was made with {' '.join(selection['filters'])}; update from a run without filters"
+        return f"was made with {' '.join(selection['filters'])}; update from a run without filters"
     if report["target"].get("broken_off"):
-        return f"{name} is of a run that was broken off ({report['target']['broken_off']}); run it again"
+        return f"is of a run that was broken off ({report['target']['broken_off']}); run it again"
     if report["exit_status"] == ExitStatus.HARNESS_ERROR:
-        return f"{name} is of a run in which the suite itself failed; report that, and update afterwards"
+        return "is of a run in which the suite itself failed; report that, and update afterwards"
     if report["exit_status"] == ExitStatus.NOTHING_EVALUATED:
-        return f"in {name} nothing was evaluated; check that the target answers"
+        return "holds no evaluated requirement; check that the target answers"
     asked = Budget(selection["budget"]) if selection["budget"] else None
     if budget is not None and (asked is None or not asked.covers(budget)):
         words = f"asked with --budget {asked}" if asked else "of a recording"
-        return f"{name} is {words}, and the baseline was written from {budget}; ask with --budget {budget}"
+        return f"is {words}, and the baseline was written from {budget}; ask with --budget {budget}"
     return ""
 
 
 def _failed(report: Mapping[str, Any]) -> set[Key]:
-    return {
-        (row["requirement"], row["scenario"], FailureKind(kind["dialect"], kind["says"]))
-        for row in report["verdicts"]
-        if row["verdict"] == "FAIL"
-        for kind in row.get("kinds", ())
-    }
+    return {(told.requirement, told.scenario, kind) for told in told_in(report) for kind in told.kinds}
 
 
 def _quoted(text: str) -> str:
@@ -135,8 +131,8 @@ def updated(path: Path, reports: Mapping[str, Mapping[str, Any]]) -> Update:
     text = path.read_text("utf-8") if path.is_file() else ""
     baseline = read_baseline(path) if text else Baseline(path)
     for name, report in reports.items():
-        if why := _refusal(name, report, baseline.budget):
-            raise RefusedUpdate(why)
+        if why := why_not_whole(report, baseline.budget):
+            raise RefusedUpdate(f"{name} {why}")
     failed = [_failed(report) for report in reports.values()]
     often = Counter(key for run in failed for key in run)
     judged = {row["requirement"] for report in reports.values() for row in report["verdicts"]}
@@ -166,7 +162,7 @@ def _joined(blocks: Sequence[str]) -> str:
 def _beginning(reports: Mapping[str, Mapping[str, Any]]) -> str:
     """The head of a new baseline: the smallest budget that any of its reports was asked with."""
     asked = [(report.get("selection") or {}).get("budget") for report in reports.values()]
-    if None in asked:
+    if not all(asked):
         return _INTRODUCTION
-    smallest = min(map(Budget, asked), key=list(Budget).index)
+    smallest = min((Budget(one) for one in asked), key=list(Budget).index)
     return f'{_INTRODUCTION}budget = "{smallest}"\n'

@@ -1,4 +1,4 @@
-"""Headers whose values come from environment variables, so that no key stands in a file or on a command line."""
+"""Headers whose values come from environment variables: no key stands in a file or on a command line."""
 
 from __future__ import annotations
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cache
 
 import yaml
 
+from tokenwire.requirement import Requirement, load_requirements
 from tokenwire.spec_files import spec_root
 
 
@@ -14,3 +16,15 @@ def load_profiles() -> dict[str, tuple[str, ...]]:
     """The ids of the requirements of each profile, by its name."""
     published = yaml.safe_load((spec_root() / "profiles" / "v1.yaml").read_text("utf-8"))
     return {name: tuple(ids) for name, ids in published["profiles"].items()}
+
+
+def selected(profiles: Collection[str], requirements: Collection[str] = ()) -> list[Requirement] | None:
+    """The named requirements, or those of the profiles where none are named; None for all.
+
+    The names must be known.
+    """
+    known = load_requirements()
+    if requirements:
+        return [known[name] for name in requirements]
+    wanted = {one for name in profiles for one in load_profiles()[name]}
+    return [row for row in known.values() if row.id in wanted] if profiles else None

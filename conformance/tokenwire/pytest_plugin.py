@@ -1,7 +1,8 @@
 """Verdicts as pytest items, so that `-k`, `-x`, `--lf` and JUnit work as people know them.
 
 `tokenwire check` and `tokenwire replay` hand their judgements to pytest with `run_items`. Inside other pytest
-runs, `pytest -p tokenwire.pytest_plugin --tokenwire-target URL` does the same with pytest's own output.
+runs, `pytest -p tokenwire --tokenwire-target URL` does the same with pytest's own output; what
+`tokenwire.toml` says holds there too.
 """
 
 from __future__ import annotations
@@ -10,23 +11,43 @@ import asyncio
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tokenwire.baseline import BaselineError, read_baseline
+from tokenwire.capture import CaptureError
+from tokenwire.config import ConfigError, find_config
 from tokenwire.judge import Judgement, judge
-from tokenwire.replay import replay
+from tokenwire.planning import NotPlanned, planned
+from tokenwire.profile import load_profiles, selected
+from tokenwire.replay import NothingToReplay, replay
 from tokenwire.report.document import row
 from tokenwire.report.failure import failure
 from tokenwire.report.subject import Subject
+from tokenwire.run import NoSuchTarget, Plan, Progress, Unreached, interrogate
+from tokenwire.scenario import Budget
+from tokenwire.tolerance import Fault, hold_against, speaks_for_all, told_by, with_reasons
 from tokenwire.verdict import Verdict
 
+_MARKERS = (
+    "tokenwire: an item of this suite",
+    "requirement(name): the requirement that an item judges",
+    "chapter(name): its chapter in the specification",
+    "level(name): MUST, SHOULD or MAY",
+    "profile(name): a profile that the requirement belongs to",
+)
 _UNDECIDED = (Verdict.UNSUPPORTED, Verdict.NOT_TESTABLE, Verdict.INCONCLUSIVE)
 
 
 class RequirementViolated(Exception):  # noqa: N818  # a verdict, not an error of the program
     """A MUST was violated."""
+
+
+class BaselineFaulty(Exception):  # noqa: N818  # as above
+    """An entry of the baseline does not hold."""
 
 
 class HarnessFailed(Exception):  # noqa: N818  # as above
@@ -46,6 +67,14 @@ class ConformanceItem(pytest.Item):
         )
         self.user_properties.append(("verdict", judgement.verdict.value))
         self.user_properties.append(("witnesses", judgement.witnesses))
+        self.add_marker("tokenwire")
+        for name, value in (
+            ("requirement", requirement.id),
+            ("chapter", requirement.chapter),
+            ("level", requirement.level.value),
+            *(("profile", name) for name, ids in load_profiles().items() if requirement.id in ids),
+        ):
+            self.add_marker(getattr(pytest.mark, name)(name=value))
 
     def setup(self) -> None:
         """Raise what is the suite's own failure here: pytest calls that an error, not a failure."""
@@ -53,6 +82,8 @@ class ConformanceItem(pytest.Item):
             raise HarnessFailed(self.judgement.message)
 
     def runtest(self) -> None:
+        if self.judgement.known:
+            pytest.xfail(f"known: {self.judgement.message}: {self.judgement.known}")
         if self.judgement.verdict is Verdict.FAIL:
             raise RequirementViolated(self.judgement.message)
         if self.judgement.verdict in _UNDECIDED:
@@ -68,6 +99,26 @@ class ConformanceItem(pytest.Item):
         return self.path, None, self.name
 
 
+class BaselineItem(pytest.Item):
+    """One entry of the baseline that does not hold."""
+
+    def __init__(self, *, fault: Fault, **node: Any) -> None:  # pytest's own
+        super().__init__(**node)
+        self.fault = fault
+        self.extra_keyword_matches.update({"baseline", fault.requirement, fault.scenario})
+        self.add_marker("tokenwire")
+
+    def runtest(self) -> None:
+        raise BaselineFaulty(f"{self.fault.kind}: {self.fault.message}")
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:  # noqa: ARG002  # pytest's own
+        """The fault in words; its traceback would show only this file."""
+        return str(excinfo.value)
+
+    def reportinfo(self) -> tuple[os.PathLike[str], int | None, str]:
+        return self.path, None, self.name
+
+
 @dataclass
 class ConformanceItems:
     """The plugin that puts the items of one run in the place of test files, and notes which of them ran."""
@@ -75,12 +126,16 @@ class ConformanceItems:
     judgements: Sequence[Judgement]
     subject: Subject
     ran: list[Judgement] = field(default_factory=list)
+    faults: Sequence[Fault] = ()
+    """Entries of the baseline that do not hold: an item each."""
     quiet: bool = False
     """Leave the terminal to this suite's own report."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self, config: pytest.Config) -> None:
         """Take pytest's terminal report away where this suite prints its own."""
+        for marker in _MARKERS:
+            config.addinivalue_line("markers", marker)
         if self.quiet:
             config.pluginmanager.unregister(name="terminalreporter")
 
@@ -96,6 +151,10 @@ class ConformanceItems:
                 subject=self.subject,
             )
             for judgement in self.judgements
+        ]
+        session.items += [
+            BaselineItem.from_parent(session, name=fault.name, nodeid=f"baseline::{fault.name}", fault=fault)
+            for fault in self.faults
         ]
         session.config.hook.pytest_collection_modifyitems(
             session=session, config=session.config, items=session.items
@@ -117,6 +176,7 @@ def run_items(
     stop_at_first: bool = False,
     last_failed: bool = False,
     junit: Path | None = None,
+    faults: Sequence[Fault] = (),
 ) -> tuple[list[Judgement], int]:
     """Run the judgements as pytest items, silently; those that ran, and pytest's own exit code.
 
@@ -135,7 +195,7 @@ def run_items(
     options += ["-x"] if stop_at_first else []
     options += ["--lf"] if last_failed else []
     options += [f"--junitxml={junit}"] if junit else []
-    plugin = ConformanceItems(judgements, subject, quiet=True)
+    plugin = ConformanceItems(judgements, subject, faults=faults, quiet=True)
     code = pytest.main(options, plugins=[plugin])
     return plugin.ran, int(code)
 
@@ -146,6 +206,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--tokenwire-target", metavar="URL", help="ask this server everything, and judge the answers"
     )
     group.addoption("--tokenwire-capture", metavar="PATH", help="judge the exchanges of this capture")
+    group.addoption("--tokenwire-baseline", metavar="FILE", help="tolerate the failures that this file knows")
+    group.addoption(
+        "--tokenwire-budget", choices=[each.value for each in Budget], help="how much to ask the server"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -153,15 +217,36 @@ def pytest_configure(config: pytest.Config) -> None:
     target, capture = config.getoption("--tokenwire-target"), config.getoption("--tokenwire-capture")
     if target and capture:
         raise pytest.UsageError("--tokenwire-target and --tokenwire-capture exclude each other; give one")
-    if target or capture:
-        subject = _interrogated(target) if target else replay([Path(capture)])
-        config.pluginmanager.register(ConformanceItems(judge(subject.runs), subject), "tokenwire-items")
+    if not target and not capture:
+        return
+    try:
+        settings = find_config(config.rootpath)
+        options = dict(settings.defaults)
+        options["budget"] = Budget(
+            config.getoption("--tokenwire-budget") or options.get("budget", Budget.STANDARD)
+        )
+        named = config.getoption("--tokenwire-baseline") or options.get("baseline")
+        baseline = read_baseline(Path(named)) if named else None
+        if target:
+            subject = _interrogated(planned(target, options, settings.headers))
+        else:
+            subject = replay([Path(capture)])
+    except (ConfigError, BaselineError, NotPlanned, CaptureError, NothingToReplay, OSError) as error:
+        raise pytest.UsageError(str(error)) from error
+    judgements: Sequence[Judgement] = judge(subject.runs, selected(options.get("profile", ())))
+    faults: Sequence[Fault] = ()
+    if baseline is not None:
+        whole = speaks_for_all(baseline, subject, options["budget"] if target else None)
+        held = hold_against(baseline, told_by(judgements), whole=whole, today=date.today())
+        judgements, faults = with_reasons(judgements, held), held.faults
+    config.pluginmanager.register(ConformanceItems(judgements, subject, faults=faults), "tokenwire-items")
 
 
-def _interrogated(url: str) -> Subject:
-    from tokenwire.run import Plan, Progress, Unreached, interrogate
-
-    subject = asyncio.run(interrogate(Plan(url), Progress()))
+def _interrogated(plan: Plan) -> Subject:
+    try:
+        subject = asyncio.run(interrogate(plan, Progress()))
+    except NoSuchTarget as error:
+        raise NotPlanned(str(error)) from error
     if isinstance(subject, Unreached):
         raise pytest.UsageError(subject.diagnosis)
     return subject

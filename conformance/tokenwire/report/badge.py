@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tokenwire.report.overview import counts, summaries
+from tokenwire.report.overview import KNOWN, baseline_faults, counts, summaries
 from tokenwire.verdict import ExitStatus, Verdict
 
 _COLOURS = {ExitStatus.CONFORMS: "brightgreen", ExitStatus.VIOLATION: "red"}
@@ -15,8 +15,12 @@ def badge(report: Mapping[str, Any]) -> dict[str, Any]:
     """The badge of a JSON report: how many requirements passed, and how many were violated."""
     number = counts(summaries(report))
     message = f"{number[Verdict.PASS]} passed"
+    if known := number[f"{KNOWN} {Verdict.FAIL}"]:
+        message = f"{known} known, {message}"
     if violated := number[Verdict.FAIL]:
         message = f"{violated} violated, {message}"
+    if baseline_faults(report):
+        message = f"baseline does not hold, {message}"
     if report["exit_status"] not in _COLOURS:
         message = "not evaluated"
     return {

@@ -13,6 +13,7 @@ from typing import Any
 from tokenwire import __version__
 from tokenwire.capability import Capability
 from tokenwire.check import Observation
+from tokenwire.failure_kind import failure_kinds
 from tokenwire.honesty import Honesty
 from tokenwire.judge import Judgement
 from tokenwire.report.exhibit import exhibit
@@ -59,6 +60,8 @@ def _evidence(observation: Observation) -> dict[str, Any]:
 def row(judgement: Judgement, subject: Subject) -> dict[str, Any]:
     """One requirement in one scenario."""
     shown = {"exhibit": _plain(asdict(exhibit(judgement, subject)))} if judgement.violations else {}
+    known = {"known": True, "known_because": judgement.known} if judgement.known else {}
+    kinds = failure_kinds(judgement) if judgement.verdict is Verdict.FAIL else ()
     return {
         "requirement": judgement.requirement.id,
         "chapter": judgement.requirement.chapter,
@@ -70,6 +73,8 @@ def row(judgement: Judgement, subject: Subject) -> dict[str, Any]:
         "witnesses": judgement.witnesses,
         "message": judgement.message,
         "evidence": [_evidence(observation) for observation in judgement.violations[:_MOST_EVIDENCE]],
+        **({"kinds": [{**asdict(kind), "fingerprint": kind.fingerprint} for kind in kinds]} if kinds else {}),
+        **known,
         **shown,
     }
 
@@ -110,8 +115,18 @@ def _honesty(honesty: Honesty) -> dict[str, Any]:
     }
 
 
-def document(subject: Subject, judgements: Sequence[Judgement], exit_status: int) -> dict[str, Any]:
-    """The report as one JSON value. Its last key, `footer`, shows a reader that nothing was cut off."""
+def document(
+    subject: Subject,
+    judgements: Sequence[Judgement],
+    exit_status: int,
+    *,
+    selection: Mapping[str, Any] | None = None,
+    baseline: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The report as one JSON value. Its last key, `footer`, shows a reader that nothing was cut off.
+
+    `selection` tells what the run was cut down to, `baseline` what became of the known failures.
+    """
     counts = Counter(judgement.verdict for judgement in judgements)
     every = [each for run in subject.runs for each in run.capabilities.values()]
     known = {capability.name: capability for capability in every if capability.present}
@@ -133,6 +148,8 @@ def document(subject: Subject, judgements: Sequence[Judgement], exit_status: int
         },
         "summary": {verdict.value: counts[verdict] for verdict in Verdict},
         "verdicts": [row(judgement, subject) for judgement in judgements],
+        **({"selection": dict(selection)} if selection is not None else {}),
+        **({"baseline": dict(baseline)} if baseline is not None else {}),
         "exit_status": exit_status,
         "footer": True,
     }

@@ -6,8 +6,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tokenwire.report.failure import failure
-from tokenwire.report.overview import Summary, counts, outcome, summaries, title
-from tokenwire.verdict import MOST_TELLING_FIRST, Verdict
+from tokenwire.report.overview import (
+    Summary,
+    baseline_faults,
+    counts,
+    flaky,
+    in_words,
+    outcome,
+    summaries,
+    title,
+)
+from tokenwire.verdict import Verdict
 
 _COMMANDS = {Verdict.FAIL: "error", Verdict.HARNESS_ERROR: "error", Verdict.WARN: "warning"}
 _MOST_ANNOTATIONS = 10
@@ -37,6 +46,9 @@ def _annotations(report: Mapping[str, Any]) -> Iterator[str]:
         seen = f" ({evidence['exchange']})" if evidence else ""
         words = f"{evidence['message'] if evidence else row['message']}{seen}\n{summary.sentence}"
         yield f"::{_COMMANDS[Verdict(row['verdict'])]} title={_property(name)}::{_data(words)}"
+    for fault in baseline_faults(report):
+        name = f"baseline: {fault['kind']} {fault['requirement']}"
+        yield f"::error title={_property(name)}::{_data(fault['message'])}"
 
 
 def workflow_commands(report: Mapping[str, Any]) -> list[str]:
@@ -68,18 +80,26 @@ def _table(every: list[Summary]) -> Iterator[str]:
     yield "| | requirement | witnesses | scenarios, or why not |"
     yield "|---|---|---:|---|"
     for summary in every:
-        mark = _MARKS.get(summary.verdict, "▫️")
+        mark = _MARKS.get(summary.verdict, "▫️") if summary.mark == summary.verdict else "🔕"
         told = summary.reason or ", ".join(summary.scenarios)
-        cells = (f"{mark} {summary.verdict}", summary.requirement, str(summary.witnesses or ""), _cell(told))
+        cells = (f"{mark} {summary.mark}", summary.requirement, str(summary.witnesses or ""), _cell(told))
         yield f"| {' | '.join(cells)} |"
 
 
 def step_summary(report: Mapping[str, Any]) -> str:
     """The summary of the step, in Markdown: one line, the failures, and the table folded away."""
     every = summaries(report)
-    number = counts(every)
-    words = ", ".join(f"{number[verdict]} {verdict}" for verdict in MOST_TELLING_FIRST if number[verdict])
-    parts = [f"## Tokenwire: {_cell(outcome(report))}", f"{_cell(title(report))}: {words or 'no verdict'}"]
+    told = in_words(counts(every))
+    parts = [f"## Tokenwire: {_cell(outcome(report))}", f"{_cell(title(report))}: {told}"]
+    baseline = [f"**{fault['kind']}**: {_cell(fault['message'])}" for fault in baseline_faults(report)]
+    baseline += [_cell(words) for words in flaky(report)]
+    baseline += [
+        f"known: `{row['requirement']}` in {_cell(row['scenario'])}: {_cell(row['known_because'])}"
+        for summary in every
+        for row in summary.known
+    ]
+    if baseline:
+        parts.append("\n".join(f"- {line}" for line in baseline))
     bad = [summary for summary in every if summary.bad]
     for summary in bad[:_MOST_FAILURES]:
         row = summary.bad[0]

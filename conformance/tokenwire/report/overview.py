@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokenwire.judge import NO_SCENARIO
-from tokenwire.verdict import Verdict, overall
+from tokenwire.verdict import MOST_TELLING_FIRST, ExitStatus, Verdict, overall
 
 BAD = (Verdict.WARN, Verdict.FAIL, Verdict.HARNESS_ERROR)
+KNOWN = "known"
 SAYS_SOMETHING = (Verdict.PASS, *BAD)
 
 Row = Mapping[str, Any]
@@ -32,7 +33,17 @@ class Summary:
     reason: str
     """Why nothing was; empty where something was."""
     bad: tuple[Row, ...]
-    """The rows of violations and of crashed checks."""
+    """The rows of violations and of crashed checks, without those that a baseline knows."""
+    known: tuple[Row, ...] = ()
+    """The rows of violations that a baseline knows, with `known_because`."""
+
+    @property
+    def mark(self) -> str:
+        """The verdict in a word or two: a violation that is known in every scenario is called so."""
+        tolerated = self.verdict is Verdict.FAIL and not any(
+            row["verdict"] == self.verdict for row in self.bad
+        )
+        return f"{KNOWN} {self.verdict}" if tolerated else self.verdict.value
 
 
 def _summary(rows: list[Row]) -> Summary:
@@ -49,7 +60,8 @@ def _summary(rows: list[Row]) -> Summary:
         witnesses=sum(row["witnesses"] for row in rows),
         scenarios=tuple(names) if verdict in SAYS_SOMETHING else (),
         reason="" if verdict in SAYS_SOMETHING else next((row["message"] for row in speaking), ""),
-        bad=tuple(row for row in rows if Verdict(row["verdict"]) in BAD),
+        bad=tuple(row for row in rows if Verdict(row["verdict"]) in BAD and not row.get("known")),
+        known=tuple(row for row in rows if row.get("known")),
     )
 
 
@@ -61,9 +73,26 @@ def summaries(report: Mapping[str, Any]) -> list[Summary]:
     return [_summary(rows) for rows in grouped.values()]
 
 
-def counts(every: Iterable[Summary]) -> Counter[Verdict]:
-    """How many requirements got which verdict."""
-    return Counter(summary.verdict for summary in every)
+def counts(every: Iterable[Summary]) -> Counter[str]:
+    """How many requirements got which mark: a verdict, or `known FAIL`; the most telling first."""
+    marks = Counter(summary.mark for summary in every)
+    order = [mark for verdict in MOST_TELLING_FIRST for mark in (verdict.value, f"{KNOWN} {verdict}")]
+    return Counter({mark: marks[mark] for mark in order if marks[mark]})
+
+
+def in_words(number: Mapping[str, int]) -> str:
+    """Such counts as words."""
+    return ", ".join(f"{count} {mark}" for mark, count in number.items()) or "no verdict"
+
+
+def baseline_faults(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What is wrong with the entries of the baseline that the run was held against."""
+    return list(report.get("baseline", {}).get("faults", ()))
+
+
+def flaky(report: Mapping[str, Any]) -> list[str]:
+    """What each entry of the baseline that may fail now and then did, in words."""
+    return list(report.get("baseline", {}).get("flaky", ()))
 
 
 def title(report: Mapping[str, Any]) -> str:
@@ -77,6 +106,10 @@ def outcome(report: Mapping[str, Any]) -> str:
     broken_off = report["target"].get("broken_off")
     if broken_off:
         return f"broken off: {broken_off}"
+    if report["exit_status"] == ExitStatus.VIOLATION and not any(
+        row["verdict"] == Verdict.FAIL and not row.get("known") for row in report["verdicts"]
+    ):
+        return "conforms but for what is known, and the baseline does not hold"
     return {
         0: "conforms, as far as this run could see",
         1: "does not conform",

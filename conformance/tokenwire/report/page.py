@@ -13,9 +13,9 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from tokenwire.report.overview import Row, Summary, counts, outcome, summaries, title
+from tokenwire.report.overview import Row, Summary, baseline_faults, counts, flaky, outcome, summaries, title
 from tokenwire.report.plot import HEIGHT, WIDTH, Plot, plot
-from tokenwire.verdict import MOST_TELLING_FIRST, Verdict
+from tokenwire.verdict import Verdict
 
 _THREAD = "https://github.com/{repository}/{kind}/{number}"
 _KINDS = {"PR": "pull", "issue": "issues"}
@@ -73,7 +73,10 @@ def page(report: Mapping[str, Any]) -> str:
         report=report,
         title=title(report),
         outcome=outcome(report),
-        counts=[(verdict, number[verdict]) for verdict in MOST_TELLING_FIRST if number[verdict]],
+        counts=list(number.items()),
+        known=[row for summary in every for row in summary.known],
+        faults=baseline_faults(report),
+        flaky=flaky(report),
         total=len(every),
         chapters=chapters,
         bad=bad,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from tokenwire.report.overview import Row, Summary, summaries, title
+from tokenwire.report.overview import Row, Summary, baseline_faults, summaries, title
 from tokenwire.verdict import Verdict
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -45,8 +45,9 @@ def _fingerprint(row: Row) -> str:
 
 def _results(every: list[Summary]) -> Iterator[dict[str, Any]]:
     for position, summary in enumerate(every):
-        for row in summary.bad:
+        for row in (*summary.bad, *summary.known):
             verdict = Verdict(row["verdict"])
+            suppressed = {"kind": "external", "status": "accepted", "justification": row.get("known_because")}
             if verdict not in _LEVELS or not row["evidence"]:
                 continue
             first = row["evidence"][0]
@@ -57,7 +58,17 @@ def _results(every: list[Summary]) -> Iterator[dict[str, Any]]:
                 "message": {"text": f"{first['message']} (in {row['scenario']}). {summary.sentence}"},
                 "locations": [_location(first)],
                 "partialFingerprints": {"requirementAndScenario/v1": _fingerprint(row)},
+                "suppressions": [suppressed] if row.get("known") else [],
             }
+
+
+def _notifications(report: Mapping[str, Any], every: list[Summary]) -> list[dict[str, Any]]:
+    """What is wrong with the suite itself, or with the baseline, and not with the target."""
+    baseline = [
+        {"level": "error", "message": {"text": f"{fault['kind']}: {fault['message']}"}}
+        for fault in baseline_faults(report)
+    ]
+    return [*_crashes(every), *baseline]
 
 
 def _crashes(every: list[Summary]) -> list[dict[str, Any]]:
@@ -78,8 +89,8 @@ def sarif(report: Mapping[str, Any]) -> dict[str, Any]:
         "executionSuccessful": not crashes and report["exit_status"] in {0, 1},
         "exitCode": report["exit_status"],
     }
-    if crashes:
-        invocation["toolExecutionNotifications"] = crashes
+    if notifications := _notifications(report, every):
+        invocation["toolExecutionNotifications"] = notifications
     driver = {
         "name": report["tool"]["name"],
         "semanticVersion": report["tool"]["version"],

@@ -10,8 +10,17 @@ from rich.table import Table
 from rich.text import Text
 
 from tokenwire.report.failure import failure
-from tokenwire.report.overview import Summary, counts, outcome, summaries, title
-from tokenwire.verdict import MOST_TELLING_FIRST, Verdict
+from tokenwire.report.overview import (
+    Summary,
+    baseline_faults,
+    counts,
+    flaky,
+    in_words,
+    outcome,
+    summaries,
+    title,
+)
+from tokenwire.verdict import Verdict
 
 _STYLES = {
     Verdict.PASS: "green",
@@ -23,6 +32,7 @@ _STYLES = {
     Verdict.FAIL: "bold red",
     Verdict.HARNESS_ERROR: "bold magenta",
 }
+_KNOWN_STYLE = "yellow"
 _WIDTH_OF_A_PIPE = 140
 _MOST_SCENARIOS = 3
 
@@ -56,7 +66,7 @@ def table(every: Sequence[Summary], *, full: bool = False) -> Table:
             shown.add_row("", Text(chapter, style="bold"))
         reason = Text(_reason(summary, full=full), "dim", no_wrap=not full, overflow="ellipsis")
         shown.add_row(
-            Text(summary.verdict, _STYLES[summary.verdict]),
+            Text(summary.mark, _STYLES[summary.verdict] if summary.mark == summary.verdict else _KNOWN_STYLE),
             summary.requirement,
             str(summary.witnesses or ""),
             reason,
@@ -79,11 +89,17 @@ def _bad_news(every: Sequence[Summary], *, full: bool) -> Iterator[Text]:
             yield Text(f"  also in {', '.join(row['scenario'] for row in summary.bad[1:])}", "dim")
 
 
+def _known(every: Sequence[Summary]) -> Iterator[Text]:
+    """Each known failure with its reason, in a line."""
+    for summary in every:
+        for row in summary.known:
+            told = f"known: {row['requirement']}[{row['scenario']}]: {row['message']}: {row['known_because']}"
+            yield Text(told, _KNOWN_STYLE)
+
+
 def summary_line(report: Mapping[str, Any]) -> str:
     """The last line: how many requirements got which verdict, and what that amounts to."""
-    number = counts(summaries(report))
-    words = ", ".join(f"{number[verdict]} {verdict}" for verdict in MOST_TELLING_FIRST if number[verdict])
-    return f"{title(report)}: {outcome(report)} ({words or 'no verdict'})"
+    return f"{title(report)}: {outcome(report)} ({in_words(counts(summaries(report)))})"
 
 
 def print_report(console: Console, report: Mapping[str, Any], *, verbosity: int = 0) -> None:
@@ -96,6 +112,12 @@ def print_report(console: Console, report: Mapping[str, Any], *, verbosity: int 
     for text in _bad_news(every, full=verbosity > 0):
         console.print(text, soft_wrap=True)
         console.print()
+    for text in _known(every):
+        console.print(text, soft_wrap=True)
+    for words in flaky(report):
+        console.print(Text(words, _KNOWN_STYLE), soft_wrap=True)
+    for fault in baseline_faults(report):
+        console.print(Text(f"{fault['kind']}: {fault['message']}", "bold red"), soft_wrap=True)
     for dialect, reason in target["detected"].items():
         console.print(Text(f"asked: {dialect}: {reason}", style="dim"), soft_wrap=True)
     for dialect, reason in target["left_out"].items():

@@ -1,0 +1,148 @@
+"""`tokenwire baseline`: the failures that are known: show them, rewrite them, hold a report against them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tokenwire.baseline import Baseline, BaselineError, read_baseline
+from tokenwire.baseline_update import RefusedUpdate, updated, why_not_whole
+from tokenwire.commands import options
+from tokenwire.tolerance import Fault, hold_against, told_in
+from tokenwire.verdict import ExitStatus
+
+DEFAULT_FILE = Path("tokenwire-baseline.toml")
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="The failures that are known: each with its reason, its link, and perhaps its last day.",
+    epilog=options.examples(
+        "tokenwire check --json report.json",
+        "tokenwire baseline update --from report.json",
+        "tokenwire check --baseline tokenwire-baseline.toml",
+    ),
+)
+
+File = Annotated[
+    Path | None, typer.Argument(metavar="[FILE]", help="The baseline; the configured one without.")
+]
+Reports = Annotated[
+    list[Path],
+    typer.Option("--from", metavar="REPORT", help="A JSON report, one for each run; repeatable."),
+]
+
+
+def _file(context: typer.Context, file: Path | None) -> Path:
+    """The baseline that is named, or else the configured one, or else the usual one."""
+    return file or Path(options.config_of(context).defaults.get("baseline", DEFAULT_FILE))
+
+
+def _read(file: Path) -> Baseline:
+    try:
+        return read_baseline(file)
+    except BaselineError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _report(path: Path) -> Mapping[str, Any]:
+    """A JSON report. Raises BadParameter for a file that is none."""
+    try:
+        report = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise typer.BadParameter(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise typer.BadParameter(f"{path} is no JSON: {error}") from error
+    if not isinstance(report, dict) or report.get("footer") is not True:
+        raise typer.BadParameter(
+            f"{path} is no whole report; write one with tokenwire check --json {path}, and let it end"
+        )
+    return report
+
+
+@app.command(
+    short_help="Tell all known failures.",
+    epilog=options.examples("tokenwire baseline show", "tokenwire baseline show known.toml"),
+)
+def show(context: typer.Context, file: File = None, *, config: options.ConfigFile = None) -> None:  # noqa: ARG001
+    """Tell all known failures, with reason, link and last day."""
+    baseline = _read(_file(context, file))
+    for entry in baseline.entries:
+        until = f", until {entry.expires}" if entry.expires else ""
+        rate = (
+            f", flaky: at most {entry.at_most}, {entry.failures} of {entry.runs} counted"
+            if entry.at_most
+            else ""
+        )
+        typer.echo(f"{entry.name}  {entry.dialect}: {entry.says}")
+        typer.echo(f"  {entry.reason or 'no reason'} ({entry.link or 'no link'}){until}{rate}")
+    typer.echo(f"{baseline.path}: {len(baseline.entries)} known failures")
+
+
+@app.command(
+    short_help="Rewrite a baseline from reports.",
+    epilog=options.examples(
+        "tokenwire baseline update --from report.json",
+        "tokenwire baseline update known.toml --from monday.json --from tuesday.json",
+    ),
+)
+def update(
+    context: typer.Context,
+    file: File = None,
+    *,
+    reports: Reports,
+    config: options.ConfigFile = None,  # noqa: ARG001  # its callback has read it
+) -> None:
+    """Rewrite a baseline from reports: what has gone is removed, what is new wants a reason and a link.
+
+    Comments, reasons and links stay. A failure that is new and does not occur in all of the reports becomes
+    a flaky one; the reports of later updates are counted. Reports that were made under filters are refused.
+    """
+    path = _file(context, file)
+    try:
+        found = updated(path, {str(report): _report(report) for report in reports})
+    except (BaselineError, RefusedUpdate, OSError) as error:
+        raise typer.BadParameter(str(error)) from error
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(found.text, "utf-8")
+    for name in found.removed:
+        typer.echo(f"removed  {name}")
+    for name in found.added:
+        typer.echo(f"added    {name}  (give it a reason and a link)")
+    typer.echo(f"{path}: {found.kept} kept, {len(found.added)} added, {len(found.removed)} removed")
+
+
+@app.command(
+    short_help="Look whether every entry holds.",
+    epilog=options.examples("tokenwire baseline check", "tokenwire baseline check --from report.json"),
+)
+def check(
+    context: typer.Context,
+    file: File = None,
+    *,
+    reports: Annotated[
+        list[Path] | None,
+        typer.Option("--from", metavar="REPORT", help="Hold this JSON report against it too; repeatable."),
+    ] = None,
+    config: options.ConfigFile = None,  # noqa: ARG001  # its callback has read it
+) -> None:
+    """Look whether every entry is sound, and holds in the reports that are named.
+
+    Exit status: 0 all hold, 1 some do not, 2 usage.
+    """
+    baseline = _read(_file(context, file))
+    runs = [_report(report) for report in reports or ()]
+    faults: dict[Fault, None] = {}
+    for report in runs or [{"verdicts": []}]:
+        whole = bool(runs) and not why_not_whole(report, baseline.budget)
+        held = hold_against(baseline, told_in(report), whole=whole, today=date.today())
+        faults |= dict.fromkeys(held.faults)
+    for fault in faults:
+        typer.echo(f"{fault.kind}: {fault.message}")
+    typer.echo(f"{baseline.path}: {len(baseline.entries)} known failures, {len(faults)} do not hold")
+    raise typer.Exit(ExitStatus.VIOLATION if faults else ExitStatus.CONFORMS)

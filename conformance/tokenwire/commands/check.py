@@ -1,0 +1,151 @@
+"""`tokenwire check`: ask a running server everything, and judge the answers."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from tokenwire.baseline import Baseline, BaselineError, read_baseline
+from tokenwire.commands import options
+from tokenwire.commands.reporting import Reporting, tell
+from tokenwire.exploration import NothingToDrawWith, demand_hypothesis
+from tokenwire.profile import load_profiles
+from tokenwire.report.files import Outputs
+from tokenwire.report.subject import Subject
+from tokenwire.report.terminal import make_console
+from tokenwire.requirement import load_requirements
+from tokenwire.run import NoSuchTarget, Plan, Progress, Unreached, interrogate
+from tokenwire.scenario import Budget
+from tokenwire.terminal_progress import TerminalProgress
+from tokenwire.wire_log import wire_log
+
+EXAMPLES = options.examples(
+    "tokenwire check --target http://127.0.0.1:30000",
+    "tokenwire check --target http://127.0.0.1:30000 --budget quick --report report",
+    "tokenwire check --requirement cumulative-ids-extend -v",
+    "tokenwire check --header 'Authorization: Bearer env:MY_KEY' --baseline tokenwire-baseline.toml",
+)
+
+
+def outputs(named: Outputs, folder: Path | None) -> Outputs:
+    """The files that were named, and all others in the folder where one was."""
+    return named.beside(Outputs.within(folder)) if folder is not None else named
+
+
+def baseline_in(file: Path | None) -> Baseline | None:
+    """The baseline in a file, where one is named. Raises BadParameter."""
+    try:
+        return read_baseline(file) if file is not None else None
+    except BaselineError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def ask(plan: Plan, *, verbosity: int) -> Subject | Unreached:
+    """Ask everything, with a progress bar or a wire log on the terminal. Raises BadParameter."""
+    console = make_console(stderr=True)
+    if verbosity > 0:
+        plan = replace(plan, on_exchange=wire_log(lambda line: typer.echo(line, err=True)))
+    try:
+        if verbosity:
+            return asyncio.run(interrogate(plan, Progress()))
+        with TerminalProgress(console) as progress:
+            return asyncio.run(interrogate(plan, progress))
+    except NoSuchTarget as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def check(
+    context: typer.Context,
+    *,
+    config: options.ConfigFile = None,  # noqa: ARG001  # its callback has read it
+    target: options.Target,
+    json: options.Json = None,
+    junit: options.Junit = None,
+    html: options.Html = None,
+    sarif: options.Sarif = None,
+    badge: options.Badge = None,
+    report: options.ReportFolder = None,
+    baseline: options.BaselineFile = None,
+    record: Annotated[
+        Path | None, typer.Option("--record", metavar="DIR", help="Write every exchange there as it arrives.")
+    ] = None,
+    timeout: options.Timeout = 60.0,
+    max_concurrency: options.MaxConcurrency = 16,
+    max_tokens: options.MaxTokens = None,
+    rate: options.Rate = None,
+    dialect: options.Dialects = None,
+    model: options.Model = "",
+    scenario: options.Scenarios = None,
+    budget: options.AskBudget = Budget.STANDARD,
+    explore: Annotated[
+        int, typer.Option("--explore", metavar="N", min=0, help="Let hypothesis draw N requests besides.")
+    ] = 0,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="What --explore draws by.")] = 0,
+    tokenizer: options.TokenizerFolder = None,
+    profile: options.Profiles = None,
+    requirement: options.Requirements = None,
+    declare: Annotated[
+        list[str] | None,
+        typer.Option("--declare", metavar="NAME", help="The server has this capability; repeatable."),
+    ] = None,
+    worker: options.Worker = "",
+    header: options.SentHeaders = None,
+    keyword: options.Keyword = "",
+    stop_at_first: options.StopAtFirst = False,
+    last_failed: options.LastFailed = False,
+    verbose: options.Verbose = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Check a running server: ask all scenarios, then judge every requirement.
+
+    Exit status: 0 conforms, known failures aside; 1 violation, or a baseline that does not hold; 2 usage;
+    3 the suite failed; 4 nothing was evaluated or the target could not be reached.
+    """
+    if record is not None:
+        options.empty_folder(record, "--record")
+    if explore:
+        try:
+            demand_hypothesis()
+        except NothingToDrawWith as error:
+            raise typer.BadParameter(str(error)) from error
+    plan = options.plan_of(
+        context,
+        target,
+        {
+            "timeout": timeout,
+            "max_concurrency": max_concurrency,
+            "max_tokens": max_tokens,
+            "rate": rate,
+            "dialect": dialect,
+            "model": model,
+            "scenario": scenario,
+            "budget": budget,
+            "tokenizer": tokenizer,
+            "declare": declare,
+            "worker": worker,
+        },
+        header,
+    )
+    reporting = Reporting(
+        outputs(Outputs(json, junit, html, sarif, badge), report),
+        options.known("requirement", requirement or (), load_requirements()),
+        options.known("profile", profile or (), load_profiles()),
+        keyword,
+        stop_at_first,
+        last_failed,
+        verbose - quiet,
+        baseline_in(baseline),
+        budget,
+        options.filters(context),
+    )
+    console = make_console()
+    subject = ask(replace(plan, record=record, explore=explore, seed=seed), verbosity=verbose - quiet)
+    if isinstance(subject, Unreached):
+        console.print(Text(subject.diagnosis), soft_wrap=True)
+        subject = subject.subject
+    raise typer.Exit(tell(subject, reporting, console))

@@ -1,0 +1,63 @@
+"""`tokenwire explain`: all that can be told of one requirement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.markdown import Markdown
+from rich.text import Text
+
+from tokenwire.commands import options
+from tokenwire.explanation import Explanation, NoSuchRequirement
+from tokenwire.explanation import explain as explanation_of
+from tokenwire.profile import load_profiles
+from tokenwire.report.terminal import make_console
+
+EXAMPLES = options.examples(
+    "tokenwire explain cumulative-ids-extend", "tokenwire explain stop-string-not-shown"
+)
+
+
+def _facts(told: Explanation) -> Iterator[tuple[str, str]]:
+    row = told.requirement
+    profiles = [name for name, ids in load_profiles().items() if row.id in ids] or [row.profile]
+    chapter, section = told.passage.chapter, told.passage.section
+    yield "chapter", f"{chapter}, {section}" if section else chapter
+    yield "profile", ", ".join(profiles)
+    yield "contract", row.contract
+    yield "compares", row.oracle
+    yield "a PASS needs", told.needs
+    yield "catches", ", ".join(row.kills) or "no fault of the reference engine"
+    yield "upstream", ", ".join(row.upstream) or "no thread is known"
+    yield "alone", told.alone
+
+
+def page(told: Explanation) -> RenderableType:
+    """The page of a requirement, for a terminal."""
+    row = told.requirement
+    parts: list[RenderableType] = [
+        Text.assemble((row.id, "bold"), f"  {row.level}"),
+        Text(row.sentence, style="bold"),
+        Text(),
+    ]
+    if told.passage.before:
+        parts += [Markdown(told.passage.before), Text()]
+    if told.passage.after:
+        parts += [Markdown(told.passage.after), Text()]
+    width = max(len(name) for name, _ in _facts(told))
+    parts += [Text.assemble((f"{name:{width}}  ", "dim"), words) for name, words in _facts(told)]
+    return Group(*parts)
+
+
+def explain(
+    requirement: Annotated[str, typer.Argument(metavar="ID", help="Id of the requirement.")],
+) -> None:
+    """Tell all of one requirement: its sentence, why, what a PASS needs, what it catches, how to run it."""
+    try:
+        told = explanation_of(requirement)
+    except NoSuchRequirement as error:
+        raise typer.BadParameter(str(error)) from error
+    make_console().print(page(told))

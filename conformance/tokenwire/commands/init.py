@@ -1,0 +1,116 @@
+"""`tokenwire init`: look at a server, and write down how this project checks it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tokenwire.capture import Headers
+from tokenwire.commands import options
+from tokenwire.commands.check import ask
+from tokenwire.config import KEYS, OWN_FILE
+from tokenwire.credentials import from_environment, holds_credential
+from tokenwire.determinism import PROBE
+from tokenwire.report.subject import Subject
+from tokenwire.run import Unreached
+from tokenwire.scenario import Budget
+from tokenwire.verdict import ExitStatus
+
+EXAMPLES = options.examples(
+    "tokenwire init --target http://127.0.0.1:30000",
+    "tokenwire init --target https://api.example.org --header 'Authorization: Bearer env:MY_KEY'",
+)
+
+_COMMENTS = {
+    "target": "Base URL of the server. The command line beats this file: tokenwire check --target URL.",
+    "worker": "The server behind the target, if that is a gateway: both are asked the same.",
+    "model": "The model to ask for; without it, the first that the server lists.",
+    "dialects": "Ask only these; without it, all that the server speaks. These it spoke:",
+    "capabilities": "What the server has: not to show one of these is a violation. Seen so far:",
+    "profiles": "Judge only what these profiles hold; `tokenwire list profiles` tells all.",
+    "budget": "How much to ask: quick, standard or soak.",
+    "tokenizer": "Folder of the model's tokenizer.json; without it, the server itself is asked.",
+    "baseline": "The failures that are known. `tokenwire baseline update` writes it.",
+    "headers": "Sent with every request. Keys come from environment variables, and are recorded nowhere.",
+    "timeout": "Seconds for one exchange.",
+    "max-concurrency": "Exchanges at a time.",
+    "max-tokens": "Output tokens that all asks may hold together.",
+    "rate": "Requests in a second, at most.",
+}
+
+
+def _value(value: Any) -> str:
+    """A value in TOML: JSON but for tables."""
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{json.dumps(name)} = {_value(each)}' for name, each in value.items())} }}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def settings(known: Mapping[str, Any], proposed: Mapping[str, Any], about: str) -> Iterator[str]:
+    """The lines of a file of settings: what is known, and commented out what else can be said."""
+    yield f"# Settings of tokenwire. {about}"
+    for name, key in KEYS.items():
+        yield ""
+        yield f"# {_COMMENTS[name]}"
+        if name in known:
+            yield f"{name} = {_value(known[name])}"
+        else:
+            yield f"# {name} = {_value(proposed[name]) if proposed.get(name) else key.example}"
+
+
+def _seen(subject: Subject) -> list[str]:
+    known = {name: each for run in subject.runs for name, each in run.capabilities.items()}
+    return sorted(name for name in options.declarable() if name in known and known[name].seen)
+
+
+def _storable(headers: Headers) -> dict[str, str]:
+    """The headers that may stand in a file. Raises BadParameter for a credential."""
+    for name, value in headers:
+        if holds_credential(name) and not from_environment(value):
+            raise typer.BadParameter(
+                f"--header {name} holds a credential, which must not stand in a file; put it into an "
+                f"environment variable and write --header '{name}: env:MY_KEY'"
+            )
+    return dict(headers)
+
+
+def init(
+    context: typer.Context,
+    *,
+    target: options.Target,
+    file: Annotated[Path, typer.Option("--file", metavar="FILE", help="The file to write.")] = Path(OWN_FILE),
+    model: options.Model = "",
+    header: options.SentHeaders = None,
+    timeout: options.Timeout = 60.0,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
+    verbose: options.Verbose = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Ask a server a few questions and write tokenwire.toml, with a comment on every setting.
+
+    Exit status: 0 written, 2 usage, 4 the target could not be reached.
+    """
+    if file.exists() and not force:
+        raise typer.BadParameter(
+            f"{file} is there already; overwrite it with --force, or name another --file"
+        )
+    headers = _storable(tuple(options.header(line) for line in header or ()))
+    asked = {"timeout": timeout, "model": model, "scenario": [PROBE], "budget": Budget.QUICK}
+    subject = ask(options.plan_of(context, target, asked, header), verbosity=verbose - quiet)
+    if isinstance(subject, Unreached):
+        typer.echo(subject.diagnosis)
+        raise typer.Exit(ExitStatus.NOTHING_EVALUATED)
+    known: dict[str, Any] = {"target": target, "budget": "standard"}
+    known |= {"model": model} if model else {}
+    known |= {"timeout": timeout} if options.given(context, "timeout") else {}
+    proposed = {"dialects": list(subject.dialects), "capabilities": _seen(subject)}
+    server = subject.runs[0].advertised
+    name = " ".join(filter(None, (server.name, server.version))) or "a server that does not tell its name"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    lines = settings({**known, **({"headers": headers} if headers else {})}, proposed, f"Written for {name}.")
+    file.write_text("\n".join(lines) + "\n", "utf-8")
+    typer.echo(f"{file} is written: {name} speaks {', '.join(subject.dialects)}. Next: tokenwire check")

@@ -1,0 +1,52 @@
+"""`tokenwire list`: what the suite knows, by name."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from tokenwire.commands import options
+from tokenwire.dialect import load_dialects
+from tokenwire.profile import load_profiles
+from tokenwire.requirement import load_requirements
+from tokenwire.scenario import load_scenarios
+
+EXAMPLES = options.examples(
+    "tokenwire list", "tokenwire list scenarios", "tokenwire list requirements | grep stop"
+)
+
+
+class Kind(StrEnum):
+    """What can be listed."""
+
+    REQUIREMENTS = "requirements"
+    SCENARIOS = "scenarios"
+    DIALECTS = "dialects"
+    CAPABILITIES = "capabilities"
+    PROFILES = "profiles"
+
+
+def list_names(
+    what: Annotated[
+        Kind, typer.Argument(metavar="[requirements|scenarios|dialects|capabilities|profiles]")
+    ] = Kind.REQUIREMENTS,
+) -> None:
+    """Tell all requirements, scenarios, dialects, capabilities or profiles, one to a line."""
+    match what:
+        case Kind.REQUIREMENTS:
+            rows = [(each.id, f"{each.level} {each.sentence}") for each in load_requirements().values()]
+        case Kind.SCENARIOS:
+            rows = [(each.name, each.provokes) for each in load_scenarios().values()]
+        case Kind.DIALECTS:
+            rows = [
+                (each.name, f"{'|'.join(each.endpoint.methods)} {each.endpoint.path}")
+                for each in load_dialects().values()
+            ]
+        case Kind.CAPABILITIES:
+            rows = [(name, f"absent where {why}") for name, why in sorted(options.declarable().items())]
+        case Kind.PROFILES:
+            rows = [(name, f"{len(ids)} requirements") for name, ids in load_profiles().items()]
+    for name, words in rows:
+        typer.echo(f"{name:36}  {words}")

@@ -1,0 +1,74 @@
+"""`tokenwire record`: ask a running server everything, and write down what comes back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tokenwire.commands import options
+from tokenwire.commands.check import ask
+from tokenwire.replay import capture_files
+from tokenwire.run import Unreached
+from tokenwire.scenario import Budget
+from tokenwire.verdict import ExitStatus
+
+EXAMPLES = options.examples(
+    "tokenwire record recorded --target http://127.0.0.1:30000",
+    "tokenwire record recorded --budget soak && tokenwire replay recorded",
+)
+
+
+def record(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the exchanges go: a new folder.")],
+    *,
+    config: options.ConfigFile = None,  # noqa: ARG001  # its callback has read it
+    target: options.Target,
+    timeout: options.Timeout = 60.0,
+    max_concurrency: options.MaxConcurrency = 16,
+    max_tokens: options.MaxTokens = None,
+    rate: options.Rate = None,
+    dialect: options.Dialects = None,
+    model: options.Model = "",
+    scenario: options.Scenarios = None,
+    budget: options.AskBudget = Budget.STANDARD,
+    worker: options.Worker = "",
+    header: options.SentHeaders = None,
+    verbose: options.Verbose = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Ask all scenarios and only write down what comes back; `tokenwire replay` judges it later.
+
+    Credentials are taken out. Exit status: 0 recorded, 2 usage, 4 the target could not be reached or stopped
+    answering.
+    """
+    options.empty_folder(folder, "DIR")
+    plan = options.plan_of(
+        context,
+        target,
+        {
+            "timeout": timeout,
+            "max_concurrency": max_concurrency,
+            "max_tokens": max_tokens,
+            "rate": rate,
+            "dialect": dialect,
+            "model": model,
+            "scenario": scenario,
+            "budget": budget,
+            "worker": worker,
+        },
+        header,
+    )
+    subject = ask(replace(plan, record=folder), verbosity=verbose - quiet)
+    if isinstance(subject, Unreached):
+        typer.echo(subject.diagnosis)
+        raise typer.Exit(ExitStatus.NOTHING_EVALUATED)
+    typer.echo(
+        f"{len(capture_files(folder))} exchanges are in {folder}; judge them: tokenwire replay {folder}"
+    )
+    if subject.broken_off:
+        typer.echo(f"broken off: {subject.broken_off}")
+        raise typer.Exit(ExitStatus.NOTHING_EVALUATED)

@@ -1,0 +1,88 @@
+"""From what was asked to the exit status: judge, hold against the baseline, and tell it everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+
+import typer
+from rich.console import Console
+
+from tokenwire.baseline import Baseline
+from tokenwire.judge import Judgement, judge
+from tokenwire.profile import selected
+from tokenwire.pytest_plugin import run_items
+from tokenwire.report.document import document
+from tokenwire.report.files import Outputs, tell_github, write_reports
+from tokenwire.report.subject import Subject
+from tokenwire.report.terminal import print_report
+from tokenwire.scenario import Budget
+from tokenwire.tolerance import Held, hold_against, speaks_for_all, told_by, with_reasons
+from tokenwire.verdict import ExitStatus, Verdict, exit_status
+
+INTERRUPTED = 130
+_PYTEST_COULD_NOT_RUN = {2: INTERRUPTED, 3: ExitStatus.HARNESS_ERROR, 4: ExitStatus.USAGE}
+"""pytest's own exit codes that are not about tests."""
+_ASKS_LESS = ("--dialect", "--scenario", "--max-tokens")
+
+
+@dataclass(frozen=True)
+class Reporting:
+    """What to judge and where to tell it."""
+
+    outputs: Outputs
+    requirements: tuple[str, ...] = ()
+    profiles: tuple[str, ...] = ()
+    keyword: str = ""
+    stop_at_first: bool = False
+    last_failed: bool = False
+    verbosity: int = 0
+    baseline: Baseline | None = None
+    budget: Budget | None = None
+    """What the run could ask; None for a recording."""
+    filters: tuple[str, ...] = ()
+    """The options that left something out."""
+
+
+def _held(judgements: Sequence[Judgement], subject: Subject, reporting: Reporting) -> Held | None:
+    """What becomes of the verdicts once they are held against the baseline; None where there is none."""
+    if reporting.baseline is None:
+        return None
+    asked_all = not set(reporting.filters) & set(_ASKS_LESS)
+    whole = asked_all and speaks_for_all(reporting.baseline, subject, reporting.budget)
+    return hold_against(reporting.baseline, told_by(judgements), whole=whole, today=date.today())
+
+
+def tell(subject: Subject, reporting: Reporting, console: Console) -> int:
+    """Judge, report everywhere, and give the exit status."""
+    judgements = judge(subject.runs, selected(reporting.profiles, reporting.requirements))
+    held = _held(judgements, subject, reporting)
+    ran, code = run_items(
+        with_reasons(judgements, held) if held else judgements,
+        subject,
+        keyword=reporting.keyword,
+        stop_at_first=reporting.stop_at_first,
+        last_failed=reporting.last_failed,
+        junit=reporting.outputs.junit,
+        faults=held.faults if held else (),
+    )
+    if code in _PYTEST_COULD_NOT_RUN:  # it has said why
+        return _PYTEST_COULD_NOT_RUN[code]
+    partly = reporting.keyword or reporting.stop_at_first or reporting.last_failed
+    told_of = {judgement.requirement.id for judgement in ran}
+    faults = [fault for fault in (held.faults if held else ()) if not partly or fault.requirement in told_of]
+    # What is known gates nothing, and yet something was evaluated.
+    status = exit_status(Verdict.INFO if judgement.known else judgement.verdict for judgement in ran)
+    if subject.broken_off and status == ExitStatus.CONFORMS:
+        status = ExitStatus.NOTHING_EVALUATED
+    if faults and status in {ExitStatus.CONFORMS, ExitStatus.NOTHING_EVALUATED}:
+        status = ExitStatus.VIOLATION
+    selection = {"filters": list(reporting.filters), "budget": reporting.budget}
+    baseline = held.told(faults) if held else None
+    report = document(subject, ran, status, selection=selection, baseline=baseline)
+    print_report(console, report, verbosity=reporting.verbosity)
+    write_reports(report, reporting.outputs)
+    for line in tell_github(report):
+        typer.echo(line)
+    return status
