@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from tokenwire.commands import options
 from tokenwire.exchange import Exchange
 from tokenwire.report.terminal import make_console
 from tokenwire.verdict import ExitStatus
@@ -18,6 +19,10 @@ from tokenwire.watch.judging import Opinion
 from tokenwire.watch.proxy import Address, BadAddress
 from tokenwire.watch.watcher import Watcher, WatchPlan
 
+EXAMPLES = options.examples(
+    "tokenwire watch --listen 127.0.0.1:8000 --target http://127.0.0.1:30000",
+    "tokenwire watch --listen 0.0.0.0:8000 --target https://host --admin 127.0.0.1:9464 --record violations",
+)
 _MIB = 1 << 20
 
 
@@ -78,8 +83,6 @@ def watch(
     Bytes go through as they come; copies are judged in a process of its own. Where that is too slow or dies,
     traffic goes on and the gap is counted. Prompts and answers of violating exchanges are kept as they were
     where --record is given; headers that hold credentials are not.
-
-    Example: tokenwire watch --listen 127.0.0.1:8000 --target http://127.0.0.1:30000 --record violations
 
     Ctrl-C ends it. Exit status: 0 nothing was violated, 1 a MUST was, 2 usage, 4 nothing was judged.
     """

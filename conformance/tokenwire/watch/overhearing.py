@@ -81,40 +81,30 @@ class Overhearing:
             self.received(answered)
 
     def sent(self, data: bytes) -> None:
-        if not self._deaf:
-            self._try(self._hear_request, data)
+        self._try(self._hear_request, data)
 
     def received(self, data: bytes) -> None:
-        if not self._deaf:
-            self._try(self._hear_answer, data)
+        self._try(self._hear_answer, data)
 
     def client_ended(self) -> None:
         self._client_left = True
 
     def target_ended(self) -> None:
-        if self._deaf or self._heard.request is None or self._heard.answered_all:
-            return
-        try:
-            self._hear_answer(b"")
-        except h11.RemoteProtocolError as error:  # in the middle of an answer
-            self._cut_off(str(error))
+        self._try(self._hear_end)
 
     def closed(self) -> None:
-        """Whatever is still open was not ended by HTTP."""
-        if not self._deaf and self._heard.request is not None:
-            if self._heard.answered_all:
-                self._finish(Ending.COMPLETE)
-            else:
-                self._cut_off("the connection was closed")
+        self._try(self._hear_close)
         self._deaf = True
 
     def interrupt(self) -> None:
         """The watcher itself ends."""
         self._miss("watch-ended", only_open=True)
 
-    def _try(self, hear: Callable[[bytes], None], data: bytes) -> None:
+    def _try(self, hear: Callable[..., None], *data: bytes) -> None:
+        if self._deaf:
+            return
         try:
-            hear(data)
+            hear(*data)
         except h11.ProtocolError:
             self._miss("unreadable")
         except Exception:  # whatever is wrong with our reading must not reach the traffic
@@ -175,6 +165,23 @@ class Overhearing:
                 return
             else:
                 return
+
+    def _hear_end(self) -> None:
+        if self._heard.request is None or self._heard.answered_all:
+            return
+        try:
+            self._hear_answer(b"")
+        except h11.RemoteProtocolError as error:  # in the middle of an answer
+            self._cut_off(str(error))
+
+    def _hear_close(self) -> None:
+        """Whatever is still open was not ended by HTTP."""
+        if self._heard.request is None:
+            return
+        if self._heard.answered_all:
+            self._finish(Ending.COMPLETE)
+        else:
+            self._cut_off("the connection was closed")
 
     def _keep(self, heard: _Heard, pieces: list[bytes] | None, piece: bytes) -> bool:
         heard.size += len(piece)

@@ -82,13 +82,13 @@ class Ear(Protocol):
         """The connection is over."""
 
 
-class _Side(asyncio.Protocol):
+class Side(asyncio.Protocol):
     """One of the two connections of a pair."""
 
     def __init__(self, heard: Callable[[bytes], None], ended: Callable[[], None]) -> None:
         self._heard = heard
         self._heard_end = ended
-        self.peer: _Side
+        self.peer: Side
         self.transport: asyncio.Transport | None = None
         self.ended = False
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -196,17 +196,17 @@ class Proxy:
     def _accept(self) -> asyncio.Protocol:
         ear = self._ear()
         client = _Client(ear)
-        target = _Side(ear.received, ear.target_ended)
+        target = Side(ear.received, ear.target_ended)
         client.peer, target.peer = target, client
         client.on_made = lambda: self._begin(client, target, ear)
         return client
 
-    def _begin(self, client: _Side, target: _Side, ear: Ear) -> None:
+    def _begin(self, client: Side, target: Side, ear: Ear) -> None:
         pair = asyncio.create_task(self._serve(client, target, ear))
         self._pairs.add(pair)
         pair.add_done_callback(self._pairs.discard)
 
-    async def _serve(self, client: _Side, target: _Side, ear: Ear) -> None:
+    async def _serve(self, client: Side, target: Side, ear: Ear) -> None:
         """Connect to the target, let both talk, and wait until both are gone."""
         loop = asyncio.get_running_loop()
         try:
@@ -234,7 +234,7 @@ class Proxy:
             ear.closed()
 
 
-class _Client(_Side):
+class _Client(Side):
     """The side that came first: it is not read before the other side is there."""
 
     on_made: Callable[[], None]

@@ -37,10 +37,9 @@ class ViolationFolder:
         """
         serial = exchange.name.rpartition("/")[2]
         stamp = exchange.started.replace(":", "").replace("+0000", "Z")
-        name = f"{requirement}/{stamp}-{serial}"
-        with self._writer.open(name) as file:
+        with self._writer.open(f"{requirement}/{stamp}-{serial}") as file:
             file.exchange(exchange)
-        path = next((self._folder / requirement).glob(f"{stamp}-{serial}.jsonl.gz"))
+        path = self._folder / requirement / f"{stamp}-{serial}.jsonl.gz"
         size = path.stat().st_size
         self._kept[requirement].append((path, size))
         self._make_room()

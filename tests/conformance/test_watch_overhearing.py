@@ -1,0 +1,211 @@
+"""What is overheard: exchanges out of two streams of bytes, however they were cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tokenwire.capture import REDACTED
+from tokenwire.exchange import Ending, Exchange
+from tokenwire.watch.overhearing import Overhearing
+
+ASKED = (
+    b"POST /generate?api_key=sesame HTTP/1.1\r\nhOST: h\r\nAuthorization: Bearer sesame\r\n"
+    b"Content-Length: 13\r\n\r\n"
+    b'{ "text":"a"}'
+)
+ANSWERED = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nSet-Cookie: sesame\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+    b"a\r\ndata: {}\n\n\r\n3\r\ndat\r\n0\r\n\r\n"
+)
+GET = b"GET /server_info HTTP/1.1\r\nHost: h\r\n\r\n"
+
+
+class _Audience:
+    def __init__(self) -> None:
+        self.open = 0
+        self.exchanges: list[Exchange] = []
+        self.gaps: list[str] = []
+
+    def name(self) -> str:
+        return f"n/{len(self.exchanges)}"
+
+    def began(self) -> None:
+        self.open += 1
+
+    def over(self, exchange: Exchange | None) -> None:
+        self.open -= 1
+        if exchange is not None:
+            self.exchanges.append(exchange)
+
+    def missed(self, reason: str) -> None:
+        self.gaps.append(reason)
+
+
+@pytest.fixture
+def audience() -> _Audience:
+    return _Audience()
+
+
+def listen(
+    audience: _Audience, *, largest: int = 1000, clock: Callable[[], float] | None = None
+) -> Overhearing:
+    ticks = iter(range(10_000))
+    return Overhearing(audience, largest=largest, clock=clock or (lambda: float(next(ticks))))
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 10_000])
+def test_an_exchange_however_it_is_cut(audience: _Audience, size: int) -> None:
+    ear = listen(audience)
+    for data, hear in ((ASKED, ear.sent), (ANSWERED, ear.received)):
+        for start in range(0, len(data), size):
+            hear(data[start : start + size])
+    (exchange,) = audience.exchanges
+    assert (exchange.status, exchange.ending, audience.open) == (200, Ending.COMPLETE, 0)
+    assert exchange.body == b"data: {}\n\ndat"
+    assert exchange.request.raw_body == b'{ "text":"a"}'
+    assert exchange.request.headers[:2] == (("hOST", "h"), ("Authorization", REDACTED))
+    assert exchange.request.path == f"/generate?api_key={REDACTED}"
+    assert ("Set-Cookie", REDACTED) in exchange.headers
+    times = [read.time for read in exchange.reads]
+    assert times == sorted(times)
+    assert times[0] > 0
+    assert not audience.gaps
+
+
+def test_one_connection_many_exchanges(audience: _Audience) -> None:
+    ear = listen(audience)
+    for _ in range(3):
+        ear.sent(ASKED)
+        ear.received(ANSWERED)
+    ear.closed()
+    assert len(audience.exchanges) == 3
+    assert not audience.gaps
+
+
+def test_requests_may_come_before_the_answers(audience: _Audience) -> None:
+    ear = listen(audience)
+    ear.sent(ASKED + GET + GET)
+    small = b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n"
+    ear.received(ANSWERED + small + b"1" + small + b"2")
+    assert [exchange.body for exchange in audience.exchanges] == [b"data: {}\n\ndat", b"1", b"2"]
+
+
+def test_the_words_before_an_answer_are_none(audience: _Audience) -> None:
+    ear = listen(audience)
+    ear.sent(b"POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+    ear.received(b"HTTP/1.1 100 Continue\r\n\r\n")
+    ear.sent(b"hi")
+    ear.received(b"HTTP/1.1 204 No Content\r\n\r\n")
+    (exchange,) = audience.exchanges
+    assert (exchange.status, exchange.request.raw_body) == (204, b"hi")
+
+
+def test_an_answer_to_head_has_no_body(audience: _Audience) -> None:
+    ear = listen(audience)
+    for _ in range(2):
+        ear.sent(b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\n")
+        ear.received(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n")
+    assert [exchange.body for exchange in audience.exchanges] == [b"", b""]
+
+
+def test_an_answer_may_come_before_the_request_is_over(audience: _Audience) -> None:
+    ear = listen(audience)
+    ear.sent(ASKED[:-3])
+    ear.received(b"HTTP/1.1 413 No\r\nContent-Length: 0\r\n\r\n")
+    assert audience.exchanges == []
+    ear.sent(ASKED[-3:])
+    assert [exchange.status for exchange in audience.exchanges] == [413]
+
+
+@pytest.mark.parametrize(
+    ("answered", "left_first", "ending"),
+    [
+        (b"", False, Ending.UNREACHABLE),
+        (b"", True, Ending.HUNG_UP),
+        (ANSWERED[:-5], False, Ending.TRUNCATED),
+        (ANSWERED[:-5], True, Ending.HUNG_UP),
+        (b"HTTP/1.1 200 OK\r\n\r\nto the end", False, Ending.COMPLETE),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", False, Ending.TRUNCATED),
+    ],
+)
+def test_who_left_first_decides_the_ending(
+    audience: _Audience, answered: bytes, left_first: bool, ending: Ending
+) -> None:
+    ear = listen(audience)
+    ear.sent(ASKED)
+    ear.received(answered) if answered else None
+    if left_first:
+        ear.client_ended()
+    ear.target_ended()
+    ear.closed()
+    (exchange,) = audience.exchanges
+    assert exchange.ending is ending
+    assert audience.open == 0
+    assert not audience.gaps
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered", "gap"),
+    [
+        (b"\x16\x03\x01 not HTTP\r\n\r\n", b"", "unreadable"),
+        (ASKED, b"\r\nhello\r\n\r\n", "unreadable"),
+        (ASKED, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "unreadable"),
+        (b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n",
+         b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n\x81\x00", "upgraded"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_one_gap_and_no_end(
+    audience: _Audience, asked: bytes, answered: bytes, gap: str
+) -> None:
+    ear = listen(audience)
+    ear.sent(asked)
+    ear.received(answered)
+    for _ in range(3):
+        ear.sent(b"more of it \x00")
+        ear.received(b"more of it \x00")
+    ear.target_ended()
+    ear.closed()
+    assert audience.gaps == [gap]
+    assert audience.exchanges == []
+    assert audience.open == 0
+
+
+def test_an_exchange_beyond_the_size_is_a_gap_and_the_next_is_not(audience: _Audience) -> None:
+    ear = listen(audience, largest=25)
+    ear.sent(ASKED)
+    ear.received(ANSWERED)
+    ear.sent(GET)
+    ear.received(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+    assert audience.gaps == ["too-large"]
+    assert [exchange.body for exchange in audience.exchanges] == [b"{}"]
+    assert audience.open == 0
+
+
+def test_what_is_open_when_the_watcher_ends_is_a_gap(audience: _Audience) -> None:
+    idle, busy = listen(audience), listen(audience)
+    busy.sent(ASKED)
+    for ear in (idle, busy):
+        ear.interrupt()
+        ear.closed()
+    assert audience.gaps == ["watch-ended"]
+    assert audience.open == 0
+
+
+def test_a_fault_of_our_own_is_a_gap_and_reaches_nobody(audience: _Audience) -> None:
+    def broken() -> float:
+        raise RuntimeError("no clock")
+
+    ear = listen(audience, clock=broken)
+    ear.sent(ASKED)
+    ear.received(ANSWERED)
+    assert audience.gaps == ["reader-crashed"]
+
+
+def test_keys_in_what_a_server_tells_of_itself_go_no_further(audience: _Audience) -> None:
+    ear = listen(audience)
+    ear.sent(GET)
+    ear.received(b'HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n{"api_key":"sesame"}')
+    assert b"sesame" not in audience.exchanges[0].body
