@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,13 +108,25 @@ def _series_in_common(one: Stream, other: Stream) -> int:
     return len(names[0] & names[1])
 
 
-def side_by_side(worker: Sequence[Stream], gateway: Sequence[Stream]) -> list[Comparison]:
-    """Pair a worker's answers with its gateway's answers to the same requests, by dialect and label."""
+def question(stream: Stream) -> tuple[str, str]:
+    """Dialect and label: what stands in an exchange's name beside its scenario."""
+    return stream.dialect, stream.exchange.name.rpartition("/")[2]
+
+
+def side_by_side(
+    worker: Sequence[Stream],
+    gateway: Sequence[Stream],
+    asked: Callable[[Stream], tuple[str, str]] = question,
+) -> list[Comparison]:
+    """Pair a worker's answers with its gateway's answers to the same requests.
+
+    `asked` tells by what two requests are known for the same.
+    """
     seen = (determinism(worker), determinism(gateway))
-    ours = {_question(stream): stream for stream in worker}
+    ours = {asked(stream): stream for stream in worker}
     pairs = []
     for theirs in gateway:
-        baseline = ours.get(_question(theirs))
+        baseline = ours.get(asked(theirs))
         if baseline is not None:
             keys = (baseline.asked.key, theirs.asked.key)
             repeats = all(
@@ -123,11 +135,6 @@ def side_by_side(worker: Sequence[Stream], gateway: Sequence[Stream]) -> list[Co
             )
             pairs.append(Comparison(baseline, theirs, repeats))
     return pairs
-
-
-def _question(stream: Stream) -> tuple[str, str]:
-    """Dialect and label: what stands in an exchange's name beside its scenario."""
-    return stream.dialect, stream.exchange.name.rpartition("/")[2]
 
 
 def comparisons(streams: Iterable[Stream], seen: Determinism) -> list[Comparison]:

@@ -6,21 +6,18 @@ lost or change.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from tokenwire.check import Comparison, Observation, Target, compare, demand, observe
 from tokenwire.checks.difference import alike, first_difference, observe_sequence
 from tokenwire.checks.refusals import was_refused, words_of
 from tokenwire.checks.sameness import COUNTERS, same_ids, same_series, same_text
+from tokenwire.checks.told_fields import told_by
 from tokenwire.checks.walk import as_list, end_place, ended, integer, start_place
-from tokenwire.json_pointer import join
-from tokenwire.record import Choice, Place, Stream
+from tokenwire.record import Choice, Place
 
 _SOURCE = "the worker's answer"
-_KEYED_BY_TOKENS = frozenset({"top_logprobs", "prompt_logprobs"})
-"""Their objects have tokens for names, which are values and no fields."""
-_DEPENDS_ON_THE_CACHE = "cached"
 _TOLD = 5
 """How many lost fields one finding names."""
 _USAGE = ("prompt_tokens", "completion_tokens", "total_tokens")
@@ -76,40 +73,13 @@ def gateway_keeps_the_reason(comparison: Comparison, _target: Target) -> Iterato
     )
 
 
-def _fields(value: Any) -> Iterator[str]:
-    """The paths in a JSON value that lead to something other than null and empty lists and objects.
-
-    Positions in lists and names that are tokens are left out of the path.
-    """
-    found = [(value, "")]
-    while found:
-        here, path = found.pop()
-        if isinstance(here, Mapping):
-            by_token = path.rpartition("/")[2] in _KEYED_BY_TOKENS and "logprob" not in here
-            for name, held in here.items():
-                found.append((held, f"{path}/*" if by_token else f"{path}{join(name)}"))
-        elif isinstance(here, list):
-            found += [(held, path) for held in here]
-        elif here is not None and _DEPENDS_ON_THE_CACHE not in path:
-            yield path
-
-
-def _told_by(stream: Stream) -> dict[str, Place]:
-    """The fields of all events of an answer, each with the first place where it stands."""
-    told: dict[str, Place] = {}
-    for event in stream.events:
-        for path in _fields(event.data):
-            told.setdefault(path, event.place)
-    return told
-
-
 @compare("gateway-keeps-every-field")
 def gateway_keeps_every_field(comparison: Comparison, _target: Target) -> Iterator[Observation]:
     """A gateway that reads answers into a type of its own loses what that type does not know."""
     worker, gateway = comparison.baseline, comparison.other
     if not _answered(comparison):
         return
-    ours, theirs = _told_by(worker), _told_by(gateway)
+    ours, theirs = told_by(worker), told_by(gateway)
     lost = sorted(ours.keys() - theirs.keys())
     yield demand(
         end_place(gateway),
