@@ -1,0 +1,241 @@
+"""Servers that break every promise that HTTP, event streams and JSON make, each in a way of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import random
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Self
+
+from recorded import document
+
+from tokenwire.dialect import load_dialects
+
+Conduct = Callable[[socket.socket], None]
+"""What is done on a connection once its request was read; it ends by OSError where the client leaves."""
+
+MEGABYTE = b"x" * (1 << 20)
+_RECORD = json.dumps(document([1, 2, 3, 4], finished=True)).encode()
+
+
+@dataclass(frozen=True)
+class Hostile:
+    """A target, and how a run against it must end."""
+
+    conduct: Conduct
+    words: tuple[str, ...]
+    """The sentence that tells of it holds these."""
+    polite_at_first: bool = False
+    """It answers the first words of the suite as a server should."""
+
+
+def head(content_type: str = "application/json", *more: str, status: str = "200 OK") -> bytes:
+    lines = [f"HTTP/1.1 {status}", f"content-type: {content_type}", "connection: close", *more, "", ""]
+    return "\r\n".join(lines).encode("latin-1")
+
+
+def says(*pieces: bytes) -> Conduct:
+    """Send some bytes and close."""
+
+    def conduct(connection: socket.socket) -> None:
+        for piece in pieces:
+            connection.sendall(piece)
+
+    return conduct
+
+
+def hangs_after(*pieces: bytes) -> Conduct:
+    """Send some bytes and wait until the client leaves."""
+
+    def conduct(connection: socket.socket) -> None:
+        says(*pieces)(connection)
+        while connection.recv(1 << 16):
+            pass
+
+    return conduct
+
+
+def endless(beginning: bytes, piece: bytes) -> Conduct:
+    def conduct(connection: socket.socket) -> None:
+        connection.sendall(beginning)
+        while True:
+            connection.sendall(piece)
+
+    return conduct
+
+
+def drips(data: bytes) -> Conduct:
+    """One byte in half a second, until the client leaves."""
+
+    def conduct(connection: socket.socket) -> None:
+        connection.settimeout(0.5)
+        for byte in data:
+            connection.sendall(bytes([byte]))
+            with contextlib.suppress(TimeoutError):
+                if not connection.recv(1 << 16):
+                    return
+
+    return conduct
+
+
+def whole(body: bytes) -> Conduct:
+    return says(head("application/json", f"content-length: {len(body)}"), body)
+
+
+def stream(body: bytes) -> Conduct:
+    return says(head("text/event-stream"), body)
+
+
+def redirects(connection: socket.socket) -> None:
+    says(head("text/plain", "location: /generate", "content-length: 0", status="307 Temporary Redirect"))(
+        connection
+    )
+
+
+_ZEROS = gzip.compress(bytes(100 << 20), 1)
+_STREAM = head("text/event-stream")
+_RECORDS = (b"data: " + _RECORD + b"\n\n") * 300
+_NOT_SPOKEN = "not as an inference server"
+_SILENT = "completed no answer"
+_ENDLESS = "sends without end"
+
+HOSTILE = {
+    "empty object": Hostile(whole(b"{}"), (_NOT_SPOKEN, "{}")),
+    "404": Hostile(
+        says(head("text/plain", "content-length: 0", status="404 Not Found")),
+        ("none of the endpoints", "404"),
+    ),
+    "500": Hostile(
+        says(head("text/plain", "content-length: 0", status="500 Oh")), ("fails at every request", "log")
+    ),
+    "instant end": Hostile(stream(b"data: [DONE]\n\n"), (_NOT_SPOKEN, "data: [DONE]")),
+    "HTML": Hostile(says(head("text/html"), b"<!doctype html><html></html>"), ("HTML page",)),
+    "hang before the head": Hostile(hangs_after(), (_SILENT, "loading its model")),
+    "hang in the head": Hostile(hangs_after(b"HTTP/1.1 200 OK\r\ncontent-"), (_SILENT,)),
+    "hang in the stream": Hostile(hangs_after(_STREAM, b"data: {}\n\n"), (_SILENT,)),
+    "endless events": Hostile(endless(_STREAM, b"data: {}\n\n" * 1000), (_ENDLESS, "data: {}")),
+    "endless records": Hostile(endless(_STREAM, _RECORDS), (_ENDLESS,)),
+    "endless comments": Hostile(endless(_STREAM, b": ping\n\n" * 1000), (_ENDLESS,)),
+    "endless blank lines": Hostile(endless(_STREAM, b"\r\n" * 5000), (_ENDLESS,)),
+    "endless head": Hostile(endless(b"HTTP/1.1 200 OK\r\n", b"x-more: yes\r\n" * 1000), ("Nothing answers",)),
+    "a byte at a time": Hostile(drips(_STREAM + b"data: {}\n\n" * 100), (_SILENT,)),
+    "garbage": Hostile(says(random.Random(1).randbytes(1 << 16)), ("Nothing answers", "RemoteProtocolError")),
+    "garbage behind a head": Hostile(says(head(), random.Random(1).randbytes(1 << 16)), (_NOT_SPOKEN,)),
+    "gzip of zeros": Hostile(
+        says(head("application/json", "content-encoding: gzip", f"content-length: {len(_ZEROS)}"), _ZEROS),
+        (_NOT_SPOKEN,),
+    ),
+    "redirect loop": Hostile(redirects, ("status 307",)),
+    "wrong content type": Hostile(says(head("image/png"), b"{}"), (_NOT_SPOKEN,)),
+    "content-length too long": Hostile(
+        says(head("application/json", "content-length: 5000"), b"{}"), ("truncated",)
+    ),
+    "content-length too short": Hostile(
+        says(head("application/json", "content-length: 9"), _RECORD), (_NOT_SPOKEN, '{"text":')
+    ),
+    "content-length of no number": Hostile(
+        says(head("application/json", "content-length: many"), b"{}"), ("Nothing answers",)
+    ),
+    "no chunks": Hostile(
+        says(head("application/json", "transfer-encoding: chunked"), b"zz\r\n{}"), ("truncated",)
+    ),
+    "a chunk of 2^62": Hostile(
+        says(head("application/json", "transfer-encoding: chunked"), b"4000000000000000\r\n", b"{}"),
+        ("truncated",),
+    ),
+    "NaN": Hostile(whole(b'{"output_ids":[NaN],"meta_info":{"completion_tokens":NaN}}'), (_NOT_SPOKEN,)),
+    "1e400": Hostile(
+        whole(b'{"output_ids":[1e400],"meta_info":{"completion_tokens":1e400}}'), (_NOT_SPOKEN,)
+    ),
+    "a number of a million digits": Hostile(
+        whole(b'{"output_ids":[' + b"9" * 1_000_000 + b"]}"), (_NOT_SPOKEN,)
+    ),
+    "an event of 100 MB": Hostile(
+        says(_STREAM, b'data: {"text":"', *[MEGABYTE] * 100, b'"}\n\n'), (_ENDLESS, "outgrew")
+    ),
+    "a document of 100 MB": Hostile(
+        says(head("application/json"), b'{"text":"', *[MEGABYTE] * 100, b'"}'), (_ENDLESS, "outgrew")
+    ),
+    "deep nesting": Hostile(whole(b"[" * 400_000 + b"]" * 400_000), (_NOT_SPOKEN,)),
+    "deep nesting in events": Hostile(stream(b"data: " + b'{"a":' * 100_000 + b"\n\n"), (_NOT_SPOKEN,)),
+    "headers of 1 MB": Hostile(
+        says(head("application/json", f"x-big: {'x' * (1 << 20)}"), b"{}"), ("Nothing answers",)
+    ),
+    "mute after the first words": Hostile(
+        hangs_after(), ("stopped answering", "timeout"), polite_at_first=True
+    ),
+    "endless after the first words": Hostile(
+        endless(_STREAM, _RECORDS),
+        ("stopped answering", "outgrown"),
+        polite_at_first=True,
+    ),
+    "an event of 100 MB after the first words": Hostile(
+        says(_STREAM, b'data: {"text":"', *[MEGABYTE] * 100, b'"}\n\n'),
+        ("stopped answering", "outgrown"),
+        polite_at_first=True,
+    ),
+}
+
+
+class HostileServer:
+    """Listens on a free loopback port and treats every connection in one way; a context manager."""
+
+    def __init__(self, hostile: Hostile) -> None:
+        self._hostile = hostile
+        self._first_words = len(load_dialects()) if hostile.polite_at_first else 0
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+    def _listen(self) -> None:
+        for connection in self._accepted():
+            threading.Thread(target=self._treat, args=(connection,), daemon=True).start()
+
+    def _accepted(self) -> Iterator[socket.socket]:
+        with contextlib.suppress(OSError):  # closed: the end
+            while True:
+                yield self._listener.accept()[0]
+
+    def _treat(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError), connection:  # the client left
+            method = _read_request(connection)
+            self._conduct(method)(connection)
+
+    def _conduct(self, method: bytes) -> Conduct:
+        with self._lock:
+            if self._first_words and method == b"POST":
+                self._first_words -= 1
+                return whole(_RECORD)
+        return whole(b"{}") if self._hostile.polite_at_first and method == b"GET" else self._hostile.conduct
+
+
+def _read_request(connection: socket.socket) -> bytes:
+    """Read a request to its end; its method."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += connection.recv(1 << 16) or _left()
+    lines, _, body = data.partition(b"\r\n\r\n")
+    fields = dict(line.lower().partition(b":")[::2] for line in lines.split(b"\r\n")[1:])
+    missing = int(fields.get(b"content-length", b"0")) - len(body)
+    while missing > 0:
+        missing -= len(connection.recv(1 << 16) or _left())
+    return lines.partition(b" ")[0]
+
+
+def _left() -> bytes:
+    raise ConnectionResetError("the client left before its request was over")
