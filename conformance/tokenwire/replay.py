@@ -19,7 +19,7 @@ from tokenwire.record import Stream
 from tokenwire.report.subject import Subject
 from tokenwire.tokenizer import Tokenizer
 
-_SUFFIXES = (".jsonl", ".jsonl.gz")
+SUFFIXES = (".jsonl", ".jsonl.gz")
 _MOST_NAMED = 3
 
 
@@ -34,14 +34,14 @@ def capture_files(path: Path) -> list[Path]:
     """
     if path.is_file():
         return [path]
-    files = sorted(p for p in path.rglob("*") if p.is_file() and p.name.endswith(_SUFFIXES))
+    files = sorted(p for p in path.rglob("*") if p.is_file() and p.name.endswith(SUFFIXES))
     if not files:
-        what = "holds no file that ends in " + " or ".join(_SUFFIXES) if path.is_dir() else "does not exist"
+        what = "holds no file that ends in " + " or ".join(SUFFIXES) if path.is_dir() else "does not exist"
         raise NothingToReplay(f"{path} {what}; give a capture, or a folder that `--record` wrote")
     return files
 
 
-def _captures(path: Path) -> Iterator[tuple[str, list[Exchange]]]:
+def captures(path: Path) -> Iterator[tuple[str, list[Exchange]]]:
     """The exchanges at a path, one list for each server that was recorded.
 
     A file of many exchanges is one server's; files of one exchange each, as `--record` writes them, belong
@@ -126,7 +126,7 @@ def replay(paths: Sequence[Path], *, tokenizer: Tokenizer | None = None) -> Subj
     told: list[str] = []
     detected: dict[str, str] = {}
     for path in paths:
-        for name, exchanges in _captures(path):
+        for name, exchanges in captures(path):
             spoken = Spoken(exchanges)
             run, unknown = read_run(exchanges, spoken, name, tokenizer)
             runs.append(run)
@@ -146,4 +146,14 @@ def replay(paths: Sequence[Path], *, tokenizer: Tokenizer | None = None) -> Subj
     )
 
 
-__all__ = ["CaptureError", "NothingToReplay", "capture_files", "read_run", "remarks", "replay", "silent"]
+__all__ = [
+    "SUFFIXES",
+    "CaptureError",
+    "NothingToReplay",
+    "capture_files",
+    "captures",
+    "read_run",
+    "remarks",
+    "replay",
+    "silent",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,25 +11,37 @@ from tokenwire.capture import CaptureError
 from tokenwire.commands import options
 from tokenwire.commands.check import baseline_in, outputs
 from tokenwire.commands.reporting import Reporting, tell
+from tokenwire.expected import NoExpectation, difference, judged
 from tokenwire.planning import NotPlanned, tokenizer_in
-from tokenwire.profile import load_profiles
+from tokenwire.profile import load_profiles, selected
 from tokenwire.replay import NothingToReplay
 from tokenwire.replay import replay as read_captures
 from tokenwire.report.files import Outputs
 from tokenwire.report.terminal import make_console
 from tokenwire.requirement import load_requirements
+from tokenwire.tokenizer import NoTokenizer
+from tokenwire.verdict import ExitStatus
 
 EXAMPLES = options.examples(
     "tokenwire replay recorded",
     "tokenwire replay recorded --requirement cumulative-ids-extend -v",
     "tokenwire replay fixtures/sglang/0.5.23/*.gz --report report",
+    "tokenwire replay --diff fixtures",
 )
 
 
 def replay(
     context: typer.Context,
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Captures, or folders of captures.")],
+    paths: Annotated[
+        list[Path] | None, typer.Argument(metavar="PATH...", help="Captures, or folders of captures.")
+    ] = None,
     *,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Tell what differs from the expected verdicts beside each capture.")
+    ] = False,
+    update: Annotated[
+        bool, typer.Option("--update", help="With --diff: write what is judged now beside each capture.")
+    ] = False,
     config: options.ConfigFile = None,  # noqa: ARG001  # its callback has read it
     json: options.Json = None,
     junit: options.Junit = None,
@@ -51,7 +63,17 @@ def replay(
 
     A folder that `--record` wrote is one run; so is each file that holds many exchanges. Exit status as of
     `tokenwire check`.
+
+    With --diff nothing is reported but what is judged otherwise than `<case>.expected.yaml` says; the status
+    is 1 where anything is. Without paths, it looks in the folder `fixtures`.
     """
+    if diff:
+        _refuse_beside_diff(context, update=update)
+        raise typer.Exit(_tell_difference(paths or [Path("fixtures")], requirement, update=update))
+    if update:
+        raise typer.BadParameter("--update belongs to --diff; add it")
+    if not paths:
+        raise typer.BadParameter("no capture is named; give files or folders that `--record` wrote")
     reporting = Reporting(
         outputs(Outputs(json, junit, html, sarif, badge), report),
         options.known("requirement", requirement or (), load_requirements()),
@@ -69,3 +91,38 @@ def replay(
     except (NothingToReplay, NotPlanned, CaptureError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
     raise typer.Exit(tell(subject, reporting, make_console()))
+
+
+def _refuse_beside_diff(context: typer.Context, *, update: bool) -> None:
+    """Raises BadParameter for options that --diff would not heed."""
+    heeded = {"paths", "diff", "update", *(() if update else ("requirement",))}
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        given: Any = context.get_parameter_source(name)
+        if name not in heeded and given is not None and given.name == "COMMANDLINE":
+            raise typer.BadParameter(f"{parameter.opts[0]} says nothing to --diff; leave one of them out")
+
+
+def _tell_difference(paths: list[Path], requirements: list[str] | None, *, update: bool) -> int:
+    """Print what differs, or write it down; the exit status."""
+    wanted = options.known("requirement", requirements or (), load_requirements())
+    rows = selected((), wanted)
+    different = total = 0
+    try:
+        for path in paths:
+            for one in judged(path, rows):
+                total += 1
+                lines = difference(one)
+                if not lines:
+                    continue
+                different += 1
+                typer.echo(str(one.file).removesuffix(".expected.yaml"))
+                for line in lines:
+                    typer.echo(f"  {line}")
+                if update:
+                    one.update()
+    except (NothingToReplay, NoExpectation, NoTokenizer, CaptureError, OSError) as error:
+        raise typer.BadParameter(str(error)) from error
+    done = "; written down" if update and different else ""
+    typer.echo(f"{different} of {total} captures are judged otherwise than expected{done}")
+    return ExitStatus.VIOLATION if different and not update else ExitStatus.CONFORMS
