@@ -8,7 +8,7 @@ from tokenwire.scenario import PROMPT, Conversation, scenario, together
 from tokenwire.slow_reader import SlowReader
 from tokenwire.tap import Tap
 
-_LONG = 1000
+_LONG = 600
 """More tokens than a server is likely to make while an abort is on its way."""
 
 

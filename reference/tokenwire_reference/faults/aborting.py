@@ -90,7 +90,7 @@ class ClientLeavesUnnoticed(Fault):
         return False
 
 
-@fault("abort-says-stop", "X14")
+@fault("abort-says-stop", "X14", upstream=("vllm-project/vllm PR #47933",))
 class AbortSaysStop(Fault):
     """An aborted request finishes as if the model had come to its end."""
 
@@ -100,7 +100,7 @@ class AbortSaysStop(Fault):
         return replace(emission, finish=replace(emission.finish, type="stop"))
 
 
-@fault("abort-of-nobody-fails", "X20")
+@fault("abort-of-nobody-fails", "X20", upstream=("sgl-project/sglang PR #28341",))
 class AbortOfNobodyFails(Fault):
     """An abort of an id that no live request has raises, and is answered with 500."""
 

@@ -15,7 +15,7 @@ def _off_by_one(ids: Sequence[int], start: int) -> list[int]:
     return [token ^ (1 + (start + position) % 2) for position, token in enumerate(ids)]
 
 
-@fault("cached-prefix-misread", "X28")
+@fault("cached-prefix-misread", "X28", upstream=("sgl-project/sglang PR #29633",))
 class CachedPrefixMisread(Fault):
     """A request whose prompt comes from the cache is computed at wrong positions."""
 
