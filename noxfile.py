@@ -1,4 +1,4 @@
-"""The sessions of Tokenwire: `conformance` checks a server, `tests` and `lint` check Tokenwire itself.
+"""The sessions of Tokenwire: `conformance` checks a server; `tests`, `faults` and `lint` check Tokenwire.
 
 nox -s conformance                                    the reference engine, started and stopped for you
 nox -s conformance -- --target http://host:port       any server
@@ -20,7 +20,7 @@ try:
 except ModuleNotFoundError:
     sys.exit("nox is not installed for this Python; run `python -m pip install nox` first")
 
-nox.options.sessions = ["lint", "tests"]
+nox.options.sessions = ["lint", "tests", "faults"]
 nox.options.reuse_existing_virtualenvs = True
 
 ROOT = Path(__file__).parent
@@ -85,6 +85,13 @@ def proofs(session: nox.Session) -> None:
     session.install("-e", ".[tokenizer]", *CONSTRAINTS)
     session.run("python", "-m", "proofs.mutations", *session.posargs)
     session.run("python", "-m", "proofs.small_scope", "--tokens", "6")
+
+
+@nox.session
+def faults(session: nox.Session) -> None:
+    """The kill matrix: every fault of the reference engine against every requirement of the specification."""
+    session.install("-e", ".[reference,dev]", *CONSTRAINTS)
+    session.run("python", "-m", "proofs.kill_matrix", *session.posargs)
 
 
 @nox.session

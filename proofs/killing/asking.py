@@ -8,15 +8,13 @@ survive, and that is a complaint.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from pathlib import Path
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 
-import yaml
-
-from proofs.killing.matrix import Kill, Matrix, Trial
+from proofs.killing.learnt import SHOWN_BY, read
+from proofs.killing.matrix import Kill, Trial
 from tokenwire.judge import judge
 from tokenwire.run import Plan, Progress, Unreached, interrogate
 from tokenwire.scenario import load_scenarios
@@ -27,25 +25,14 @@ from tokenwire_reference.faults.faulty_wire import HEADER
 CORE = ("greedy-stream", "batch-of-prompts", "chat-ids", "chat-messages", "logprob-families")
 """Asked with every fault."""
 GATEWAY = "gateway"
-SHOWN_BY = Path(__file__).with_name("shown_by.yaml")
-_HEADING = """# Fault: the scenarios, beside the core, that show what it violates. `python -m proofs.kill_matrix --learn` keeps of
-# them what is needed; for a new fault, write what should show it.
-"""
-AT_ONCE = 4
-"""Faults that are tried at a time."""
+AT_ONCE = 3
+"""Processes that ask; what a server takes for itself is left to two cores."""
 _TIMEOUT_S = 60
-
-
-@cache
-def shown_by() -> dict[str, list[str]]:
-    """Fault -> the scenarios that show it, beside the core."""
-    entries: dict[str, list[str]] = yaml.safe_load(SHOWN_BY.read_text("utf-8"))
-    return entries
 
 
 def scenarios_for(fault: str) -> tuple[str, ...]:
     """What is asked with a fault."""
-    return (*CORE, *shown_by().get(fault, ()))
+    return (*CORE, *read(SHOWN_BY).get(fault, ()))
 
 
 def wants_quiet(scenarios: Iterable[str]) -> bool:
@@ -69,7 +56,9 @@ async def try_fault(fault: str, server: str, url: str, scenarios: Sequence[str])
     subject = await interrogate(plan, Progress())
     if isinstance(subject, Unreached):
         return Trial(fault, server, failure=subject.diagnosis)
-    failures, messages, places = [subject.broken_off], {}, defaultdict(set)
+    failures = [subject.broken_off]
+    messages: dict[str, str] = {}
+    places: dict[str, set[str]] = defaultdict(set)
     for each in judge(subject.runs):
         if each.verdict is Verdict.HARNESS_ERROR:
             failures.append(f"the check of {each.requirement.id} raised: {each.message}")
@@ -80,45 +69,25 @@ async def try_fault(fault: str, server: str, url: str, scenarios: Sequence[str])
     return Trial(fault, server, kills, "; ".join(filter(None, failures)))
 
 
-async def try_all(
-    pairs: Iterable[tuple[KnownFault, str]], urls: Mapping[str, str], told: Any = lambda _: None
+def try_all(
+    pairs: Iterable[tuple[KnownFault, str]],
+    urls: Mapping[str, str],
+    told: Callable[[Trial], None] = lambda _: None,
 ) -> list[Trial]:
     """Try faults on servers: several at a time, and then those that want the server for themselves."""
-    asked = [(fault.name, server, scenarios_for(fault.name)) for fault, server in pairs]
-    slots = asyncio.Semaphore(AT_ONCE)
-
-    async def tried(fault: str, server: str, scenarios: Sequence[str]) -> Trial:
-        async with slots:
-            trial = await try_fault(fault, server, urls[server], scenarios)
-        told(trial)
-        return trial
-
-    trials = await asyncio.gather(*(tried(*one) for one in asked if not wants_quiet(one[2])))
-    return [*trials, *[await tried(*one) for one in asked if wants_quiet(one[2])]]
-
-
-def learn(matrix: Matrix) -> None:
-    """Write down, for each fault that was tried, a few scenarios beside the core that show all it violates."""
-    known = dict(shown_by())
-    for fault in matrix.faults:
-        seen = [
-            kill.scenarios
-            for trial in matrix.trials
-            if trial.fault == fault
-            for requirement, kill in trial.kills.items()
-            if (requirement, fault) in matrix.named
-        ]
-        known[fault] = sorted(_few([places for places in seen if places.isdisjoint(CORE)]))
-    entries = {fault: scenarios for fault, scenarios in sorted(known.items()) if scenarios}
-    words = yaml.safe_dump(entries, default_flow_style=None, width=110)
-    SHOWN_BY.write_text(_HEADING + words, "utf-8")
+    asked = [(fault.name, server, urls[server], scenarios_for(fault.name)) for fault, server in pairs]
+    trials = []
+    with ProcessPoolExecutor(AT_ONCE, mp_context=get_context("spawn")) as processes:
+        running = [processes.submit(_tried, *one) for one in asked if not wants_quiet(one[-1])]
+        for trial in as_completed(running):
+            trials.append(trial.result())
+            told(trials[-1])
+    for one in asked:
+        if wants_quiet(one[-1]):
+            trials.append(_tried(*one))
+            told(trials[-1])
+    return sorted(trials, key=lambda trial: (trial.fault, trial.server))
 
 
-def _few(seen: list[frozenset[str]]) -> set[str]:
-    """Scenarios of which each set holds at least one, chosen greedily."""
-    few: set[str] = set()
-    while seen:
-        count = Counter(name for places in seen for name in places)
-        few.add(min(count, key=lambda name: (-count[name], name)))
-        seen = [places for places in seen if places.isdisjoint(few)]
-    return few
+def _tried(fault: str, server: str, url: str, scenarios: Sequence[str]) -> Trial:
+    return asyncio.run(try_fault(fault, server, url, scenarios))

@@ -1,8 +1,8 @@
-"""The kill matrix itself: what each fault turned red, held against what the specification says it does. Pure."""
+"""The kill matrix itself: what faults turned red, held against what the specification says. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -41,6 +41,8 @@ class Matrix:
     faults: Mapping[str, KnownFault]
     """Those that were tried."""
     trials: Sequence[Trial]
+    consequences: Set[tuple[str, str]] = frozenset()
+    """Pairs of requirement and fault that may kill without being named."""
     whole: bool = True
     """All faults were tried: a requirement that killed none kills none."""
 
@@ -63,6 +65,15 @@ class Matrix:
             if self.whole or fault in self.faults
         }
 
+    @cached_property
+    def unexpected(self) -> set[tuple[str, str]]:
+        """The kills that nobody speaks of."""
+        return self.cells.keys() - self.named - self.consequences
+
+    def tried_on(self, fault: str) -> int:
+        """On how many servers a fault was tried."""
+        return sum(trial.fault == fault for trial in self.trials)
+
     @property
     def killed(self) -> list[str]:
         """The faults that a requirement killed that names them, on every server that they were tried on."""
@@ -77,10 +88,12 @@ class Matrix:
 
     @property
     def demanded(self) -> list[str]:
-        """The requirements that have to kill: those with a check, and in a part of the matrix, a fault in it."""
+        """The requirements that have to kill: all with a check; in a part of the matrix, those it names."""
         named = {requirement for requirement, _ in self.named}
         return [
-            name for name, row in self.requirements.items() if not row.excluded and (self.whole or name in named)
+            name
+            for name, row in self.requirements.items()
+            if not row.excluded and (self.whole or name in named)
         ]
 
     def _survivors(self) -> Iterator[Trial]:
@@ -90,10 +103,14 @@ class Matrix:
 
     @property
     def complaints(self) -> list[str]:
-        """Where the suite, the faults and the specification disagree, one line each; none in a good matrix."""
+        """Where suite, faults and specification disagree, a line for each; a good matrix has none."""
         return list(
             chain(
-                (f"{trial.fault} on {trial.server}: {trial.failure}" for trial in self.trials if trial.failure),
+                (
+                    f"{trial.fault} on {trial.server}: {trial.failure}"
+                    for trial in self.trials
+                    if trial.failure
+                ),
                 (
                     f"{trial.fault} on {trial.server} survives: no requirement that names it turned red"
                     for trial in self._survivors()
@@ -105,7 +122,7 @@ class Matrix:
                 (
                     f"{requirement} kills {fault} unexpectedly, on {server}: {kill.message}"
                     for (requirement, fault), kills in sorted(self.cells.items())
-                    if (requirement, fault) not in self.named
+                    if (requirement, fault) in self.unexpected
                     for server, kill in kills.items()
                 ),
                 (

@@ -1,1 +1,37 @@
-def page(matrix): return ""
+"""The matrix as one page: one file, no network, no script. Rows are requirements, columns are faults."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from proofs.killing.matrix import Matrix
+from proofs.killing.telling import last_line
+from tokenwire.requirement import Requirement
+
+
+def page(matrix: Matrix) -> str:
+    """The matrix as an HTML document."""
+    environment = Environment(
+        loader=PackageLoader("proofs.killing", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    rows = [matrix.requirements[name] for name in matrix.demanded]
+    chapters: list[tuple[str, list[Requirement]]] = [
+        (chapter, list(group)) for chapter, group in groupby(rows, key=lambda row: row.chapter)
+    ]
+    rooms = [
+        (room, len(list(group))) for room, group in groupby(matrix.faults.values(), key=lambda one: one.room)
+    ]
+    return environment.get_template("page.html.jinja").render(
+        matrix=matrix,
+        outcome=last_line(matrix),
+        chapters=chapters,
+        rooms=rooms,
+        survivors=set(matrix.faults) - set(matrix.killed),
+        idle=set(matrix.demanded) - set(matrix.killing),
+    )

@@ -25,9 +25,11 @@ def servers_for(fault: KnownFault) -> list[str]:
 
 @contextlib.contextmanager
 def serve(names: Iterable[str]) -> Iterator[dict[str, str]]:
-    """Start servers, side by side, and give their URLs by name. Raises RuntimeError where one does not start."""
+    """Start servers, side by side; their URLs by name. Raises RuntimeError where one does not start."""
     with contextlib.ExitStack() as stack:
-        started = {name: stack.enter_context(_process(_FLAGS.get(name, tuple(name.split())))) for name in names}
+        started = {
+            name: stack.enter_context(_process(_FLAGS.get(name, tuple(name.split())))) for name in names
+        }
         yield {name: _url(process) for name, process in started.items()}
 
 

@@ -17,15 +17,17 @@ def last_line(matrix: Matrix) -> str:
     return (
         f"{len(matrix.killed)} of {len(matrix.faults)} faults killed in {len(matrix.trials)} trials; "
         f"{len(matrix.killing)} of {len(matrix.demanded)} requirements kill; {kills} kills, "
-        f"{len(matrix.cells.keys() - matrix.named)} unexpected; {len(matrix.complaints)} complaints"
+        f"{len(matrix.cells.keys() & matrix.consequences)} consequences, "
+        f"{len(matrix.unexpected)} unexpected; {len(matrix.complaints)} complaints"
     )
 
 
 def print_matrix(console: Console, matrix: Matrix, seconds: float) -> None:
     """Print each requirement with what it killed, then what disagrees, then one line."""
     table = Table("requirement", "kills", box=None, pad_edge=False, header_style="bold dim")
+    kills = matrix.cells.keys() & matrix.named
     for requirement in matrix.demanded:
-        faults = [fault for fault in matrix.faults if (requirement, fault) in matrix.cells]
+        faults = [fault for fault in matrix.faults if (requirement, fault) in kills]
         table.add_row(requirement, Text(", ".join(faults)) if faults else Text("nothing", style="bold red"))
     console.print(table)
     for complaint in matrix.complaints:

@@ -29,6 +29,8 @@ def print_faults(console: Console) -> None:
         )
         console.print(title)
         console.print(f"  {known.does}", highlight=False)
+        if known.server:
+            console.print(f"  needs      {' '.join(known.server)}", highlight=False)
         console.print(
             f"  turns red  {', '.join(known.kills) or f'nothing yet: {known.unseen}'}", highlight=False
         )

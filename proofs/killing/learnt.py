@@ -1,0 +1,75 @@
+"""What is known of faults beside their rows: the scenarios that show them, and what else they break.
+
+Two files that `--learn` writes and people review: each line of a changed consequence has to be a true
+violation of the requirement's sentence.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+from proofs.killing.matrix import Matrix
+
+SHOWN_BY = Path(__file__).with_name("shown_by.yaml")
+CONSEQUENCES = Path(__file__).with_name("consequences.yaml")
+
+_HEADINGS = {
+    SHOWN_BY: """\
+# Fault: the scenarios, beside the core, that show it. For a new fault, write down what should;
+# `python -m proofs.kill_matrix --learn` keeps what is needed.
+""",
+    CONSEQUENCES: """\
+# Fault: requirements that it truly violates too, though they are not there for it. They may
+# turn red with it and need not: whether they do hangs on the cut of a stream and on what is asked beside.
+# `python -m proofs.kill_matrix --learn` adds what it finds: look at each new line, as at a failing test.
+""",
+}
+
+
+@cache
+def read(file: Path) -> dict[str, list[str]]:
+    """One of the two files, by fault."""
+    entries: dict[str, list[str]] = yaml.safe_load(file.read_text("utf-8"))
+    return entries
+
+
+def consequences() -> frozenset[tuple[str, str]]:
+    """Pairs of requirement and fault that may kill without being named."""
+    return frozenset((name, fault) for fault, names in read(CONSEQUENCES).items() for name in names)
+
+
+def learn(matrix: Matrix, core: Collection[str]) -> None:
+    """Write down what showed the faults that were tried, and what else they broke."""
+    shown, broken = dict(read(SHOWN_BY)), dict(read(CONSEQUENCES))
+    for fault in matrix.faults:
+        seen = [
+            kill.scenarios
+            for (requirement, killed), kills in matrix.cells.items()
+            if killed == fault and (requirement, fault) in matrix.named
+            for kill in kills.values()
+        ]
+        shown[fault] = sorted(_few([places for places in seen if places.isdisjoint(core)]))
+        found = {requirement for requirement, killed in matrix.unexpected if killed == fault}
+        named = {requirement for requirement, killed in matrix.named if killed == fault}
+        broken[fault] = sorted(found.union(broken.get(fault, ())) - named)
+    for file, entries in ((SHOWN_BY, shown), (CONSEQUENCES, broken)):
+        written = {fault: names for fault, names in sorted(entries.items()) if names}
+        words = yaml.safe_dump(written, default_flow_style=None, width=110)
+        file.write_text(_HEADINGS[file] + words, "utf-8")
+    read.cache_clear()
+
+
+def _few(seen: Iterable[frozenset[str]]) -> set[str]:
+    """Scenarios of which each set holds at least one, chosen greedily."""
+    few: set[str] = set()
+    left = list(seen)
+    while left:
+        count = Counter(name for places in left for name in places)
+        few.add(min(count, key=lambda name: (-count[name], name)))
+        left = [places for places in left if places.isdisjoint(few)]
+    return few
