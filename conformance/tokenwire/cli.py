@@ -9,7 +9,18 @@ from typing import Annotated
 import typer
 
 from tokenwire import __version__
-from tokenwire.commands import baseline, check, explain, init, listing, options, record, replay, watch
+from tokenwire.commands import (
+    baseline,
+    check,
+    compare,
+    explain,
+    init,
+    listing,
+    options,
+    record,
+    replay,
+    watch,
+)
 from tokenwire.verdict import ExitStatus
 
 app = typer.Typer(
@@ -38,6 +49,9 @@ app.command("list", short_help="Tell all requirements, scenarios, dialects, …"
     listing.list_names
 )
 app.command("init", short_help="Look at a server and write tokenwire.toml.", epilog=init.EXAMPLES)(init.init)
+app.command("compare", short_help="Tell what differs between two servers.", epilog=compare.EXAMPLES)(
+    compare.compare
+)
 app.command("watch", short_help="Pass traffic on, and judge it.", epilog=watch.EXAMPLES)(watch.watch)
 app.add_typer(baseline.app, name="baseline", short_help="Show, rewrite and check known failures.")
 

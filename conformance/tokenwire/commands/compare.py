@@ -1,0 +1,99 @@
+"""`tokenwire compare`: two servers, recordings or reports side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tokenwire.capture import CaptureError
+from tokenwire.commands import options
+from tokenwire.commands.check import ask
+from tokenwire.comparing.difference_report import as_json, compare_sides
+from tokenwire.comparing.side import NoReport, Side, side_from_report, side_of
+from tokenwire.comparing.terminal import print_difference
+from tokenwire.replay import NothingToReplay
+from tokenwire.replay import replay as read_captures
+from tokenwire.report.document import write_document
+from tokenwire.report.terminal import make_console
+from tokenwire.run import Plan, Unreached
+from tokenwire.scenario import Budget
+from tokenwire.verdict import ExitStatus
+
+EXAMPLES = options.examples(
+    "tokenwire compare http://127.0.0.1:30000 http://127.0.0.1:30001",
+    "tokenwire compare recorded-upstream recorded-fork -v",
+    "tokenwire compare yesterday.json today.json --json difference.json",
+)
+_URLS = ("http://", "https://")
+
+
+def _asked(plan: Plan, *, verbosity: int) -> Side:
+    """Ask a server everything. Raises Exit where it cannot be asked."""
+    subject = ask(plan, verbosity=verbosity)
+    if isinstance(subject, Unreached):
+        typer.echo(subject.diagnosis, err=True)
+        raise typer.Exit(ExitStatus.NOTHING_EVALUATED)
+    if subject.broken_off:
+        typer.echo(f"{plan.url}: broken off: {subject.broken_off}", err=True)
+        raise typer.Exit(ExitStatus.NOTHING_EVALUATED)
+    return side_of(plan.url, subject)
+
+
+def _read(words: str) -> Side:
+    """A report or a recording. Raises BadParameter."""
+    path = Path(words)
+    try:
+        if path.suffix == ".json" and path.is_file():
+            return side_from_report(path)
+        return side_of(words, read_captures([path]))
+    except (NoReport, NothingToReplay, CaptureError, OSError) as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def compare(
+    context: typer.Context,
+    one: Annotated[str, typer.Argument(metavar="A", help="URL, recording (file or folder) or JSON report.")],
+    other: Annotated[str, typer.Argument(metavar="B", help="The same; perhaps of another kind.")],
+    *,
+    json: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the comparison as JSON.")
+    ] = None,
+    timeout: options.Timeout = 60.0,
+    max_concurrency: options.MaxConcurrency = 16,
+    rate: options.Rate = None,
+    dialect: options.Dialects = None,
+    scenario: options.Scenarios = None,
+    budget: options.AskBudget = Budget.QUICK,
+    header: options.SentHeaders = None,
+    verbose: options.Verbose = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Tell what differs between two servers: fork and upstream, gateway and worker, yesterday and today.
+
+    Verdicts are compared by requirement. Exchanges of one name are compared by status and fields, and where
+    both servers repeat themselves by ids, text, logprobs, counters and other values. How a stream is cut
+    into events never counts. URLs are asked the same, one after the other; --header goes to both.
+
+    Exit status: 0 the same, 1 different, 2 usage, 4 nothing could be compared or a server not be asked.
+    """
+    asking: dict[str, object] = {
+        "timeout": timeout,
+        "max_concurrency": max_concurrency,
+        "rate": rate,
+        "dialect": dialect,
+        "scenario": scenario,
+        "budget": budget,
+    }
+    sides = []
+    for words in (one, other):
+        if words.startswith(_URLS):
+            sides.append(_asked(options.plan_of(context, words, asking, header), verbosity=verbose - quiet))
+        else:
+            sides.append(_read(words))
+    report = compare_sides(*sides)
+    if json is not None:
+        write_document(json, as_json(report))
+    print_difference(make_console(), report, verbose=verbose)
+    raise typer.Exit(report.exit_status)

@@ -1,0 +1,198 @@
+"""Two answers to one request side by side: status, fields, record, values, and event by event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice, zip_longest
+from typing import Any
+
+from tokenwire import strict_json
+from tokenwire.check import Comparison, Observation
+from tokenwire.checks.difference import alike
+from tokenwire.checks.sameness import COUNTERS, same_finish, same_ids, same_series, same_text
+from tokenwire.checks.told_fields import fields_of, told_by
+from tokenwire.checks.walk import ended, start_place
+from tokenwire.exchange import HttpRequest
+from tokenwire.json_pointer import join
+from tokenwire.record import Choice, Place, Stream
+from tokenwire.report.wording import clause, value
+
+_OWN = frozenset({"model", "rid", "request_id"})
+"""What two requests may say each in its own way and still ask the same."""
+_VOLATILE = frozenset(
+    {"id", "created", "request_id", "rid", "dp_rank", "num_retractions", "system_fingerprint", "queue_time"}
+)
+_VOLATILE_ENDS = ("_ts", "_time", "_latency", "_timestamp", "latency", "throughput")
+"""Names of values that differ from answer to answer of one server."""
+_MOST_EVENTS = 5
+_ABSENT = object()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing in which two answers to one request differ."""
+
+    kind: str
+    """status, field, ids, text, series, finish, counter, value; events and request are remarks."""
+    subject: str
+    """The field or path, where there is one: differences of one kind and subject belong together."""
+    message: str
+    exchange: str
+    one: Place | None = None
+    other: Place | None = None
+
+    @property
+    def decides(self) -> bool:
+        """Whether it makes the answers different. How a stream is cut is the server's choice."""
+        return self.kind not in {"events", "request"}
+
+
+def _is_volatile(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    return name in _VOLATILE or name.endswith(_VOLATILE_ENDS) or "cached" in path
+
+
+def _asked(request: HttpRequest) -> Any:
+    body = request.body
+    if request.raw_body is not None:
+        try:
+            body = strict_json.loads(request.raw_body.decode())
+        except ValueError:
+            return request.raw_body
+    return {name: held for name, held in body.items() if name not in _OWN} if isinstance(body, dict) else body
+
+
+def _first_difference(one: Any, other: Any, path: str = "") -> tuple[str, Any, Any] | None:
+    """The first place at which two JSON values differ by more than rounding, volatile ones left out."""
+    if _is_volatile(path):
+        return None
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        pairs: Iterator[tuple[object, Any, Any]] = (
+            (name, one.get(name, _ABSENT), other.get(name, _ABSENT)) for name in {**one, **other}
+        )
+    elif isinstance(one, list) and isinstance(other, list):
+        pairs = (
+            (at, ours, theirs) for at, (ours, theirs) in enumerate(zip_longest(one, other, fillvalue=_ABSENT))
+        )
+    else:
+        return None if alike(one, other) else (path, one, other)
+    for key, ours, theirs in pairs:
+        found = _first_difference(ours, theirs, path + join(key))
+        if found is not None:
+            return found
+    return None
+
+
+def _words(thing: Any) -> str:
+    return "nothing" if thing is _ABSENT else value(thing)
+
+
+def _observed(
+    kind: str, subject: str, observations: Iterator[Observation], name: str
+) -> Iterator[Difference]:
+    for seen in observations:
+        if not seen.holds:
+            related = seen.related[0] if seen.related else None
+            yield Difference(kind, subject, clause(seen), name, related, seen.place)
+
+
+def _fields(one: Stream, other: Stream, names: tuple[str, str]) -> Iterator[Difference]:
+    told = told_by(one), told_by(other)
+    for side in (0, 1):
+        for path in sorted(told[side].keys() - told[1 - side].keys()):
+            place = told[side][path]
+            places = (place, None) if side == 0 else (None, place)
+            yield Difference("field", path, f"only in {names[side]}", one.exchange.name, *places)
+
+
+def _record(ours: Choice, theirs: Choice, source: str, name: str) -> Iterator[Difference]:
+    pair = (ours, theirs)
+    yield from _observed("ids", "output_ids", same_ids(pair, source), name)
+    yield from _observed("text", "text", same_text(pair, source), name)
+    yield from _observed("series", "", same_series(pair, source), name)
+    yield from _observed("finish", "finish_reason", same_finish(pair, source), name)
+    for counter in COUNTERS:
+        one, other = ours.counter(counter), theirs.counter(counter)
+        if one is not None and other is not None and one != other:
+            places = ours.emissions[-1].at(counter), theirs.emissions[-1].at(counter)
+            yield Difference("counter", counter, f"{other}, but {one} in {source}", name, *places)
+
+
+def _record_paths(stream: Stream) -> frozenset[str]:
+    """The paths of what the record holds, positions left out: compared joined, not as they stand."""
+    return frozenset(
+        "".join(f"/{key}" for key in pointer.split("/")[1:] if not key.isdecimal())
+        for emission in stream.emissions()
+        for name, pointer in emission.pointers.items()
+        if name not in emission.details
+    )
+
+
+def _values(stream: Stream) -> dict[str, tuple[Any, Place]]:
+    """The last value of each path outside the record that is no text of many."""
+    record = _record_paths(stream)
+    last: dict[str, tuple[Any, Place]] = {}
+    for event in stream.events:
+        for path, held in fields_of(event.data):
+            if not _is_volatile(path) and not any(
+                path == one or path.startswith(f"{one}/") for one in record
+            ):
+                last[path] = (held, event.place)
+    return last
+
+
+def _other_values(one: Stream, other: Stream, source: str) -> Iterator[Difference]:
+    if len(one.choices) > 1 and one.asked.stream:
+        return  # which choice comes last is the server's choice
+    ours, theirs = _values(one), _values(other)
+    for path in sorted(ours.keys() & theirs.keys()):
+        if not alike(ours[path][0], theirs[path][0]):
+            message = f"{value(theirs[path][0])}, but {value(ours[path][0])} in {source}"
+            yield Difference("value", path, message, one.exchange.name, ours[path][1], theirs[path][1])
+
+
+def _events(one: Stream, other: Stream) -> Iterator[Difference]:
+    """The first field that differs of each event; of streams that are cut alike."""
+    name = one.exchange.name
+    if len(one.events) != len(other.events):
+        yield Difference("events", "", f"cut into {len(one.events)} and {len(other.events)} events", name)
+        return
+    for ours, theirs in zip(one.events, other.events, strict=True):
+        found = _first_difference(ours.data, theirs.data)
+        if found is not None:
+            path, was, became = found
+            message = f"event {ours.index}, {path or 'the whole'}: {_words(was)} and {_words(became)}"
+            yield Difference("events", "", message, name, ours.place, theirs.place)
+
+
+def differences(pair: Comparison, names: tuple[str, str]) -> Iterator[Difference]:
+    """In what two answers to requests of one name differ. `names` are what the sides are called.
+
+    Values are compared only where both sides were seen to repeat themselves.
+    """
+    one, other = pair.baseline, pair.other
+    name, source = one.exchange.name, names[0]
+    asked = _first_difference(_asked(one.exchange.request), _asked(other.exchange.request))
+    if asked is not None:
+        message = f"asked differently at {asked[0] or 'the whole'}: {_words(asked[1])} and {_words(asked[2])}"
+        yield Difference("request", "", message, name)
+        return
+    statuses = one.exchange.status, other.exchange.status
+    if statuses[0] != statuses[1]:
+        message = f"{statuses[1]}, but {statuses[0]} in {source}"
+        yield Difference("status", "", message, name, start_place(one), start_place(other))
+        return
+    if not (ended(one) and ended(other)) and (one.answered or other.answered):
+        return
+    yield from _fields(one, other, names)
+    if not pair.repeats:
+        return
+    theirs = {choice.index: choice for choice in other.choices}
+    for choice in one.choices:
+        if choice.index in theirs:
+            yield from _record(choice, theirs[choice.index], source, name)
+        else:
+            yield Difference("choice", str(choice.index), f"only in {source}", name, start_place(one))
+    yield from _other_values(one, other, source)
+    yield from islice(_events(one, other), _MOST_EVENTS)

@@ -1,0 +1,49 @@
+"""One side of a comparison: a JSON report, and the answers behind it where there are any."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tokenwire.judge import judge
+from tokenwire.record import Stream
+from tokenwire.report.document import document
+from tokenwire.report.subject import Subject
+from tokenwire.verdict import exit_status
+
+
+class NoReport(ValueError):  # noqa: N818  # a fact about a file
+    """A file is no JSON report; the message says which."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """What is compared with another such."""
+
+    name: str
+    report: Mapping[str, Any]
+    runs: Mapping[str, tuple[Stream, ...]] = field(default_factory=dict)
+    """The answers of each run by the name of its file, or by nothing where there is one run."""
+
+
+def side_of(name: str, subject: Subject) -> Side:
+    """Judge what was asked or read."""
+    judgements = judge(subject.runs)
+    report = document(subject, judgements, exit_status(each.verdict for each in judgements))
+    alone = len(subject.runs) == 1
+    runs = {"" if alone else Path(run.name).name: run.streams for run in subject.runs}
+    return Side(name, report, runs)
+
+
+def side_from_report(path: Path) -> Side:
+    """Read a JSON report. Raises NoReport, OSError."""
+    try:
+        report = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise NoReport(f"{path} is not JSON: {error}") from error
+    if not isinstance(report, dict) or not isinstance(report.get("verdicts"), list):
+        raise NoReport(f"{path} is no report of tokenwire; give what `tokenwire check --json` wrote")
+    return Side(str(path), report)

@@ -1,0 +1,86 @@
+"""A comparison on the terminal: verdicts that differ, then answers, then one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tokenwire.comparing.difference_report import LABELS, DifferenceReport, Finding
+from tokenwire.comparing.verdicts import VerdictDifference
+from tokenwire.record import Place
+from tokenwire.report.wording import cut, where
+
+_LONGEST_REASON = 160
+_MOST_NAMED = 3
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join([*names[:_MOST_NAMED], *([f"{more} more"] if more > 0 else [])])
+
+
+def _verdicts(rows: Sequence[VerdictDifference]) -> Table:
+    shown = Table(box=None, pad_edge=False, show_edge=False)
+    for title in ("requirement", *LABELS, "why"):
+        shown.add_column(title, no_wrap=title != "why")
+    for row in rows:
+        reasons = [why for why in (row.why_one, row.why_other) if why]
+        why = cut(" / ".join(reasons), _LONGEST_REASON)
+        shown.add_row(Text(row.requirement), row.one or "-", row.other or "-", Text(why, "dim"))
+    return shown
+
+
+def _place(label: str, place: Place | None) -> str:
+    return (
+        f"\n    {label}: {where(place)}  {cut(place.excerpt, _LONGEST_REASON)}" if place is not None else ""
+    )
+
+
+def _finding(finding: Finding) -> Text:
+    first = finding.first
+    words = " ".join(filter(None, (first.kind, first.subject)))
+    told = Text.assemble(
+        (words, "bold red" if first.decides else "bold"),
+        f": {first.message}\n    in {_named(finding.exchanges)}",
+    )
+    if first.decides:
+        told.append(_place(LABELS[0], first.one) + _place(LABELS[1], first.other), "dim")
+    return told
+
+
+def print_difference(console: Console, report: DifferenceReport, *, verbose: bool = False) -> None:
+    """Print a comparison. `verbose` tells remarks too: undecided verdicts, cuts, unlike requests."""
+    for label, name in zip(LABELS, (report.one, report.other), strict=True):
+        console.print(Text(f"{label}: {name}"), soft_wrap=True)
+    console.print()
+    rows = [row for row in report.verdicts if row.decides or verbose]
+    if rows:
+        console.print(_verdicts(rows))
+        console.print()
+    for finding in report.findings:
+        if finding.first.decides or verbose:
+            console.print(_finding(finding), soft_wrap=True)
+    for label, names in zip(LABELS, (report.only_one, report.only_other), strict=True):
+        if names:
+            console.print(
+                Text(f"only in {label}: {len(names)} exchanges ({_named(names)})", "dim"), soft_wrap=True
+            )
+    undecided = sum(not row.decides for row in report.verdicts)
+    remarks = sum(not finding.first.decides for finding in report.findings)
+    if not verbose and undecided + remarks:
+        hint = f"{undecided} verdicts that one side could not decide and {remarks} remarks: -v tells them"
+        console.print(Text(hint, "dim"), soft_wrap=True)
+    outcome = "different" if report.differ else "the same, as far as could be compared"
+    if not report.requirements and not report.exchanges:
+        outcome = "nothing could be compared"
+    console.print(
+        Text(
+            f"A and B: {outcome} ({report.requirements} requirements, "
+            f"{report.exchanges} exchanges, {report.repeated} of them by value)",
+            "bold",
+        ),
+        soft_wrap=True,
+    )

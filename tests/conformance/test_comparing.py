@@ -1,0 +1,213 @@
+"""Comparisons: what differs is named with its place, and what may differ is not held against anybody."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorded import IDS, document, streamed, whole, write_folder
+
+from tokenwire.comparing.difference_report import DifferenceReport, Finding, as_json, compare_sides
+from tokenwire.comparing.side import NoReport, Side, side_from_report, side_of
+from tokenwire.comparing.terminal import print_difference
+from tokenwire.exchange import Exchange, HttpRequest, Read
+from tokenwire.replay import replay
+from tokenwire.report.document import write_document
+from tokenwire.report.terminal import make_console
+from tokenwire.verdict import ExitStatus
+
+
+def side(folder: Path, *exchanges: Exchange) -> Side:
+    """A side that repeats itself: a whole answer twice, and what is given."""
+    return side_of(
+        folder.name, replay([write_folder(folder, whole("p1", "probe"), whole("p2", "probe"), *exchanges)])
+    )
+
+
+def answered(name: str) -> Exchange:
+    """A whole answer to a request that the probe does not ask."""
+    body = {"input_ids": [1, 9], "sampling_params": {"temperature": 0, "max_new_tokens": 6}, "stream": False}
+    return replace(whole(name), request=HttpRequest("POST", "/generate", body))
+
+
+def compared(tmp_path: Path, one: tuple[Exchange, ...], other: tuple[Exchange, ...]) -> DifferenceReport:
+    return compare_sides(side(tmp_path / "one", *one), side(tmp_path / "other", *other))
+
+
+def answering(exchange: Exchange, change: Callable[[dict[str, Any]], None]) -> Exchange:
+    """A whole answer with a changed document."""
+    told = document(IDS, finished=True)
+    change(told)
+    return replace(exchange, reads=(Read(0.1, json.dumps(told).encode()),))
+
+
+def deciding(report: DifferenceReport) -> dict[str, Finding]:
+    return {finding.first.kind: finding for finding in report.findings if finding.first.decides}
+
+
+def test_two_runs_of_one_server_are_the_same(tmp_path: Path) -> None:
+    report = compared(tmp_path, (streamed("s"),), (streamed("s"),))
+    assert not report.differ
+    assert report.exit_status == ExitStatus.CONFORMS
+    assert (report.exchanges, report.repeated) == (3, 3)
+    assert report.findings == ()
+    assert report.verdicts == ()
+
+
+def test_how_a_stream_is_cut_is_a_remark(tmp_path: Path) -> None:
+    joined = streamed("s")
+    kept = (*joined.reads[:2], *joined.reads[4:])
+    report = compared(tmp_path, (joined,), (replace(joined, reads=kept),))
+    assert not report.differ
+    assert [finding.first.message for finding in report.findings] == ["cut into 7 and 5 events"]
+
+
+def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    *parents, last = path.split("/")
+
+    def change(told: dict[str, Any]) -> None:
+        for parent in parents:
+            told = told[parent]
+        if value is None:
+            del told[last]
+        else:
+            told[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "subject", "words"),
+    [
+        (_set("text", "hellO!"), "text", "text", "at character 4"),
+        (_set("output_ids", [*IDS[:5], 9]), "ids", "output_ids", "output id 5 is 9, but 33 in A"),
+        (_set("meta_info/finish_reason/type", "stop"), "finish", "finish_reason", "'stop'"),
+        (_set("meta_info/completion_tokens", 7), "counter", "completion_tokens", "7, but 6 in A"),
+        (_set("meta_info/weight_version", "2"), "value", "/meta_info/weight_version", "2, but default in A"),
+        (_set("meta_info/weight_version", None), "field", "/meta_info/weight_version", "only in A"),
+        (_set("meta_info/new", 1), "field", "/meta_info/new", "only in B"),
+    ],
+)  # fmt: skip
+def test_a_difference_is_named_with_its_field(tmp_path: Path, change, kind, subject, words) -> None:
+    report = compared(tmp_path, (answered("w"),), (answering(answered("w"), change),))
+    finding = deciding(report)[kind]
+    assert finding.first.subject == subject
+    assert words in finding.first.message
+    assert finding.exchanges == ("w",)
+    assert report.exit_status == ExitStatus.VIOLATION
+
+
+def test_the_first_event_that_differs_is_named_with_its_field(tmp_path: Path) -> None:
+    report = compared(tmp_path, (streamed("s"),), (streamed("s", forgets_an_id=True),))
+    assert "ids" in deciding(report)
+    (remark,) = [finding.first for finding in report.findings if finding.first.kind == "events"]
+    assert remark.message.startswith("event 5, /output_ids/3: 108 and 111")
+
+
+@pytest.mark.parametrize("name", ["id", "cached_tokens", "e2e_latency", "response_sent_to_client_ts"])
+def test_what_differs_from_answer_to_answer_is_no_difference(tmp_path: Path, name: str) -> None:
+    change = _set(f"meta_info/{name}", 5)
+    one = answering(answered("w"), _set(f"meta_info/{name}", 4))
+    report = compared(tmp_path, (one,), (answering(one, change),))
+    assert report.findings == ()
+
+
+def test_servers_that_do_not_repeat_themselves_are_compared_by_shape_only(tmp_path: Path) -> None:
+    unlike = answering(whole("p2", "probe"), _set("text", "jello!"))
+    change = _set("text", "hellO!")
+    sides = [
+        side_of(name, replay([write_folder(tmp_path / name, whole("p1", "probe"), unlike, answer)]))
+        for name, answer in (("one", answered("w")), ("other", answering(answered("w"), change)))
+    ]
+    report = compare_sides(*sides)
+    assert (report.exchanges, report.repeated) == (3, 0)
+    assert deciding(report) == {}
+
+
+def test_a_status_that_differs_is_all_that_is_said_of_the_answer(tmp_path: Path) -> None:
+    refused = replace(answered("w"), status=400, reads=(Read(0.1, b'{"error":{"message":"no"}}'),))
+    report = compared(tmp_path, (answered("w"),), (refused,))
+    assert [finding.first.message for finding in report.findings] == ["400, but 200 in A"]
+
+
+def test_unlike_requests_are_not_held_against_each_other(tmp_path: Path) -> None:
+    body = {"input_ids": [1, 3], "sampling_params": {"temperature": 0, "max_new_tokens": 6}, "stream": False}
+    other = answering(
+        replace(answered("w"), request=HttpRequest("POST", "/generate", body)), _set("text", "x")
+    )
+    report = compared(tmp_path, (answered("w"),), (other,))
+    assert [finding.first.message for finding in report.findings] == [
+        "asked differently at /input_ids/1: 9 and 3"
+    ]
+    assert not report.differ
+
+
+def test_one_difference_in_many_exchanges_is_one_finding(tmp_path: Path) -> None:
+    change = _set("meta_info/new", 1)
+    report = compared(
+        tmp_path,
+        (answered("w"), answered("v")),
+        tuple(answering(answered(name), change) for name in ("w", "v")),
+    )
+    assert deciding(report)["field"].exchanges == ("v", "w")
+
+
+def test_a_verdict_that_differs_decides_where_both_sides_could_see(tmp_path: Path) -> None:
+    good, bad = (streamed("s"),), (streamed("s", forgets_an_id=True),)
+    report = compared(tmp_path, good, bad)
+    (row,) = [each for each in report.verdicts if each.requirement == "cumulative-ids-extend"]
+    assert (row.one, row.other, row.decides) == ("PASS", "FAIL", True)
+    assert row.why_other.startswith("s: ")
+    never_asked = compare_sides(
+        side(tmp_path / "g", streamed("t")), side(tmp_path / "b", streamed("s", forgets_an_id=True))
+    )
+    (row,) = [each for each in never_asked.verdicts if each.requirement == "cumulative-ids-extend"]
+    assert not row.decides
+    assert never_asked.only_one == ("t",)
+    assert never_asked.only_other == ("s",)
+
+
+def test_reports_are_compared_by_verdict(tmp_path: Path) -> None:
+    one, other = (
+        side(tmp_path / "one", streamed("s")),
+        side(tmp_path / "other", streamed("s", forgets_an_id=True)),
+    )
+    for name, each in (("one.json", one), ("other.json", other)):
+        write_document(tmp_path / name, each.report)
+    reports = [side_from_report(tmp_path / name) for name in ("one.json", "other.json")]
+    for mixed in (reports, [one, reports[1]], [reports[0], other]):
+        report = compare_sides(*mixed)
+        assert report.exit_status == ExitStatus.VIOLATION
+        assert report.exchanges == 0
+        assert "cumulative-ids-extend" in {row.requirement for row in report.verdicts if row.decides}
+    assert not compare_sides(reports[0], reports[0]).differ
+
+
+def test_nothing_in_common_is_no_success(tmp_path: Path) -> None:
+    empty = Side("x", {"verdicts": [], "target": {}})
+    assert compare_sides(empty, empty).exit_status == ExitStatus.NOTHING_EVALUATED
+
+
+@pytest.mark.parametrize("content", ["[]", "{", '{"verdicts": 1}'])
+def test_what_is_no_report_is_said_to_be_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / "r.json").write_text(content, "utf-8")
+    with pytest.raises(NoReport, match=r"r\.json is"):
+        side_from_report(tmp_path / "r.json")
+
+
+def test_json_and_terminal_tell_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = compared(tmp_path, (streamed("s"),), (streamed("s", forgets_an_id=True),))
+    told = json.loads(json.dumps(as_json(report)))
+    assert told["same"] is False
+    assert told["footer"] is True
+    assert {each["kind"] for each in told["differences"]} == {each.first.kind for each in report.findings}
+    print_difference(make_console(), report)
+    printed = capsys.readouterr().out
+    assert "ids output_ids: output id 3" in printed
+    assert "B: s, event 5" in printed
+    assert "cumulative-ids-extend" in printed
+    assert printed.splitlines()[-1].startswith("A and B: different (")

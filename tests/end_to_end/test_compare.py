@@ -1,0 +1,63 @@
+"""`tokenwire compare` as a user runs it: servers, recordings and reports."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tokenwire.verdict import ExitStatus
+
+FEW = ("--dialect", "sglang-generate", "--scenario", "greedy-stream")
+
+
+@pytest.fixture
+def tokenwire(tmp_path: Path):
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "tokenwire", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+
+    return run
+
+
+def test_two_servers_of_one_kind_are_the_same_however_they_stream(
+    tokenwire, start_reference: Callable[..., str]
+) -> None:
+    urls = start_reference(), start_reference("--stream-interval", "4")
+    ran = tokenwire("compare", *urls, *FEW)
+    assert ran.returncode == ExitStatus.CONFORMS, ran.stdout + ran.stderr
+    assert "the same, as far as could be compared" in ran.stdout.splitlines()[-1]
+
+
+def test_a_faulty_fork_differs_from_its_upstream(
+    tokenwire, start_reference: Callable[..., str], tmp_path: Path
+) -> None:
+    url = start_reference("--enable-faults")
+    tokenwire("record", "upstream", "--target", url, *FEW)
+    tokenwire("record", "fork", "--target", url, *FEW, "--header", "x-tokenwire-fault: last-token-twice")
+    ran = tokenwire("compare", "upstream", "fork", "--json", "difference.json")
+    assert ran.returncode == ExitStatus.VIOLATION, ran.stdout + ran.stderr
+    told = json.loads((tmp_path / "difference.json").read_text("utf-8"))
+    assert told["same"] is False
+    assert told["compared"]["exchanges"] > 0
+    assert "ids" in {each["kind"] for each in told["differences"]}
+    live = tokenwire("compare", url, "upstream", *FEW)
+    assert live.returncode == ExitStatus.CONFORMS, live.stdout + live.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (("nowhere", "nowhere"), ExitStatus.USAGE),
+        (("http://127.0.0.1:1", "nowhere"), ExitStatus.NOTHING_EVALUATED),
+        (("ftp://host", "nowhere"), ExitStatus.USAGE),
+        (("one.json", "one.json"), ExitStatus.USAGE),
+    ],
+)
+def test_wrong_usage(tokenwire, tmp_path: Path, words: tuple[str, str], status: int) -> None:
+    (tmp_path / "one.json").write_text("[]", "utf-8")
+    assert tokenwire("compare", *words).returncode == status
