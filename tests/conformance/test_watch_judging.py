@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from tokenwire.capture import read_capture
 from tokenwire.exchange import Exchange, HttpRequest, Read
 from tokenwire.replay import replay
 from tokenwire.watch.distant_judge import DistantJudge, judge_command
-from tokenwire.watch.judge_process import frame, opinion_line, read_opinion
+from tokenwire.watch.judge_process import exchanges, frame, opinion_line, read_opinion
 from tokenwire.watch.judging import Bench, Opinion, Violation
 from tokenwire.watch.live_page import live_page
 from tokenwire.watch.prometheus import exposition
@@ -71,7 +72,10 @@ def test_opinions_and_exchanges_survive_the_pipe() -> None:
     line = opinion_line(opinion)
     assert line.count(b"\n") == 1
     assert read_opinion(line) == opinion
-    assert frame(GOOD)[8:]
+    whole_frame = frame(GOOD)
+    for cut, count in ((len(whole_frame), 2), (len(whole_frame) - 1, 1), (3, 1), (0, 1)):
+        read = list(exchanges(BytesIO(whole_frame + whole_frame[:cut])))
+        assert read == [GOOD] * count
 
 
 def _judged(command: list[str], scene: Callable[[DistantJudge], Awaitable[None]], **options: float):

@@ -40,9 +40,14 @@ def read_opinion(line: bytes) -> Opinion:
     return Opinion(**{**told, "violations": violations, "crashed": tuple(told["crashed"])})
 
 
-def _exchanges(file: BinaryIO) -> Iterator[Exchange]:
+def exchanges(file: BinaryIO) -> Iterator[Exchange]:
+    """All that were written to a file, up to one that was cut off: then the watcher is gone."""
     while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
-        yield pickle.loads(file.read(*_LENGTH.unpack(head)))
+        (size,) = _LENGTH.unpack(head)
+        data = file.read(size)
+        if len(data) < size:
+            return
+        yield pickle.loads(data)
 
 
 def _kept(opinion: Opinion, exchange: Exchange, folder: ViolationFolder | None) -> Opinion:
@@ -62,7 +67,7 @@ def main(folder: str, cap: str) -> None:
     bench = Bench()
     out = sys.stdout.buffer
     sys.stdout = sys.stderr  # nothing but opinions may stand there
-    for exchange in _exchanges(sys.stdin.buffer):
+    for exchange in exchanges(sys.stdin.buffer):
         out.write(opinion_line(_kept(bench.hear(exchange), exchange, kept)))
         out.flush()
 
