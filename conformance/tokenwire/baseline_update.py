@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ class Update:
 
 
 def why_not_whole(report: Mapping[str, Any], budget: Budget | None) -> str:
-    """Why a report cannot speak for all entries of a baseline of this budget, in words; empty where it can."""
+    """Why a report cannot speak for all of a baseline of this budget, in words; empty where it can."""
     selection = report.get("selection") or {"filters": [], "budget": None}
     if selection["filters"]:
         return f"was made with {' '.join(selection['filters'])}; update from a run without filters"
@@ -113,14 +113,14 @@ def _counted(block: str, entry: Entry, failures: int, runs: int) -> str:
     return block
 
 
-def _entry_blocks(path: Path, text: str, baseline: Baseline) -> Iterator[tuple[str, Entry]]:
+def _entry_blocks(path: Path, text: str, baseline: Baseline) -> list[tuple[str, Entry]]:
     """Each block with its entry. Raises BaselineError where the text cannot be taken apart so."""
     _, *blocks = _blocks(text)
-    for block in blocks:
-        entries = parse_baseline(path, block).entries
-        if len(entries) != 1 or entries[0] not in baseline.entries:
-            raise BaselineError(f"baseline {path} cannot be edited: write each entry as a table of its own")
-        yield block, entries[0]
+    found = [(block, parse_baseline(path, block).entries) for block in blocks]
+    entries = Counter(entry for _, several in found for entry in several)
+    if any(len(several) != 1 for _, several in found) or entries != Counter(baseline.entries):
+        raise BaselineError(f"baseline {path} cannot be edited: write each entry as a table of its own")
+    return [(block, entry) for block, (entry,) in found]
 
 
 def updated(path: Path, reports: Mapping[str, Mapping[str, Any]]) -> Update:
@@ -139,7 +139,7 @@ def updated(path: Path, reports: Mapping[str, Mapping[str, Any]]) -> Update:
     kept: list[str] = []
     removed: list[str] = []
     said: set[Key] = set()
-    for block, entry in _entry_blocks(path, text, baseline) if text else ():
+    for block, entry in _entry_blocks(path, text, baseline):
         key = (entry.requirement, entry.scenario, entry.kind)
         if key in said or (entry.at_most is None and not often[key] and entry.requirement in judged):
             removed.append(entry.name)

@@ -1,0 +1,256 @@
+"""Commands as a user runs them, besides `check` and `replay` on their own. One process each."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from recorded import streamed, whole, write_folder
+
+from tokenwire.spec_files import load_schema
+from tokenwire.verdict import ExitStatus
+
+NOBODY = "http://127.0.0.1:1"
+COMMANDS = (
+    "check",
+    "replay",
+    "record",
+    "explain",
+    "list",
+    "init",
+    "baseline show",
+    "baseline update",
+    "baseline check",
+)
+
+
+@pytest.fixture
+def tokenwire(tmp_path: Path):
+    def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "tokenwire", *words]
+        return subprocess.run(
+            command,
+            cwd=tmp_path,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    return run
+
+
+def said(ran: subprocess.CompletedProcess[str]) -> str:
+    """What was said, without the frame that errors stand in."""
+    return " ".join((ran.stdout + ran.stderr).replace("│", " ").split())
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> Path:
+    return write_folder(tmp_path / "bad", whole("w1"), whole("w2"), streamed("s", forgets_an_id=True))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_page_ends_with_examples_of_its_command(tokenwire, command: str) -> None:
+    ran = tokenwire(*command.split(), "--help")
+    assert ran.returncode == 0
+    _, _, examples = ran.stdout.partition("Examples:\n")
+    lines = [line for line in examples.splitlines() if line]
+    assert lines
+    assert all(line.startswith(f"    tokenwire {command}") for line in lines)
+
+
+# Explain
+
+
+def test_explain_tells_all_of_a_requirement(tokenwire) -> None:
+    told = said(tokenwire("explain", "cumulative-ids-extend"))
+    assert "cumulative-ids-extend MUST" in told
+    assert "a PASS needs" in told
+    assert "ids-sliced-in-cumulative" in told
+    assert "tokenwire check --target URL --requirement cumulative-ids-extend" in told
+    wrong = tokenwire("explain", "cumulative-id-extend")
+    assert wrong.returncode == ExitStatus.USAGE
+    assert "did you mean 'cumulative-ids-extend'?" in said(wrong)
+
+
+# Settings
+
+
+def test_settings_are_defaults_that_the_command_line_beats(tokenwire, bad: Path, tmp_path: Path) -> None:
+    (tmp_path / "tokenwire.toml").write_text('profiles = ["stream-core"]\n', "utf-8")
+    tokenwire("replay", "bad", "--json", "core.json")
+    tokenwire("replay", "bad", "--profile", "stream-interval", "--json", "interval.json")
+    tokenwire("replay", "bad", "--requirement", "usage-adds-up", "--json", "one.json")
+    reports = {
+        name: json.loads((tmp_path / f"{name}.json").read_text("utf-8")) for name in ("core", "interval")
+    }
+    judged = {name: {row["requirement"] for row in each["verdicts"]} for name, each in reports.items()}
+    assert "done-ends-the-stream" in judged["core"]
+    assert "cumulative-ids-extend" in judged["interval"]
+    assert not judged["core"] & judged["interval"]
+    assert reports["core"]["selection"] == {"filters": [], "budget": None}
+    assert reports["interval"]["selection"] == {"filters": ["--profile"], "budget": None}
+    one = json.loads((tmp_path / "one.json").read_text("utf-8"))
+    assert {row["requirement"] for row in one["verdicts"]} == {"usage-adds-up"}
+
+
+def test_the_target_may_stand_in_the_file(tokenwire, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(f'[tool.tokenwire]\ntarget = "{NOBODY}"\ntimeout = 5\n', "utf-8")
+    ran = tokenwire("check")
+    assert ran.returncode == ExitStatus.NOTHING_EVALUATED
+    assert f"Nothing answers at {NOBODY}" in ran.stdout
+    (tmp_path / "other.toml").write_text("timeot = 5\n", "utf-8")
+    wrong = tokenwire("check", "--config", "other.toml")
+    assert wrong.returncode == ExitStatus.USAGE
+    assert "other.toml: timeot is no setting; did you mean 'timeout'?" in said(wrong)
+
+
+def test_a_key_that_is_not_in_the_environment_is_missed(tokenwire) -> None:
+    ran = tokenwire("check", "--target", NOBODY, "--header", "Authorization: Bearer env:NO_SUCH_KEY")
+    assert ran.returncode == ExitStatus.USAGE
+    assert "NO_SUCH_KEY is not set" in said(ran)
+
+
+# Init and record
+
+
+def test_init_does_not_write_over_a_file_nor_write_down_a_key(tokenwire, tmp_path: Path) -> None:
+    (tmp_path / "tokenwire.toml").write_text("rate = 1\n", "utf-8")
+    there = tokenwire("init", "--target", NOBODY)
+    assert there.returncode == ExitStatus.USAGE
+    assert "overwrite it with --force" in said(there)
+    key = tokenwire("init", "--target", NOBODY, "--force", "--header", "Authorization: Bearer abc")
+    assert key.returncode == ExitStatus.USAGE
+    assert "must not stand in a file" in said(key)
+    nobody = tokenwire("init", "--target", NOBODY, "--force")
+    assert nobody.returncode == ExitStatus.NOTHING_EVALUATED
+    assert (tmp_path / "tokenwire.toml").read_text("utf-8") == "rate = 1\n"
+
+
+def test_record_wants_an_empty_folder_and_a_server(tokenwire, bad: Path) -> None:
+    assert tokenwire("record", "bad", "--target", NOBODY).returncode == ExitStatus.USAGE
+    nobody = tokenwire("record", "new", "--target", NOBODY)
+    assert nobody.returncode == ExitStatus.NOTHING_EVALUATED
+    assert "Nothing answers" in nobody.stdout
+
+
+# Baseline
+
+
+@pytest.fixture
+def known(tokenwire, bad: Path, tmp_path: Path) -> Path:
+    """A baseline of all that the bad capture fails at, with reasons."""
+    tokenwire("replay", "bad", "--json", "bad.json")
+    ran = tokenwire("baseline", "update", "known.toml", "--from", "bad.json")
+    assert ran.returncode == 0, said(ran)
+    path = tmp_path / "known.toml"
+    text = path.read_text("utf-8").replace('reason = ""', 'reason = "a lost id"')
+    path.write_text(text.replace('link = ""', 'link = "https://example.org/1"'), "utf-8")
+    return path
+
+
+def test_known_failures_do_not_fail_a_run_and_are_told_everywhere(
+    tokenwire, known: Path, tmp_path: Path
+) -> None:
+    ran = tokenwire("replay", "bad", "--baseline", "known.toml", "--report", "out")
+    assert ran.returncode == ExitStatus.CONFORMS, said(ran)
+    assert "known FAIL" in ran.stdout
+    assert "a lost id (https://example.org/1)" in ran.stdout
+    report = json.loads((tmp_path / "out/report.json").read_text("utf-8"))
+    jsonschema.Draft202012Validator(load_schema("report")).validate(report)
+    failed = [row for row in report["verdicts"] if row["verdict"] == "FAIL"]
+    assert failed
+    assert all(row["known"] is True and row["kinds"] for row in failed)
+    assert "known" in json.loads((tmp_path / "out/badge.json").read_text("utf-8"))["message"]
+    assert "<failure" not in (tmp_path / "out/report.xml").read_text("utf-8")
+    assert "What is known" in (tmp_path / "out/report.html").read_text("utf-8")
+    results = json.loads((tmp_path / "out/report.sarif").read_text("utf-8"))["runs"][0]["results"]
+    assert results
+    assert all(each["suppressions"] for each in results if each["level"] == "error")
+
+
+def test_a_baseline_that_has_become_stale_fails_the_run(tokenwire, known: Path, tmp_path: Path) -> None:
+    write_folder(tmp_path / "good", whole("w1"), whole("w2"), streamed("s"))
+    ran = tokenwire("replay", "good", "--baseline", "known.toml", "--report", "out", GITHUB_ACTIONS="true")
+    assert ran.returncode == ExitStatus.VIOLATION
+    assert "stale: known.toml, failure 1, " in ran.stdout
+    assert "good: conforms but for what is known, and the baseline does not hold (" in ran.stdout
+    assert "::error title=baseline%3A stale" in ran.stdout
+    assert "<failure" in (tmp_path / "out/report.xml").read_text("utf-8")
+    jsonschema.Draft202012Validator(load_schema("report")).validate(
+        json.loads((tmp_path / "out/report.json").read_text("utf-8"))
+    )
+    aside = tokenwire("replay", "good", "--baseline", "known.toml", "-k", "one-finish-per-choice")
+    assert aside.returncode == ExitStatus.CONFORMS, said(aside)
+
+
+def test_a_baseline_is_shown_checked_and_rewritten(tokenwire, known: Path, tmp_path: Path) -> None:
+    assert "a lost id (https://example.org/1)" in tokenwire("baseline", "show", "known.toml").stdout
+    assert tokenwire("baseline", "check", "known.toml", "--from", "bad.json").returncode == 0
+    write_folder(tmp_path / "good", whole("w1"), whole("w2"), streamed("s"))
+    tokenwire("replay", "good", "--json", "good.json")
+    assert tokenwire("baseline", "check", "known.toml").returncode == 0
+    stale = tokenwire("baseline", "check", "known.toml", "--from", "good.json")
+    assert stale.returncode == ExitStatus.VIOLATION
+    assert "stale: known.toml" in stale.stdout
+    tokenwire("replay", "good", "-k", "ids", "--json", "some.json")
+    refused = tokenwire("baseline", "update", "known.toml", "--from", "some.json")
+    assert refused.returncode == ExitStatus.USAGE
+    assert "some.json was made with -k" in said(refused)
+    assert ", 0 added, " in tokenwire("baseline", "update", "known.toml", "--from", "good.json").stdout
+    assert "[[" not in known.read_text("utf-8")
+    missing = tokenwire("replay", "good", "--baseline", "nowhere.toml")
+    assert missing.returncode == ExitStatus.USAGE
+    assert "tokenwire baseline update nowhere.toml" in said(missing)
+
+
+# Terminals
+
+
+def on_a_terminal(folder: Path, *words: str, **environment: str) -> str:
+    """What a command writes to a terminal."""
+    ours, theirs = pty.openpty()
+    surroundings = {**os.environ, "TERM": "xterm-256color", **environment}
+    command = [sys.executable, "-m", "tokenwire", *words]
+    with subprocess.Popen(command, cwd=folder, stdout=theirs, stderr=theirs, env=surroundings) as process:
+        os.close(theirs)
+        written = b""
+        try:
+            while data := os.read(ours, 65536):
+                written += data
+        except OSError:  # how a terminal tells that the other side has gone
+            pass
+        process.wait()
+    os.close(ours)
+    return written.decode()
+
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-7][0-9;]*m")
+
+
+def test_colours_are_for_terminals_and_for_those_who_want_them(tokenwire, bad: Path, tmp_path: Path) -> None:
+    assert COLOUR.search(on_a_terminal(tmp_path, "replay", "bad"))
+    assert not COLOUR.search(on_a_terminal(tmp_path, "replay", "bad", NO_COLOR="1"))
+    assert "\x1b" not in tokenwire("replay", "bad").stdout
+
+
+def test_a_shell_can_complete_commands_and_options(tokenwire) -> None:
+    asked = {"_TOKENWIRE_COMPLETE": "complete_bash", "COMP_WORDS": "tokenwire che", "COMP_CWORD": "1"}
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; sys.argv[0] = 'tokenwire'; from tokenwire.cli import main; main()",
+    ]
+    ran = subprocess.run(
+        command, env={**os.environ, **asked}, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert "check" in ran.stdout.split()

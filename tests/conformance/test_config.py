@@ -1,0 +1,88 @@
+"""Settings in files: what they may say, and how it is told where they say something else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tokenwire.capture import redact
+from tokenwire.config import KEYS, ConfigError, find_config, read_config
+from tokenwire.credentials import NoCredential, header_value
+from tokenwire.exchange import HttpRequest
+from tokenwire.planning import planned
+
+EVERYTHING = f"""
+{"".join(f"{name} = {key.example}" + chr(10) for name, key in KEYS.items())}
+"""
+
+
+def write(folder: Path, text: str, name: str = "tokenwire.toml") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text, "utf-8")
+    return folder / name
+
+
+def test_every_key_is_read_as_its_own_example_says(tmp_path: Path) -> None:
+    config = read_config(write(tmp_path, EVERYTHING))
+    assert config.headers == (("Authorization", "Bearer env:MY_KEY"),)
+    assert set(config.defaults) == {key.option for key in KEYS.values() if key.option}
+    assert config.defaults["max_concurrency"] == 16
+    assert config.defaults["tokenizer"] == str(tmp_path / "models/mine")
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('targt = "http://h"', "targt is no setting; did you mean 'target'?"),
+        ("timeout = 'fast'", "timeout is 'fast', and wants a number above 0; write timeout = 60"),
+        ("timeout = true", "timeout is True"),
+        ("max-tokens = 1.5", "max-tokens is 1.5, and wants a whole number of at least 1"),
+        ('dialects = "sglang-generate"', "wants a list of names in quotes"),
+        ('dialects = ["sglang-generat"]', "did you mean 'sglang-generate'?"),
+        ('capabilities = ["logprob"]', "did you mean 'logprobs'?"),
+        ('profiles = ["stream-cor"]', "did you mean 'stream-core'?"),
+        ('budget = "quik"', "did you mean 'quick'?"),
+        ('headers = { Authorization = "Bearer abc" }', "headers.Authorization holds a credential itself"),
+        ("headers = { X = 1 }", "wants a table of texts"),
+        ("= 1", "is no TOML"),
+    ],
+)
+def test_what_a_file_may_not_say_is_told_with_file_key_and_way_out(tmp_path: Path, line, told) -> None:
+    path = write(tmp_path, f"{line}\n")
+    with pytest.raises(ConfigError) as caught:
+        read_config(path)
+    assert told in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_the_nearest_folder_that_has_settings_is_taken(tmp_path: Path) -> None:
+    write(tmp_path, 'target = "http://far"')
+    write(tmp_path / "a", "[tool.other]\n", "pyproject.toml")
+    (tmp_path / "a" / "b").mkdir()
+    assert find_config(tmp_path / "a" / "b").defaults["target"] == "http://far"
+    write(tmp_path / "a", '[tool.tokenwire]\ntarget = "http://near"\n', "pyproject.toml")
+    assert find_config(tmp_path / "a" / "b").defaults["target"] == "http://near"
+
+
+def test_two_files_of_one_folder_do_not_both_hold_settings(tmp_path: Path) -> None:
+    write(tmp_path, 'target = "http://h"')
+    write(tmp_path, "[tool.tokenwire]\n", "pyproject.toml")
+    with pytest.raises(ConfigError, match="both hold settings"):
+        find_config(tmp_path)
+
+
+def test_a_header_takes_its_key_from_the_environment() -> None:
+    assert header_value("A", "Bearer env:KEY", {"KEY": "s3"}) == "Bearer s3"
+    assert header_value("A", "keep-env:KEY", {}) == "keep-env:KEY"
+    with pytest.raises(NoCredential, match="KEY is not set"):
+        header_value("A", "env:KEY", {})
+    with pytest.raises(NoCredential, match="line break"):
+        header_value("A", "env:KEY", {"KEY": "a\r\nX: b"})
+
+
+def test_a_header_from_the_environment_is_secret_whatever_it_is_called() -> None:
+    plan = planned("http://h", {}, (("X-Tenant", "env:T"), ("X-Plain", "seen")), {"T": "me"})
+    assert plan.headers == (("X-Tenant", "me"), ("X-Plain", "seen"))
+    shown = redact(HttpRequest("GET", "/", headers=plan.headers), plan.secrets)
+    assert shown.headers == (("X-Tenant", "[redacted]"), ("X-Plain", "seen"))

@@ -1,0 +1,283 @@
+"""Baselines: what they tolerate, and every way in which an entry does not hold."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from tokenwire.baseline import Baseline, BaselineError, Rate, parse_baseline
+from tokenwire.baseline_update import RefusedUpdate, updated
+from tokenwire.failure_kind import FailureKind, lasting_words
+from tokenwire.tolerance import Told, hold_against
+from tokenwire.verdict import Verdict
+
+PATH = Path("known.toml")
+TODAY = date(2026, 1, 31)
+ID, SCENARIO = "cumulative-ids-extend", "probe"
+KIND = FailureKind("sglang-generate", "/output_ids: id # was taken back")
+OTHER = FailureKind("sglang-generate", "/output_ids: id # was changed")
+
+
+def entry(section: str = "failure", **changed: object) -> str:
+    values: dict[str, object] = {
+        "requirement": ID,
+        "scenario": SCENARIO,
+        "dialect": KIND.dialect,
+        "says": KIND.says,
+        "fingerprint": KIND.fingerprint,
+        "reason": "upstream is asked",
+        "link": "https://example.org/1",
+        **changed,
+    }
+    lines = [
+        f"{name} = {value}" if isinstance(value, date | int) else f'{name} = "{value}"'
+        for name, value in values.items()
+        if value is not None
+    ]
+    return "\n".join([f"[[{section}]]", *lines, ""])
+
+
+def told(verdict: Verdict, *kinds: FailureKind, scenario: str = SCENARIO, requirement: str = ID) -> Told:
+    return Told(requirement, scenario, verdict, kinds)
+
+
+def hold(text: str, *run: Told, whole: bool = True):
+    return hold_against(parse_baseline(PATH, text), run, whole=whole, today=TODAY)
+
+
+def faults(text: str, *run: Told, whole: bool = True) -> list[str]:
+    return [fault.kind.value for fault in hold(text, *run, whole=whole).faults]
+
+
+FAILS = told(Verdict.FAIL, KIND)
+
+
+def test_a_known_failure_is_tolerated_with_its_reason() -> None:
+    held = hold(entry(), FAILS)
+    assert held.tolerated == {f"{ID}[{SCENARIO}]": "upstream is asked (https://example.org/1)"}
+    assert held.faults == ()
+
+
+def test_a_failure_that_fails_in_one_more_way_is_not_known() -> None:
+    held = hold(entry(), told(Verdict.FAIL, KIND, OTHER))
+    assert held.tolerated == {}
+    assert held.faults == ()
+
+
+def test_a_failure_in_one_server_more_is_not_known() -> None:
+    assert hold(entry(), FAILS, told(Verdict.FAIL, OTHER)).tolerated == {}
+
+
+@pytest.mark.parametrize(
+    ("changed", "run", "kind"),
+    [
+        ({}, told(Verdict.PASS), "stale"),
+        ({}, told(Verdict.UNSUPPORTED, scenario="-"), "stale"),
+        ({}, told(Verdict.FAIL, OTHER), "differently failing"),
+        ({"requirement": "no-such-row"}, FAILS, "unmatched"),
+        ({"scenario": "no-such-scenario"}, FAILS, "unmatched"),
+        ({"expires": date(2026, 1, 30)}, FAILS, "expired"),
+        ({"reason": " "}, FAILS, "over-broad"),
+        ({"link": "#1"}, FAILS, "over-broad"),
+        ({"scenario": "*"}, FAILS, "over-broad"),
+        ({"says": "something milder"}, FAILS, "over-broad"),
+    ],
+)
+def test_an_entry_that_does_not_hold_fails_the_run_and_tolerates_nothing(changed, run, kind) -> None:
+    held = hold(entry(**changed), run)
+    assert [fault.kind for fault in held.faults] == [kind]
+    assert held.faults[0].message.startswith("known.toml, failure 1, ")
+    assert held.tolerated == {}
+
+
+def test_an_entry_on_what_gates_nothing_is_unmatched() -> None:
+    from tokenwire.requirement import Level, load_requirements
+
+    should = next(row.id for row in load_requirements().values() if row.level is Level.SHOULD)
+    assert faults(entry(requirement=should)) == ["unmatched"]
+
+
+def test_an_entry_twice_is_over_broad() -> None:
+    assert faults(entry() + entry(), FAILS) == ["over-broad"]
+
+
+def test_the_last_day_still_counts() -> None:
+    assert faults(entry(expires=TODAY), FAILS) == []
+
+
+@pytest.mark.parametrize("run", [(), (told(Verdict.PASS),), (told(Verdict.FAIL, OTHER),)])
+def test_a_run_that_asked_less_makes_nothing_stale(run) -> None:
+    assert faults(entry(), *run, whole=False) == []
+
+
+def test_what_was_not_judged_is_not_stale() -> None:
+    assert faults(entry(), told(Verdict.PASS, requirement="done-ends-the-stream")) == []
+    assert faults(entry(), told(Verdict.HARNESS_ERROR)) == []
+
+
+# Flaky failures
+
+
+def flaky(**changed: object) -> str:
+    return entry("flaky", **{"at-most": "1 of 5", **changed})
+
+
+@pytest.mark.parametrize(
+    ("failures", "runs", "run", "kinds"),
+    [
+        (0, 0, FAILS, []),
+        (1, 5, FAILS, ["too often"]),
+        (1, 9, FAILS, []),
+        (1, 8, FAILS, ["too often"]),
+        (1, 3, told(Verdict.PASS), []),
+        (0, 13, told(Verdict.PASS), []),
+        (0, 14, told(Verdict.PASS), ["stale"]),
+    ],
+)
+def test_a_flaky_failure_is_bounded_on_both_sides(failures, runs, run, kinds) -> None:
+    assert faults(flaky(failures=failures, runs=runs), run) == kinds
+
+
+@pytest.mark.parametrize(
+    ("run", "words"), [(FAILS, "failed; 1 of 3"), (told(Verdict.PASS), "did not fail; 0 of 3")]
+)
+def test_a_flaky_failure_is_always_told(run, words) -> None:
+    (line,) = hold(flaky(runs=2), run).flaky
+    assert words in line
+    assert "at most 1 of 5: upstream is asked (https://example.org/1)" in line
+
+
+def test_a_rate_counts_few_runs_as_the_least() -> None:
+    assert Rate(1, 5).allows(1, 1)
+    assert not Rate(1, 5).allows(2, 6)
+
+
+# The file
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[[failur]]\n", "did you mean 'failure'?"),
+        ('budget = "fast"\n', "budget is 'fast'"),
+        (entry(fingerprint=None), "fingerprint is missing"),
+        (entry(resaon="x"), "did you mean 'reason'?"),
+        (entry(expires="soon"), "not a date; write expires = "),
+        (entry("flaky"), 'write at-most = "1 of 5"'),
+        (entry("flaky", **{"at-most": "5 of 5"}), "no rate below 1"),
+        (entry(failures=1), "'failures' is unknown"),
+        (flaky(failures=2, runs=1), "2 failures in 1 runs cannot be"),
+        ("failure = 3\n", "write [[failure]]"),
+    ],
+)
+def test_a_file_that_is_no_baseline_is_told_so(text, words) -> None:
+    with pytest.raises(BaselineError) as caught:
+        parse_baseline(PATH, text)
+    assert words in str(caught.value)
+    assert "known.toml" in str(caught.value)
+
+
+def test_numbers_texts_and_lists_are_not_part_of_a_kind() -> None:
+    assert lasting_words("id 7 is 12, but -3.5 in 'it\\'s' [1, [2]]") == "id # is #, but # in '…' …"
+    assert lasting_words("/choices/0/token_ids/12") == "/choices/#/token_ids/#"
+    assert lasting_words("of 1, 2, 3") == lasting_words("of 4, 5")
+    assert lasting_words("no finish reason") == "no finish reason"
+
+
+# Rewriting
+
+
+def report(*kinds: FailureKind, filters: tuple[str, ...] = (), budget: str | None = "standard", **changed):
+    row = {
+        "requirement": ID,
+        "scenario": SCENARIO,
+        "verdict": "FAIL" if kinds else "PASS",
+        "kinds": [{"dialect": kind.dialect, "says": kind.says} for kind in kinds],
+    }
+    selection = {"filters": list(filters), "budget": budget}
+    return {
+        "verdicts": [row],
+        "target": {},
+        "exit_status": 1 if kinds else 0,
+        "selection": selection,
+        **changed,
+    }
+
+
+@pytest.fixture
+def known(tmp_path: Path) -> Path:
+    return tmp_path / "known.toml"
+
+
+def rewrite(known: Path, *reports) -> str:
+    text = updated(known, {f"r{n}.json": each for n, each in enumerate(reports)}).text
+    known.write_text(text, "utf-8")
+    return text
+
+
+def test_a_new_baseline_names_its_failures_and_wants_their_reasons(known: Path) -> None:
+    baseline = parse_baseline(known, rewrite(known, report(KIND)))
+    assert [each.kind for each in baseline.entries] == [KIND]
+    assert baseline.budget == "standard"
+    held = hold_against(baseline, [FAILS], whole=True, today=TODAY)
+    assert [fault.kind for fault in held.faults] == ["over-broad"]
+
+
+def test_rewriting_keeps_what_people_wrote_and_removes_what_has_gone(known: Path) -> None:
+    gone = FailureKind("vllm-generate", "gone")
+    other = entry(dialect=gone.dialect, says=gone.says, fingerprint=gone.fingerprint)
+    kept = f"# Ours.\n\n# About the gone.\n{other}"
+    kept += f"# About the kept.\n{entry()}# and more of it\n"
+    known.write_text(kept, "utf-8")
+    text = rewrite(known, report(KIND, OTHER))
+    assert "# Ours." in text
+    assert "# About the gone." not in text
+    assert "# About the kept.\n[[failure]]" in text
+    assert "# and more of it" in text
+    assert 'reason = "upstream is asked"' in text
+    assert [each.kind for each in parse_baseline(known, text).entries] == [KIND, OTHER]
+    assert rewrite(known, report(KIND, OTHER)) == text
+
+
+def test_a_failure_of_some_runs_becomes_flaky_and_is_counted_on(known: Path) -> None:
+    rewrite(known, report(KIND), report(), report())
+    (first,) = parse_baseline(known, known.read_text("utf-8")).entries
+    assert (first.at_most, first.failures, first.runs) == (Rate(1, 3), 1, 3)
+    rewrite(known, report(KIND), report())
+    (second,) = parse_baseline(known, known.read_text("utf-8")).entries
+    assert (second.at_most, second.failures, second.runs) == (Rate(1, 3), 2, 5)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"filters": ("-k", "--profile")}, "was made with -k --profile"),
+        ({"budget": "quick"}, "ask with --budget standard"),
+        ({"budget": None}, "of a recording"),
+        ({"target": {"broken_off": "it hung"}}, "broken off (it hung)"),
+        ({"exit_status": 3}, "the suite itself failed"),
+        ({"exit_status": 4}, "check that the target answers"),
+    ],
+)
+def test_a_report_that_does_not_speak_for_all_rewrites_nothing(known: Path, changed, words) -> None:
+    known.write_text(f'budget = "standard"\n{entry()}', "utf-8")
+    with pytest.raises(RefusedUpdate) as caught:
+        updated(known, {"r.json": report(**changed)})
+    assert words in str(caught.value)
+    assert str(caught.value).startswith("r.json ")
+
+
+def test_a_baseline_that_cannot_be_taken_apart_is_left_alone(known: Path) -> None:
+    known.write_text(f'failure = [{{ requirement = "{ID}" }}]\n', "utf-8")
+    with pytest.raises(BaselineError):
+        updated(known, {"r.json": report(KIND)})
+    inline = ", ".join(line for line in entry().splitlines()[1:] if line)
+    known.write_text(f"failure = [{{ {inline} }}]\n", "utf-8")
+    with pytest.raises(BaselineError, match="write each entry as a table of its own"):
+        updated(known, {"r.json": report(KIND)})
+
+
+def test_an_empty_baseline_holds() -> None:
+    assert hold_against(Baseline(PATH), [FAILS], whole=True, today=TODAY).faults == ()
