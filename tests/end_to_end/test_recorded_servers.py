@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tokenwire.expected import difference, expected_file, judged, read_expected
+from tokenwire.requirement import load_requirements
 from tokenwire.verdict import Verdict
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -40,6 +41,18 @@ def test_the_manifest_tells_of_every_capture() -> None:
         assert entry["sha256"] == hashlib.sha256((FIXTURES / name).read_bytes()).hexdigest(), name
         assert {"server", "version", "flags", "model", "recorded", "licence", "exchanges"} <= entry.keys()
     assert sum(path.stat().st_size for path in FIXTURES.rglob("*") if path.is_file()) <= LIMIT
+
+
+OF_THE_REFERENCE = {name: entry for name, entry in MANIFEST.items() if entry["model"].startswith("builtin:")}
+
+
+@pytest.mark.parametrize("capture", OF_THE_REFERENCE)
+def test_a_fault_is_seen_in_its_recording_and_nothing_without_one(capture: str) -> None:
+    """The bugs of SGLang PRs #27205, #23751 and #25634, before and after they were mended."""
+    fault = OF_THE_REFERENCE[capture].get("fault")
+    blamed = {row.id for row in load_requirements().values() if fault in row.kills}
+    assert bool(violated(capture) & blamed) is bool(fault)
+    assert fault or not violated(capture)
 
 
 TITO = {"asked-or-refused", "prompt-tokens-count-the-input-ids", "malformed-input-ids-refused"}
