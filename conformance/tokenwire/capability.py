@@ -126,6 +126,10 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     "token-count": (_counts_tokens, "no answer tells how many tokens it has"),
     "series": (_any(lambda e: any(e.series.values())), "no answer carries a per-token series"),
     "customized-info": (_any(lambda e: e.customized), "no answer carries customized_info"),
+    "incremental-customized-info": (
+        lambda s: s.asked.stream and s.delivery is Delivery.INCREMENTAL and _any(lambda e: e.customized)(s),
+        "no incremental stream carries customized_info",
+    ),
     "mirror-sampler": (
         _any(lambda e: MIRRORED_ID in e.series),
         "no sampler mirrors the sampled ids into customized_info",

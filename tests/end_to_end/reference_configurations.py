@@ -21,14 +21,17 @@ class Configuration:
     """How the reference is started, and how it is asked."""
 
     flags: tuple[str, ...]
-    budget: str = "quick"
+    words: tuple[str, ...] = ("--budget", "quick", "--dialect", "sglang-generate", "--dialect", "sglang-chat")
+    """Of `tokenwire check`. What the engine does, two doors show as well as all."""
     own_worker: bool = False
     """Ask it as a gateway that is its own worker."""
 
 
+_STANDARD = ("--budget", "standard")
+
 CONFIGURATIONS = {
-    "cumulative": Configuration((*_MIRROR, "--enable-metrics", "--enable-cache-report"), "standard"),
-    "incremental": Configuration((*_MIRROR, "--incremental-streaming-output"), own_worker=True),
+    "cumulative": Configuration((*_MIRROR, "--enable-metrics", "--enable-cache-report"), _STANDARD),
+    "incremental": Configuration((*_MIRROR, "--incremental-streaming-output")),
     "every fourth token": Configuration(
         (*_MIRROR, "--incremental-streaming-output", "--stream-interval", "4")
     ),
@@ -43,7 +46,10 @@ CONFIGURATIONS = {
         )
     ),
     "images": Configuration(("--model", "builtin:tiny-mm")),
-    "vLLM's shapes": Configuration(("--api-dialect", "vllm"), "standard"),
+    "vLLM's shapes": Configuration(("--api-dialect", "vllm"), _STANDARD),
+    "its own worker": Configuration(
+        (*_MIRROR, "--incremental-streaming-output"), ("--scenario", "gateway"), own_worker=True
+    ),
 }
 
 Start = Callable[..., str]
@@ -67,7 +73,7 @@ def check(name: str, start: Start, folder: Path, *words: str) -> Report:
         flags = (*flags, "--hicache-storage-dir", str(folder / "pages"))
     url = start(*flags)
     worker = ("--worker", url) if configuration.own_worker else ()
-    return tokenwire(folder, "check", "--target", url, "--budget", configuration.budget, *worker, *words)
+    return tokenwire(folder, "check", "--target", url, *configuration.words, *worker, *words)
 
 
 def verdicts(report: Report) -> dict[str, set[Verdict]]:
