@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import socket
+import ssl
 import struct
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
@@ -355,3 +359,56 @@ def test_what_is_no_target(url: str, why: str) -> None:
 def test_addresses() -> None:
     assert Address.of_target("https://host/") == Address("host", 443, tls=True)
     assert str(Address.listening("[::1]:80")) == "[::1]:80"
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for localhost, and its key."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl to make a certificate with")
+    folder = tmp_path_factory.mktemp("tls")
+    files = folder / "certificate.pem", folder / "key.pem"
+    words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    names = ["-addext", "subjectAltName=DNS:localhost", "-out", str(files[0]), "-keyout", str(files[1])]
+    subprocess.run([openssl, *words.split(), *names], check=True, capture_output=True)
+    return files
+
+
+@pytest.mark.parametrize("trusted", [True, False], ids=["trusted", "not trusted"])
+def test_a_target_that_speaks_tls(certificate: tuple[Path, Path], trusted: bool) -> None:
+    left = asyncio.Event()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                writer.write(head)
+        writer.close()
+        left.set()
+
+    async def scene() -> None:
+        speaks = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        speaks.load_cert_chain(*certificate)
+        trusts = ssl.create_default_context(cafile=certificate[0] if trusted else None)
+        server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=speaks)
+        target = Address("localhost", server.sockets[0].getsockname()[1], tls=True)
+        served = _Served()
+        proxy = Proxy(target, served.ear, served.unreachable.append, tls=trusts)
+        served.address = await proxy.listen(Address("127.0.0.1", 0))
+        reader, writer = await served.connect()
+        if trusted:
+            for head in (b"GET /1\r\n\r\n", b"GET /2\r\n\r\n"):
+                writer.write(head)
+                assert await reader.readuntil(b"\r\n\r\n") == head
+            writer.close()
+            await left.wait()  # the target sees that the client has gone
+        else:
+            with pytest.raises(ConnectionResetError):
+                await reader.read()
+            writer.close()
+        await proxy.close()
+        server.close()
+        await server.wait_closed()
+        assert len(served.unreachable) == (not trusted)
+
+    run(scene())
