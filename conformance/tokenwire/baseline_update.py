@@ -162,7 +162,8 @@ def _joined(blocks: Sequence[str]) -> str:
 def _beginning(reports: Mapping[str, Mapping[str, Any]]) -> str:
     """The head of a new baseline: the smallest budget that any of its reports was asked with."""
     asked = [(report.get("selection") or {}).get("budget") for report in reports.values()]
-    if not all(asked):
+    budgets = [Budget(one) for one in asked if one is not None]
+    if len(budgets) < len(asked):
         return _INTRODUCTION
-    smallest = min((Budget(one) for one in asked), key=list(Budget).index)
+    smallest = min(budgets, key=list(Budget).index)
     return f'{_INTRODUCTION}budget = "{smallest}"\n'

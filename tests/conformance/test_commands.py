@@ -189,7 +189,7 @@ def test_a_baseline_that_has_become_stale_fails_the_run(tokenwire, known: Path, 
     jsonschema.Draft202012Validator(load_schema("report")).validate(
         json.loads((tmp_path / "out/report.json").read_text("utf-8"))
     )
-    aside = tokenwire("replay", "good", "--baseline", "known.toml", "-k", "one-finish-per-choice")
+    aside = tokenwire("replay", "good", "--baseline", "known.toml", "-k", "choices-complete")
     assert aside.returncode == ExitStatus.CONFORMS, said(aside)
 
 
