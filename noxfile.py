@@ -95,6 +95,13 @@ def faults(session: nox.Session) -> None:
 
 
 @nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation, strictly, into site/. `nox -s docs -- serve` shows it while it is written."""
+    session.install("-e", ".[docs]")
+    session.run("python", "-m", "mkdocs", *(session.posargs or ("build",)))
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Formatting, lint, types, and the walls between the packages."""
     session.install("-e", ".[reference,dev]", *CONSTRAINTS)

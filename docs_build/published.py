@@ -1,0 +1,90 @@
+"""The files of the repository that are pages of the site as they stand, with links that fit there."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+from docs_build.page import Page, link, relative
+from tokenwire.requirement import load_requirements
+
+ROOT = Path(__file__).parents[1]
+PAGES = {
+    "ARCHITECTURE.md": "architecture.md",
+    "CHANGELOG.md": "changelog.md",
+    "reference/DIFFERENCES.md": "differences.md",
+    "spec/README.md": "spec/index.md",
+    "spec/dialects/README.md": "spec/dialects/index.md",
+}
+"""Repository path -> page, where they differ. All else of the specification keeps its path."""
+_DATA = {
+    "schemas": "Schemas",
+    "control": "Control endpoints",
+    "profiles": "Profiles",
+    "requirements": "Requirement rows",
+}
+"""Folders of the specification that hold data alone, and their titles."""
+_LINK = re.compile(r"(?<!!)\[(?P<words>[^\]]+)\]\((?P<to>[^)\s]+)\)")
+_SENTENCE = re.compile(r"^> \*\*(?P<id>[a-z0-9-]+)\*\* \(", re.MULTILINE)
+
+
+@cache
+def published() -> Mapping[str, str]:
+    """Repository path -> path on the site, of files and of folders."""
+    known = dict(PAGES)
+    spec = ROOT / "spec"
+    for path in sorted(p for p in spec.rglob("*") if p.suffix in {".md", ".yaml", ".json"}):
+        known.setdefault(
+            f"spec/{path.relative_to(spec).as_posix()}", f"spec/{path.relative_to(spec).as_posix()}"
+        )
+    return (
+        known | {f"spec/{folder}": f"spec/{folder}/index.md" for folder in _DATA} | {"spec": "spec/index.md"}
+    )
+
+
+def relinked(markdown: str, source: str, uri: str) -> str:
+    """Words of a file, with links that fit the page `uri`; what is not published is only named."""
+
+    def turned(match: re.Match[str]) -> str:
+        to, mark, fragment = match["to"].partition("#")
+        if "://" in to:
+            return match[0]
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(source), to)) if to else source
+        if path not in published():
+            return match["words"]
+        page = published()[path]
+        return f"[{match['words']}]({relative(page, uri) if page != uri else ''}{mark}{fragment})"
+
+    return _LINK.sub(turned, markdown)
+
+
+def _sentences_linked(markdown: str, uri: str) -> str:
+    """Each requirement leads to its own page, and can be linked to in its chapter."""
+
+    def turned(match: re.Match[str]) -> str:
+        one = match["id"]
+        if one not in load_requirements():  # the notation, explained
+            return match[0]
+        return f'> <a id="{one}"></a>**{link(one, f"requirements/{one}.md", uri)}** ('
+
+    return _SENTENCE.sub(turned, markdown)
+
+
+def pages() -> Iterator[Page]:
+    """All published files, and a page for each folder of data."""
+    for source, uri in published().items():
+        path = ROOT / source
+        if path.is_dir():
+            continue
+        text = path.read_text("utf-8")
+        yield Page(uri, _sentences_linked(relinked(text, source, uri), uri) if path.suffix == ".md" else text)
+    for folder, title in _DATA.items():
+        names = sorted(p.name for p in (ROOT / "spec" / folder).iterdir() if p.suffix in {".yaml", ".json"})
+        lines = "\n".join(f"- [{name}]({name})" for name in names)
+        yield Page(
+            f"spec/{folder}/index.md",
+            f"# {title}\n\nData of the specification, as the suite reads it.\n\n{lines}\n",
+        )

@@ -1,0 +1,130 @@
+"""A page for each requirement, and the list of them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+
+from docs_build.faults import faults
+from docs_build.page import Page, in_cell, link
+from docs_build.published import relinked
+from docs_build.results import Column
+from docs_build.threads import linked
+from docs_build.violations import file_of
+from tokenwire.explanation import Explanation, explain
+from tokenwire.profile import load_profiles
+from tokenwire.requirement import Requirement, load_requirements
+from tokenwire.verdict import Verdict
+
+LIST = "requirements/index.md"
+
+
+def uri(requirement: str) -> str:
+    """The page of a requirement."""
+    return f"requirements/{requirement}.md"
+
+
+def _facts(told: Explanation, page: str) -> Iterator[tuple[str, str]]:
+    row = told.requirement
+    profiles = [name for name, ids in load_profiles().items() if row.id in ids] or [row.profile]
+    chapter = link(told.passage.chapter, f"spec/{row.chapter}.md#{row.id}", page)
+    yield "Level", f"{row.level}: a violation is {_VIOLATION[row.level.value]}"
+    yield "Chapter", f"{chapter}, {told.passage.section}" if told.passage.section else chapter
+    yield "Profile", ", ".join(f"`{name}`" for name in profiles)
+    yield "Contract", _CONTRACTS[row.contract]
+    yield "What decides", _ORACLES.get(row.oracle, row.oracle)
+    yield "A PASS needs", told.needs
+
+
+_VIOLATION = {"MUST": "a FAIL", "SHOULD": "a WARN", "MAY": "an INFO"}
+_CONTRACTS = {
+    "blackbox": "`blackbox`: any URL will do",
+    "instrumented": "`instrumented`: the server has to be started in a special way",
+}
+_ORACLES = {
+    "bytes": "the bytes themselves",
+    "schema": "a JSON Schema",
+    "within-response": "one answer, held against itself",
+    "across-responses": "two answers, held against each other",
+    "refusal": "whether and how the request is refused",
+    "tokenizer": "text, held against its ids",
+    "side-effect": "what the server does beside the answer",
+    "across-targets": "the answers of two servers",
+}
+
+
+def _why(told: Explanation, page: str) -> str:
+    prose = "\n\n".join(filter(None, (told.passage.before, told.passage.after)))
+    return linked(relinked(prose, f"spec/{told.requirement.chapter}.md", page))
+
+
+def _caught(row: Requirement) -> Iterator[str]:
+    for name in row.kills:
+        known = faults().get(name)
+        threads = f" ({linked(', '.join(known.upstream))})" if known and known.upstream else ""
+        yield f"- `{name}`: {known.does if known else ''}{threads}"
+
+
+def _seen(row: Requirement, results: Iterable[Column], page: str) -> Iterator[str]:
+    """What the recorded servers do, as far as they were judged."""
+    for column in results:
+        cell = column.cells.get(row.id)
+        if cell is not None and cell.verdict in {Verdict.PASS, Verdict.FAIL, Verdict.WARN}:
+            what = cell.message or f"{cell.witnesses} witnesses"
+            mark = link(cell.verdict.value, f"{column.uri}#{row.id}", page)
+            yield f"| {column.server} {column.version}, {column.case} | {mark} | {in_cell(what)} |"
+
+
+def page(told: Explanation, results: Iterable[Column] = ()) -> Page:
+    """All of one requirement."""
+    row, here = told.requirement, uri(told.requirement.id)
+    parts = [
+        f"# {row.id}",
+        f"> {row.sentence}",
+        "| | |\n|---|---|\n"
+        + "\n".join(f"| **{name}** | {in_cell(words)} |" for name, words in _facts(told, here)),
+    ]
+    if why := _why(told, here):
+        parts += ["## Why", why]
+    if file_of(row.id).exists():
+        block = file_of(row.id).read_text("utf-8").rstrip()
+        parts += [
+            "## What a violation looks like",
+            "The reference engine errs on purpose, and the suite catches it:",
+            f"```console\n{block}\n```",
+        ]
+    if row.kills:
+        parts += ["## Faults that it catches", "\n".join(_caught(row))]
+    if row.upstream:
+        threads = "\n".join(f"- {linked(thread)}" for thread in row.upstream)
+        parts += ["## Real bugs that it would have caught", threads]
+    parts += ["## Run it alone", f"```console\n{told.alone}\n```"]
+    if seen := list(_seen(row, results, here)):
+        rows = "\n".join(seen)
+        parts += ["## What recorded servers do", f"| capture | verdict | seen |\n|---|---|---|\n{rows}"]
+    return Page(here, "\n\n".join(parts) + "\n")
+
+
+def index() -> Page:
+    """All requirements, by chapter."""
+    every = load_requirements()
+    parts = [
+        "# Requirements",
+        f"The {len(every)} sentences of the specification, each with a page of its own.",
+    ]
+    for _, rows in groupby(every.values(), key=lambda row: row.chapter):
+        group = list(rows)
+        title = explain(group[0].id).passage.chapter
+        lines = "\n".join(
+            f"| {link(row.id, uri(row.id), LIST)} | {row.level} | {in_cell(row.sentence)} |" for row in group
+        )
+        parts += [f"## {title}", f"| requirement | level | sentence |\n|---|---|---|\n{lines}"]
+    return Page(LIST, "\n\n".join(parts) + "\n")
+
+
+def pages(results: Iterable[Column] = ()) -> Iterator[Page]:
+    """The list, and every page."""
+    columns = list(results)
+    yield index()
+    for requirement in load_requirements():
+        yield page(explain(requirement), columns)

@@ -1,0 +1,145 @@
+"""What the suite says about the recorded servers: each capture of `fixtures/`, judged by requirement.
+
+Judging takes minutes, so verdicts are kept in `.cache/` under a digest of everything that they depend on: the
+capture, the model, the suite and the specification.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from docs_build.published import ROOT
+from tokenwire.judge import Judgement, judge
+from tokenwire.replay import replay
+from tokenwire.report.document import row
+from tokenwire.report.failure import failure
+from tokenwire.tokenizer import LocalTokenizer
+from tokenwire.verdict import Verdict
+
+FIXTURES = ROOT / "fixtures"
+CACHE = ROOT / ".cache" / "docs"
+_RED = {Verdict.FAIL, Verdict.WARN, Verdict.INFO}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One requirement on one capture."""
+
+    verdict: Verdict
+    witnesses: int
+    message: str
+    """Why; empty for a PASS."""
+    exchange: str = ""
+    """Where the first violation stands; empty where there is none."""
+    event: int | None = None
+    pointer: str = ""
+    shown: str = ""
+    """The failure as the terminal prints it."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One capture: a server that was started in one way."""
+
+    server: str
+    version: str
+    case: str
+    """Name of the capture."""
+    flags: tuple[str, ...]
+    exchanges: int
+    cells: Mapping[str, Cell]
+    """By the id of the requirement."""
+
+    @property
+    def capture(self) -> str:
+        """The file, below `fixtures/`."""
+        return f"{self.server}/{self.version}/{self.case}.jsonl.gz"
+
+    @property
+    def uri(self) -> str:
+        """The page that tells the evidence."""
+        return f"results/{self.server}-{self.version}-{self.case}.md"
+
+
+@cache
+def manifest() -> Mapping[str, Any]:
+    """What is known of each capture of a server: version, flags, model. Servers with faults are left out."""
+    files: Mapping[str, Any] = json.loads((FIXTURES / "manifest.json").read_text("utf-8"))["files"]
+    return {name: known for name, known in files.items() if "fault" not in known}
+
+
+@cache
+def _code_digest() -> str:
+    """Of all that decides a verdict beside the capture."""
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    folders = (ROOT / "conformance" / "tokenwire", ROOT / "spec")
+    for path in sorted(
+        p for folder in folders for p in folder.rglob("*") if p.suffix in {".py", ".yaml", ".json"}
+    ):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _cell(judgements: list[Judgement], subject: Any) -> Cell:
+    """A requirement over a whole capture, which is one scenario."""
+    first = judgements[0]
+    red = first.violations[0] if first.verdict in _RED and first.violations else None
+    if red is None:
+        return Cell(first.verdict, first.witnesses, first.message)
+    lines = failure(row(first, subject)).splitlines()
+    shown = "\n".join(line for line in lines if not line.startswith("  sentence ")).replace(f"{ROOT}/", "")
+    place = red.place
+    return Cell(
+        first.verdict, first.witnesses, first.message, place.exchange, place.event, place.pointer, shown
+    )
+
+
+def judged(capture: str) -> Column:
+    """Judge a capture. Raises KeyError for one that the manifest does not name."""
+    known = manifest()[capture]
+    folder = FIXTURES / known["model"]
+    tokenizer = LocalTokenizer(folder) if folder.is_dir() else None
+    subject = replay([FIXTURES / capture], tokenizer=tokenizer)
+    grouped: dict[str, list[Judgement]] = {}
+    for each in judge(subject.runs):
+        grouped.setdefault(each.requirement.id, []).append(each)
+    cells = {name: _cell(judgements, subject) for name, judgements in grouped.items()}
+    case = capture.rpartition("/")[2].removesuffix(".jsonl.gz")
+    return Column(known["server"], known["version"], case, tuple(known["flags"]), known["exchanges"], cells)
+
+
+def _kept(capture: str) -> Path:
+    digest = hashlib.sha256(f"{_code_digest()} {manifest()[capture]['sha256']}".encode()).hexdigest()
+    return CACHE / f"{digest}.json"
+
+
+def _recalled(path: Path) -> Column:
+    stored = json.loads(path.read_text("utf-8"))
+    cells = {
+        name: Cell(**{**cell, "verdict": Verdict(cell["verdict"])}) for name, cell in stored["cells"].items()
+    }
+    return Column(**{**stored, "flags": tuple(stored["flags"]), "cells": cells})
+
+
+def _judged_once(capture: str) -> Column:
+    path = _kept(capture)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(judged(capture))), "utf-8")
+    return _recalled(path)
+
+
+def results(captures: Iterable[str] | None = None) -> list[Column]:
+    """All captures, or these, in the order of the manifest."""
+    wanted = [name for name in manifest() if captures is None or name in set(captures)]
+    with ProcessPoolExecutor(min(4, os.cpu_count() or 1), mp_context=get_context("spawn")) as processes:
+        return list(processes.map(_judged_once, wanted))

@@ -1,0 +1,88 @@
+"""The tutorial, which shows what its commands print: run them, and write down or compare what they print.
+
+python -m docs_build.tutorial        run them against the reference engine, and write docs/tutorial.md anew
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from docs_build.published import ROOT
+
+TUTORIAL = ROOT / "docs" / "tutorial.md"
+SHOWN_URL = "http://127.0.0.1:30000"
+SERVER_FLAGS = ("--sampling-backend", "mirror", "--incremental-streaming-output", "--enable-faults")
+"""As the tutorial starts its server."""
+_EXPECTED = (0, 1)
+"""Conforms, and does not."""
+_SESSION = re.compile(r"(?<=^```console\n)\$ (?P<command>.+)\n(?P<printed>(?:.*\n)*?)(?=```$)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A command of the tutorial, and what it is said to print."""
+
+    command: str
+    printed: str
+
+
+def shown(markdown: str) -> list[Shown]:
+    """All commands, in their order."""
+    return [Shown(match["command"], match["printed"]) for match in _SESSION.finditer(markdown)]
+
+
+def printed(command: str, url: str, folder: Path) -> str:
+    """Run a command of the tutorial in a folder, against a server anywhere."""
+    program, *arguments = shlex.split(command.replace(SHOWN_URL, url))
+    if program != "tokenwire":
+        raise ValueError(
+            f"the tutorial runs {program!r} and shows what it prints; only tokenwire is run here"
+        )
+    run = [sys.executable, "-m", "tokenwire", *arguments]
+    done = subprocess.run(run, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+    if done.returncode not in _EXPECTED:
+        raise RuntimeError(f"{command} ended with status {done.returncode}: {done.stderr}")
+    lines = done.stdout.replace(url, SHOWN_URL).splitlines()
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def comparable(text: str) -> Iterator[str]:
+    """The lines of an output without what differs from run to run: numbers, spaces, and the events' bytes."""
+    for line in text.splitlines():
+        if " data: " not in line and line.strip():
+            yield re.sub(r"\d+(\.\d+)?", "#", " ".join(line.split()))
+
+
+def refreshed(markdown: str, url: str, folder: Path) -> str:
+    """The tutorial with what its commands print now, run one after the other in one folder."""
+
+    def turned(match: re.Match[str]) -> str:
+        return f"$ {match['command']}\n{printed(match['command'], url, folder)}"
+
+    return _SESSION.sub(turned, markdown)
+
+
+def main() -> None:
+    """Write the tutorial anew."""
+    command = [sys.executable, "-m", "tokenwire_reference", "serve", "--model", "builtin:tiny", "--port", "0"]
+    with (
+        subprocess.Popen([*command, *SERVER_FLAGS], stdout=subprocess.PIPE, text=True) as server,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        try:
+            assert server.stdout is not None
+            url = server.stdout.readline().split()[-1]
+            TUTORIAL.write_text(refreshed(TUTORIAL.read_text("utf-8"), url, Path(folder)), "utf-8")
+        finally:
+            server.terminate()
+
+
+if __name__ == "__main__":
+    main()

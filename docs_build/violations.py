@@ -1,0 +1,134 @@
+"""What a violation of each requirement looks like: the reference engine errs on purpose, and is caught.
+
+    python -m docs_build.violations                                 all requirements that have none yet
+    python -m docs_build.violations --requirement finish-lost       these, anew; repeatable
+
+The failures are kept in `violations/`, one small file for each requirement, so that the site is built without
+an engine. A file is a session: the two commands, and what they print.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tokenwire.judge import Judgement, judge
+from tokenwire.report.document import row
+from tokenwire.report.failure import failure
+from tokenwire.report.subject import Subject
+from tokenwire.requirement import Requirement, load_requirements
+from tokenwire.run import Plan, Progress, Unreached, interrogate
+from tokenwire.verdict import Verdict
+
+FOLDER = Path(__file__).with_name("violations")
+HEADER = "x-tokenwire-fault"
+SHOWN_URL = "http://127.0.0.1:30000"
+"""Where the server stands in what is shown; in truth it had any port."""
+_RED = {Verdict.FAIL, Verdict.WARN}
+_MODES = {"cumulative": "", "incremental": "--incremental-streaming-output"}
+_TIMEOUT_S = 60
+_LONGEST_LINE = 240
+
+
+def file_of(requirement: str) -> Path:
+    """Where the violation of a requirement is kept."""
+    return FOLDER / f"{requirement}.txt"
+
+
+def session(judgement: Judgement, subject: Subject, *, fault: str, flags: str) -> str:
+    """How the failure was made, and how it looks; without the sentence, which the page tells."""
+    requirement = judgement.requirement
+    serve = "$ tokenwire-reference serve --model builtin:tiny --port 30000 --sampling-backend mirror"
+    worker = f" --worker {SHOWN_URL}" if judgement.scenario == "gateway" else ""
+    only = f"--requirement {requirement.id} --scenario {judgement.scenario}{worker}"
+    commands = (
+        f"{serve} --enable-faults {flags}".rstrip(),
+        f"$ tokenwire check --target {SHOWN_URL} --header '{HEADER}: {fault}' {only}",
+    )
+    told = failure(row(judgement, subject)).splitlines()
+    kept = [
+        line for line in told if not line.startswith(("  sentence ", "  looks like ", "  tokenwire check "))
+    ]
+    shown = "\n".join([*commands, *kept]).replace(subject.url, SHOWN_URL)
+    return "\n".join(_cut(line) for line in shown.splitlines()).rstrip() + "\n"
+
+
+def _cut(line: str) -> str:
+    longest = None if line.startswith("$") else _LONGEST_LINE
+    return line if longest is None or len(line) <= longest else line[: longest - 1].rstrip() + "…"
+
+
+async def _ask(url: str, fault: str, scenarios: Iterable[str], wanted: Sequence[Requirement]) -> Subject:
+    plan = Plan(url, timeout_s=_TIMEOUT_S, headers=((HEADER, fault),), scenarios=tuple(scenarios))
+    if "gateway" in plan.scenarios:
+        plan = replace(plan, worker=url)
+    subject = await interrogate(plan, Progress())
+    if isinstance(subject, Unreached):
+        raise RuntimeError(  # noqa: TRY004  # the server did not answer
+            f"{fault}, asked for {', '.join(each.id for each in wanted)}: {subject.diagnosis}"
+        )
+    return subject
+
+
+def violations(
+    url: str, fault: str, flags: str, scenarios: Iterable[str], wanted: Sequence[Requirement]
+) -> set[str]:
+    """Ask a server with a fault, keep the failures of the wanted requirements, and tell which there were."""
+    subject = asyncio.run(_ask(url, fault, scenarios, wanted))
+    shown: set[str] = set()
+    for judgement in judge(subject.runs, wanted):
+        name = judgement.requirement.id
+        if judgement.verdict in _RED and judgement.violations and name not in shown:
+            file_of(name).write_text(session(judgement, subject, fault=fault, flags=flags), "utf-8")
+            shown.add(name)
+    return shown
+
+
+def show(missing: set[str]) -> set[str]:
+    """Violate requirements, fault by fault, those first that violate many; give what was not violated."""
+    from proofs.killing.asking import scenarios_for
+    from proofs.killing.serving import serve, servers_for
+
+    from tokenwire_reference.faults.catalogue import load_faults
+
+    rows, missing = load_requirements(), set(missing)
+    faults = [fault for fault in load_faults().values() if missing & set(fault.kills)]
+    trials = [(fault, server) for fault in faults for server in servers_for(fault)]
+    for server in dict.fromkeys(server for _, server in trials):
+        here = [fault for fault, other in trials if other == server]
+        with serve([server]) as urls:
+            while here:
+                fault = max(here, key=lambda one: len(missing & set(one.kills)))
+                here.remove(fault)
+                if wanted := [rows[name] for name in fault.kills if name in missing]:
+                    flags, scenarios = _MODES.get(server, server), scenarios_for(fault.name)
+                    shown = violations(urls[server], fault.name, flags, scenarios, wanted)
+                    missing -= shown
+                    print(
+                        f"{fault.name} on {server}: {', '.join(sorted(shown)) or 'nothing'}", file=sys.stderr
+                    )
+    return missing
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Show what has to be shown; status 1 where some requirement was not violated."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--requirement", action="append", default=[], choices=load_requirements(), metavar="ID"
+    )
+    asked = parser.parse_args(arguments).requirement
+    killing = [name for name, row in load_requirements().items() if row.kills]
+    missing = show(set(asked) or {name for name in killing if not file_of(name).exists()})
+    for name in sorted(missing):
+        print(f"{name}: none of its faults violates it", file=sys.stderr)
+    return int(bool(missing))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
