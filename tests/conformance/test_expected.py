@@ -1,0 +1,96 @@
+"""`tokenwire replay --diff`: what is judged otherwise than the expected verdicts beside a capture say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from recorded import streamed, whole, write_file, write_folder
+from typer.testing import CliRunner, Result
+
+from tokenwire.cli import app
+from tokenwire.expected import NoExpectation, expected_file, read_expected
+from tokenwire.verdict import ExitStatus, Verdict
+
+
+def replay(*words: object) -> Result:
+    return CliRunner().invoke(app, ["replay", "--diff", *map(str, words)])
+
+
+@pytest.fixture
+def capture(tmp_path: Path) -> Path:
+    """A capture with its expected verdicts; what it holds violates nothing."""
+    path = write_file(tmp_path / "case.jsonl", whole("whole"), streamed("stream"))
+    assert replay("--update", path).exit_code == ExitStatus.CONFORMS
+    return path
+
+
+def test_nothing_differs_from_what_was_written_down(capture: Path) -> None:
+    ran = replay(capture)
+    assert (ran.exit_code, ran.output) == (
+        ExitStatus.CONFORMS,
+        "0 of 1 captures are judged otherwise than expected\n",
+    )
+    assert (
+        read_expected(expected_file(str(capture))).outcomes["cumulative-ids-extend"].verdict is Verdict.PASS
+    )
+
+
+def test_a_new_violation_is_told_with_what_was_and_the_first_evidence(capture: Path) -> None:
+    write_file(capture, whole("whole"), streamed("stream", forgets_an_id=True))
+    ran = replay(capture)
+    assert ran.exit_code == ExitStatus.VIOLATION
+    assert f"{capture.parent / 'case'}\n" in ran.output
+    assert "cumulative-ids-extend: PASS → FAIL (1)\n    stream, event 5" in ran.output
+    assert replay(capture).output == ran.output, "a look changes nothing"
+    assert replay("--requirement", "done-ends-the-stream", capture).exit_code == ExitStatus.CONFORMS
+
+
+def test_another_exchange_of_the_same_verdict_is_told(capture: Path) -> None:
+    write_file(capture, whole("whole"), streamed("first", forgets_an_id=True))
+    replay("--update", capture)
+    write_file(capture, whole("whole"), streamed("second", forgets_an_id=True))
+    assert "FAIL (1) → FAIL (1); also second; no longer first" in replay(capture).output
+
+
+def test_an_update_keeps_the_tokenizer_and_makes_peace(capture: Path) -> None:
+    file = expected_file(str(capture))
+    tiny = Path(__file__).parents[2] / "fixtures" / "models" / "tiny-qwen2"
+    file.write_text(f"tokenizer: {tiny}\n", "utf-8")
+    assert replay(capture).exit_code == ExitStatus.VIOLATION
+    assert "written down" in replay("--update", capture).output
+    assert replay(capture).exit_code == ExitStatus.CONFORMS
+    assert read_expected(file).tokenizer == str(tiny)
+
+
+def test_a_capture_without_expected_verdicts_differs(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "run", whole("whole"), streamed("stream"))
+    ran = replay(folder)
+    assert ran.exit_code == ExitStatus.VIOLATION
+    assert "run.expected.yaml" in ran.output
+    assert "--update" in ran.output
+
+
+@pytest.mark.parametrize("text", ["[]", "FAIL: 3", "GREEN: [a]", "{"])
+def test_a_file_that_holds_no_verdicts_is_named(text: str, capture: Path) -> None:
+    file = expected_file(str(capture))
+    file.write_text(text, "utf-8")
+    with pytest.raises(NoExpectation, match=r"case\.expected\.yaml"):
+        read_expected(file)
+    assert replay(capture).exit_code == ExitStatus.USAGE
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--json", "report.json"),
+        ("-k", "ids"),
+        ("--update", "--requirement", "done-ends-the-stream"),
+    ],
+)
+def test_what_says_nothing_to_a_diff_is_refused(words: tuple[str, ...], capture: Path) -> None:
+    assert replay(*words, capture).exit_code == ExitStatus.USAGE
+
+
+def test_an_update_without_a_diff_is_refused(capture: Path) -> None:
+    assert CliRunner().invoke(app, ["replay", "--update", str(capture)]).exit_code == ExitStatus.USAGE
