@@ -1,4 +1,4 @@
-"""Which delivery mode a stream shows by itself, where nobody says."""
+"""Which delivery mode a stream shows by itself, where nobody says, or where what is said is not so."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from itertools import pairwise
 from tokenwire.record import Delivery, Emission
 
 _COUNT = "completion_tokens"
+_CLEAR = 3
+"""So many votes, all alike, tell a mode against the server's word: fewer may come of one broken emission."""
 
 
 def _votes(before: Emission, emission: Emission) -> Iterator[Delivery]:
@@ -26,13 +28,16 @@ def _votes(before: Emission, emission: Emission) -> Iterator[Delivery]:
         yield Delivery.CUMULATIVE if emission.text.startswith(before.text) else Delivery.INCREMENTAL
 
 
-def infer_delivery(choices: Iterable[Sequence[Emission]]) -> Delivery:
+def infer_delivery(choices: Iterable[Sequence[Emission]], said: Delivery | None = None) -> Delivery:
     """The delivery mode that most neighbouring emissions of a stream's choices speak for.
 
     Each pair has up to two votes: its ids (against completion_tokens where it is there, otherwise against
-    the ids before) and its text. A stream without evidence, such as a single emission, counts as
-    incremental: both modes read it alike.
+    the ids before) and its text. What the server says of its mode stands, unless all votes are against it:
+    a server that says the wrong mode is not to blame for ids that it never sent. A stream without evidence,
+    such as a single emission, counts as incremental: both modes read it alike.
     """
     tally = Counter(vote for emissions in choices for pair in pairwise(emissions) for vote in _votes(*pair))
+    if said is not None and (tally[said] or tally.total() < _CLEAR):
+        return said
     cumulative = tally[Delivery.CUMULATIVE] > tally[Delivery.INCREMENTAL]
     return Delivery.CUMULATIVE if cumulative else Delivery.INCREMENTAL

@@ -147,8 +147,8 @@ class Dialect:
         """The record that an exchange delivered and how.
 
         Never raises for what a target wrote. The delivery mode of a stream is the dialect's own where it
-        has one, else `delivery_hint` (what the server advertises), else what the server's flags say, else
-        what the stream itself shows.
+        has one, else `delivery_hint` (what the server advertises), else what the server's flags say, unless
+        the stream itself shows clearly that it is not so, else what the stream shows.
         """
         asked = self.read_asked(exchange.request)
         if exchange.status is None or exchange.ending is Ending.OUTGROWN:
@@ -200,9 +200,8 @@ class Dialect:
         events = tuple(self._event(exchange.name, index, one, body, clock) for index, one in enumerate(sent))
         usages = self._usages(self._stream, events)
         emissions = self._emissions(self._stream, events, asked, usages)
-        delivery = self.fixed_delivery or hint or self._flagged_delivery(exchange)
-        if delivery is None:
-            delivery = infer_delivery(_by_choice(emissions).values())
+        said = hint or self._flagged_delivery(exchange)
+        delivery = self.fixed_delivery or infer_delivery(_by_choice(emissions).values(), said)
         return Stream(
             exchange,
             self.name,

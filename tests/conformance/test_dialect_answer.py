@@ -184,11 +184,13 @@ def test_places_hold_bytes_times_and_excerpts() -> None:
 
 def test_the_order_of_knowing_the_mode() -> None:
     flagged = ("--incremental-streaming-output",)
-    told = exchange(sse(*CUMULATIVE), stream=True, flags=flagged)
+    told = exchange(sse(*CUMULATIVE[:1]), stream=True, flags=flagged)
     assert GENERATE.read(told).delivery is Delivery.INCREMENTAL
     assert GENERATE.read(told, delivery_hint=Delivery.CUMULATIVE).delivery is Delivery.CUMULATIVE
-    unflagged = exchange(sse(*INCREMENTAL), stream=True, flags=("--stream-interval", "4"))
+    unflagged = exchange(sse(*INCREMENTAL[:1]), stream=True, flags=("--stream-interval", "4"))
     assert GENERATE.read(unflagged).delivery is Delivery.CUMULATIVE
+    wrongly = exchange(sse(*CUMULATIVE), stream=True, flags=flagged)
+    assert GENERATE.read(wrongly, delivery_hint=Delivery.INCREMENTAL).delivery is Delivery.CUMULATIVE
     assert GENERATE.read(exchange(sse(*CUMULATIVE), stream=True)).delivery is Delivery.CUMULATIVE
     whole = exchange(generated([7]), flags=flagged)
     assert GENERATE.read(whole, delivery_hint=Delivery.INCREMENTAL).delivery is Delivery.WHOLE

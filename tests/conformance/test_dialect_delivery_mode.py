@@ -79,3 +79,14 @@ def test_counters_of_the_wrong_type_do_not_count() -> None:
         emission([1, 2, 3, 4], "abc", 4.0),
     ]
     assert infer_delivery([emissions]) is Delivery.CUMULATIVE
+
+
+@pytest.mark.parametrize("said", [Delivery.CUMULATIVE, Delivery.INCREMENTAL])
+def test_what_the_server_says_stands_unless_all_evidence_is_against_it(said: Delivery) -> None:
+    shown = Delivery.INCREMENTAL if said is Delivery.CUMULATIVE else Delivery.CUMULATIVE
+    against = split([1, 2, 1, 3], cumulative=shown is Delivery.CUMULATIVE, counted=True, texts=True)
+    for_it = split([1, 2], cumulative=said is Delivery.CUMULATIVE, counted=True, texts=True)
+    assert infer_delivery([against], said) is shown
+    assert infer_delivery([against, for_it], said) is said
+    assert infer_delivery([against[:2]], said) is said
+    assert infer_delivery([], said) is said

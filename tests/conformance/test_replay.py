@@ -66,7 +66,7 @@ def test_what_the_server_said_of_itself_is_read_from_the_capture(tmp_path: Path)
     )
     run = replay([write_folder(tmp_path / "rec", info, streamed("s"))]).runs[0]
     assert run.advertised.stream_interval == 3
-    assert run.streams[0].delivery is Delivery.INCREMENTAL
+    assert run.advertised.delivery is Delivery.INCREMENTAL
 
 
 def test_silence_is_told_by_its_reason(tmp_path: Path) -> None:
