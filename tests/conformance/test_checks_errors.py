@@ -42,6 +42,10 @@ def test_a_hang_and_a_cut_answer_are_failures_of_the_server() -> None:
     hung = with_exchange(empty, ending=Ending.TIMEOUT, detail="not over after 5 s")
     cut = with_exchange(empty, ending=Ending.TRUNCATED, detail="3 bytes are missing")
     stalled = with_exchange(incremental(), ending=Ending.TIMEOUT, detail="not over after 5 s")
+    babbled = with_exchange(empty, ending=Ending.OUTGROWN, detail="the body outgrew 9 lines")
+    assert broken(babbled) == [
+        "the request ended in a failure of the server (outgrown: the body outgrew 9 lines)"
+    ]
     assert broken(stalled) == ["the request ended in a failure of the server (timeout: not over after 5 s)"]
     assert broken(hung) == ["the request ended in a failure of the server (timeout: not over after 5 s)"]
     assert broken(cut) == ["the request ended in a failure of the server (truncated: 3 bytes are missing)"]
