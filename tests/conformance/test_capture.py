@@ -15,6 +15,7 @@ from tokenwire.capture import (
     CaptureWriter,
     exchange_lines,
     read_capture,
+    redact_document,
     redact_headers,
     redact_path,
 )
@@ -249,3 +250,7 @@ def test_a_file_that_is_not_gzipped_is_named(tmp_path: Path) -> None:
     path.write_text("{}\n")
     with pytest.raises(CaptureError, match=r"plain\.jsonl\.gz is not a gzipped file"):
         list(read_capture(path))
+
+
+def test_nothing_is_kept_of_a_document_too_deep_to_be_looked_through() -> None:
+    assert redact_document(b'{"a":' * 100_000 + b'"x"' + b"}" * 100_000) == b"[redacted]"
