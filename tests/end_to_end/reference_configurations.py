@@ -21,8 +21,8 @@ class Configuration:
     """How the reference is started, and how it is asked."""
 
     flags: tuple[str, ...]
-    words: tuple[str, ...] = ("--budget", "quick", "--dialect", "sglang-generate", "--dialect", "sglang-chat")
-    """Of `tokenwire check`. What the engine does, two doors show as well as all."""
+    words: tuple[str, ...] = ("--budget", "quick", "--dialect", "sglang-generate")
+    """Of `tokenwire check`. What the engine does, one door shows as well as all."""
     own_worker: bool = False
     """Ask it as a gateway that is its own worker."""
 
@@ -45,7 +45,7 @@ CONFIGURATIONS = {
             *("--hicache-storage-backend", "file", "--max-total-tokens", "8192"),
         )
     ),
-    "images": Configuration(("--model", "builtin:tiny-mm")),
+    "images": Configuration(("--model", "builtin:tiny-mm"), ("--budget", "quick")),
     "vLLM's shapes": Configuration(("--api-dialect", "vllm"), _STANDARD),
     "its own worker": Configuration(
         (*_MIRROR, "--incremental-streaming-output"), ("--scenario", "gateway"), own_worker=True
