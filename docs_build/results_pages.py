@@ -25,7 +25,11 @@ _MARKS = {
     Verdict.INCONCLUSIVE: "?",
     Verdict.HARNESS_ERROR: "H",
 }
-_INTRODUCTION = """# Results
+_INTRODUCTION = """---
+hide: [navigation, toc]
+---
+
+# Results
 
 What the suite says about recorded servers, from the captures in `fixtures/`: every byte of the answers is in
 the repository, and every cell can be judged again. A cell leads to what decided it.
@@ -74,7 +78,7 @@ def _table(columns: Sequence[Column]) -> str:
         body += [_row(row, columns) for row in group]
     head = f"<tr><th></th>{servers}</tr><tr><th></th>{cases}</tr>"
     return (
-        f'<div class="tw-results"><table><thead>{head}</thead><tbody>\n'
+        f'<div class="tw-results"><table class="tw-table"><thead>{head}</thead><tbody>\n'
         + "\n".join(body)
         + "\n</tbody></table></div>"
     )

@@ -22,7 +22,10 @@ SERVER_FLAGS = ("--sampling-backend", "mirror", "--incremental-streaming-output"
 """As the tutorial starts its server."""
 _EXPECTED = (0, 1)
 """Conforms, and does not."""
-_SESSION = re.compile(r"(?<=^```console\n)\$ (?P<command>.+)\n(?P<printed>(?:.*\n)*?)(?=```$)", re.MULTILINE)
+_DIFFERS = re.compile(r" data: |^  first seen |^  curl ")
+_SESSION = re.compile(
+    r"(?<=^```console\n)\$ (?P<command>(?:.*\\\n)*.+)\n(?P<printed>(?:.*\n)*?)(?=```$)", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ def shown(markdown: str) -> list[Shown]:
 
 def printed(command: str, url: str, folder: Path) -> str:
     """Run a command of the tutorial in a folder, against a server anywhere."""
-    program, *arguments = shlex.split(command.replace(SHOWN_URL, url))
+    program, *arguments = shlex.split(command.replace("\\\n", " ").replace(SHOWN_URL, url))
     if program != "tokenwire":
         raise ValueError(
             f"the tutorial runs {program!r} and shows what it prints; only tokenwire is run here"
@@ -54,9 +57,9 @@ def printed(command: str, url: str, folder: Path) -> str:
 
 
 def comparable(text: str) -> Iterator[str]:
-    """The lines of an output without what differs from run to run: numbers, spaces, and the events' bytes."""
+    """The lines of an output without what differs from run to run: numbers, spaces, and which event was first."""
     for line in text.splitlines():
-        if " data: " not in line and line.strip():
+        if line.strip() and not _DIFFERS.search(line):
             yield re.sub(r"\d+(\.\d+)?", "#", " ".join(line.split()))
 
 

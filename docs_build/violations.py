@@ -42,12 +42,14 @@ def file_of(requirement: str) -> Path:
 def session(judgement: Judgement, subject: Subject, *, fault: str, flags: str) -> str:
     """How the failure was made, and how it looks; without the sentence, which the page tells."""
     requirement = judgement.requirement
-    serve = "$ tokenwire-reference serve --model builtin:tiny --port 30000 --sampling-backend mirror"
+    model = "" if flags.startswith("--model") else " --model builtin:tiny"
+    serve = f"$ tokenwire-reference serve{model} --port 30000"
     worker = f" --worker {SHOWN_URL}" if judgement.scenario == "gateway" else ""
-    only = f"--requirement {requirement.id} --scenario {judgement.scenario}{worker}"
     commands = (
-        f"{serve} --enable-faults {flags}".rstrip(),
-        f"$ tokenwire check --target {SHOWN_URL} --header '{HEADER}: {fault}' {only}",
+        f"{serve} \\\n    --sampling-backend mirror --enable-faults {flags}".rstrip(),
+        f"$ tokenwire check --target {SHOWN_URL}{worker} \\\n"
+        f"    --header '{HEADER}: {fault}' \\\n"
+        f"    --requirement {requirement.id} --scenario {judgement.scenario}",
     )
     told = failure(row(judgement, subject)).splitlines()
     kept = [

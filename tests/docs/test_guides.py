@@ -1,0 +1,94 @@
+"""What people type after the guides: the options are there, the files parse, the names are known."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+import typer.main
+import yaml
+
+from tokenwire.capability import known_capabilities
+from tokenwire.cli import app
+from tokenwire.config import KEYS
+from tokenwire.profile import load_profiles
+from tokenwire.requirement import load_requirements
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+BLOCK = re.compile(r"^```(?P<kind>\w+)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def blocks(*kinds: str) -> list[tuple[str, str]]:
+    return [
+        (page.name, match["text"])
+        for page in PAGES
+        for match in BLOCK.finditer(page.read_text("utf-8"))
+        if match["kind"] in kinds
+    ]
+
+
+def typed() -> list[str]:
+    """Every command line that begins with `tokenwire`, with its continuation lines."""
+    lines = [
+        line.removeprefix("$ ").strip()
+        for _, text in blocks("sh", "console")
+        for line in text.replace("\\\n", " ").splitlines()
+    ]
+    return list(dict.fromkeys(line for line in lines if line.startswith("tokenwire ")))
+
+
+@pytest.mark.parametrize("line", typed())
+def test_every_command_line_can_be_parsed(line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # no settings of ours
+    monkeypatch.setenv("MY_KEY", "secret")
+    command = typer.main.get_command(app)
+    name, words = "tokenwire", shlex.split(line.partition(" # ")[0])[1:]
+    while getattr(command, "commands", None):
+        name, command = words[0], command.commands[words[0]]
+        words = words[1:]
+    if name in {"check", "record"} and "--target" not in words:
+        words += ["--target", "http://127.0.0.1:1"]
+    context = command.make_context(name, words)
+    known = {"requirement": load_requirements(), "profile": load_profiles()}
+    for option, names in known.items():
+        given = context.params.get(option) or ()
+        assert {one for one in ([given] if isinstance(given, str) else given) if one != "ID"} <= set(names)
+
+
+def test_there_are_command_lines():
+    assert len(typed()) > 15
+
+
+def test_settings_in_the_guides_are_settings():
+    files = [tomllib.loads(text) for _, text in blocks("toml")]
+    settings = [one for one in files if "target" in one]
+    assert settings
+    for one in settings:
+        assert set(one) <= set(KEYS)
+        assert all(KEYS[key].fits(value) for key, value in one.items())
+        assert set(one["capabilities"]) <= set(known_capabilities())
+        assert set(one["profiles"]) <= set(load_profiles())
+
+
+def test_the_guides_show_the_workflows_that_are_tested():
+    included = {line for _, text in blocks("yaml") for line in text.splitlines() if line.startswith("--8<--")}
+    names = {line.split('"')[1] for line in included}
+    assert names == {f"examples/{p.name}" for p in (DOCS.parent / "examples").glob("*.yml")}
+
+
+def test_the_action_has_the_inputs_that_the_guide_tells():
+    guide = (DOCS / "guides" / "gate-a-fork.md").read_text("utf-8")
+    told = dict(re.findall(r"^\| `([\w-]+)` \| .+ \| (.*?) ?\|$", guide, re.MULTILINE))
+    inputs = yaml.safe_load((DOCS.parent / "action.yml").read_text("utf-8"))["inputs"]
+    assert list(told) == list(inputs)
+    for name, given in inputs.items():
+        assert told[name].strip("`") == ("required" if given.get("required") else given["default"]), name
+
+
+def test_every_page_is_in_the_navigation():
+    text = (DOCS.parent / "mkdocs.yml").read_text("utf-8")
+    assert [p for p in PAGES if p.relative_to(DOCS).as_posix() not in text] == []

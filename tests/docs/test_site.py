@@ -1,0 +1,174 @@
+"""The pages of the site that are made: every requirement, command and capture has one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+import typer.main
+import yaml
+from docs_build import command_pages, published, requirement_pages, results_pages
+from docs_build.faults import faults
+from docs_build.page import Page, link, relative
+from docs_build.results import Cell, Column, judged, manifest
+from docs_build.threads import linked
+from docs_build.violations import FOLDER, HEADER, file_of
+
+from tokenwire.cli import app
+from tokenwire.requirement import load_requirements
+from tokenwire.verdict import Verdict
+from tokenwire_reference.faults.catalogue import load_faults
+
+REQUIREMENTS = load_requirements()
+SMALL = "sglang/0.5.23/Q_queue.jsonl.gz"
+
+
+def column(**cells: Cell) -> Column:
+    undecided = Cell(Verdict.UNSUPPORTED, 0, "no answer carries it | at all")
+    every = dict.fromkeys(REQUIREMENTS, undecided)
+    return Column(
+        "sglang", "9.9", "case", ("--flag",), 3, every | {k.replace("_", "-"): v for k, v in cells.items()}
+    )
+
+
+RED = Cell(Verdict.FAIL, 4, "it is wrong", "one_stream", 7, "/output_ids/2", "FAIL  …\n >    7  data: {}")
+
+
+def pages_of_requirements() -> dict[str, Page]:
+    return {page.uri: page for page in requirement_pages.pages([column(one_mode_per_stream=RED)])}
+
+
+def test_every_requirement_has_a_page_and_stands_in_the_list():
+    pages = pages_of_requirements()
+    assert set(pages) == {f"requirements/{name}.md" for name in [*REQUIREMENTS, "index"]}
+    listed = re.findall(r"\| \[([a-z0-9-]+)\]\(([a-z0-9-]+)\.md\) \|", pages["requirements/index.md"].content)
+    assert listed == [(name, name) for name in REQUIREMENTS]
+
+
+@pytest.mark.parametrize("name", REQUIREMENTS)
+def test_the_page_of_a_requirement_tells_all_of_it(name):
+    row, content = REQUIREMENTS[name], pages_of_requirements()[f"requirements/{name}.md"].content
+    assert f"> {row.sentence}" in content
+    assert f"tokenwire check --target URL --requirement {name}" in content
+    for fault in row.kills:
+        assert f"- `{fault}`: {load_faults()[fault].does}" in content
+    for thread in row.upstream:
+        assert linked(thread) in content
+
+
+def test_a_page_tells_what_recorded_servers_do():
+    content = pages_of_requirements()["requirements/one-mode-per-stream.md"].content
+    assert (
+        "| sglang 9.9, case | [FAIL](../results/sglang-9.9-case.md#one-mode-per-stream) | it is wrong |"
+        in content
+    )
+
+
+def test_faults_are_read_from_the_source_as_the_engine_knows_them():
+    told = {name: (fault.does, fault.upstream, fault.room) for name, fault in faults().items()}
+    assert told == {name: (known.does, known.upstream, known.room) for name, known in load_faults().items()}
+
+
+@pytest.mark.parametrize("name", [name for name, row in REQUIREMENTS.items() if row.kills])
+def test_every_requirement_shows_a_violation_by_a_fault_that_it_catches(name):
+    """Where a sentence is new: python -m docs_build.violations."""
+    text = file_of(name).read_text("utf-8")
+    fault = re.search(rf"--header '{HEADER}: (.+?)'", text)
+    assert fault is not None
+    assert fault[1] in REQUIREMENTS[name].kills
+    assert re.search(rf"^(FAIL|WARN)  {name}  in ", text, re.MULTILINE)
+    assert "  expected  " in text
+    assert "http://127.0.0.1:" not in text.replace("http://127.0.0.1:30000", "")
+
+
+def test_no_violation_is_kept_of_what_is_no_requirement():
+    assert {path.stem for path in FOLDER.iterdir()} <= set(REQUIREMENTS)
+
+
+@pytest.mark.parametrize(
+    ("text", "there"),
+    [
+        ("a/b PR #12", "[a/b PR #12](https://github.com/a/b/pull/12)"),
+        ("see a.c/b-d issue #3.", "see [a.c/b-d issue #3](https://github.com/a.c/b-d/issues/3)."),
+        ("no thread", "no thread"),
+    ],
+)
+def test_threads_lead_to_their_place(text, there):
+    assert linked(text) == there
+
+
+def test_every_thread_of_a_requirement_is_one_that_can_be_linked():
+    assert [
+        thread for row in REQUIREMENTS.values() for thread in row.upstream if linked(thread) == thread
+    ] == []
+
+
+def test_the_way_from_page_to_page():
+    assert relative("requirements/a.md", "spec/b.md") == "../requirements/a.md"
+    assert link("words", "spec/b.md#part", "index.md") == "[words](spec/b.md#part)"
+
+
+def test_links_of_a_file_fit_its_page():
+    words = "[a](metadata.md#x) [b](schemas/) [c](../noxfile.py) [d](https://host) [f](#g)"
+    assert published.relinked(words, "spec/tito.md", "requirements/one.md") == (
+        "[a](../spec/metadata.md#x) [b](../spec/schemas/index.md) c [d](https://host) [f](../spec/tito.md#g)"
+    )
+
+
+def test_every_sentence_of_a_chapter_leads_to_its_page():
+    chapters = "".join(page.content for page in published.pages() if page.uri.startswith("spec/"))
+    for name in REQUIREMENTS:
+        assert f'<a id="{name}"></a>**[{name}](../requirements/{name}.md)** (' in chapters
+
+
+def commands(command, path="tokenwire"):
+    """Every command, and every option that its help page tells."""
+    context = command.make_context(path, [], resilient_parsing=True)
+    for sub, each in getattr(command, "commands", {}).items():
+        yield from commands(each, f"{path} {sub}")
+    for parameter in command.get_params(context):
+        if record := parameter.get_help_record(context):
+            yield path, record[0]
+
+
+def test_the_reference_of_the_commands_tells_every_option():
+    content = command_pages.page().content
+    told = list(commands(typer.main.get_command(app)))
+    assert len(told) > 60
+    for path, option in told:
+        assert path == "tokenwire" or re.search(rf"^##+ {path}$", content, re.MULTILINE), path
+        assert f"| `{option.replace('|', chr(92) + '|')}` |" in content
+
+
+def test_every_cell_of_the_results_leads_to_what_decided_it():
+    table, evidence = results_pages.pages([column(one_mode_per_stream=RED)])
+    to = '<td class="tw-fail"><a href="../results/sglang-9.9-case/#one-mode-per-stream"'
+    assert table.content.count(to) == 1
+    assert table.content.count("<td ") == len(REQUIREMENTS)
+    assert "### one-mode-per-stream { #one-mode-per-stream }" in evidence.content
+    assert "First seen in exchange `one_stream`, event 7, `/output_ids/2`." in evidence.content
+    assert RED.shown in evidence.content
+    for name in set(REQUIREMENTS) - {"one-mode-per-stream"}:
+        assert f'<a id="{name}"></a>' in evidence.content
+    assert "no answer carries it \\| at all" in evidence.content
+
+
+def test_the_results_are_those_that_the_repository_expects():
+    found = judged(SMALL)
+    expected = yaml.safe_load((published.ROOT / "fixtures" / "expected.yaml").read_text("utf-8"))[SMALL]
+    red = {f"{cell.verdict} {name}" for name, cell in found.cells.items() if cell.verdict in {"FAIL", "WARN"}}
+    assert red == set(expected["violated"])
+    assert sum(cell.verdict is Verdict.PASS for cell in found.cells.values()) == expected["PASS"]
+    assert all(cell.shown and cell.exchange for cell in found.cells.values() if cell.verdict == "FAIL")
+
+
+def test_servers_with_faults_are_no_results():
+    assert SMALL in manifest()
+    assert not any("fault" in known for known in manifest().values())
+
+
+def test_a_result_without_a_violation_is_not_shown_as_one():
+    green = replace(RED, verdict=Verdict.PASS, shown="", exchange="")
+    _, evidence = results_pages.pages([column(one_mode_per_stream=green)])
+    assert "## What was violated" not in evidence.content
