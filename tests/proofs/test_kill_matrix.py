@@ -1,0 +1,182 @@
+"""The kill matrix: a part of it in earnest, and what it says where suite, faults and rows disagree."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+from proofs import kill_matrix
+from proofs.killing import learnt
+from proofs.killing.asking import CORE, scenarios_for, try_fault
+from proofs.killing.learnt import SHOWN_BY, consequences, learn, read
+from proofs.killing.matrix import Kill, Matrix, Trial
+from proofs.killing.page import page
+from proofs.killing.serving import serve, servers_for
+from proofs.killing.telling import as_json, last_line
+
+from tokenwire.check import CHECKS, Check
+from tokenwire.requirement import load_requirements
+from tokenwire.scenario import load_scenarios
+from tokenwire_reference.faults.catalogue import load_faults
+
+FAULTS = load_faults()
+SLICE = tuple(FAULTS)[::60]
+"""A few faults of different rooms; `nox -s faults` tries all."""
+REQUIREMENT, FAULT = "prompt-ids-match-their-count", "prompt-ids-without-the-last"
+OTHER = "finish-type-is-known"
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serve(["cumulative"]) as urls:
+        yield urls["cumulative"]
+
+
+def matrix(*trials: Trial, kills: tuple[str, ...] = (FAULT,)) -> Matrix:
+    """A matrix of one fault and two requirements, of which one names it."""
+    known = load_requirements()
+    rows = {REQUIREMENT: replace(known[REQUIREMENT], kills=kills), OTHER: replace(known[OTHER], kills=())}
+    return Matrix(rows, {FAULT: FAULTS[FAULT]}, trials, whole=False)
+
+
+def trial(*red: str, server: str = "cumulative", failure: str = "") -> Trial:
+    kills = {name: Kill(f"{name} is <broken>", frozenset({"greedy-stream"})) for name in red}
+    return Trial(FAULT, server, kills, failure)
+
+
+def test_a_part_of_the_matrix_agrees():
+    tried = kill_matrix.kill_matrix(SLICE)
+    assert tried.complaints == []
+    assert set(tried.killed) == set(SLICE)
+    assert {(one.fault, one.server) for one in tried.trials} == {
+        (name, where) for name in SLICE for where in servers_for(FAULTS[name])
+    }
+
+
+def test_a_check_that_sees_nothing_is_told(server, monkeypatch):
+    asked = (FAULT, "cumulative", server, CORE)
+    assert matrix(asyncio.run(try_fault(*asked))).killing == [REQUIREMENT]
+    monkeypatch.setitem(CHECKS, REQUIREMENT, Check(REQUIREMENT, on_stream=lambda stream, target: iter(())))
+    blind = matrix(asyncio.run(try_fault(*asked)))
+    assert f"{REQUIREMENT} kills nothing" in blind.complaints
+    assert f"{FAULT} on cumulative survives: no requirement that names it turned red" in blind.complaints
+
+
+def test_a_check_that_raises_is_told(server, monkeypatch):
+    def broken(stream, target):
+        raise ZeroDivisionError
+        yield
+
+    monkeypatch.setitem(CHECKS, OTHER, Check(OTHER, on_stream=broken))
+    [failure, *_] = matrix(asyncio.run(try_fault(FAULT, "cumulative", server, CORE))).complaints
+    assert f"the check of {OTHER} raised" in failure
+
+
+def test_a_row_that_does_not_name_what_it_kills_is_told():
+    assert matrix(trial(REQUIREMENT)).complaints == []
+    assert matrix(trial(REQUIREMENT), kills=()).complaints == [
+        f"{FAULT} on cumulative survives: no requirement that names it turned red",
+        f"{REQUIREMENT} kills {FAULT} unexpectedly, on cumulative: {REQUIREMENT} is <broken>",
+    ]
+
+
+def test_a_fault_has_to_be_killed_on_every_server_and_a_kill_to_show_on_one():
+    assert matrix(trial(REQUIREMENT), trial(server="incremental")).complaints == [
+        f"{FAULT} on incremental survives: no requirement that names it turned red"
+    ]
+    assert f"{REQUIREMENT} names {FAULT}, and stays green" in matrix(trial()).complaints
+
+
+def test_a_server_that_gives_up_is_told():
+    assert matrix(trial(REQUIREMENT, failure="it fell silent")).complaints == [
+        f"{FAULT} on cumulative: it fell silent"
+    ]
+
+
+def test_in_the_whole_matrix_all_requirements_have_to_kill():
+    part = matrix(trial(REQUIREMENT))
+    assert replace(part, whole=True).complaints == [f"{OTHER} kills nothing"]
+
+
+@pytest.mark.parametrize(("kills", "status"), [((FAULT,), 0), ((), 1)])
+def test_the_exit_status_tells_whether_all_agree(monkeypatch, tmp_path, capsys, kills, status):
+    tried = matrix(trial(REQUIREMENT), kills=kills)
+    monkeypatch.setattr(kill_matrix, "kill_matrix", lambda names, quiet: tried)
+    told, shown = tmp_path / "matrix.json", tmp_path / "matrix.html"
+    assert kill_matrix.main(["--json", str(told), "--html", str(shown)]) == status
+    assert last_line(tried) in capsys.readouterr().out
+    assert json.loads(told.read_text("utf-8"))["complaints"] == tried.complaints
+    assert FAULT in shown.read_text("utf-8")
+
+
+def test_the_json_has_every_kill_with_its_place():
+    [told] = json.loads(as_json(matrix(trial(REQUIREMENT))))["trials"]
+    kill = {"message": f"{REQUIREMENT} is <broken>", "scenarios": ["greedy-stream"]}
+    assert told == {"fault": FAULT, "server": "cumulative", "kills": {REQUIREMENT: kill}, "failure": ""}
+
+
+def test_the_page_shows_each_kind_of_cell_and_loads_nothing():
+    shown = page(matrix(trial(REQUIREMENT)))
+    assert 'class="kill"' in shown.partition("<tbody>")[2]
+    assert "&lt;broken&gt;" in shown
+    assert "<broken>" not in shown
+    assert "http" not in shown.replace("http-equiv", "")
+    assert "<script" not in shown
+    body = page(matrix(trial(OTHER))).partition("<tbody>")[2]
+    assert 'class="lost"' in body
+    half = page(matrix(trial(REQUIREMENT), trial(server="incremental"))).partition("<tbody>")[2]
+    assert 'class="some"' in half
+    unexpected = page(matrix(trial(REQUIREMENT, OTHER), kills=(FAULT,)))
+    assert load_requirements()[REQUIREMENT].sentence.partition(" MUST")[0] in unexpected
+
+
+def test_what_shows_a_fault_is_known():
+    assert set(read(SHOWN_BY)) <= set(FAULTS)
+    asked = {name for fault in FAULTS for name in scenarios_for(fault)}
+    assert asked <= set(load_scenarios())
+
+
+def test_consequences_are_of_faults_and_requirements_that_there_are_and_that_no_row_names():
+    known = load_requirements()
+    for requirement, fault in consequences():
+        assert fault in FAULTS
+        assert fault not in known[requirement].kills
+
+
+def test_a_consequence_may_kill_and_need_not():
+    also = frozenset({(OTHER, FAULT)})
+    for tried in (matrix(trial(REQUIREMENT, OTHER)), matrix(trial(REQUIREMENT))):
+        assert replace(tried, consequences=also).complaints == []
+    assert matrix(trial(REQUIREMENT, OTHER)).unexpected == also
+
+
+def test_what_a_run_showed_is_written_down(monkeypatch, tmp_path):
+    shown, broken = tmp_path / "shown_by.yaml", tmp_path / "consequences.yaml"
+    shown.write_text(f"{FAULT}: [gateway]\nevent-dropped: [usage]\n", "utf-8")
+    broken.write_text(f"event-dropped: [{REQUIREMENT}]\n", "utf-8")
+    headings = dict(zip((shown, broken), learnt._HEADINGS.values(), strict=True))
+    monkeypatch.setattr(learnt, "_HEADINGS", headings)
+    monkeypatch.setattr(learnt, "SHOWN_BY", shown)
+    monkeypatch.setattr(learnt, "CONSEQUENCES", broken)
+    places = frozenset({"prompt-ids", "text-prompt"})
+    kills = {REQUIREMENT: Kill("", places), OTHER: Kill("", frozenset({"usage"}))}
+    learn(matrix(Trial(FAULT, "cumulative", kills)), CORE)
+    assert read(shown) == {FAULT: ["prompt-ids"], "event-dropped": ["usage"]}
+    assert read(broken) == {FAULT: [OTHER], "event-dropped": [REQUIREMENT]}
+
+
+def test_a_fault_is_tried_in_each_mode_in_which_it_shows():
+    assert servers_for(FAULTS["counter-stands-still"]) == ["cumulative", "incremental"]
+    assert servers_for(FAULTS["event-dropped"]) == ["incremental"]
+    assert servers_for(FAULTS["whole-keeps-only-the-last-piece"]) == ["cumulative", "incremental"]
+    assert servers_for(FAULTS["ids-need-a-tokenizer"]) == ["--skip-tokenizer-init"]
+
+
+def test_a_server_that_does_not_start_is_told():
+    with (
+        pytest.raises(RuntimeError, match="ended with status 2 before it gave its URL"),
+        serve(["--page-size nonsense"]),
+    ):
+        pass
