@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from docs_build.published import ROOT
+from tokenwire.expected import expected_file, read_expected
 from tokenwire.judge import Judgement, judge
 from tokenwire.replay import replay
 from tokenwire.report.document import row
 from tokenwire.report.failure import failure
+from tokenwire.report.subject import Subject
 from tokenwire.tokenizer import LocalTokenizer
-from tokenwire.verdict import Verdict
+from tokenwire.verdict import Verdict, overall
 
 FIXTURES = ROOT / "fixtures"
 CACHE = ROOT / ".cache" / "docs"
@@ -89,25 +91,25 @@ def _code_digest() -> str:
     return digest.hexdigest()
 
 
-def _cell(judgements: list[Judgement], subject: Any) -> Cell:
-    """A requirement over a whole capture, which is one scenario."""
-    first = judgements[0]
-    red = first.violations[0] if first.verdict in _RED and first.violations else None
-    if red is None:
-        return Cell(first.verdict, first.witnesses, first.message)
-    lines = failure(row(first, subject)).splitlines()
+def _cell(judgements: list[Judgement], subject: Subject) -> Cell:
+    """A requirement over a whole capture."""
+    verdict = overall(each.verdict for each in judgements)
+    telling = next(each for each in judgements if each.verdict is verdict)
+    witnesses = sum(each.witnesses for each in judgements)
+    if verdict not in _RED or not telling.violations:
+        return Cell(verdict, witnesses, telling.message)
+    lines = failure(row(telling, subject)).splitlines()
     shown = "\n".join(line for line in lines if not line.startswith("  sentence ")).replace(f"{ROOT}/", "")
-    place = red.place
-    return Cell(
-        first.verdict, first.witnesses, first.message, place.exchange, place.event, place.pointer, shown
-    )
+    place = telling.violations[0].place
+    return Cell(verdict, witnesses, telling.message, place.exchange, place.event, place.pointer, shown)
 
 
 def judged(capture: str) -> Column:
-    """Judge a capture. Raises KeyError for one that the manifest does not name."""
+    """Judge a capture, with the tokenizer of its expected verdicts. Raises KeyError for an unknown one."""
     known = manifest()[capture]
-    folder = FIXTURES / known["model"]
-    tokenizer = LocalTokenizer(folder) if folder.is_dir() else None
+    file = FIXTURES / expected_file(capture)
+    name = read_expected(file).tokenizer
+    tokenizer = LocalTokenizer(file.parent / name) if name else None
     subject = replay([FIXTURES / capture], tokenizer=tokenizer)
     grouped: dict[str, list[Judgement]] = {}
     for each in judge(subject.runs):

@@ -7,21 +7,23 @@ from dataclasses import replace
 
 import pytest
 import typer.main
-import yaml
 from docs_build import command_pages, published, requirement_pages, results_pages
 from docs_build.faults import faults
+from docs_build.naming import named
 from docs_build.page import Page, link, relative
 from docs_build.results import Cell, Column, judged, manifest
 from docs_build.threads import linked
 from docs_build.violations import FOLDER, HEADER, file_of
 
 from tokenwire.cli import app
+from tokenwire.expected import expected_file, read_expected
 from tokenwire.requirement import load_requirements
 from tokenwire.verdict import Verdict
 from tokenwire_reference.faults.catalogue import load_faults
 
 REQUIREMENTS = load_requirements()
 SMALL = "sglang/0.5.23/Q_queue.jsonl.gz"
+RED_CAPTURE = "sglang/0.5.23/E2_skiptok_incr.jsonl.gz"
 
 
 def column(**cells: Cell) -> Column:
@@ -109,6 +111,26 @@ def test_the_way_from_page_to_page():
     assert link("words", "spec/b.md#part", "index.md") == "[words](spec/b.md#part)"
 
 
+@pytest.mark.parametrize(
+    ("words", "there"),
+    [
+        (
+            "see `one-mode-per-stream`.",
+            "see [`one-mode-per-stream`](../requirements/one-mode-per-stream.md).",
+        ),
+        ("[`one-mode-per-stream`](x)", "[`one-mode-per-stream`](x)"),
+        ("`no-such-thing` and `output_ids`", "`no-such-thing` and `output_ids`"),
+        ("```text\n`one-mode-per-stream`\n```", "```text\n`one-mode-per-stream`\n```"),
+    ],
+)
+def test_a_requirement_that_is_named_is_linked(words, there):
+    assert named(words, "guides/a.md") == there
+
+
+def test_a_page_does_not_lead_to_itself():
+    assert named("`one-mode-per-stream`", "requirements/one-mode-per-stream.md") == "`one-mode-per-stream`"
+
+
 def test_links_of_a_file_fit_its_page():
     words = "[a](metadata.md#x) [b](schemas/) [c](../noxfile.py) [d](https://host) [f](#g)"
     assert published.relinked(words, "spec/tito.md", "requirements/one.md") == (
@@ -122,11 +144,11 @@ def test_every_sentence_of_a_chapter_leads_to_its_page():
         assert f'<a id="{name}"></a>**[{name}](../requirements/{name}.md)** (' in chapters
 
 
-def commands(command, path="tokenwire"):
+def commands(command, path="tokenwire", parent=None):
     """Every command, and every option that its help page tells."""
-    context = command.make_context(path, [], resilient_parsing=True)
+    context = command.make_context(path, [], parent, resilient_parsing=True)
     for sub, each in getattr(command, "commands", {}).items():
-        yield from commands(each, f"{path} {sub}")
+        yield from commands(each, f"{path} {sub}", context)
     for parameter in command.get_params(context):
         if record := parameter.get_help_record(context):
             yield path, record[0]
@@ -155,12 +177,20 @@ def test_every_cell_of_the_results_leads_to_what_decided_it():
 
 
 def test_the_results_are_those_that_the_repository_expects():
-    found = judged(SMALL)
-    expected = yaml.safe_load((published.ROOT / "fixtures" / "expected.yaml").read_text("utf-8"))[SMALL]
-    red = {f"{cell.verdict} {name}" for name, cell in found.cells.items() if cell.verdict in {"FAIL", "WARN"}}
-    assert red == set(expected["violated"])
-    assert sum(cell.verdict is Verdict.PASS for cell in found.cells.values()) == expected["PASS"]
-    assert all(cell.shown and cell.exchange for cell in found.cells.values() if cell.verdict == "FAIL")
+    cells = judged(SMALL).cells
+    expected = read_expected(published.ROOT / "fixtures" / expected_file(SMALL)).outcomes
+    undecided = {Verdict.UNSUPPORTED, Verdict.NOT_TESTABLE, Verdict.INCONCLUSIVE}
+    decided = {name: cell.verdict for name, cell in cells.items() if cell.verdict not in undecided}
+    assert decided == {name: outcome.verdict for name, outcome in expected.items()}
+    assert set(cells) == set(REQUIREMENTS)
+
+
+def test_a_violation_among_the_results_names_its_event():
+    red = {name: cell for name, cell in judged(RED_CAPTURE).cells.items() if cell.verdict is Verdict.FAIL}
+    assert red
+    for name, cell in red.items():
+        assert cell.exchange
+        assert cell.shown.startswith(f"FAIL  {name}  in ")
 
 
 def test_servers_with_faults_are_no_results():

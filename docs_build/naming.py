@@ -1,0 +1,25 @@
+"""Whoever names a requirement leads to its page."""
+
+from __future__ import annotations
+
+import re
+
+from docs_build import requirement_pages
+from docs_build.page import relative
+from tokenwire.requirement import load_requirements
+
+_FENCE = re.compile(r"(```.*?```|<pre.*?</pre>|<table.*?</table>)", re.DOTALL)
+_NAMED = re.compile(r"(?<![\[`])`(?P<id>[a-z0-9]+(?:-[a-z0-9]+)+)`(?![\]`])")
+
+
+def named(markdown: str, uri: str) -> str:
+    """Words in which every requirement that is named in code leads to its page."""
+    known = load_requirements()
+
+    def turned(match: re.Match[str]) -> str:
+        one = match["id"]
+        to = requirement_pages.uri(one)
+        return match[0] if one not in known or to == uri else f"[{match[0]}]({relative(to, uri)})"
+
+    parts = _FENCE.split(markdown)
+    return "".join(part if n % 2 else _NAMED.sub(turned, part) for n, part in enumerate(parts))
