@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from docs_build.page import Page, link, relative
+from docs_build.threads import linked
 from tokenwire.requirement import load_requirements
 
 ROOT = Path(__file__).parents[1]
@@ -80,7 +81,9 @@ def pages() -> Iterator[Page]:
         if path.is_dir():
             continue
         text = path.read_text("utf-8")
-        yield Page(uri, _sentences_linked(relinked(text, source, uri), uri) if path.suffix == ".md" else text)
+        yield Page(
+            uri, _sentences_linked(linked(relinked(text, source, uri)), uri) if path.suffix == ".md" else text
+        )
     for folder, title in _DATA.items():
         names = sorted(p.name for p in (ROOT / "spec" / folder).iterdir() if p.suffix in {".yaml", ".json"})
         lines = "\n".join(f"- [{name}]({name})" for name in names)

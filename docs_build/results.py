@@ -52,24 +52,24 @@ class Cell:
 class Column:
     """One capture: a server that was started in one way."""
 
+    capture: str
+    """The file, below `fixtures/`."""
     server: str
     version: str
-    case: str
-    """Name of the capture."""
     flags: tuple[str, ...]
     exchanges: int
     cells: Mapping[str, Cell]
     """By the id of the requirement."""
 
     @property
-    def capture(self) -> str:
-        """The file, below `fixtures/`."""
-        return f"{self.server}/{self.version}/{self.case}.jsonl.gz"
+    def case(self) -> str:
+        """Name of the capture among those of its server."""
+        return self.capture.rpartition("/")[2].removesuffix(".jsonl.gz")
 
     @property
     def uri(self) -> str:
         """The page that tells the evidence."""
-        return f"results/{self.server}-{self.version}-{self.case}.md"
+        return f"results/{self.capture.removesuffix('.jsonl.gz').replace('/', '-')}.md"
 
 
 @cache
@@ -115,8 +115,8 @@ def judged(capture: str) -> Column:
     for each in judge(subject.runs):
         grouped.setdefault(each.requirement.id, []).append(each)
     cells = {name: _cell(judgements, subject) for name, judgements in grouped.items()}
-    case = capture.rpartition("/")[2].removesuffix(".jsonl.gz")
-    return Column(known["server"], known["version"], case, tuple(known["flags"]), known["exchanges"], cells)
+    flags = tuple(known["flags"])
+    return Column(capture, known["server"], known["version"], flags, known["exchanges"], cells)
 
 
 def _kept(capture: str) -> Path:

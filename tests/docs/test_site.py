@@ -1,4 +1,4 @@
-"""The pages of the site that are made: every requirement, command and capture has one."""
+"""The pages that are made: every requirement, command and capture has one."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ RED_CAPTURE = "sglang/0.5.23/E2_skiptok_incr.jsonl.gz"
 def column(**cells: Cell) -> Column:
     undecided = Cell(Verdict.UNSUPPORTED, 0, "no answer carries it | at all")
     every = dict.fromkeys(REQUIREMENTS, undecided)
-    return Column(
-        "sglang", "9.9", "case", ("--flag",), 3, every | {k.replace("_", "-"): v for k, v in cells.items()}
-    )
+    cells = every | {name.replace("_", "-"): cell for name, cell in cells.items()}
+    return Column("sglang/9.9/case.jsonl.gz", "sglang", "9.9", ("--flag",), 3, cells)
 
 
 RED = Cell(Verdict.FAIL, 4, "it is wrong", "one_stream", 7, "/output_ids/2", "FAIL  …\n >    7  data: {}")
@@ -191,6 +190,13 @@ def test_a_violation_among_the_results_names_its_event():
     for name, cell in red.items():
         assert cell.exchange
         assert cell.shown.startswith(f"FAIL  {name}  in ")
+
+
+def test_a_capture_is_named_where_it_lies():
+    found = judged(SMALL)
+    assert (found.capture, found.case, found.uri) == (SMALL, "Q_queue", "results/sglang-0.5.23-Q_queue.md")
+    _, evidence = results_pages.pages([found])
+    assert f"$ tokenwire replay fixtures/{SMALL}\n" in evidence.content
 
 
 def test_servers_with_faults_are_no_results():
