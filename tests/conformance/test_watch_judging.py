@@ -54,7 +54,7 @@ def test_a_compressed_answer_is_a_gap_and_no_violation() -> None:
 
 
 def test_what_the_target_said_of_itself_is_remembered() -> None:
-    """A cumulative stream is none for a server that says that its streams are incremental."""
+    """A cumulative stream is not what a server promises that says that its streams are incremental."""
     info = replace(
         whole("watched/0"),
         request=HttpRequest("GET", "/server_info"),
@@ -62,7 +62,7 @@ def test_what_the_target_said_of_itself_is_remembered() -> None:
     )
     bench = Bench()
     bench.hear(info)
-    assert "incremental-ids-are-new" in {violation.requirement for violation in bench.hear(GOOD).violations}
+    assert "mode-is-advertised" in {violation.requirement for violation in bench.hear(GOOD).violations}
     assert Bench().hear(GOOD).violations == ()
 
 
