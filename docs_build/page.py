@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from dataclasses import dataclass
 
 
@@ -27,5 +28,12 @@ def link(words: str, uri: str, source: str) -> str:
 
 
 def in_cell(words: str) -> str:
-    """Words that do not break a table."""
+    """Markdown that does not break a table."""
     return words.replace("|", "\\|").replace("\n", " ")
+
+
+def fenced(text: str, kind: str) -> str:
+    """A block of text as it is, whatever a server wrote into it."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{kind}\n{text.rstrip()}\n{fence}"

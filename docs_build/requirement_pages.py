@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from html import escape
 from itertools import groupby
 
 from docs_build.faults import faults
-from docs_build.page import Page, in_cell, link
+from docs_build.page import Page, fenced, in_cell, link
 from docs_build.published import relinked
 from docs_build.results import Column
 from docs_build.threads import linked
@@ -70,7 +71,7 @@ def _seen(row: Requirement, results: Iterable[Column], page: str) -> Iterator[st
     for column in results:
         cell = column.cells.get(row.id)
         if cell is not None and cell.verdict in {Verdict.PASS, Verdict.FAIL, Verdict.WARN}:
-            what = cell.message or f"{cell.witnesses} witnesses"
+            what = escape(cell.message, quote=False) or f"{cell.witnesses} witnesses"
             mark = link(cell.verdict.value, f"{column.uri}#{row.id}", page)
             yield f"| {column.server} {column.version}, {column.case} | {mark} | {in_cell(what)} |"
 
@@ -87,11 +88,10 @@ def page(told: Explanation, results: Iterable[Column] = ()) -> Page:
     if why := _why(told, here):
         parts += ["## Why", why]
     if file_of(row.id).exists():
-        block = file_of(row.id).read_text("utf-8").rstrip()
         parts += [
             "## What a violation looks like",
             "The reference engine errs on purpose, and the suite catches it:",
-            f"```console\n{block}\n```",
+            fenced(file_of(row.id).read_text("utf-8"), "console"),
         ]
     if row.kills:
         parts += ["## Faults that it catches", "\n".join(_caught(row))]

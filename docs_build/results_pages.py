@@ -8,7 +8,7 @@ from html import escape
 from itertools import groupby
 
 from docs_build import requirement_pages
-from docs_build.page import Page, in_cell, link
+from docs_build.page import Page, fenced, in_cell, link
 from docs_build.results import Cell, Column
 from tokenwire.explanation import explain
 from tokenwire.requirement import Requirement, load_requirements
@@ -113,7 +113,7 @@ def _capture(column: Column) -> Page:
             f"### {name} {{ #{name} }}",
             f"{link(cell.verdict.value, requirement_pages.uri(name), column.uri)}: {sentence}",
             f"First seen in {_place(cell)}.",
-            f"```text\n{cell.shown}\n```",
+            fenced(cell.shown, "text"),
         ]
     rows = "\n".join(
         f'| <a id="{name}"></a>{link(name, requirement_pages.uri(name), column.uri)} | {cell.verdict.value} '

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 import typer.main
 import yaml
 
+from tokenwire.baseline import parse_baseline
 from tokenwire.capability import known_capabilities
 from tokenwire.cli import app
 from tokenwire.config import KEYS
@@ -72,6 +75,27 @@ def test_settings_in_the_guides_are_settings():
         assert all(KEYS[key].fits(value) for key, value in one.items())
         assert set(one["capabilities"]) <= set(known_capabilities())
         assert set(one["profiles"]) <= set(load_profiles())
+
+
+def test_known_failures_in_the_guides_are_written_as_baselines_are(tmp_path):
+    [text] = [text for _, text in blocks("toml") if "[[failure]]" in text]
+    entries = parse_baseline(tmp_path / "baseline.toml", text).entries
+    assert [entry.requirement for entry in entries] == ["customized-info-incremental"]
+    assert entries[0].reason
+    assert entries[0].expires is not None
+
+
+def test_the_markers_of_the_guide_select_items(tmp_path):
+    """The command of the guide, on a capture."""
+    [line] = [line for _, text in blocks("sh") for line in text.splitlines() if "--tokenwire-target" in line]
+    words = shlex.split(line)
+    at = words.index("--tokenwire-target")
+    capture = DOCS.parent / "fixtures" / "sglang" / "0.5.23" / "Q_queue.jsonl.gz"
+    words[at : at + 2] = ["--tokenwire-capture", str(capture)]
+    run = [sys.executable, *words[1:], "-p", "no:cacheprovider"]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"[1-9]\d* passed.*[1-9]\d* deselected", done.stdout)
 
 
 def test_the_guides_show_the_workflows_that_are_tested():

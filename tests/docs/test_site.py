@@ -10,7 +10,7 @@ import typer.main
 from docs_build import command_pages, published, requirement_pages, results_pages
 from docs_build.faults import faults
 from docs_build.naming import named
-from docs_build.page import Page, link, relative
+from docs_build.page import Page, fenced, link, relative
 from docs_build.results import Cell, Column, judged, manifest
 from docs_build.threads import linked
 from docs_build.violations import FOLDER, HEADER, file_of
@@ -103,6 +103,11 @@ def test_every_thread_of_a_requirement_is_one_that_can_be_linked():
     assert [
         thread for row in REQUIREMENTS.values() for thread in row.upstream if linked(thread) == thread
     ] == []
+
+
+def test_what_a_server_wrote_stays_in_its_block():
+    assert fenced("a\n```\nb\n", "text") == "````text\na\n```\nb\n````"
+    assert fenced("a", "text") == "```text\na\n```"
 
 
 def test_the_way_from_page_to_page():
