@@ -10,8 +10,8 @@ import httpx
 import httpx_sse
 import pytest
 
-from tokenwire.capture import read_capture
-from tokenwire.event_stream import EventStreamParser
+from tokenwire.wire.capture import read_capture
+from tokenwire.wire.event_stream import EventStreamParser
 
 CAPTURE = Path(__file__).parents[1] / "fixtures" / "sglang" / "0.5.23" / "S3_retract_stream.jsonl.gz"
 

@@ -10,9 +10,9 @@ import jsonschema
 import jsonschema_rs
 import pytest
 
-from tokenwire.capture import read_capture
-from tokenwire.event_stream import EventStreamParser
 from tokenwire.spec_files import load_schema
+from tokenwire.wire.capture import read_capture
+from tokenwire.wire.event_stream import EventStreamParser
 
 CAPTURE = Path(__file__).parents[1] / "fixtures" / "sglang" / "0.5.23" / "F3_mirror_incr_int4.jsonl.gz"
 

@@ -13,9 +13,9 @@ from docs_build.results import Column
 from docs_build.threads import linked
 from docs_build.violations import file_of
 from tokenwire.explanation import Explanation, explain
+from tokenwire.judging.verdict import Verdict
 from tokenwire.profile import load_profiles
 from tokenwire.requirement import Requirement, load_requirements
-from tokenwire.verdict import Verdict
 
 LIST = "requirements/index.md"
 

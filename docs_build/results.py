@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from docs_build.published import ROOT
-from tokenwire.expected import expected_file, read_expected
-from tokenwire.judge import Judgement, judge
+from tokenwire.baselines.expected import expected_file, read_expected
+from tokenwire.judging.judge import Judgement, judge
+from tokenwire.judging.tokenizer import LocalTokenizer
+from tokenwire.judging.verdict import Verdict, overall
 from tokenwire.replay import replay
 from tokenwire.report.document import row
 from tokenwire.report.failure import failure
 from tokenwire.report.subject import Subject
-from tokenwire.tokenizer import LocalTokenizer
-from tokenwire.verdict import Verdict, overall
 
 FIXTURES = ROOT / "fixtures"
 CACHE = ROOT / ".cache" / "docs"

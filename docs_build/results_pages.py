@@ -11,8 +11,8 @@ from docs_build import requirement_pages
 from docs_build.page import Page, fenced, in_cell, link
 from docs_build.results import Cell, Column
 from tokenwire.explanation import explain
+from tokenwire.judging.verdict import MOST_TELLING_FIRST, Verdict
 from tokenwire.requirement import Requirement, load_requirements
-from tokenwire.verdict import MOST_TELLING_FIRST, Verdict
 
 TABLE = "results/index.md"
 _MARKS = {

@@ -16,13 +16,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tokenwire.judge import Judgement, judge
+from tokenwire.asking.run import Plan, Progress, Unreached, interrogate
+from tokenwire.judging.judge import Judgement, judge
+from tokenwire.judging.verdict import Verdict
 from tokenwire.report.document import row
 from tokenwire.report.failure import failure
 from tokenwire.report.subject import Subject
 from tokenwire.requirement import Requirement, load_requirements
-from tokenwire.run import Plan, Progress, Unreached, interrogate
-from tokenwire.verdict import Verdict
 
 FOLDER = Path(__file__).with_name("violations")
 HEADER = "x-tokenwire-fault"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-from tokenwire.event_stream import EventStreamParser, parse_event_stream
+from tokenwire.wire.event_stream import EventStreamParser, parse_event_stream
 
 
 def examine(data: bytes) -> None:

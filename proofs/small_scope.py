@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
-from tokenwire.acceptor import Acceptance, Delivered, Record, Rules, accept
+from tokenwire.judging.acceptor import Acceptance, Delivered, Record, Rules, accept
 from tokenwire.record import Delivery
 
 LONGEST_STEP = 3

@@ -21,7 +21,7 @@ from tokenwire.commands import (
     replay,
     watch,
 )
-from tokenwire.verdict import ExitStatus
+from tokenwire.judging.verdict import ExitStatus
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokenwire.capability import known_capabilities
-from tokenwire.credentials import from_environment, holds_credential
-from tokenwire.dialect import load_dialects
+from tokenwire.asking.scenario import Budget
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.judging.capability import known_capabilities
 from tokenwire.profile import load_profiles
-from tokenwire.scenario import Budget
 from tokenwire.suggestion import suggestion
+from tokenwire.wire.credentials import from_environment, holds_credential
 
 OWN_FILE = "tokenwire.toml"
 SHARED_FILE = "pyproject.toml"

@@ -17,20 +17,20 @@ from typing import Any
 
 import pytest
 
-from tokenwire.baseline import BaselineError, read_baseline
-from tokenwire.capture import CaptureError
+from tokenwire.asking.planning import NotPlanned, planned
+from tokenwire.asking.run import NoSuchTarget, Plan, Progress, Unreached, interrogate
+from tokenwire.asking.scenario import Budget
+from tokenwire.baselines.baseline import BaselineError, read_baseline
+from tokenwire.baselines.tolerance import Fault, hold_against, speaks_for_all, told_by, with_reasons
 from tokenwire.config import ConfigError, find_config
-from tokenwire.judge import Judgement, judge
-from tokenwire.planning import NotPlanned, planned
+from tokenwire.judging.judge import Judgement, judge
+from tokenwire.judging.verdict import Verdict
 from tokenwire.profile import load_profiles, selected
 from tokenwire.replay import NothingToReplay, replay
 from tokenwire.report.document import row
 from tokenwire.report.failure import failure
 from tokenwire.report.subject import Subject
-from tokenwire.run import NoSuchTarget, Plan, Progress, Unreached, interrogate
-from tokenwire.scenario import Budget
-from tokenwire.tolerance import Fault, hold_against, speaks_for_all, told_by, with_reasons
-from tokenwire.verdict import Verdict
+from tokenwire.wire.capture import CaptureError
 
 _MARKERS = (
     "tokenwire: an item of this suite",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from tokenwire.exchange import Exchange
+from tokenwire.wire.exchange import Exchange
 
 
 class Delivery(StrEnum):

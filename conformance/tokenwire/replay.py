@@ -6,18 +6,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tokenwire.advertised import advertised_by, information_path
-from tokenwire.beside import apart
-from tokenwire.capture import CaptureError
-from tokenwire.control import read_call
-from tokenwire.detokenization import told_by, way_of
-from tokenwire.exchange import Ending, Exchange
-from tokenwire.foreign_capture import read_any_capture
-from tokenwire.judge import Run
-from tokenwire.recognition import Spoken
+from tokenwire.asking.beside import apart
+from tokenwire.asking.detokenization import told_by, way_of
+from tokenwire.dialects.control import read_call
+from tokenwire.dialects.recognition import Spoken
+from tokenwire.judging.advertised import advertised_by, information_path
+from tokenwire.judging.judge import Run
+from tokenwire.judging.tokenizer import Tokenizer
 from tokenwire.record import Stream
 from tokenwire.report.subject import Subject
-from tokenwire.tokenizer import Tokenizer
+from tokenwire.wire.capture import CaptureError
+from tokenwire.wire.exchange import Ending, Exchange
+from tokenwire.wire.foreign_capture import read_any_capture
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
 _MOST_NAMED = 3

@@ -15,10 +15,10 @@ from multiprocessing import get_context
 
 from proofs.killing.learnt import SHOWN_BY, read
 from proofs.killing.matrix import Kill, Trial
-from tokenwire.judge import judge
-from tokenwire.run import Plan, Progress, Unreached, interrogate
-from tokenwire.scenario import load_scenarios
-from tokenwire.verdict import Verdict
+from tokenwire.asking.run import Plan, Progress, Unreached, interrogate
+from tokenwire.asking.scenario import load_scenarios
+from tokenwire.judging.judge import judge
+from tokenwire.judging.verdict import Verdict
 from tokenwire_reference.faults.catalogue import KnownFault
 from tokenwire_reference.faults.faulty_wire import HEADER
 

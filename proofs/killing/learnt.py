@@ -1,6 +1,6 @@
 """What is known of faults beside their rows: the scenarios that show them, and what else they break.
 
-Two files that `--learn` writes and people review: each line of a changed consequence has to be a true
+Two files that `--learn` adds to and people review: each line of a changed consequence has to be a true
 violation of the requirement's sentence.
 """
 
@@ -21,7 +21,7 @@ CONSEQUENCES = Path(__file__).with_name("consequences.yaml")
 _HEADINGS = {
     SHOWN_BY: """\
 # Fault: the scenarios, beside the core, that show it. For a new fault, write down what should;
-# `python -m proofs.kill_matrix --learn` keeps what is needed.
+# `python -m proofs.kill_matrix --learn` adds where it was seen, if that stands nowhere.
 """,
     CONSEQUENCES: """\
 # Fault: requirements that it truly violates too, though they are not there for it. They may
@@ -44,16 +44,20 @@ def consequences() -> frozenset[tuple[str, str]]:
 
 
 def learn(matrix: Matrix, core: Collection[str]) -> None:
-    """Write down what showed the faults that were tried, and what else they broke."""
+    """Write down what showed the faults that were tried, and what else they broke. Nothing is taken out: a
+    kill may hang on more scenarios than the one where it shows.
+    """
     shown, broken = dict(read(SHOWN_BY)), dict(read(CONSEQUENCES))
     for fault in matrix.faults:
+        asked = {*core, *shown.get(fault, ())}
         seen = [
             kill.scenarios
             for (requirement, killed), kills in matrix.cells.items()
             if killed == fault and (requirement, fault) in matrix.named
             for kill in kills.values()
         ]
-        shown[fault] = sorted(_few([places for places in seen if places.isdisjoint(core)]))
+        few = _few(places for places in seen if places.isdisjoint(asked))
+        shown[fault] = sorted(few.union(shown.get(fault, ())))
         found = {requirement for requirement, killed in matrix.unexpected if killed == fault}
         named = {requirement for requirement, killed in matrix.named if killed == fault}
         broken[fault] = sorted(found.union(broken.get(fault, ())) - named)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from proofs.mutation.source import Source
-from tokenwire.exchange import Ending
-from tokenwire.json_pointer import find, parse
 from tokenwire.record import Emission
+from tokenwire.wire.exchange import Ending
+from tokenwire.wire.json_pointer import find, parse
 
 T = TypeVar("T")
 

@@ -23,8 +23,8 @@ from proofs.mutation.edit import (
     written,
 )
 from proofs.mutation.source import Source
-from tokenwire.exchange import Ending
 from tokenwire.record import Emission
+from tokenwire.wire.exchange import Ending
 
 ILLEGAL: dict[str, Make] = {}
 

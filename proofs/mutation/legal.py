@@ -12,8 +12,8 @@ from typing import Any
 
 from proofs.mutation.edit import Body, Edit, Hand, Make, body_of, following, place, written
 from proofs.mutation.source import Source
-from tokenwire.json_pointer import ABSENT, find, parse
 from tokenwire.record import Emission
+from tokenwire.wire.json_pointer import ABSENT, find, parse
 
 LEGAL: dict[str, Make] = {}
 

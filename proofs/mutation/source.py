@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from tokenwire import strict_json
-from tokenwire.check import Observation
-from tokenwire.dialect import load_dialects
-from tokenwire.event_stream import parse_event_stream
-from tokenwire.exchange import Ending, Exchange, Read
-from tokenwire.judge import Judgement, Run, judge
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.judging.check import Observation
+from tokenwire.judging.judge import Judgement, Run, judge
+from tokenwire.judging.tokenizer import Tokenizer
+from tokenwire.judging.verdict import Verdict, overall
 from tokenwire.record import Delivery, Stream
 from tokenwire.replay import replay
-from tokenwire.tokenizer import Tokenizer
-from tokenwire.verdict import Verdict, overall
+from tokenwire.wire import strict_json
+from tokenwire.wire.event_stream import parse_event_stream
+from tokenwire.wire.exchange import Ending, Exchange, Read
 
 _LONGEST_BODY = 60_000
 _FEWEST_EVENTS = 4

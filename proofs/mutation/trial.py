@@ -10,8 +10,8 @@ from proofs.mutation.edit import Edit, Hand
 from proofs.mutation.illegal import ILLEGAL, unchanged
 from proofs.mutation.legal import LEGAL
 from proofs.mutation.source import Source, verdicts_of, violations
-from tokenwire.judge import Run, judge
-from tokenwire.verdict import Verdict
+from tokenwire.judging.judge import Run, judge
+from tokenwire.judging.verdict import Verdict
 
 _RED = (Verdict.FAIL, Verdict.WARN, Verdict.HARNESS_ERROR)
 _READ_SIZES = (1, 7, 64, 1000, 10**9)

@@ -22,9 +22,9 @@ from stream_builder import (
     with_exchange,
 )
 
-from tokenwire.check import Target
-from tokenwire.exchange import Ending
+from tokenwire.judging.check import Target
 from tokenwire.record import Place, Stream
+from tokenwire.wire.exchange import Ending
 
 LONG = tuple(range(100, 700))
 """More tokens than a neighbour may get before a request whose client left is gone."""

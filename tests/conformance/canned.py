@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tokenwire.exchange import Ending, Exchange, HttpRequest, Read
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 
 
 @dataclass

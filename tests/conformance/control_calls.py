@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 from stream_builder import with_exchange
 
-from tokenwire.control import Call, Deed, Load
-from tokenwire.exchange import Ending, Exchange, HttpRequest
+from tokenwire.dialects.control import Call, Deed, Load
 from tokenwire.record import Stream
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tokenwire.exchange import Ending, Exchange, HttpRequest, Read
 from tokenwire.record import Asked, Choice, Delivery, Emission, Event, Finish, Place, Stream
 from tokenwire.requirement import Level, Requirement
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 
 
 def ids_stream(

@@ -14,7 +14,7 @@ from typing import Self
 
 from recorded import document
 
-from tokenwire.dialect import load_dialects
+from tokenwire.dialects.dialect import load_dialects
 
 Conduct = Callable[[socket.socket], None]
 """What is done on a connection once its request was read; it ends by OSError where the client leaves."""

@@ -23,7 +23,7 @@ from stream_builder import (
     whole,
 )
 
-from tokenwire.check import Comparison, Target
+from tokenwire.judging.check import Comparison, Target
 from tokenwire.record import Finish, Stream
 
 CHAT = "openai-chat"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tokenwire.check import Comparison, Target
+from tokenwire.judging.check import Comparison, Target
 from tokenwire.record import Stream
 
 Subject = Stream | Comparison | tuple[Stream, ...]

@@ -8,8 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tokenwire.capture import CaptureWriter
-from tokenwire.exchange import Ending, Exchange, HttpRequest, Read
+from tokenwire.wire.capture import CaptureWriter
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 
 IDS = [104, 101, 108, 108, 111, 33]
 

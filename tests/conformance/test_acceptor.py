@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tokenwire.acceptor import Delivered, Record, Rules, accept, same
+from tokenwire.judging.acceptor import Delivered, Record, Rules, accept, same
 from tokenwire.record import Delivery
 
 INCREMENTAL, CUMULATIVE = Delivery.INCREMENTAL, Delivery.CUMULATIVE

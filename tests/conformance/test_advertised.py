@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tokenwire.advertised import Advertised, advertised_by, information_path
-from tokenwire.exchange import Ending, Exchange, HttpRequest, Read, Server
+from tokenwire.judging.advertised import Advertised, advertised_by, information_path
 from tokenwire.record import Delivery
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
 
 
 def answer(path: str, body: Any, *, status: int = 200, server: Server | None = None) -> Exchange:

@@ -17,9 +17,9 @@ from tokenwire.checks.bad_value import (
     unreadable_body,
     wrong_types,
 )
-from tokenwire.dialect import load_dialects
-from tokenwire.exchange import HttpRequest
+from tokenwire.dialects.dialect import load_dialects
 from tokenwire.record import Asked, Said
+from tokenwire.wire.exchange import HttpRequest
 
 GENERATE = load_dialects()["sglang-generate"]
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from hand_made_stream import ids_stream
 
-from tokenwire.advertised import Advertised
-from tokenwire.capability import capabilities
+from tokenwire.judging.advertised import Advertised
+from tokenwire.judging.capability import capabilities
 from tokenwire.record import Asked, Delivery, Emission, Finish, Stream
 from tokenwire.requirement import load_requirements
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenwire.capture import (
+from tokenwire.spec_files import load_schema
+from tokenwire.wire.capture import (
     REDACTED,
     CaptureError,
     CaptureWriter,
@@ -19,8 +20,7 @@ from tokenwire.capture import (
     redact_headers,
     redact_path,
 )
-from tokenwire.exchange import Ending, Exchange, HttpRequest, Read, Server
-from tokenwire.spec_files import load_schema
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
 
 EXCHANGE = Exchange(
     name="generate/greedy-stream",

@@ -26,8 +26,8 @@ from control_calls import abort, at, told
 from stream_builder import FAILED, IDS, LENGTH, Told, change, incremental, logprobs, whole, with_exchange
 from test_checks_pairs import look
 
-from tokenwire.check import Target
-from tokenwire.exchange import Ending
+from tokenwire.judging.check import Target
+from tokenwire.wire.exchange import Ending
 
 
 def faults(requirement: str, subject: object, target: Target | None = None) -> list[str]:

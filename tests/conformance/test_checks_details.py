@@ -25,9 +25,9 @@ from stream_builder import (
 )
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.check import CHECKS, Comparison, Observation, Target
-from tokenwire.exchange import Ending
+from tokenwire.judging.check import CHECKS, Comparison, Observation, Target
 from tokenwire.record import Delivery, Finish, Stream
+from tokenwire.wire.exchange import Ending
 
 MIRROR = Told(
     series={"mirror_token_id": IDS, "mirror_position": range(2, 8)},

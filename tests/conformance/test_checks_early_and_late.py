@@ -8,7 +8,7 @@ import pytest
 from stream_builder import GONE, IDS, Told, change, cumulative, incremental, logprobs, whole
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.check import CHECKS, Comparison, Observation, Target
+from tokenwire.judging.check import CHECKS, Comparison, Observation, Target
 from tokenwire.record import Delivery, Stream
 
 

@@ -9,10 +9,10 @@ from finish_and_error_pairs import AT_THE_END, COUNTS, FAILED, USAGE_EVENT, aski
 from stream_builder import Told, change, incremental, named, refusal, whole, with_exchange
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.advertised import Advertised
-from tokenwire.check import CHECKS, Comparison, Observation, Target
-from tokenwire.exchange import Ending
+from tokenwire.judging.advertised import Advertised
+from tokenwire.judging.check import CHECKS, Comparison, Observation, Target
 from tokenwire.record import Finish, Said, Stream
+from tokenwire.wire.exchange import Ending
 
 
 def seen(requirement: str, subject: Stream, target: Target | None = None) -> list[Observation]:

@@ -21,10 +21,10 @@ from stream_builder import (
 )
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.check import CHECKS, Comparison, Observation, Target
-from tokenwire.determinism import side_by_side
-from tokenwire.exchange import Ending
+from tokenwire.judging.check import CHECKS, Comparison, Observation, Target
+from tokenwire.judging.determinism import side_by_side
 from tokenwire.record import Finish, Stream
+from tokenwire.wire.exchange import Ending
 
 TOLD = Told(
     series={"output_token_logprobs": logprobs()},

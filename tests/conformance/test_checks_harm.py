@@ -7,13 +7,13 @@ from dataclasses import replace
 from stream_builder import IDS, change, named, refusal, whole, with_exchange
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.check import CHECKS, Observation, Target
-from tokenwire.determinism import determinism
-from tokenwire.exchange import Ending
-from tokenwire.judge import Run, judge_requirement
+from tokenwire.judging.check import CHECKS, Observation, Target
+from tokenwire.judging.determinism import determinism
+from tokenwire.judging.judge import Run, judge_requirement
+from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Said, Stream
 from tokenwire.requirement import load_requirements
-from tokenwire.verdict import Verdict
+from tokenwire.wire.exchange import Ending
 
 HARM = "refused-request-harms-nobody"
 BEFORE = named(whole(), "generate/control")

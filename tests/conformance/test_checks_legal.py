@@ -23,7 +23,7 @@ from stream_builder import (
 )
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.check import CHECKS, Comparison, Observation, Target
+from tokenwire.judging.check import CHECKS, Comparison, Observation, Target
 from tokenwire.record import Choice, Delivery, Emission, Finish, Stream
 
 PROMPT = (5, 6, 7)

@@ -10,10 +10,10 @@ from logprob_pairs import chat, completion, content, lists, scored
 from stream_builder import IDS, Told, change, incremental, logprobs, whole
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.check import CHECKS, Observation, Target
 from tokenwire.checks.chat_logprobs import is_spelled
 from tokenwire.checks.logprob_entry import illegal_logprobs, read_by_id, read_by_text, read_entry
 from tokenwire.checks.rescoring import Pair, observe_agreement
+from tokenwire.judging.check import CHECKS, Observation, Target
 from tokenwire.record import Place, Stream
 
 

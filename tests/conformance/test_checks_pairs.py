@@ -35,10 +35,10 @@ from stream_builder import (
 from text_pairs import TEXT_PAIRS
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.check import CHECKS, Comparison, Observation, Target
-from tokenwire.exchange import Ending
+from tokenwire.judging.check import CHECKS, Comparison, Observation, Target
 from tokenwire.record import Delivery, Finish, Stream
 from tokenwire.requirement import load_requirements
+from tokenwire.wire.exchange import Ending
 
 
 def look(requirement: str, subject: Subject, target: Target | None = None) -> list[Observation]:

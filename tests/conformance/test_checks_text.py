@@ -11,8 +11,8 @@ import pytest
 from letter_tokenizer import HALF, OTHER_HALF, SPECIAL, LetterTokenizer
 from stream_builder import Told, change, cumulative, incremental, named, whole
 
-from tokenwire.check import CHECKS, Observation, Target
 from tokenwire.checks import stops
+from tokenwire.judging.check import CHECKS, Observation, Target
 from tokenwire.record import Choice, Finish, Stream
 from tokenwire.scenarios.stop import first_token_text, stop_inside_a_token
 from tokenwire.scenarios.text import ends_within_a_character

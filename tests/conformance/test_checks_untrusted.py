@@ -11,9 +11,9 @@ from letter_tokenizer import LetterTokenizer
 from stream_builder import build
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.check import CHECKS, Comparison, Target
-from tokenwire.exchange import Ending
+from tokenwire.judging.check import CHECKS, Comparison, Target
 from tokenwire.record import Asked, Choice, Delivery, Emission, Finish, Stream
+from tokenwire.wire.exchange import Ending
 
 scalars = (
     st.none()

@@ -8,9 +8,9 @@ import pytest
 from stream_builder import PROMPT, incremental, refusal, whole, with_exchange
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.check import CHECKS, Comparison, Observation, Target
-from tokenwire.exchange import Ending
+from tokenwire.judging.check import CHECKS, Comparison, Observation, Target
 from tokenwire.record import Delivery, Stream
+from tokenwire.wire.exchange import Ending
 
 TARGET = Target(stream_interval=4, advertised_delivery=Delivery.INCREMENTAL)
 

@@ -13,8 +13,8 @@ import pytest
 from recorded import streamed, whole, write_folder
 
 from tokenwire import __version__
+from tokenwire.judging.verdict import ExitStatus
 from tokenwire.spec_files import load_schema
-from tokenwire.verdict import ExitStatus
 
 
 @pytest.fixture

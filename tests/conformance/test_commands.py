@@ -14,8 +14,8 @@ import jsonschema
 import pytest
 from recorded import streamed, whole, write_folder
 
+from tokenwire.judging.verdict import ExitStatus
 from tokenwire.spec_files import load_schema
-from tokenwire.verdict import ExitStatus
 
 NOBODY = "http://127.0.0.1:1"
 COMMANDS = (

@@ -14,11 +14,11 @@ from recorded import IDS, document, streamed, whole, write_folder
 from tokenwire.comparing.difference_report import DifferenceReport, Finding, as_json, compare_sides
 from tokenwire.comparing.side import NoReport, Side, side_from_report, side_of
 from tokenwire.comparing.terminal import print_difference
-from tokenwire.exchange import Exchange, HttpRequest, Read
+from tokenwire.judging.verdict import ExitStatus
 from tokenwire.replay import replay
 from tokenwire.report.document import write_document
 from tokenwire.report.terminal import make_console
-from tokenwire.verdict import ExitStatus
+from tokenwire.wire.exchange import Exchange, HttpRequest, Read
 
 
 def side(folder: Path, *exchanges: Exchange) -> Side:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tokenwire.capture import redact
+from tokenwire.asking.planning import planned
 from tokenwire.config import KEYS, ConfigError, find_config, read_config
-from tokenwire.credentials import NoCredential, header_value
-from tokenwire.exchange import HttpRequest
-from tokenwire.planning import planned
+from tokenwire.wire.capture import redact
+from tokenwire.wire.credentials import NoCredential, header_value
+from tokenwire.wire.exchange import HttpRequest
 
 EVERYTHING = f"""
 {"".join(f"{name} = {key.example}" + chr(10) for name, key in KEYS.items())}

@@ -9,10 +9,10 @@ import pytest
 from control_calls import abort
 from stream_builder import incremental
 
-from tokenwire.advertised import Advertised
-from tokenwire.capability import capabilities
-from tokenwire.control import Deed, Load, load_controls, read_call
-from tokenwire.exchange import Ending, Exchange, HttpRequest, Read
+from tokenwire.dialects.control import Deed, Load, load_controls, read_call
+from tokenwire.judging.advertised import Advertised
+from tokenwire.judging.capability import capabilities
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 
 
 def exchange(method: str, path: str, body: Any = None, *, answer: bytes = b"", status: int = 200) -> Exchange:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenwire.dialect import Dialect, load_dialects
-from tokenwire.exchange import Ending, Exchange, HttpRequest, Read, Server
-from tokenwire.json_pointer import find, parse
+from tokenwire.dialects.dialect import Dialect, load_dialects
 from tokenwire.record import Delivery, Stream
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
+from tokenwire.wire.json_pointer import find, parse
 
 GENERATE = load_dialects()["sglang-generate"]
 CHAT = load_dialects()["sglang-chat"]

@@ -1,12 +1,13 @@
 """The delivery mode that a stream shows by itself."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenwire.delivery_mode import infer_delivery
+from tokenwire.dialects.delivery_mode import infer_delivery
 from tokenwire.record import Delivery, Emission, Event, Place
 
 _EVENT = Event(0, Place("x"), {})
@@ -88,5 +89,7 @@ def test_what_the_server_says_stands_unless_all_evidence_is_against_it(said: Del
     for_it = split([1, 2], cumulative=said is Delivery.CUMULATIVE, counted=True, texts=True)
     assert infer_delivery([against], said) is shown
     assert infer_delivery([against, for_it], said) is said
-    assert infer_delivery([against[:2]], said) is said
+    assert infer_delivery([against[:2]], said) is shown
+    texts = [[replace(one, output_ids=None, counters={}) for one in against[:2]]]
+    assert infer_delivery(texts, said) is said
     assert infer_delivery([], said) is said

@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from tokenwire.ask import OMIT, Ask
-from tokenwire.dialect import Dialect, Unsupported, is_chat, load_dialects, policy_of
-from tokenwire.exchange import Ending, Exchange, HttpRequest, Read
-from tokenwire.foreign_capture import read_any_capture
+from tokenwire.dialects.dialect import Dialect, Unsupported, is_chat, load_dialects, policy_of
 from tokenwire.record import Asked, Delivery, Stream
 from tokenwire.spec_files import spec_root
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
+from tokenwire.wire.foreign_capture import read_any_capture
 
 DIALECTS = load_dialects()
 SGLANG, VLLM = DIALECTS["sglang-completions"], DIALECTS["vllm-completions"]

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenwire.ask import OMIT, Ask
-from tokenwire.dialect import Dialect, Unsupported, load_dialects
-from tokenwire.exchange import HttpRequest
+from tokenwire.dialects.dialect import Dialect, Unsupported, load_dialects
 from tokenwire.record import Asked
+from tokenwire.wire.exchange import HttpRequest
 
 GENERATE = load_dialects()["sglang-generate"]
 CHAT = load_dialects()["sglang-chat"]

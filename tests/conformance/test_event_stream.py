@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenwire.event_stream import EventStreamParser, ServerSentEvent, parse_event_stream
+from tokenwire.wire.event_stream import EventStreamParser, ServerSentEvent, parse_event_stream
 
 
 def data_of(body: bytes) -> list[str]:

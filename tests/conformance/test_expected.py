@@ -8,9 +8,9 @@ import pytest
 from recorded import streamed, whole, write_file, write_folder
 from typer.testing import CliRunner, Result
 
+from tokenwire.baselines.expected import NoExpectation, expected_file, read_expected
 from tokenwire.cli import app
-from tokenwire.expected import NoExpectation, expected_file, read_expected
-from tokenwire.verdict import ExitStatus, Verdict
+from tokenwire.judging.verdict import ExitStatus, Verdict
 
 
 def replay(*words: object) -> Result:

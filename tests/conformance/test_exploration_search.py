@@ -11,17 +11,17 @@ import pytest
 from canned import CannedSender
 from recorded import IDS, document
 
-from tokenwire import exploration
-from tokenwire.advertised import Advertised
 from tokenwire.ask import Ask
-from tokenwire.dialect import load_dialects
-from tokenwire.exchange import Exchange, HttpRequest
-from tokenwire.exploration import Exploration, NothingToDrawWith, demand_hypothesis
-from tokenwire.judge import Run
-from tokenwire.politeness import Limits, PoliteSender
+from tokenwire.asking import exploration
+from tokenwire.asking.exploration import Exploration, NothingToDrawWith, demand_hypothesis
+from tokenwire.asking.politeness import Limits, PoliteSender
+from tokenwire.asking.scenario import Conversation, Sender, Transcript
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.judging.advertised import Advertised
+from tokenwire.judging.judge import Run
 from tokenwire.record import Asked, Stream
 from tokenwire.report.subject import EXPLORATION
-from tokenwire.scenario import Conversation, Sender, Transcript
+from tokenwire.wire.exchange import Exchange, HttpRequest
 
 GENERATE = load_dialects()["sglang-generate"]
 Verdicts = Callable[[Stream], tuple[str, ...]]

@@ -11,16 +11,16 @@ from hand_made_stream import ids_stream, made_up_row
 from stream_builder import refusal
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.advertised import Advertised
-from tokenwire.check import CHECKS, Target
-from tokenwire.dialect import load_dialects
-from tokenwire.exchange import HttpRequest
-from tokenwire.honesty import SCENARIO, UNKNOWN_FIELD, UNKNOWN_MODEL, UNKNOWN_PARAMETER, honesty
-from tokenwire.judge import Run, judge_requirement
-from tokenwire.recognition import Spoken
+from tokenwire.asking.scenario import Conversation, Transcript, load_scenarios
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.dialects.recognition import Spoken
+from tokenwire.judging.advertised import Advertised
+from tokenwire.judging.check import CHECKS, Target
+from tokenwire.judging.honesty import SCENARIO, UNKNOWN_FIELD, UNKNOWN_MODEL, UNKNOWN_PARAMETER, honesty
+from tokenwire.judging.judge import Run, judge_requirement
+from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
-from tokenwire.scenario import Conversation, Transcript, load_scenarios
-from tokenwire.verdict import Verdict
+from tokenwire.wire.exchange import HttpRequest
 
 
 def answered(what: str) -> Stream:

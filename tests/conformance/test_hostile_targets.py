@@ -13,7 +13,7 @@ import hostile_trial
 import pytest
 from hostile_targets import HOSTILE, HostileServer
 
-from tokenwire.verdict import ExitStatus
+from tokenwire.judging.verdict import ExitStatus
 
 TIMEOUT_S = 2
 MOST_SECONDS = TIMEOUT_S + 5

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tokenwire.json_pointer import ABSENT, find, join, parse, put, remove
+from tokenwire.wire.json_pointer import ABSENT, find, join, parse, put, remove
 
 _RFC_DOCUMENT = {"foo": ["bar", "baz"], "": 0, "a/b": 1, "c%d": 2, "i\\j": 5, " ": 7, "m~n": 8}
 

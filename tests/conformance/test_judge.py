@@ -7,8 +7,8 @@ import pytest
 from hand_made_stream import ids_stream
 from hand_made_stream import made_up_row as row
 
-from tokenwire.advertised import Advertised
-from tokenwire.check import (
+from tokenwire.judging.advertised import Advertised
+from tokenwire.judging.check import (
     CHECKS,
     Check,
     Comparison,
@@ -18,10 +18,10 @@ from tokenwire.check import (
     demand,
     observe,
 )
-from tokenwire.judge import NO_SCENARIO, Run, judge, judge_requirement
+from tokenwire.judging.judge import NO_SCENARIO, Run, judge, judge_requirement
+from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
 from tokenwire.record import Stream
 from tokenwire.requirement import Level, Requirement
-from tokenwire.verdict import ExitStatus, Verdict, exit_status
 
 
 @pytest.fixture

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from canned import NULL_TARGETS, CannedSender
 
-from tokenwire.advertised import Advertised
-from tokenwire.dialect import load_dialects
-from tokenwire.judge import Run, judge
-from tokenwire.preflight import Preflight, diagnosis, preflight
+from tokenwire.asking.preflight import Preflight, diagnosis, preflight
+from tokenwire.asking.scenario import Conversation, Transcript, load_scenarios
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.judging.advertised import Advertised
+from tokenwire.judging.judge import Run, judge
+from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
 from tokenwire.report.document import document
 from tokenwire.report.subject import Subject
-from tokenwire.scenario import Conversation, Transcript, load_scenarios
-from tokenwire.verdict import ExitStatus, Verdict, exit_status
 
 
 def first_words(sender: CannedSender) -> Preflight:
@@ -91,7 +91,7 @@ def test_the_diagnosis_does_not_claim_what_only_one_endpoint_did() -> None:
 
 
 def requests() -> Iterator:
-    from tokenwire.preflight import minimal_request
+    from tokenwire.asking.preflight import minimal_request
 
     return (minimal_request(dialect) for dialect in load_dialects().values())
 

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from canned import CannedSender
 
-from tokenwire.exchange import Ending, HttpRequest
-from tokenwire.patience import LEAST, PatientSender, StoppedAnswering
+from tokenwire.asking.patience import LEAST, PatientSender, StoppedAnswering
+from tokenwire.wire.exchange import Ending, HttpRequest
 
 GET = HttpRequest("GET", "/")
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from canned import CannedSender
 
-from tokenwire.advertised import Advertised
 from tokenwire.ask import Ask
-from tokenwire.dialect import load_dialects
-from tokenwire.exchange import Ending, Exchange, HttpRequest
-from tokenwire.politeness import Limits, Pace, PoliteSender, retry_after
-from tokenwire.scenario import Conversation, NotAsked, Transcript
+from tokenwire.asking.politeness import Limits, Pace, PoliteSender, retry_after
+from tokenwire.asking.scenario import Conversation, NotAsked, Transcript
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.judging.advertised import Advertised
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 
 GENERATE = load_dialects()["sglang-generate"]
 

@@ -10,11 +10,11 @@ import pytest
 from hand_made_stream import ids_stream, made_up_row
 from recorded import streamed, whole, write_folder
 
-from tokenwire.check import CHECKS, Check, observe
-from tokenwire.judge import Judgement, Run, judge_requirement
+from tokenwire.judging.check import CHECKS, Check, observe
+from tokenwire.judging.judge import Judgement, Run, judge_requirement
+from tokenwire.judging.verdict import Verdict
 from tokenwire.pytest_plugin import run_items
 from tokenwire.report.subject import Subject
-from tokenwire.verdict import Verdict
 
 
 def pytest_with_plugin(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from recorded import write_file, write_folder
 
-from tokenwire.dialect import load_dialects
-from tokenwire.exchange import Ending, Exchange, HttpRequest, Read, Server
-from tokenwire.preflight import Preflight, preflight
-from tokenwire.recognition import Spoken, dialects_at, recognise
+from tokenwire.asking.preflight import Preflight, preflight
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.dialects.recognition import Spoken, dialects_at, recognise
 from tokenwire.replay import replay
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
 
 CHAT = "/v1/chat/completions"
 SGLANG, OPENAI = load_dialects()["sglang-chat"], load_dialects()["openai-chat"]

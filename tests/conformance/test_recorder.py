@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tokenwire import recorder as recorder_module
-from tokenwire.capture import REDACTED, CaptureWriter, ExchangeWriter, read_capture
-from tokenwire.exchange import Ending, Exchange, HttpRequest, Read, Server
-from tokenwire.recorder import Recorder
-from tokenwire.slow_reader import SlowReader
-from tokenwire.tap import Tap
+from tokenwire.asking import recorder as recorder_module
+from tokenwire.asking.recorder import Recorder
+from tokenwire.asking.slow_reader import SlowReader
+from tokenwire.asking.tap import Tap
+from tokenwire.wire.capture import REDACTED, CaptureWriter, ExchangeWriter, read_capture
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
 
 Handler = Callable[[bytes, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from recorded import streamed, whole, write_file, write_folder
 
-from tokenwire.exchange import Ending, HttpRequest
-from tokenwire.judge import judge
+from tokenwire.judging.judge import judge
+from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Delivery
 from tokenwire.replay import NothingToReplay, capture_files, replay, silent
-from tokenwire.verdict import Verdict
+from tokenwire.wire.exchange import Ending, HttpRequest
 
 
 def test_a_recorded_folder_is_one_run(tmp_path: Path) -> None:

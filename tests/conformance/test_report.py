@@ -12,10 +12,10 @@ import pytest
 from hand_made_stream import ids_stream, made_up_row
 from rich.console import Console
 
-from tokenwire.advertised import Advertised
-from tokenwire.check import CHECKS, Check, Observation, Target, demand
-from tokenwire.exchange import HttpRequest
-from tokenwire.judge import Judgement, Run, judge_requirement
+from tokenwire.judging.advertised import Advertised
+from tokenwire.judging.check import CHECKS, Check, Observation, Target, demand
+from tokenwire.judging.judge import Judgement, Run, judge_requirement
+from tokenwire.judging.verdict import Verdict, exit_status, overall
 from tokenwire.record import Stream
 from tokenwire.report.document import document, row, write_document
 from tokenwire.report.failure import failure
@@ -24,7 +24,7 @@ from tokenwire.report.subject import Subject
 from tokenwire.report.terminal import print_report
 from tokenwire.report.wording import cut, value, where
 from tokenwire.spec_files import load_schema
-from tokenwire.verdict import Verdict, exit_status, overall
+from tokenwire.wire.exchange import HttpRequest
 
 
 def at_most_two_ids(stream: Stream, target: Target) -> Iterator[Observation]:

@@ -11,9 +11,10 @@ from html.parser import HTMLParser
 import pytest
 from hand_made_stream import ids_stream, made_up_row
 
-from tokenwire.advertised import Advertised
-from tokenwire.check import CHECKS, Check, demand
-from tokenwire.judge import Judgement, Run, judge_requirement
+from tokenwire.judging.advertised import Advertised
+from tokenwire.judging.check import CHECKS, Check, demand
+from tokenwire.judging.judge import Judgement, Run, judge_requirement
+from tokenwire.judging.verdict import Verdict
 from tokenwire.report.badge import badge
 from tokenwire.report.document import document
 from tokenwire.report.files import Outputs, tell_github, write_reports
@@ -22,7 +23,6 @@ from tokenwire.report.page import page
 from tokenwire.report.plot import plot
 from tokenwire.report.sarif import sarif
 from tokenwire.report.subject import Subject
-from tokenwire.verdict import Verdict
 
 EVIL = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>|`::error::%0A`\n::error::no"
 

@@ -9,9 +9,9 @@ import jsonschema
 from hand_made_stream import ids_stream
 from rich.console import Console
 
-from tokenwire.advertised import Advertised
-from tokenwire.honesty import SCENARIO, UNKNOWN_FIELD
-from tokenwire.judge import Run, judge
+from tokenwire.judging.advertised import Advertised
+from tokenwire.judging.honesty import SCENARIO, UNKNOWN_FIELD
+from tokenwire.judging.judge import Run, judge
 from tokenwire.report.document import document
 from tokenwire.report.subject import Subject
 from tokenwire.report.terminal import print_report

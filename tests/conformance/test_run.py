@@ -19,14 +19,14 @@ from canned import CannedSender
 from recorded import IDS, document
 from rich.console import Console
 
-from tokenwire.advertised import Advertised
-from tokenwire.dialect import load_dialects
-from tokenwire.politeness import Limits
+from tokenwire.asking.politeness import Limits
+from tokenwire.asking.run import NoSuchTarget, Plan, Progress, Unreached, interrogate
+from tokenwire.asking.scenario import Budget, Conversation, Scenario, Transcript, load_scenarios
+from tokenwire.asking.terminal_progress import TerminalProgress
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.judging.advertised import Advertised
+from tokenwire.judging.verdict import ExitStatus
 from tokenwire.report.subject import Subject
-from tokenwire.run import NoSuchTarget, Plan, Progress, Unreached, interrogate
-from tokenwire.scenario import Budget, Conversation, Scenario, Transcript, load_scenarios
-from tokenwire.terminal_progress import TerminalProgress
-from tokenwire.verdict import ExitStatus
 
 
 @contextmanager
@@ -175,7 +175,7 @@ def test_a_run_asks_what_its_budget_covers_and_tells_scenarios_what_that_is(
 
     made_up = {least.value: listening(least.value, least) for least in Budget}
     probe = load_scenarios()["probe"]
-    monkeypatch.setattr("tokenwire.run.load_scenarios", lambda: {"probe": probe} | made_up)
+    monkeypatch.setattr("tokenwire.asking.run.load_scenarios", lambda: {"probe": probe} | made_up)
     url = serve(lambda n: True)
     for budget, asked in (
         (Budget.QUICK, {"quick"}),

@@ -11,13 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded import IDS, document
 
-from tokenwire.advertised import Advertised
 from tokenwire.ask import Ask
-from tokenwire.determinism import PROBE
-from tokenwire.dialect import load_dialects
-from tokenwire.exchange import Exchange, HttpRequest
-from tokenwire.record import Choice, Delivery, Emission
-from tokenwire.scenario import (
+from tokenwire.asking.scenario import (
     PROMPT,
     SCENARIOS,
     Conversation,
@@ -28,7 +23,12 @@ from tokenwire.scenario import (
     text_of,
     token_ids,
 )
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.judging.advertised import Advertised
+from tokenwire.judging.determinism import PROBE
+from tokenwire.record import Choice, Delivery, Emission
 from tokenwire.scenarios.stop import stop_across_tokens
+from tokenwire.wire.exchange import Exchange, HttpRequest
 
 
 def talk_to(

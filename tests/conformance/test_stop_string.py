@@ -9,11 +9,11 @@ import pytest
 from stream_builder import Told, named, whole
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.check import CHECKS, Observation, Target
-from tokenwire.dialect import load_dialects
-from tokenwire.exchange import HttpRequest
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.judging.check import CHECKS, Observation, Target
+from tokenwire.judging.stop_string import stop_string_of
 from tokenwire.record import Asked, Finish, Stream
-from tokenwire.stop_string import stop_string_of
+from tokenwire.wire.exchange import HttpRequest
 
 WORDS = '[null,{"messages":[]}]'
 

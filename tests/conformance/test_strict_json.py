@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenwire.strict_json import MAX_DEPTH, StrictJsonError, loads
+from tokenwire.wire.strict_json import MAX_DEPTH, StrictJsonError, loads
 
 
 @pytest.mark.parametrize(

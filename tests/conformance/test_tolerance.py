@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tokenwire.baseline import Baseline, BaselineError, Rate, parse_baseline
-from tokenwire.baseline_update import RefusedUpdate, updated
-from tokenwire.failure_kind import FailureKind, lasting_words
-from tokenwire.tolerance import Told, hold_against
-from tokenwire.verdict import Verdict
+from tokenwire.baselines.baseline import Baseline, BaselineError, Rate, parse_baseline
+from tokenwire.baselines.baseline_update import RefusedUpdate, updated
+from tokenwire.baselines.failure_kind import FailureKind, lasting_words
+from tokenwire.baselines.tolerance import Told, hold_against
+from tokenwire.judging.verdict import Verdict
 
 PATH = Path("known.toml")
 TODAY = date(2026, 1, 31)

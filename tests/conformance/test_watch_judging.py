@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 from recorded import streamed, whole
 
-from tokenwire.capture import read_capture
-from tokenwire.exchange import Exchange, HttpRequest, Read
 from tokenwire.replay import replay
 from tokenwire.watch.distant_judge import DistantJudge, judge_command
 from tokenwire.watch.judge_process import exchanges, frame, opinion_line, read_opinion
@@ -23,6 +21,8 @@ from tokenwire.watch.live_page import live_page
 from tokenwire.watch.prometheus import exposition
 from tokenwire.watch.tally import Tally
 from tokenwire.watch.violation_folder import ViolationFolder
+from tokenwire.wire.capture import read_capture
+from tokenwire.wire.exchange import Exchange, HttpRequest, Read
 
 WHEN = "2026-11-21T09:12:33.123+00:00"
 GOOD = replace(streamed("watched/1"), started=WHEN)

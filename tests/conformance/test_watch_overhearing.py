@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tokenwire.capture import REDACTED
-from tokenwire.exchange import Ending, Exchange
 from tokenwire.watch.overhearing import Overhearing
+from tokenwire.wire.capture import REDACTED
+from tokenwire.wire.exchange import Ending, Exchange
 
 ASKED = (
     b"POST /generate?api_key=sesame HTTP/1.1\r\nhOST: h\r\nAuthorization: Bearer sesame\r\n"

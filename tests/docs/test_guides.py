@@ -13,10 +13,10 @@ import pytest
 import typer.main
 import yaml
 
-from tokenwire.baseline import parse_baseline
-from tokenwire.capability import known_capabilities
+from tokenwire.baselines.baseline import parse_baseline
 from tokenwire.cli import app
 from tokenwire.config import KEYS
+from tokenwire.judging.capability import known_capabilities
 from tokenwire.profile import load_profiles
 from tokenwire.requirement import load_requirements
 

@@ -15,10 +15,10 @@ from docs_build.results import Cell, Column, judged, manifest
 from docs_build.threads import linked
 from docs_build.violations import FOLDER, HEADER, file_of
 
+from tokenwire.baselines.expected import expected_file, read_expected
 from tokenwire.cli import app
-from tokenwire.expected import expected_file, read_expected
+from tokenwire.judging.verdict import Verdict
 from tokenwire.requirement import load_requirements
-from tokenwire.verdict import Verdict
 from tokenwire_reference.faults.catalogue import load_faults
 
 REQUIREMENTS = load_requirements()

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tokenwire.event_stream import parse_event_stream
-from tokenwire.exchange import Ending, Exchange
+from tokenwire.wire.event_stream import parse_event_stream
+from tokenwire.wire.exchange import Ending, Exchange
 
 LOGPROB_TOLERANCE = 1e-3
 JOINED_TEXTS = {"text", "content", "reasoning_content"}

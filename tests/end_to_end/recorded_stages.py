@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from tokenwire.exchange import Exchange, HttpRequest
-from tokenwire.recorder import Recorder
+from tokenwire.asking.recorder import Recorder
+from tokenwire.wire.exchange import Exchange, HttpRequest
 
 LONG_BUDGET = 480
 """New tokens of a request that is aborted while it runs: so many that it cannot have ended."""

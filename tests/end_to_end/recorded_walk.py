@@ -19,10 +19,10 @@ from answer_shape import Answer, ValueComparison, shape_differences
 from deliberate_differences import Difference
 from recorded_stages import ABORTED, STAGES, Stage
 
-from tokenwire.capture import read_capture
-from tokenwire.exchange import Ending, Exchange, HttpRequest
-from tokenwire.recorder import Recorder
+from tokenwire.asking.recorder import Recorder
 from tokenwire.spec_files import load_schema
+from tokenwire.wire.capture import read_capture
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 VERSIONS = {"0.5.23", "0.32.0 (cpu)"}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenwire.verdict import Verdict
+from tokenwire.judging.verdict import Verdict
 
 Report = dict[str, Any]
 _MIRROR = ("--sampling-backend", "mirror")
@@ -47,6 +47,10 @@ CONFIGURATIONS = {
     ),
     "images": Configuration(("--model", "builtin:tiny-mm"), ("--budget", "quick")),
     "vLLM's shapes": Configuration(("--api-dialect", "vllm"), _STANDARD),
+    "streams that fail": Configuration(
+        (*_MIRROR, "--enable-faults"),
+        ("--header", "x-tokenwire-fault: stream-fails", "--scenario", "greedy-stream"),
+    ),
     "its own worker": Configuration(
         (*_MIRROR, "--incremental-streaming-output"), ("--scenario", "gateway"), own_worker=True
     ),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tokenwire.verdict import ExitStatus
+from tokenwire.judging.verdict import ExitStatus
 
 FEW = ("--dialect", "sglang-generate", "--scenario", "greedy-stream")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tokenwire.judge import judge
+from tokenwire.asking.run import Plan, Progress, interrogate
+from tokenwire.judging.judge import judge
+from tokenwire.judging.verdict import Verdict
 from tokenwire.report.subject import EXPLORATION, Subject
-from tokenwire.run import Plan, Progress, interrogate
-from tokenwire.verdict import Verdict
 
 
 def explored(url: str, *scenarios: str, fault: str = "", **plan: Any) -> Subject:

@@ -14,12 +14,12 @@ from typing import Any
 import httpx
 import pytest
 
-from tokenwire.judge import judge
+from tokenwire.asking.run import NoSuchTarget, Plan, Progress, interrogate
+from tokenwire.judging.judge import judge
+from tokenwire.judging.verdict import Verdict
 from tokenwire.replay import replay
 from tokenwire.report.subject import Subject
 from tokenwire.requirement import load_requirements
-from tokenwire.run import NoSuchTarget, Plan, Progress, interrogate
-from tokenwire.verdict import Verdict
 
 Edit = Callable[[int, bytes], tuple[int, bytes]]
 """Makes status and body of a proxy's answer from those of the worker."""

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tokenwire.expected import difference, expected_file, judged, read_expected
+from tokenwire.baselines.expected import difference, expected_file, judged, read_expected
+from tokenwire.judging.verdict import Verdict
 from tokenwire.requirement import load_requirements
-from tokenwire.verdict import Verdict
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 MANIFEST = json.loads((FIXTURES / "manifest.json").read_text("utf-8"))["files"]

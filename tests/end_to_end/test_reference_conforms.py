@@ -9,8 +9,8 @@ import pytest
 from reference_configurations import CONFIGURATIONS, Report, check, tokenwire, verdicts
 from traceability import PAGE, page, shown_as_the_page_says
 
+from tokenwire.judging.verdict import Verdict
 from tokenwire.requirement import load_requirements
-from tokenwire.verdict import Verdict
 
 STANDARD = [name for name, each in CONFIGURATIONS.items() if "standard" in each.words]
 INCREMENTAL = ["incremental", "every fourth token"]

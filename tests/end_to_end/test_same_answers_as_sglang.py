@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tokenwire.capture import read_capture
-from tokenwire.dialect import load_dialects
-from tokenwire.exchange import Exchange
+from tokenwire.asking.recorder import Recorder
+from tokenwire.dialects.dialect import load_dialects
 from tokenwire.record import Choice, Stream
-from tokenwire.recorder import Recorder
+from tokenwire.wire.capture import read_capture
+from tokenwire.wire.exchange import Exchange
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "fixtures" / "sglang" / "0.5.23"

@@ -14,9 +14,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tokenwire.judge import judge
+from tokenwire.judging.judge import judge
+from tokenwire.judging.verdict import ExitStatus, Verdict
 from tokenwire.replay import replay
-from tokenwire.verdict import ExitStatus, Verdict
 
 ASK = {"input_ids": [5, 6, 7], "sampling_params": {"max_new_tokens": 6, "temperature": 0}, "stream": True}
 

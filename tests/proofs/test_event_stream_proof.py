@@ -16,8 +16,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from proofs.fuzz_event_stream import examine
 
-from tokenwire.capture import read_capture
-from tokenwire.event_stream import EventStreamParser, ServerSentEvent, parse_event_stream
+from tokenwire.wire.capture import read_capture
+from tokenwire.wire.event_stream import EventStreamParser, ServerSentEvent, parse_event_stream
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 CAPTURES = sorted(path.relative_to(FIXTURES).as_posix() for path in FIXTURES.glob("*/*/*.jsonl.gz"))

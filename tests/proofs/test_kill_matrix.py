@@ -16,9 +16,9 @@ from proofs.killing.page import page
 from proofs.killing.serving import serve, servers_for
 from proofs.killing.telling import as_json, last_line
 
-from tokenwire.check import CHECKS, Check
+from tokenwire.asking.scenario import load_scenarios
+from tokenwire.judging.check import CHECKS, Check
 from tokenwire.requirement import load_requirements
-from tokenwire.scenario import load_scenarios
 from tokenwire_reference.faults.catalogue import load_faults
 
 FAULTS = load_faults()
@@ -26,6 +26,7 @@ SLICE = tuple(FAULTS)[::60]
 """A few faults of different rooms; `nox -s faults` tries all."""
 REQUIREMENT, FAULT = "prompt-ids-match-their-count", "prompt-ids-without-the-last"
 OTHER = "finish-type-is-known"
+CORE_PLACES = frozenset(CORE[:1])
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +155,7 @@ def test_a_consequence_may_kill_and_need_not():
 
 def test_what_a_run_showed_is_written_down(monkeypatch, tmp_path):
     shown, broken = tmp_path / "shown_by.yaml", tmp_path / "consequences.yaml"
-    shown.write_text(f"{FAULT}: [gateway]\nevent-dropped: [usage]\n", "utf-8")
+    shown.write_text("event-dropped: [usage]\n", "utf-8")
     broken.write_text(f"event-dropped: [{REQUIREMENT}]\n", "utf-8")
     headings = dict(zip((shown, broken), learnt._HEADINGS.values(), strict=True))
     monkeypatch.setattr(learnt, "_HEADINGS", headings)
@@ -165,6 +166,8 @@ def test_what_a_run_showed_is_written_down(monkeypatch, tmp_path):
     learn(matrix(Trial(FAULT, "cumulative", kills)), CORE)
     assert read(shown) == {FAULT: ["prompt-ids"], "event-dropped": ["usage"]}
     assert read(broken) == {FAULT: [OTHER], "event-dropped": [REQUIREMENT]}
+    learn(matrix(Trial(FAULT, "cumulative", {REQUIREMENT: Kill("", CORE_PLACES)})), CORE)
+    assert read(shown)[FAULT] == ["prompt-ids"]
 
 
 def test_a_fault_is_tried_in_each_mode_in_which_it_shows():

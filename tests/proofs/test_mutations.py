@@ -13,7 +13,7 @@ from proofs.mutation.source import Source
 from proofs.mutation.trial import Tally, try_illegal, try_legal
 from proofs.mutations import Dice, recorded, run
 
-from tokenwire.verdict import Verdict
+from tokenwire.judging.verdict import Verdict
 
 OF_EACH_KIND = 500
 

@@ -6,7 +6,7 @@ import pytest
 from proofs import small_scope
 from proofs.small_scope import Proof, Story, emitted, joined, plain, produced, prove, prove_one, written
 
-from tokenwire.acceptor import Acceptance, accept
+from tokenwire.judging.acceptor import Acceptance, accept
 from tokenwire.record import Delivery
 
 TOKENS = 4

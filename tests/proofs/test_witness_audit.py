@@ -1,4 +1,4 @@
-"""No requirement passes by a target that says nothing: every answer replaced by an empty one that is still valid."""
+"""No requirement passes by a target that says nothing: every answer is replaced by an empty, valid one."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from tokenwire.exchange import Ending, Exchange, Read
-from tokenwire.foreign_capture import read_any_capture
-from tokenwire.judge import judge
-from tokenwire.recognition import Spoken
+from tokenwire.dialects.recognition import Spoken
+from tokenwire.judging.judge import judge
+from tokenwire.judging.tokenizer import LocalTokenizer
+from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
 from tokenwire.replay import read_run
-from tokenwire.tokenizer import LocalTokenizer
-from tokenwire.verdict import ExitStatus, Verdict, exit_status
+from tokenwire.wire.exchange import Ending, Exchange, Read
+from tokenwire.wire.foreign_capture import read_any_capture
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 CAPTURES = {

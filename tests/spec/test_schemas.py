@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tokenwire.judging.verdict import Verdict
 from tokenwire.spec_files import load_schema, spec_root
-from tokenwire.verdict import Verdict
 
 NAMES = (
     "generate-request",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tokenwire.check import Observation, Target, check, check_run, demand, observe
 from tokenwire.checks.agreement import agree, choice_pairs, same_beginning
 from tokenwire.checks.moments import began, delivered_at, over, overlap
 from tokenwire.checks.walk import (
@@ -19,9 +18,10 @@ from tokenwire.checks.walk import (
     joined_ids,
     walk,
 )
-from tokenwire.control import Call, Deed
-from tokenwire.exchange import Ending
+from tokenwire.dialects.control import Call, Deed
+from tokenwire.judging.check import Observation, Target, check, check_run, demand, observe
 from tokenwire.record import Choice, Delivery, Stream
+from tokenwire.wire.exchange import Ending
 
 TOKENS_AFTER_LEAVING = 256
 """So many tokens of a neighbour may come before a request whose client has left has to be gone."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tokenwire.check import Observation
 from tokenwire.checks.difference import first_difference, identical, observe_sequence, observe_text
 from tokenwire.checks.logprob_entry import SAMPLED, told_by
 from tokenwire.checks.walk import joined_ids, joined_text, walk
+from tokenwire.judging.check import Observation
 from tokenwire.record import Choice, Stream
 
 Side = tuple[Stream, Choice]

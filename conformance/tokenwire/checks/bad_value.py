@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tokenwire import strict_json
-from tokenwire.check import Target
-from tokenwire.dialect import policy_of
-from tokenwire.exchange import HttpRequest
+from tokenwire.dialects.dialect import policy_of
+from tokenwire.judging.check import Target
 from tokenwire.record import Asked, Stream
+from tokenwire.wire import strict_json
+from tokenwire.wire.exchange import HttpRequest
 
 ID_LIMIT = 2**31
 """No vocabulary is this large."""

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from tokenwire.check import Observation, Target, check, demand, observe
 from tokenwire.checks.logprob_entry import LISTS, NAMED, NAMED_TOP, NAMES, OFFSETS, id_in_text
 from tokenwire.checks.walk import count_of, end_place, ended, finished_choices, integer, is_error, joined_text
-from tokenwire.dialect import is_chat, policy_of
+from tokenwire.dialects.dialect import is_chat, policy_of
+from tokenwire.judging.check import Observation, Target, check, demand, observe
 from tokenwire.record import Choice, Emission, Stream
 
 FIELD = "logprobs"

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tokenwire.checks.walk import as_list, finished_choices, joined_ids, joined_text, prompt_of
+from tokenwire.judging.tokenizer import Ids, Tokenizer
 from tokenwire.record import Asked, Choice, Stream
-from tokenwire.tokenizer import Ids, Tokenizer
 
 BROKEN = "\ufffd"
 _CONTEXT = 8

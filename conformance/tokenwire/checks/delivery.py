@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from tokenwire.check import Observation, Target, check, check_run, condition_seen, demand, observe
 from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.lockstep import lockstep
 from tokenwire.checks.walk import (
@@ -18,7 +17,8 @@ from tokenwire.checks.walk import (
     streamed,
     walk,
 )
-from tokenwire.dialect import dialect_of, policy_of
+from tokenwire.dialects.dialect import dialect_of, policy_of
+from tokenwire.judging.check import Observation, Target, check, check_run, condition_seen, demand, observe
 from tokenwire.record import Choice, Delivery, Emission, Stream
 
 LONG_ANSWER = 50

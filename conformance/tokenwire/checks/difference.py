@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tokenwire.check import Observation, demand
+from tokenwire.judging.check import Observation, demand
 from tokenwire.record import Place
 
 ROUNDING = 1e-3

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from tokenwire.check import Observation, Target, check, check_run, demand
 from tokenwire.checks.bad_value import (
     BadValue,
     bad_values,
@@ -21,9 +20,10 @@ from tokenwire.checks.bad_value import (
 )
 from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, observe_refusal, was_refused, words_of
 from tokenwire.checks.walk import end_place, integer, is_error, start_place
-from tokenwire.dialect import is_chat
-from tokenwire.exchange import Ending
+from tokenwire.dialects.dialect import is_chat
+from tokenwire.judging.check import Observation, Target, check, check_run, demand
 from tokenwire.record import Stream
+from tokenwire.wire.exchange import Ending
 
 NO_ROOM = frozenset({501, 503})
 """Statuses of a server that is well: it does not offer this, or has no room now."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tokenwire.check import Observation, Target, check_run, demand
 from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, was_refused
 from tokenwire.checks.relations import Whole, related_streams
 from tokenwire.checks.walk import count_of, end_place, start_place
-from tokenwire.dialect import load_dialects
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.judging.check import Observation, Target, check_run, demand
 from tokenwire.record import Stream
 
 _BORDER = 16

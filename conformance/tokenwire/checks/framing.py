@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tokenwire.check import Observation, Target, check, demand, observe
 from tokenwire.checks.walk import end_place, start_place, witnessed
-from tokenwire.dialect import policy_of
-from tokenwire.exchange import Ending
+from tokenwire.dialects.dialect import policy_of
+from tokenwire.judging.check import Observation, Target, check, demand, observe
 from tokenwire.record import Place, Stream
+from tokenwire.wire.exchange import Ending
 
 NAMED_EVENTS_HEADER = "x-sglext-ids-framed"
 """A request header by which a client asks for named events."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tokenwire.check import Observation, Target, check, observe
 from tokenwire.checks.walk import start_place
-from tokenwire.honesty import SCENARIO, UNKNOWN_PATH
+from tokenwire.judging.check import Observation, Target, check, observe
+from tokenwire.judging.honesty import SCENARIO, UNKNOWN_PATH
 from tokenwire.record import Stream
 
 _NOT_FOUND = 404

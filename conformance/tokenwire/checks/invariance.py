@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from statistics import median
 
-from tokenwire.check import Observation, Target, check, check_run, demand
 from tokenwire.checks.agreement import agree, choice_pairs
 from tokenwire.checks.isolation import beginnings
 from tokenwire.checks.walk import by_choice, integer, streamed, walk
+from tokenwire.judging.check import Observation, Target, check, check_run, demand
 from tokenwire.record import Delivery, Stream
 
 _LEAST_EVENTS = 64

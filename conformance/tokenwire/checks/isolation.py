@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tokenwire.check import Observation, Target, check_run
 from tokenwire.checks.agreement import agree, choice_pairs, same_beginning
 from tokenwire.checks.moments import began, overlap
 from tokenwire.checks.walk import ended, finished_choices
+from tokenwire.judging.check import Observation, Target, check_run
 from tokenwire.record import Stream
 
 CROWD = 4

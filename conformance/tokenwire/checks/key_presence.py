@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tokenwire.check import Observation, Target, check, demand
 from tokenwire.checks.walk import ended, is_error, streamed
+from tokenwire.judging.check import Observation, Target, check, demand
 from tokenwire.record import Choice, Stream
 
 _FEWEST = 3

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tokenwire.check import Observation, demand
 from tokenwire.checks.walk import Step, as_list
+from tokenwire.judging.check import Observation, demand
 from tokenwire.record import Delivery
 
 

@@ -8,7 +8,6 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from tokenwire.check import Observation, Target, check, demand, observe
 from tokenwire.checks.difference import alike, observe_sequence
 from tokenwire.checks.lockstep import lockstep
 from tokenwire.checks.logprob_entry import (
@@ -40,7 +39,8 @@ from tokenwire.checks.walk import (
     streamed,
     walk,
 )
-from tokenwire.dialect import is_chat, policy_of
+from tokenwire.dialects.dialect import is_chat, policy_of
+from tokenwire.judging.check import Observation, Target, check, demand, observe
 from tokenwire.record import Choice, Delivery, Emission, Stream
 
 MIRRORED_ID = "mirror_token_id"

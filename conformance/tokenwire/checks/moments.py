@@ -6,8 +6,8 @@ from datetime import datetime
 from functools import lru_cache
 
 from tokenwire.checks.walk import walk
-from tokenwire.exchange import Exchange
 from tokenwire.record import Stream
+from tokenwire.wire.exchange import Exchange
 
 
 def began(exchange: Exchange) -> float | None:

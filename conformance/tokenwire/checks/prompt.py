@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from tokenwire.check import Comparison, Observation, Target, check, check_run, compare, demand, observe
 from tokenwire.checks.difference import ROUNDING, alike, observe_sequence, observe_text
 from tokenwire.checks.logprob_entry import (
     LISTS,
@@ -36,7 +35,17 @@ from tokenwire.checks.walk import (
     streamed,
     walk,
 )
-from tokenwire.dialect import is_chat, policy_of
+from tokenwire.dialects.dialect import is_chat, policy_of
+from tokenwire.judging.check import (
+    Comparison,
+    Observation,
+    Target,
+    check,
+    check_run,
+    compare,
+    demand,
+    observe,
+)
 from tokenwire.record import Choice, Delivery, Emission, Place, Stream
 
 

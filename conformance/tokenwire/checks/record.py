@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tokenwire.check import Observation, Target, check, demand, observe
 from tokenwire.checks.logprob_entry import entries_of
 from tokenwire.checks.refusals import was_refused
 from tokenwire.checks.walk import (
@@ -25,9 +24,10 @@ from tokenwire.checks.walk import (
     walk,
     witnessed,
 )
-from tokenwire.dialect import policy_of
-from tokenwire.exchange import Ending
+from tokenwire.dialects.dialect import policy_of
+from tokenwire.judging.check import Observation, Target, check, demand, observe
 from tokenwire.record import Emission, Stream
+from tokenwire.wire.exchange import Ending
 
 ID_LIMIT = 2**31
 FINISH_TYPES = frozenset({"stop", "length", "abort"})

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from tokenwire.check import Observation, Target, check, check_run, demand
 from tokenwire.checks.bad_value import bad_values, unreadable_body
 from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.walk import end_place, ended, integer, is_error, joined_ids, joined_text, start_place
-from tokenwire.dialect import is_chat, policy_of
-from tokenwire.exchange import Ending
+from tokenwire.dialects.dialect import is_chat, policy_of
+from tokenwire.judging.check import Observation, Target, check, check_run, demand
 from tokenwire.record import Asked, Stream
+from tokenwire.wire.exchange import Ending
 
 NOT_ABOUT_THE_REQUEST = frozenset({401, 403, 404, 405, 407, 408, 429, 503})
 """Statuses that say nothing of the request's content: no such path, no access, not now."""

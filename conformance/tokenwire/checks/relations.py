@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tokenwire.check import Observation, Target, check_run, demand
 from tokenwire.checks.difference import observe_sequence
 from tokenwire.checks.sameness import same_ids, same_text
 from tokenwire.checks.walk import as_list, ended, finished_choices, joined_ids, start_place
+from tokenwire.judging.check import Observation, Target, check_run, demand
 from tokenwire.record import Choice, Emission, Stream
 
 Ids = tuple[Any, ...]

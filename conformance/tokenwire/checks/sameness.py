@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tokenwire.acceptor import Rules, accept, deliveries_of, record_of
-from tokenwire.check import Comparison, Observation, Target, compare, demand, observe
 from tokenwire.checks.delivery import interval_of
 from tokenwire.checks.difference import ROUNDING, alike, observe_sequence, observe_text
 from tokenwire.checks.logprob_entry import CONTENT, NAMED_TOP, TOP
 from tokenwire.checks.walk import as_list, ended, integer, joined_ids, joined_text, streamed
+from tokenwire.judging.acceptor import Rules, accept, deliveries_of, record_of
+from tokenwire.judging.check import Comparison, Observation, Target, compare, demand, observe
 from tokenwire.record import Choice, Delivery, Emission, Place, Stream
 
 COUNTERS = ("completion_tokens", "prompt_tokens", "reasoning_tokens")

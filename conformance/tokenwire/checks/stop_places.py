@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from tokenwire.check import Observation, Target, check, demand
 from tokenwire.checks.decoded import Decoded, decoded
+from tokenwire.judging.check import Observation, Target, check, demand
 from tokenwire.record import Emission, Stream
 
 _ANCHORED = re.compile(r"[\^$]|\\[bBAZ]|\(\?")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from tokenwire.check import Observation, Target, check, check_run, demand
 from tokenwire.checks.relations import Whole, related_streams
 from tokenwire.checks.sameness import same_finish, same_ids, same_text
 from tokenwire.checks.walk import finished_choices, joined_ids, joined_text, running_texts, streamed
-from tokenwire.dialect import policy_of
+from tokenwire.dialects.dialect import policy_of
+from tokenwire.judging.check import Observation, Target, check, check_run, demand
+from tokenwire.judging.stop_string import stop_string_of
 from tokenwire.record import Asked, Choice, Delivery, Stream
-from tokenwire.stop_string import stop_string_of
 
 _ONE_TOKEN = 16
 """Stop strings that end so few characters apart may be completed by one token; which is named is not said."""

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tokenwire.check import Observation, Target, check_run, demand
 from tokenwire.checks.logprob_entry import number_of, told_by
 from tokenwire.checks.walk import finished_choices, walk
+from tokenwire.judging.check import Observation, Target, check_run, demand
 from tokenwire.record import Place, Stream
 
 _APART = 0.2

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tokenwire.check import Observation, Target, check, demand, observe
 from tokenwire.checks.difference import observe_sequence
 from tokenwire.checks.refusals import was_refused, words_of
 from tokenwire.checks.walk import (
@@ -22,7 +21,8 @@ from tokenwire.checks.walk import (
     streamed,
     walk,
 )
-from tokenwire.dialect import policy_of
+from tokenwire.dialects.dialect import policy_of
+from tokenwire.judging.check import Observation, Target, check, demand, observe
 from tokenwire.record import Choice, Emission, Stream
 
 FIELD = "prompt_token_ids"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tokenwire.json_pointer import join
 from tokenwire.record import Place, Stream
+from tokenwire.wire.json_pointer import join
 
 _KEYED_BY_TOKENS = frozenset({"top_logprobs", "prompt_logprobs"})
 """Their objects have tokens for names, which are values and no fields."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tokenwire.check import Comparison, Observation, Target, check, compare, demand, observe
 from tokenwire.checks.walk import end_place, ended, integer, joined_ids, start_place, walk
+from tokenwire.judging.check import Comparison, Observation, Target, check, compare, demand, observe
 from tokenwire.record import Delivery, Place, Stream, Usage
 
 _COUNTS = ("prompt_tokens", "completion_tokens")

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tokenwire.check import Observation
-from tokenwire.exchange import Ending
+from tokenwire.judging.check import Observation
 from tokenwire.record import Choice, Delivery, Emission, Finish, Place, Stream
+from tokenwire.wire.exchange import Ending
 
 
 @dataclass(frozen=True)

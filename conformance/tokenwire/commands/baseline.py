@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from tokenwire.baseline import Baseline, BaselineError, read_baseline
-from tokenwire.baseline_update import RefusedUpdate, updated, why_not_whole
+from tokenwire.baselines.baseline import Baseline, BaselineError, read_baseline
+from tokenwire.baselines.baseline_update import RefusedUpdate, updated, why_not_whole
+from tokenwire.baselines.tolerance import Fault, hold_against, told_in
 from tokenwire.commands import options
-from tokenwire.tolerance import Fault, hold_against, told_in
-from tokenwire.verdict import ExitStatus
+from tokenwire.judging.verdict import ExitStatus
 
 DEFAULT_FILE = Path("tokenwire-baseline.toml")
 

@@ -10,19 +10,19 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from tokenwire.baseline import Baseline, BaselineError, read_baseline
+from tokenwire.asking.exploration import NothingToDrawWith, demand_hypothesis
+from tokenwire.asking.run import NoSuchTarget, Plan, Progress, Unreached, interrogate
+from tokenwire.asking.scenario import Budget
+from tokenwire.asking.terminal_progress import TerminalProgress
+from tokenwire.asking.wire_log import wire_log
+from tokenwire.baselines.baseline import Baseline, BaselineError, read_baseline
 from tokenwire.commands import options
 from tokenwire.commands.reporting import Reporting, tell
-from tokenwire.exploration import NothingToDrawWith, demand_hypothesis
 from tokenwire.profile import load_profiles
 from tokenwire.report.files import Outputs
 from tokenwire.report.subject import Subject
 from tokenwire.report.terminal import make_console
 from tokenwire.requirement import load_requirements
-from tokenwire.run import NoSuchTarget, Plan, Progress, Unreached, interrogate
-from tokenwire.scenario import Budget
-from tokenwire.terminal_progress import TerminalProgress
-from tokenwire.wire_log import wire_log
 
 EXAMPLES = options.examples(
     "tokenwire check --target http://127.0.0.1:30000",

@@ -7,19 +7,19 @@ from typing import Annotated
 
 import typer
 
-from tokenwire.capture import CaptureError
+from tokenwire.asking.run import Plan, Unreached
+from tokenwire.asking.scenario import Budget
 from tokenwire.commands import options
 from tokenwire.commands.check import ask
 from tokenwire.comparing.difference_report import as_json, compare_sides
 from tokenwire.comparing.side import NoReport, Side, side_from_report, side_of
 from tokenwire.comparing.terminal import print_difference
+from tokenwire.judging.verdict import ExitStatus
 from tokenwire.replay import NothingToReplay
 from tokenwire.replay import replay as read_captures
 from tokenwire.report.document import write_document
 from tokenwire.report.terminal import make_console
-from tokenwire.run import Plan, Unreached
-from tokenwire.scenario import Budget
-from tokenwire.verdict import ExitStatus
+from tokenwire.wire.capture import CaptureError
 
 EXAMPLES = options.examples(
     "tokenwire compare http://127.0.0.1:30000 http://127.0.0.1:30001",

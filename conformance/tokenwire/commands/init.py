@@ -9,16 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
-from tokenwire.capture import Headers
+from tokenwire.asking.run import Unreached
+from tokenwire.asking.scenario import Budget
 from tokenwire.commands import options
 from tokenwire.commands.check import ask
 from tokenwire.config import KEYS, OWN_FILE
-from tokenwire.credentials import from_environment, holds_credential
-from tokenwire.determinism import PROBE
+from tokenwire.judging.determinism import PROBE
+from tokenwire.judging.verdict import ExitStatus
 from tokenwire.report.subject import Subject
-from tokenwire.run import Unreached
-from tokenwire.scenario import Budget
-from tokenwire.verdict import ExitStatus
+from tokenwire.wire.capture import Headers
+from tokenwire.wire.credentials import from_environment, holds_credential
 
 EXAMPLES = options.examples(
     "tokenwire init --target http://127.0.0.1:30000",

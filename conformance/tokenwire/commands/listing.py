@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
+from tokenwire.asking.scenario import load_scenarios
 from tokenwire.commands import options
-from tokenwire.dialect import load_dialects
+from tokenwire.dialects.dialect import load_dialects
 from tokenwire.profile import load_profiles
 from tokenwire.requirement import load_requirements
-from tokenwire.scenario import load_scenarios
 
 EXAMPLES = options.examples(
     "tokenwire list", "tokenwire list scenarios", "tokenwire list requirements | grep stop"

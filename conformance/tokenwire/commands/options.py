@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from tokenwire.capability import known_capabilities
+from tokenwire.asking.planning import NotPlanned, planned
+from tokenwire.asking.run import Plan
+from tokenwire.asking.scenario import Budget, load_scenarios
 from tokenwire.config import Config, ConfigError, find_config, read_config
-from tokenwire.dialect import load_dialects
-from tokenwire.planning import NotPlanned, planned
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.judging.capability import known_capabilities
 from tokenwire.requirement import load_requirements
-from tokenwire.run import Plan
-from tokenwire.scenario import Budget, load_scenarios
 from tokenwire.suggestion import suggestion
 
 

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
+from tokenwire.asking.run import Unreached
+from tokenwire.asking.scenario import Budget
 from tokenwire.commands import options
 from tokenwire.commands.check import ask
+from tokenwire.judging.verdict import ExitStatus
 from tokenwire.replay import capture_files
-from tokenwire.run import Unreached
-from tokenwire.scenario import Budget
-from tokenwire.verdict import ExitStatus
 
 EXAMPLES = options.examples(
     "tokenwire record recorded --target http://127.0.0.1:30000",

@@ -7,20 +7,20 @@ from typing import Annotated, Any
 
 import typer
 
-from tokenwire.capture import CaptureError
+from tokenwire.asking.planning import NotPlanned, tokenizer_in
+from tokenwire.baselines.expected import NoExpectation, difference, judged
 from tokenwire.commands import options
 from tokenwire.commands.check import baseline_in, outputs
 from tokenwire.commands.reporting import Reporting, tell
-from tokenwire.expected import NoExpectation, difference, judged
-from tokenwire.planning import NotPlanned, tokenizer_in
+from tokenwire.judging.tokenizer import NoTokenizer
+from tokenwire.judging.verdict import ExitStatus
 from tokenwire.profile import load_profiles, selected
 from tokenwire.replay import NothingToReplay
 from tokenwire.replay import replay as read_captures
 from tokenwire.report.files import Outputs
 from tokenwire.report.terminal import make_console
 from tokenwire.requirement import load_requirements
-from tokenwire.tokenizer import NoTokenizer
-from tokenwire.verdict import ExitStatus
+from tokenwire.wire.capture import CaptureError
 
 EXAMPLES = options.examples(
     "tokenwire replay recorded",

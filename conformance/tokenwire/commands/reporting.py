@@ -9,17 +9,17 @@ from datetime import date
 import typer
 from rich.console import Console
 
-from tokenwire.baseline import Baseline
-from tokenwire.judge import Judgement, judge
+from tokenwire.asking.scenario import Budget
+from tokenwire.baselines.baseline import Baseline
+from tokenwire.baselines.tolerance import Held, hold_against, speaks_for_all, told_by, with_reasons
+from tokenwire.judging.judge import Judgement, judge
+from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
 from tokenwire.profile import selected
 from tokenwire.pytest_plugin import run_items
 from tokenwire.report.document import document
 from tokenwire.report.files import Outputs, tell_github, write_reports
 from tokenwire.report.subject import Subject
 from tokenwire.report.terminal import print_report
-from tokenwire.scenario import Budget
-from tokenwire.tolerance import Held, hold_against, speaks_for_all, told_by, with_reasons
-from tokenwire.verdict import ExitStatus, Verdict, exit_status
 
 INTERRUPTED = 130
 _PYTEST_COULD_NOT_RUN = {2: INTERRUPTED, 3: ExitStatus.HARNESS_ERROR, 4: ExitStatus.USAGE}

@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.text import Text
 
 from tokenwire.commands import options
-from tokenwire.exchange import Exchange
+from tokenwire.judging.verdict import ExitStatus
 from tokenwire.report.terminal import make_console
-from tokenwire.verdict import ExitStatus
 from tokenwire.watch.judging import Opinion
 from tokenwire.watch.proxy import Address, BadAddress
 from tokenwire.watch.watcher import Watcher, WatchPlan
+from tokenwire.wire.exchange import Exchange
 
 EXAMPLES = options.examples(
     "tokenwire watch --listen 127.0.0.1:8000 --target http://127.0.0.1:30000",

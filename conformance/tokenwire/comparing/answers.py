@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from itertools import islice, zip_longest
 from typing import Any
 
-from tokenwire import strict_json
-from tokenwire.check import Comparison, Observation
 from tokenwire.checks.difference import alike
 from tokenwire.checks.sameness import COUNTERS, same_finish, same_ids, same_series, same_text
 from tokenwire.checks.told_fields import fields_of, told_by
 from tokenwire.checks.walk import ended, start_place
-from tokenwire.exchange import HttpRequest
-from tokenwire.json_pointer import join
+from tokenwire.judging.check import Comparison, Observation
 from tokenwire.record import Choice, Place, Stream
 from tokenwire.report.wording import clause, value
+from tokenwire.wire import strict_json
+from tokenwire.wire.exchange import HttpRequest
+from tokenwire.wire.json_pointer import join
 
 _OWN = frozenset({"model", "rid", "request_id"})
 """What two requests may say each in its own way and still ask the same."""

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tokenwire.check import Comparison
 from tokenwire.comparing.answers import Difference, differences
 from tokenwire.comparing.side import Side
 from tokenwire.comparing.verdicts import VerdictDifference, compared, verdict_differences
-from tokenwire.determinism import side_by_side
+from tokenwire.judging.check import Comparison
+from tokenwire.judging.determinism import side_by_side
+from tokenwire.judging.verdict import ExitStatus
 from tokenwire.record import Stream
-from tokenwire.verdict import ExitStatus
 
 LABELS = ("A", "B")
 """What the two sides are called."""

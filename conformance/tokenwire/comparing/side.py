@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokenwire.judge import judge
+from tokenwire.judging.judge import judge
+from tokenwire.judging.verdict import exit_status
 from tokenwire.record import Stream
 from tokenwire.report.document import document
 from tokenwire.report.subject import Subject
-from tokenwire.verdict import exit_status
 
 
 class NoReport(ValueError):  # noqa: N818  # a fact about a file

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tokenwire.judging.verdict import Verdict
 from tokenwire.report.overview import Summary, summaries
-from tokenwire.verdict import Verdict
 
 _UNDECIDED = frozenset({Verdict.INCONCLUSIVE, Verdict.NOT_TESTABLE, Verdict.HARNESS_ERROR})
 """Say nothing of the server."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tokenwire.judging.verdict import ExitStatus, Verdict
 from tokenwire.report.overview import KNOWN, baseline_faults, counts, summaries
-from tokenwire.verdict import ExitStatus, Verdict
 
 _COLOURS = {ExitStatus.CONFORMS: "brightgreen", ExitStatus.VIOLATION: "red"}
 

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from tokenwire import __version__
-from tokenwire.capability import Capability
-from tokenwire.check import Observation
-from tokenwire.failure_kind import failure_kinds
-from tokenwire.honesty import Honesty
-from tokenwire.judge import Judgement
+from tokenwire.baselines.failure_kind import failure_kinds
+from tokenwire.judging.capability import Capability
+from tokenwire.judging.check import Observation
+from tokenwire.judging.honesty import Honesty
+from tokenwire.judging.judge import Judgement
+from tokenwire.judging.verdict import Verdict
 from tokenwire.report.exhibit import exhibit
 from tokenwire.report.subject import Subject
 from tokenwire.report.wording import clause
-from tokenwire.verdict import Verdict
 
 SPEC_VERSION = "v1"
 _MOST_EVIDENCE = 20

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tokenwire.judge import Judgement
+from tokenwire.judging.judge import Judgement
 from tokenwire.record import Delivery, Emission, Event, Place, Stream
 from tokenwire.report.reproduction import again, curl
 from tokenwire.report.subject import Subject

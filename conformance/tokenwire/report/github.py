@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tokenwire.judging.verdict import Verdict
 from tokenwire.report.failure import failure
 from tokenwire.report.overview import (
     Summary,
@@ -16,7 +17,6 @@ from tokenwire.report.overview import (
     summaries,
     title,
 )
-from tokenwire.verdict import Verdict
 
 _COMMANDS = {Verdict.FAIL: "error", Verdict.HARNESS_ERROR: "error", Verdict.WARN: "warning"}
 _MOST_ANNOTATIONS = 10

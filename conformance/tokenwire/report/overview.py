@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tokenwire.judge import NO_SCENARIO
-from tokenwire.verdict import MOST_TELLING_FIRST, ExitStatus, Verdict, overall
+from tokenwire.judging.judge import NO_SCENARIO
+from tokenwire.judging.verdict import MOST_TELLING_FIRST, ExitStatus, Verdict, overall
 
 BAD = (Verdict.WARN, Verdict.FAIL, Verdict.HARNESS_ERROR)
 KNOWN = "known"

@@ -13,9 +13,9 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from tokenwire.judging.verdict import Verdict
 from tokenwire.report.overview import Row, Summary, baseline_faults, counts, flaky, outcome, summaries, title
 from tokenwire.report.plot import HEIGHT, WIDTH, Plot, plot
-from tokenwire.verdict import Verdict
 
 _THREAD = "https://github.com/{repository}/{kind}/{number}"
 _KINDS = {"PR": "pull", "issue": "issues"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 
-from tokenwire.exchange import Exchange
-from tokenwire.judge import NO_SCENARIO, Judgement
+from tokenwire.judging.judge import NO_SCENARIO, Judgement
 from tokenwire.report.subject import EXPLORATION, Subject
+from tokenwire.wire.exchange import Exchange
 
 
 def curl(exchange: Exchange, url: str = "") -> str:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
+from tokenwire.judging.verdict import Verdict
 from tokenwire.report.overview import Row, Summary, baseline_faults, summaries, title
-from tokenwire.verdict import Verdict
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _LEVELS = {Verdict.FAIL: "error", Verdict.WARN: "warning"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tokenwire.judge import Run
+from tokenwire.judging.judge import Run
 
 EXPLORATION = "exploration"
 """Stands for the scenario of requests that were drawn, not written down."""

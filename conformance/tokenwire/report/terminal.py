@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tokenwire.judging.verdict import Verdict
 from tokenwire.report.failure import failure
 from tokenwire.report.overview import (
     Summary,
@@ -20,7 +21,6 @@ from tokenwire.report.overview import (
     summaries,
     title,
 )
-from tokenwire.verdict import Verdict
 
 _STYLES = {
     Verdict.PASS: "green",

@@ -4,9 +4,9 @@ import secrets
 from dataclasses import replace
 
 from tokenwire.ask import Ask
-from tokenwire.scenario import PROMPT, Conversation, scenario, together
-from tokenwire.slow_reader import SlowReader
-from tokenwire.tap import Tap
+from tokenwire.asking.scenario import PROMPT, Conversation, scenario, together
+from tokenwire.asking.slow_reader import SlowReader
+from tokenwire.asking.tap import Tap
 
 _LONG = 600
 """More tokens than a server is likely to make while an abort is on its way."""

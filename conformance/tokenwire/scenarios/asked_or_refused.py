@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from tokenwire.flags import flagged, plain
-from tokenwire.scenario import PROMPT, Budget, Conversation, scenario
+from tokenwire.asking.flags import flagged, plain
+from tokenwire.asking.scenario import PROMPT, Budget, Conversation, scenario
 
 
 @scenario(budget=Budget.STANDARD)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tokenwire.ask import Ask
-from tokenwire.scenario import PROMPT, Conversation, scenario
+from tokenwire.asking.scenario import PROMPT, Conversation, scenario
 
 _PROMPTS = (PROMPT, PROMPT[:3], PROMPT[2:9])
 """Of unequal lengths, so that prompt ids that change places are seen."""

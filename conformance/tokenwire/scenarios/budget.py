@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tokenwire.ask import Ask
-from tokenwire.scenario import PROMPT, Budget, Conversation, scenario, text_of, token_ids
+from tokenwire.asking.scenario import PROMPT, Budget, Conversation, scenario, text_of, token_ids
 
 _LONGEST = 8192
 """A longer context is not filled to its end over and over, unless there is much time."""

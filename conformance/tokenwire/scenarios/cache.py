@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tokenwire.ask import Ask
-from tokenwire.scenario import Conversation, scenario
+from tokenwire.asking.scenario import Conversation, scenario
 
 _LONGER_THAN_A_PAGE = tuple(10 + (7 * position) % 240 for position in range(150))
 """Longer than any common page size (1 to 128), so that at least one full page can be shared."""

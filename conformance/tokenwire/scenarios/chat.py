@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from tokenwire.ask import Ask
+from tokenwire.asking.scenario import PROMPT, Conversation, only_choice, scenario, text_of, token_ids
 from tokenwire.record import Stream
-from tokenwire.scenario import PROMPT, Conversation, only_choice, scenario, text_of, token_ids
 from tokenwire.scenarios.stop import NEVER, stop_across_tokens
 
 _MESSAGES = (

@@ -1,7 +1,7 @@
 """A record cut in two: what token-in-token-out clients do with a partial rollout."""
 
 from tokenwire.ask import Ask
-from tokenwire.scenario import PROMPT, Conversation, scenario, token_ids
+from tokenwire.asking.scenario import PROMPT, Conversation, scenario, token_ids
 
 
 @scenario(chat=False)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tokenwire.ask import Ask
-from tokenwire.scenario import PROMPT, Budget, Conversation, scenario
+from tokenwire.asking.scenario import PROMPT, Budget, Conversation, scenario
 
 
 @scenario(chat=False)

@@ -1,7 +1,7 @@
 """Does the target repeat itself? Without that, no two answers may be compared."""
 
 from tokenwire.ask import Ask
-from tokenwire.scenario import PROMPT, Conversation, scenario
+from tokenwire.asking.scenario import PROMPT, Conversation, scenario
 
 
 @scenario()

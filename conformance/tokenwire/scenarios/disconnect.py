@@ -5,10 +5,10 @@ import time
 from dataclasses import replace
 
 from tokenwire.ask import Ask
-from tokenwire.control import Load
-from tokenwire.exchange import HttpRequest
-from tokenwire.scenario import PROMPT, Budget, Conversation, scenario, together
-from tokenwire.tap import Tap
+from tokenwire.asking.scenario import PROMPT, Budget, Conversation, scenario, together
+from tokenwire.asking.tap import Tap
+from tokenwire.dialects.control import Load
+from tokenwire.wire.exchange import HttpRequest
 
 _LEAVING = 3
 _LONG = 1200

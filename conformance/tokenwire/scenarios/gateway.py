@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from tokenwire.ask import Ask
-from tokenwire.flags import flagged
-from tokenwire.scenario import PROMPT, Conversation, scenario
+from tokenwire.asking.flags import flagged
+from tokenwire.asking.scenario import PROMPT, Conversation, scenario
 
 _WORDS = "Tell me about the sea."
 

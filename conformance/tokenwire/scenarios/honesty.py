@@ -4,11 +4,11 @@ import secrets
 from dataclasses import replace
 from typing import Any
 
-from tokenwire.dialect import Unsupported
-from tokenwire.exchange import HttpRequest
-from tokenwire.flags import plain
-from tokenwire.honesty import UNKNOWN_FIELD, UNKNOWN_MODEL, UNKNOWN_PARAMETER, UNKNOWN_PATH
-from tokenwire.scenario import Conversation, scenario
+from tokenwire.asking.flags import plain
+from tokenwire.asking.scenario import Conversation, scenario
+from tokenwire.dialects.dialect import Unsupported
+from tokenwire.judging.honesty import UNKNOWN_FIELD, UNKNOWN_MODEL, UNKNOWN_PARAMETER, UNKNOWN_PATH
+from tokenwire.wire.exchange import HttpRequest
 
 
 @scenario()

@@ -5,7 +5,7 @@ from dataclasses import replace
 from random import Random
 
 from tokenwire.ask import Ask
-from tokenwire.scenario import Budget, Conversation, scenario
+from tokenwire.asking.scenario import Budget, Conversation, scenario
 
 _BORDERS = (1, 15, 16, 17, 63, 64, 65, 127, 129, 255, 256, 257, 511, 513)
 """Lengths at and around the sizes that pages and prefill chunks have."""

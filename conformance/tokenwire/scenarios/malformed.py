@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from tokenwire.ask import OMIT, Ask
-from tokenwire.dialect import Unsupported
-from tokenwire.exchange import HttpRequest
-from tokenwire.scenario import PROMPT, Budget, Conversation, scenario
+from tokenwire.asking.scenario import PROMPT, Budget, Conversation, scenario
+from tokenwire.dialects.dialect import Unsupported
 from tokenwire.scenarios.plain_ask import plain_ask
+from tokenwire.wire.exchange import HttpRequest
 
 _DEEP = 100_000
 

@@ -1,8 +1,8 @@
 """The plainest request that an endpoint has words for, whatever form of prompt it takes."""
 
 from tokenwire.ask import Ask
-from tokenwire.dialect import Unsupported
-from tokenwire.scenario import PROMPT, Conversation
+from tokenwire.asking.scenario import PROMPT, Conversation
+from tokenwire.dialects.dialect import Unsupported
 
 _WORDS = "Count to ten."
 

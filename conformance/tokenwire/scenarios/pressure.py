@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from tokenwire.ask import Ask
-from tokenwire.scenario import PROMPT, Budget, Conversation, scenario, together
-from tokenwire.slow_reader import SlowReader
+from tokenwire.asking.scenario import PROMPT, Budget, Conversation, scenario, together
+from tokenwire.asking.slow_reader import SlowReader
 
 _STREAMS = 24
 _LONG_PROMPT = PROMPT * 8

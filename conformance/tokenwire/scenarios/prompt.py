@@ -5,7 +5,7 @@ import random
 from dataclasses import replace
 
 from tokenwire.ask import Ask
-from tokenwire.scenario import PROMPT, Conversation, only_choice, scenario
+from tokenwire.asking.scenario import PROMPT, Conversation, only_choice, scenario
 
 _NEVER_MERGED = (97, 97, 97, 97, 220, 220, 98, 98, 98, 98)
 """Repeats that a byte-pair tokenizer would join: no text yields these ids."""

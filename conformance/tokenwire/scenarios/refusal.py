@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from tokenwire.ask import Ask
-from tokenwire.scenario import PROMPT, Conversation, scenario
+from tokenwire.asking.scenario import PROMPT, Conversation, scenario
 
 _CONTROL = Ask(input_ids=(PROMPT,), max_new_tokens=8, ignore_eos=True)
 

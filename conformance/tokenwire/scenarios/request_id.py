@@ -4,7 +4,7 @@ import secrets
 from dataclasses import replace
 
 from tokenwire.ask import Ask
-from tokenwire.scenario import PROMPT, Conversation, scenario
+from tokenwire.asking.scenario import PROMPT, Conversation, scenario
 
 
 @scenario(chat=False)

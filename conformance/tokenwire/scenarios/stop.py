@@ -4,8 +4,8 @@ import re
 from dataclasses import replace
 
 from tokenwire.ask import Ask
+from tokenwire.asking.scenario import PROMPT, Budget, Conversation, only_choice, scenario, text_of, token_ids
 from tokenwire.record import Choice, Delivery
-from tokenwire.scenario import PROMPT, Budget, Conversation, only_choice, scenario, text_of, token_ids
 
 NEVER = "\u241e\u241e"
 """A string that no model is likely to write: two pictures of the record separator."""

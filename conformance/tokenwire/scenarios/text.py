@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from tokenwire.ask import Ask
+from tokenwire.asking.scenario import PROMPT, Conversation, only_choice, scenario, token_ids
 from tokenwire.record import Choice, Stream
-from tokenwire.scenario import PROMPT, Conversation, only_choice, scenario, token_ids
 
 _PROMPTS = (PROMPT, (240, 159, 152, 10), (97, 98, 99, 100, 101, 102, 103))
 """Small ids, valid in nearly every vocabulary; in many, single bytes that spell no character."""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tokenwire.ask import Ask
-from tokenwire.scenario import Conversation, scenario
+from tokenwire.asking.scenario import Conversation, scenario
 from tokenwire.scenarios.plain_ask import plain_ask
 
 

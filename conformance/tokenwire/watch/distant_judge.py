@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tokenwire.exchange import Exchange
 from tokenwire.watch.judge_process import frame, read_opinion
 from tokenwire.watch.judging import Opinion
+from tokenwire.wire.exchange import Exchange
 
 _LONGEST_LINE = 16 << 20
 TOO_SLOW, CRASHED, UNFINISHED = "judge-too-slow", "judge-crashed", "watch-ended"

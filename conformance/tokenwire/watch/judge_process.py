@@ -15,9 +15,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tokenwire.exchange import Exchange
 from tokenwire.watch.judging import Bench, Opinion, Violation
 from tokenwire.watch.violation_folder import ViolationFolder
+from tokenwire.wire.exchange import Exchange
 
 _LENGTH = struct.Struct(">Q")
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tokenwire.advertised import Advertised, advertised_by, information_path
-from tokenwire.dialect import Dialect
-from tokenwire.exchange import Exchange
-from tokenwire.judge import Run, judge
-from tokenwire.recognition import dialects_at, recognise
+from tokenwire.dialects.dialect import Dialect
+from tokenwire.dialects.recognition import dialects_at, recognise
+from tokenwire.judging.advertised import Advertised, advertised_by, information_path
+from tokenwire.judging.judge import Run, judge
+from tokenwire.judging.verdict import Verdict
 from tokenwire.report.wording import clause
 from tokenwire.requirement import Requirement, load_requirements
-from tokenwire.verdict import Verdict
+from tokenwire.wire.exchange import Exchange
 
 _ORACLES = frozenset({"bytes", "schema", "within-response"})
 """What decides from one answer alone."""

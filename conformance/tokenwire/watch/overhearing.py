@@ -14,8 +14,8 @@ from typing import Protocol
 
 import h11
 
-from tokenwire.capture import Headers, redact, redact_document, redact_headers
-from tokenwire.exchange import Ending, Exchange, HttpRequest, Read
+from tokenwire.wire.capture import Headers, redact, redact_document, redact_headers
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 
 _LARGEST_HEAD = 1 << 20
 

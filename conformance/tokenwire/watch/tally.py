@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from tokenwire.exchange import Exchange
 from tokenwire.watch.judging import Opinion, Violation
+from tokenwire.wire.exchange import Exchange
 
 _LATEST = 50
 

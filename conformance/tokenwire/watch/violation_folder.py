@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from pathlib import Path
 
-from tokenwire.capture import CaptureWriter
-from tokenwire.exchange import Exchange
+from tokenwire.wire.capture import CaptureWriter
+from tokenwire.wire.exchange import Exchange
 
 
 class ViolationFolder:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tokenwire.exchange import Exchange
 from tokenwire.watch.admin import Admin, Page
 from tokenwire.watch.distant_judge import DistantJudge, judge_command
 from tokenwire.watch.judging import Opinion
@@ -16,6 +15,7 @@ from tokenwire.watch.overhearing import Overhearing
 from tokenwire.watch.prometheus import CONTENT_TYPE, exposition
 from tokenwire.watch.proxy import Address, Proxy
 from tokenwire.watch.tally import Tally
+from tokenwire.wire.exchange import Exchange
 
 
 @dataclass(frozen=True)

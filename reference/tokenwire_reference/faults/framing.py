@@ -289,6 +289,18 @@ class _FailsInTheStream(Fault):
 
 
 @fault(
+    "stream-fails",
+    "X15",
+    shows_in=STREAMED,
+    unseen="a stream may fail: it says so as it ought to, and shows the requirements on errors that hold",
+)
+class StreamFails(_FailsInTheStream):
+    """A stream ends with an error event as its third: words, a code, and nothing behind it."""
+
+    error: ClassVar[Json] = {"message": "no room is left; ask again later", "type": "busy", "code": 503}
+
+
+@fault(
     "stream-error-says-nothing",
     "X15",
     upstream=("mozilla-ai/any-llm PR #847",),

@@ -1,0 +1,1 @@
+"""What is asked of a target and how; only the recorder touches the network."""

@@ -1,0 +1,165 @@
+"""Exploration: hypothesis draws requests, every answer is judged at once, and what violates a requirement is
+made smaller until nothing can be left out of the request.
+
+The asking is that of a live run: through a conversation, recorded, and within the limits that the run keeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+
+from tokenwire.ask import Ask
+from tokenwire.asking.scenario import Conversation, Transcript
+from tokenwire.dialects.dialect import Unsupported
+from tokenwire.judging.judge import Run, violated_by
+from tokenwire.record import Stream
+from tokenwire.report.subject import EXPLORATION
+
+_SMALLER_AT_MOST = 300
+"""So many requests may be asked beyond those drawn, to make what failed smaller."""
+
+
+class NothingToDrawWith(ValueError):  # noqa: N818  # a fact about the installation
+    """hypothesis is not installed; the message says how to install it."""
+
+
+def demand_hypothesis() -> None:
+    """Raises NothingToDrawWith where hypothesis is not installed."""
+    if find_spec("hypothesis") is None:
+        raise NothingToDrawWith("--explore needs hypothesis: python -m pip install 'tokenwire[explore]'")
+
+
+class _Violated(Exception):  # noqa: N818  # what hypothesis makes smaller
+    """An answer violates a requirement; each has a class of its own, so that each is made smaller."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The smallest request that was seen to violate a requirement, with its answer."""
+
+    talk: Conversation
+    ask: Ask
+    answer: Stream
+    size: tuple[int, str]
+    """Length of the request as JSON, and the JSON itself: of two that are as long, one must be smaller."""
+
+
+@dataclass
+class Exploration:
+    """The state of one exploration: what was asked, and the smallest of what failed."""
+
+    talks: Sequence[Conversation]
+    """One for each dialect; their transcript is where answers go, to be judged with all others."""
+    run: Run
+    """What was asked and answered before: what the target has, and what stops can be made from."""
+    requests: int
+    seed: int
+    _known: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False)
+    """Requests that were asked, with what their answers violate."""
+    _found: dict[str, _Found] = field(default_factory=dict, init=False)
+    _asked: int = field(default=0, init=False)
+    _trouble: Exception | None = field(default=None, init=False)
+
+    async def explore(self) -> tuple[str, ...]:
+        """Ask, judge and make smaller; what is to be told of it, in words.
+
+        Of what fails, only the smallest is kept for the report. Raises what the sender raises.
+        """
+        try:
+            await asyncio.to_thread(self._search, asyncio.get_running_loop())
+            if self._trouble is not None:
+                raise self._trouble
+            searched = f"exploration: {self._asked} requests, {len(self._found)} requirements violated"
+            return (searched, *[await self._asked_again(name, each) for name, each in self._found.items()])
+        finally:
+            smallest = {each.answer.exchange.name: each for each in self._found.values()}
+            for each in smallest.values():
+                each.talk.transcript.streams.append(each.answer)
+
+    def _search(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let hypothesis draw and shrink; in a thread of its own, since it knows nothing of event loops."""
+        from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+        from hypothesis import strategies as st
+
+        from tokenwire.asking.request_shapes import shapes
+
+        kinds: dict[str, type[_Violated]] = {}
+        drawn = [
+            st.tuples(st.just(place), shapes(talk.dialect, self.run)) for place, talk in enumerate(self.talks)
+        ]
+
+        @seed(self.seed)
+        @settings(
+            max_examples=self.requests,
+            database=None,
+            deadline=None,
+            phases=(Phase.generate, Phase.shrink),
+            suppress_health_check=list(HealthCheck),
+            report_multiple_bugs=True,
+            print_blob=False,
+            verbosity=Verbosity.quiet,
+        )
+        @given(st.one_of(drawn))
+        def holds(shape: tuple[int, Ask]) -> None:
+            violated = self._violated(self.talks[shape[0]], shape[1], loop)
+            if violated:
+                first = violated[0]
+                raise kinds.setdefault(first, type(first, (_Violated,), {}))(first)
+
+        try:
+            holds()
+        except* _Violated:
+            pass  # the smallest of each is in `_found`
+
+    def _violated(self, talk: Conversation, ask: Ask, loop: asyncio.AbstractEventLoop) -> tuple[str, ...]:
+        """The requirements that the answer to a request violates. The same request is asked once."""
+        request = talk.dialect.render(ask, talk.model)
+        if isinstance(request, Unsupported):
+            return ()
+        key = json.dumps([talk.dialect.name, request.body], sort_keys=True)
+        if key not in self._known and self._trouble is None and self._asked < self._most:
+            asking = self._ask(talk, ask, str(self._asked))
+            try:
+                answer = asyncio.run_coroutine_threadsafe(asking, loop).result()
+                self._known[key] = () if answer is None else self._judged(talk, ask, answer, (len(key), key))
+            except Exception as trouble:  # hypothesis would take it for a violation; raised when it is done
+                self._trouble = trouble
+        return self._known.get(key, ())
+
+    @property
+    def _most(self) -> int:
+        """How many requests may be asked, by now."""
+        return self.requests + (_SMALLER_AT_MOST if self._found else 0)
+
+    def _judged(self, talk: Conversation, ask: Ask, answer: Stream, size: tuple[int, str]) -> tuple[str, ...]:
+        """What an answer violates. An answer that violates nothing, it gives to the run."""
+        violated = violated_by(answer, self.run)
+        for name in violated:
+            if name not in self._found or size < self._found[name].size:
+                self._found[name] = _Found(talk, ask, answer, size)
+        if not violated:
+            talk.transcript.streams.append(answer)
+        return violated
+
+    async def _ask(self, talk: Conversation, ask: Ask, label: str) -> Stream | None:
+        """Ask, and keep the answer out of the run for now."""
+        self._asked += 1
+        kept = talk.transcript
+        aside = Transcript(not_asked=kept.not_asked, on_answer=kept.on_answer)
+        return await replace(talk, scenario=EXPLORATION, transcript=aside).ask(label, ask)
+
+    async def _asked_again(self, name: str, found: _Found) -> str:
+        """Ask the smallest request once more; in words, whether it fails again."""
+        answer = await self._ask(found.talk, found.ask, f"again-{name}")
+        words = f"exploration: {name}: the smallest request that violates it is {found.answer.exchange.name}"
+        if answer is None:
+            return words
+        found.talk.transcript.streams.append(answer)
+        again = name in violated_by(answer, self.run)
+        return (
+            f"{words}; asked again, it {'does so again' if again else 'does not: the target is not steady'}"
+        )

@@ -1,0 +1,54 @@
+"""Flags: what a request can ask to be told, beside the tokens themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tokenwire.ask import Ask
+from tokenwire.asking.scenario import PROMPT
+from tokenwire.dialects.dialect import Dialect, Unsupported
+
+FLAGS: Mapping[str, Mapping[str, Any]] = {
+    "prompt-ids": {"return_prompt_token_ids": True},
+    "token-ids": {"return_token_ids": True},
+    "meta-info": {"return_meta_info": True},
+    "logprobs": {"logprobs": True},
+    "top-logprobs": {"logprobs": True, "top_logprobs": 2},
+    "chosen-ids": {"logprobs": True, "chosen_ids": (40, 11)},
+    "prompt-logprobs": {"logprobs": True, "logprob_start": 0},
+    "echo": {"echo": True},
+    "usage": {"usage": True},
+    "continuous-usage": {"usage": True, "continuous_usage": True},
+}
+"""By a label, the fields of an ask that set the flag."""
+
+_OF_STREAMS = ("usage", "continuous-usage")
+"""A whole answer tells its usage without being asked."""
+
+
+_PLAIN = (
+    Ask(input_ids=(PROMPT,), max_new_tokens=4),
+    Ask(messages=({"role": "user", "content": "Hello"},), max_new_tokens=4),
+    Ask(text=("Hello",), max_new_tokens=4),
+)
+"""Prompts in three forms: the first that a dialect has words for is sent."""
+
+
+def plain(dialect: Dialect) -> Ask:
+    """The smallest ask that a dialect has words for. Raises ValueError where it has none at all."""
+    for ask in _PLAIN:
+        if not isinstance(dialect.render(ask), Unsupported):
+            return ask
+    raise ValueError(f"dialect {dialect.name!r} takes no input_ids, messages or text; its table is wrong")
+
+
+def flagged(dialect: Dialect, ask: Ask) -> dict[str, Ask]:
+    """The ask with each flag that the dialect has words for, by the flag's label."""
+    asks = {
+        label: replace(ask, **fields)
+        for label, fields in FLAGS.items()
+        if ask.stream or label not in _OF_STREAMS
+    }
+    return {label: one for label, one in asks.items() if not isinstance(dialect.render(one), Unsupported)}

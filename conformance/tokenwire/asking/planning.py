@@ -1,0 +1,57 @@
+"""From the options of a command line, or of a file of settings, to the plan of a run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenwire.asking.politeness import Limits
+from tokenwire.asking.run import Plan
+from tokenwire.asking.scenario import Budget
+from tokenwire.judging.tokenizer import LocalTokenizer, NoTokenizer, Tokenizer
+from tokenwire.wire.capture import Headers
+from tokenwire.wire.credentials import NoCredential, header_value, named_by_environment
+
+
+class NotPlanned(ValueError):  # noqa: N818  # a fact about what was asked for
+    """The options name something that is not there; the message says what."""
+
+
+def tokenizer_in(folder: Path | str | None) -> Tokenizer | None:
+    """The tokenizer in a folder. Raises NotPlanned where there is none, or nothing to read it with."""
+    try:
+        return LocalTokenizer(Path(folder)) if folder is not None else None
+    except NoTokenizer as error:
+        raise NotPlanned(str(error)) from error
+
+
+def planned(
+    target: str,
+    options: Mapping[str, Any],
+    headers: Headers = (),
+    environment: Mapping[str, str] = os.environ,
+) -> Plan:
+    """The plan for a target. `options` are by the names of the command line's parameters.
+
+    A value of `headers` may name environment variables. Raises NotPlanned.
+    """
+    try:
+        sent = tuple((name, header_value(name, value, environment)) for name, value in headers)
+    except NoCredential as error:
+        raise NotPlanned(str(error)) from error
+    return Plan(
+        url=target.rstrip("/"),
+        timeout_s=options.get("timeout", 60.0),
+        limits=Limits(options.get("max_concurrency", 16), options.get("max_tokens"), options.get("rate")),
+        headers=sent,
+        secrets=named_by_environment(headers),
+        dialects=tuple(options.get("dialect") or ()),
+        scenarios=tuple(options.get("scenario") or ()),
+        model=options.get("model", ""),
+        tokenizer=tokenizer_in(options.get("tokenizer")),
+        budget=options.get("budget", Budget.STANDARD),
+        declared=tuple(options.get("declare") or ()),
+        worker=options.get("worker", "").rstrip("/"),
+    )

@@ -1,0 +1,320 @@
+"""The recorder: sends requests and keeps every byte that comes back, with its time.
+
+The only part of the suite that touches the network. It forgives nothing and repairs nothing: no retry, no
+redirect, no cookie, no decoding, no proxy from the environment. What a target does wrong becomes the ending
+of an exchange.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Self
+
+import httpcore
+import httpx
+
+from tokenwire import __version__
+from tokenwire.asking.own_socket import OwnTransport
+from tokenwire.asking.slow_reader import SlowReader
+from tokenwire.asking.tap import Tap
+from tokenwire.wire.capture import (
+    CaptureWriter,
+    ExchangeWriter,
+    Headers,
+    redact,
+    redact_document,
+    redact_headers,
+)
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
+
+_OWN_HEADERS = {
+    "accept": "*/*",
+    "accept-encoding": "identity",
+    "user-agent": f"tokenwire/{__version__}",
+}
+MAX_BODY_BYTES = 8 << 20
+"""Some times what the longest request of the suite is answered with, token by token and cumulatively."""
+MAX_LINES = 1 << 13
+"""Of one body: more than any request of the suite has tokens, and few enough to be read into events."""
+_KEPT_OF_OUTGROWN = 4096
+
+_NETWORK_FAULTS = (
+    httpx.TransportError,
+    httpcore.NetworkError,
+    httpcore.ProtocolError,
+    httpcore.TimeoutException,
+    OSError,
+)
+
+
+async def _pause(seconds: float) -> None:
+    """Read nothing for a while."""
+    await asyncio.sleep(seconds)
+
+
+class _Recording:
+    """An exchange in the making, in memory and on disk."""
+
+    def __init__(self, file: ExchangeWriter | None, *, is_settings: bool = False) -> None:
+        """`is_settings`: the answer may tell keys, so it is kept back until it can be redacted."""
+        self._file = file
+        self._is_settings = is_settings
+        self._sent = time.monotonic()
+        self.status: int | None = None
+        self.headers: Headers = ()
+        self.reads: list[Read] = []
+        self.size = 0
+        self.lines = 0
+        self.ending = Ending.UNREACHABLE
+        self.detail = ""
+
+    def seconds(self) -> float:
+        return time.monotonic() - self._sent
+
+    def response(self, status: int, headers: Headers) -> None:
+        self.status, self.headers = status, redact_headers(headers)
+        if self._file is not None:
+            self._file.response(status, headers)
+
+    def read(self, data: bytes) -> None:
+        read = Read(self.seconds(), data)
+        self.reads.append(read)
+        self.size += len(data)
+        self.lines += data.count(b"\n") or data.count(b"\r")
+        if self._file is not None and not self._is_settings:
+            self._file.read(read)
+
+    def end(self, ending: Ending, detail: str = "") -> None:
+        self.ending, self.detail = ending, detail
+
+    def outgrow(self, limit: str) -> None:
+        """End, and forget all but a beginning: nobody reads an answer of this size. The disk has it all."""
+        self.end(Ending.OUTGROWN, f"the body outgrew {limit}")
+        first = self.reads[0]
+        self.reads = [replace(first, data=first.data[:_KEPT_OF_OUTGROWN])]
+
+    def close(self, duration: float) -> None:
+        """Write what was kept back, and the end."""
+        if self._is_settings and self.reads:
+            body = redact_document(b"".join(read.data for read in self.reads))
+            self.reads = [Read(self.reads[-1].time, body)]
+            if self._file is not None:
+                self._file.read(self.reads[0])
+        if self._file is not None:
+            self._file.end(self.ending, detail=self.detail, duration=duration)
+
+
+class Recorder:
+    """Sends requests to one target, some at a time; an async context manager.
+
+    base_url: scheme, host and perhaps a path that all requests go below. timeout_s: for a whole exchange,
+    from the first packet to the last byte. headers: sent with every request. max_concurrency: exchanges at
+    a time; others wait, and their time does not run yet. max_body_bytes: a longer answer, or one of
+    more than MAX_LINES lines, is hung up on, and only its beginning is kept.
+    capture: where exchanges are written as they arrive. server: what is known of the target, noted in every
+    exchange. secrets: names of headers, in lower case, whose values are kept out of every exchange, besides
+    those that name a credential. on_exchange: told of every exchange when it is over.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        timeout_s: float = 60.0,
+        headers: Headers = (),
+        max_concurrency: int = 16,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        capture: CaptureWriter | None = None,
+        server: Server | None = None,
+        secrets: frozenset[str] = frozenset(),
+        on_exchange: Callable[[Exchange], None] = lambda _: None,
+    ) -> None:
+        """Raises ValueError for a base_url that is no http or https URL."""
+        try:
+            url = httpx.URL(base_url)
+        except httpx.InvalidURL as error:
+            raise ValueError(f"{base_url!r} is not a URL: {error}; write http://host:port") from error
+        if url.scheme not in {"http", "https"} or not url.host:
+            raise ValueError(f"{base_url!r} is not the URL of a server; write http://host:port")
+        self.server = server or Server()
+        self._base = base_url.rstrip("/")
+        self._timeout_s = timeout_s
+        self._headers = headers
+        self._slots = asyncio.Semaphore(max_concurrency)
+        self._max_body_bytes = max_body_bytes
+        self._capture = capture
+        self._secrets = secrets
+        self._on_exchange = on_exchange
+        # A connection for each exchange: a kept one may be closed by the server just as it is used again.
+        self._transport = httpx.AsyncHTTPTransport(
+            trust_env=False, limits=httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close what is open."""
+        await self._transport.aclose()
+
+    async def send(
+        self,
+        name: str,
+        scenario: str,
+        request: HttpRequest,
+        *,
+        slow_reader: SlowReader | None = None,
+        tap: Tap | None = None,
+        aside: bool = False,
+    ) -> Exchange:
+        """Send a request and record what comes back; what the target does wrong is told by the ending.
+
+        tap: tells how far the answer has come, and may hang up. aside: go at once, even where as many
+        requests as allowed are under way. The exchange, in memory and on disk, holds no credentials. Raises
+        ValueError for a request that HTTP cannot carry, FileExistsError where the capture holds an exchange
+        of this name.
+        """
+        async with contextlib.nullcontext() if aside else self._slots:
+            request = replace(request, headers=(*self._headers, *request.headers))
+            shown = redact(request, self._secrets)
+            started = datetime.now(UTC).isoformat(timespec="milliseconds")
+            with contextlib.ExitStack() as files:
+                file = files.enter_context(self._capture.open(name)) if self._capture is not None else None
+                if file is not None:
+                    file.request(name, scenario, shown, started=started, server=self.server)
+                recording = _Recording(file, is_settings=request.method == "GET")
+                try:
+                    await self._record(request, recording, slow_reader, tap)
+                except asyncio.CancelledError:
+                    recording.end(Ending.CANCELLED, "the run was ended")
+                    raise
+                finally:
+                    duration = recording.seconds()
+                    recording.close(duration)
+                    if tap is not None:
+                        tap.end()
+            exchange = Exchange(
+                name,
+                shown,
+                scenario,
+                recording.status,
+                recording.headers,
+                tuple(recording.reads),
+                recording.ending,
+                recording.detail,
+                duration,
+                started,
+                self.server,
+            )
+            self._on_exchange(exchange)
+            return exchange
+
+    async def _record(
+        self,
+        request: HttpRequest,
+        recording: _Recording,
+        slow_reader: SlowReader | None,
+        tap: Tap | None,
+    ) -> None:
+        outgoing = self._outgoing(request)
+        transport: httpx.AsyncBaseTransport = self._transport
+        if slow_reader is not None or tap is not None:
+            transport = OwnTransport(slow_reader.window if slow_reader is not None else None)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                reading = self._read(outgoing, transport, recording, slow_reader, tap)
+                if tap is None or not isinstance(transport, OwnTransport):
+                    await reading
+                else:
+                    await _unless_left(reading, tap, transport, recording)
+        except httpx.LocalProtocolError as error:
+            raise ValueError(f"{request.method} {request.path} cannot be sent: {error}") from error
+        except TimeoutError:
+            recording.end(Ending.TIMEOUT, f"not over after {self._timeout_s:g} s")
+        except _NETWORK_FAULTS as error:
+            ending = Ending.UNREACHABLE if recording.status is None else Ending.TRUNCATED
+            recording.end(ending, f"{type(error).__name__}: {error}")
+
+    def _outgoing(self, request: HttpRequest) -> httpx.Request:
+        body = request.raw_body
+        headers = dict(_OWN_HEADERS)
+        if body is None and request.body is not None:
+            body = json.dumps(request.body, separators=(",", ":")).encode("ascii")
+        if body is not None:
+            headers["content-type"] = "application/json"
+        outgoing = httpx.Request(request.method, self._base + request.path, headers=headers, content=body)
+        for name, value in request.headers:
+            outgoing.headers[name] = value
+        return outgoing
+
+    async def _read(
+        self,
+        outgoing: httpx.Request,
+        transport: httpx.AsyncBaseTransport,
+        recording: _Recording,
+        slow_reader: SlowReader | None,
+        tap: Tap | None,
+    ) -> None:
+        response = await transport.handle_async_request(outgoing)
+        try:
+            headers = tuple((k.decode("latin-1"), v.decode("latin-1")) for k, v in response.headers.raw)
+            recording.response(response.status_code, headers)
+            if tap is not None:
+                tap.begin()
+            await self._read_body(response, recording, slow_reader, tap)
+        finally:
+            await response.aclose()
+
+    async def _read_body(
+        self,
+        response: httpx.Response,
+        recording: _Recording,
+        slow_reader: SlowReader | None,
+        tap: Tap | None,
+    ) -> None:
+        paused = False
+        async for data in response.aiter_raw():
+            recording.read(data)
+            if tap is not None:
+                tap.read(data)
+            if recording.size > self._max_body_bytes:
+                recording.outgrow(f"{self._max_body_bytes} bytes")
+                return
+            if recording.lines > MAX_LINES:
+                recording.outgrow(f"{MAX_LINES} lines")
+                return
+            if slow_reader is not None and not paused and recording.size >= slow_reader.after_bytes:
+                paused = True
+                await _pause(slow_reader.pause_s)
+        recording.end(Ending.COMPLETE)
+
+
+async def _unless_left(
+    reading: Coroutine[Any, Any, None], tap: Tap, transport: OwnTransport, recording: _Recording
+) -> None:
+    """Read an answer to its end, or until the scenario hangs up."""
+    task, leaving = asyncio.create_task(reading), asyncio.create_task(tap.left.wait())
+    try:
+        await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+            return
+        if tap.resets:
+            transport.reset_on_close()
+        recording.end(Ending.HUNG_UP, f"hung up on purpose after {recording.size} bytes")
+    finally:
+        task.cancel()
+        leaving.cancel()
+        await asyncio.wait({task})

@@ -1,0 +1,294 @@
+"""A live run: find out what the target is, ask all scenarios of all its dialects at once, read the answers.
+
+Everything is asked before anything is judged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tokenwire.asking.beside import GATEWAY, ask_both
+from tokenwire.asking.detokenization import ask_for_texts
+from tokenwire.asking.exploration import Exploration
+from tokenwire.asking.patience import PatientSender, StoppedAnswering
+from tokenwire.asking.politeness import Limits, PoliteSender
+from tokenwire.asking.preflight import Preflight, preflight
+from tokenwire.asking.recorder import MAX_BODY_BYTES, Recorder
+from tokenwire.asking.scenario import (
+    SMALLEST_CONTEXT,
+    Budget,
+    Conversation,
+    Scenario,
+    Transcript,
+    load_scenarios,
+)
+from tokenwire.dialects.dialect import Dialect, load_dialects
+from tokenwire.judging.determinism import PROBE
+from tokenwire.judging.judge import Run
+from tokenwire.judging.tokenizer import Tokenizer
+from tokenwire.record import Stream
+from tokenwire.replay import remarks
+from tokenwire.report.subject import EXPLORATION, Subject
+from tokenwire.wire.capture import CaptureWriter
+from tokenwire.wire.exchange import Exchange, Server
+
+_PREFLIGHT_SHARE = 8
+"""A preflight request gets this part of an exchange's time limit: a target that hangs is soon known."""
+_PREFLIGHT_LEAST_S = 5.0
+_FIRST_WORDS_BYTES = 1 << 20
+"""What a target may say of itself, or answer to a request for a few tokens."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to ask of whom."""
+
+    url: str
+    timeout_s: float = 60.0
+    """For one exchange."""
+    limits: Limits = field(default_factory=Limits)
+    headers: tuple[tuple[str, str], ...] = ()
+    record: Path | None = None
+    """Where the exchanges are written, as they arrive."""
+    dialects: tuple[str, ...] = ()
+    """Only these; all where empty."""
+    scenarios: tuple[str, ...] = ()
+    """Only these, and the probe, whatever they take; all that the budget covers where empty.
+
+    Asked in the order of what they take, the probe first: tokens may not pay for all.
+    """
+    budget: Budget = Budget.STANDARD
+    model: str = ""
+    """The name of the model to ask for; empty for the first that the target lists."""
+    tokenizer: Tokenizer | None = None
+    """That of the model, where one is at hand; without it the server's own is asked."""
+    explore: int = 0
+    """So many requests are drawn by hypothesis besides."""
+    seed: int = 0
+    """What they are drawn by: the same seed, the same requests."""
+    declared: tuple[str, ...] = ()
+    """Capabilities that the target is said to have: where it does not show one, that is a violation."""
+    worker: str = ""
+    """The server behind the target, where that is a gateway: both are asked the same. It gets no headers."""
+    secrets: frozenset[str] = frozenset()
+    """Names of headers, in lower case, whose values are recorded nowhere."""
+    on_exchange: Callable[[Exchange], None] = lambda _: None
+    """Told of every exchange when it is over; for a wire log."""
+
+
+class NoSuchTarget(ValueError):  # noqa: N818  # a fact about the command line
+    """The target's URL is none; the message says what one looks like."""
+
+
+class Progress:
+    """Told of what happens; the terminal's progress bar, or nobody."""
+
+    def planned(self, conversations: int) -> None:
+        """So many scenarios will be talked through."""
+
+    def answered(self, stream: Stream) -> None:
+        """An exchange is over."""
+
+    def finished(self, conversation: Conversation) -> None:
+        """A scenario is talked through with one dialect."""
+
+
+@dataclass(frozen=True)
+class Unreached:
+    """The target speaks no dialect: nothing was asked in earnest, and there is nothing to judge."""
+
+    subject: Subject
+    diagnosis: str
+
+
+def _chosen(plan: Plan) -> list[Scenario]:
+    """The scenarios that the plan asks for, the probe first and then by what they take."""
+
+    def is_chosen(scenario: Scenario) -> bool:
+        if plan.scenarios:
+            return scenario.name in (PROBE, *plan.scenarios)
+        return plan.budget.covers(scenario.budget) or scenario.name == PROBE
+
+    chosen = [each for each in load_scenarios().values() if is_chosen(each) and not each.worker]
+    return sorted(chosen, key=lambda each: (each.name != PROBE, list(Budget).index(each.budget)))
+
+
+@dataclass
+class _Interrogation:
+    """The asking of a target of which it is known what it speaks, and all that came of it so far."""
+
+    plan: Plan
+    found: Preflight
+    sender: PoliteSender
+    transcript: Transcript
+    explored: tuple[str, ...] = ()
+    broken_off: str = ""
+
+    def _talk(self, name: str, dialect: Dialect) -> Conversation:
+        return Conversation(
+            name,
+            dialect,
+            self.sender,
+            self.found.advertised,
+            self.transcript,
+            self.found.model,
+            self.plan.budget,
+        )
+
+    async def ask_scenarios(self, progress: Progress) -> None:
+        """Talk all scenarios through with all dialects: together, and then those that want to be alone."""
+        talks = [
+            (scenario, self._talk(scenario.name, dialect))
+            for scenario in _chosen(self.plan)
+            for dialect in self.found.speaks
+        ]
+        talks = [(scenario, talk) for scenario, talk in talks if scenario.chat in (None, talk.chat)]
+        progress.planned(len(talks))
+
+        async def talked(scenario: Scenario, talk: Conversation) -> None:
+            await scenario.run(talk)
+            progress.finished(talk)
+
+        async with asyncio.TaskGroup() as together:
+            for scenario, talk in talks:
+                if not scenario.alone:
+                    together.create_task(talked(scenario, talk))
+        for scenario, talk in talks:
+            if scenario.alone:
+                await talked(scenario, talk)
+
+    async def ask_worker_too(self, worker: Preflight, recorder: Recorder) -> None:
+        """Ask the worker behind a gateway what the gateway is asked, within the same limits."""
+        patient = PatientSender(recorder, self.plan.limits.max_concurrency)
+        to_worker = self.sender.to(
+            patient, worker.speaks, worker.advertised.context_length or SMALLEST_CONTEXT
+        )
+        await ask_both(worker, to_worker, self.found, self.sender, self.transcript)
+
+    async def explore(self) -> None:
+        """Have requests drawn, of what the target was seen to have."""
+        talks = [self._talk(EXPLORATION, dialect) for dialect in self.found.speaks]
+        self.explored = await Exploration(talks, self.run(), self.plan.explore, self.plan.seed).explore()
+
+    def hear_refusals(self) -> None:
+        """Let the attempts that met a busy server be judged as what they are: refusals."""
+        self.transcript.streams += (
+            dialect.read(exchange, delivery_hint=self.found.advertised.delivery)
+            for exchange in self.sender.turned_away
+            for dialect in self.found.speaks
+            if exchange.request in dialect.endpoint
+        )
+
+    def run(self) -> Run:
+        """All that was asked and answered so far, in the order of asking."""
+        in_order = sorted(self.transcript.streams, key=lambda stream: stream.exchange.started)
+        return Run(
+            tuple(in_order),
+            self.found.advertised,
+            calls=tuple(self.transcript.calls),
+            declared=frozenset(self.plan.declared),
+            beside=tuple(self.transcript.beside),
+            tokenizer=self.plan.tokenizer or self.transcript.tokenizer,
+        )
+
+    def subject(self) -> Subject:
+        """What the report is about."""
+        plan, found, run = self.plan, self.found, self.run()
+        return Subject(
+            url=plan.url,
+            runs=(run,),
+            dialects=tuple(dialect.name for dialect in found.speaks),
+            taken=found.taken,
+            left_out=found.left_out,
+            remarks=(*remarks(run), *self.explored, *self.sender.remarks()),
+            not_asked=self.transcript.not_asked,
+            broken_off=self.broken_off,
+            recorded=str(plan.record) if plan.record else "",
+            explored=("--explore", str(plan.explore), "--seed", str(plan.seed)) if plan.explore else (),
+        )
+
+
+async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
+    """Ask the target everything that the plan holds, until it is answered or the target stops answering.
+
+    Raises NoSuchTarget for a URL that is none.
+    """
+    capture = CaptureWriter(plan.record) if plan.record else None
+    try:
+        scout = _recorder(plan, plan.url, capture, headers=plan.headers, scouts=True)
+    except ValueError as error:
+        raise NoSuchTarget(str(error)) from error
+    # What is found out first is not charged: it is little, and without it nothing can be asked.
+    polite = PoliteSender(scout, plan.limits)
+    dialects = [d for name, d in load_dialects().items() if not plan.dialects or name in plan.dialects]
+    async with scout:
+        found = await preflight(plan.url, polite, dialects, plan.model, named=bool(plan.dialects))
+    worker = await _worker(plan, polite, dialects) if plan.worker else None
+    if not found.speaks:
+        return Unreached(Subject(url=plan.url, left_out=found.left_out), found.diagnosis)
+    async with _recorder(plan, plan.url, capture, headers=plan.headers, known=found) as recorder:
+        patient = PatientSender(recorder, plan.limits.max_concurrency)
+        sender = polite.to(patient, found.speaks, found.advertised.context_length or SMALLEST_CONTEXT)
+        asking = _Interrogation(plan, found, sender, Transcript(on_answer=progress.answered))
+        try:
+            await asking.ask_scenarios(progress)
+            if worker is not None and (not plan.scenarios or GATEWAY in plan.scenarios):
+                async with _recorder(plan, plan.worker, capture, known=worker) as behind:
+                    await asking.ask_worker_too(worker, behind)
+            if plan.explore:
+                await asking.explore()
+            if plan.tokenizer is None:
+                asking.transcript.tokenizer = await ask_for_texts(
+                    sender, found.speaks, asking.transcript.streams
+                )
+        except* StoppedAnswering as group:
+            asking.broken_off = str(group.exceptions[0])
+    asking.hear_refusals()
+    return asking.subject()
+
+
+def _first_words(plan: Plan) -> float:
+    """The time limit of a preflight request."""
+    return min(plan.timeout_s, max(_PREFLIGHT_LEAST_S, plan.timeout_s / _PREFLIGHT_SHARE))
+
+
+def _recorder(
+    plan: Plan,
+    url: str,
+    capture: CaptureWriter | None,
+    *,
+    headers: tuple[tuple[str, str], ...] = (),
+    scouts: bool = False,
+    known: Preflight | None = None,
+) -> Recorder:
+    """A recorder within the plan's limits; one that scouts gives little time and takes little.
+
+    Raises ValueError for a URL that is none.
+    """
+    return Recorder(
+        url,
+        timeout_s=_first_words(plan) if scouts else plan.timeout_s,
+        max_body_bytes=_FIRST_WORDS_BYTES if scouts else MAX_BODY_BYTES,
+        headers=headers,
+        max_concurrency=plan.limits.max_concurrency,
+        capture=capture,
+        server=Server(known.advertised.name, known.advertised.version) if known else None,
+        secrets=plan.secrets,
+        on_exchange=plan.on_exchange,
+    )
+
+
+async def _worker(plan: Plan, polite: PoliteSender, dialects: Sequence[Dialect]) -> Preflight:
+    """Find out what the worker behind a gateway is. Raises NoSuchTarget where it is none."""
+    try:
+        scout = _recorder(plan, plan.worker, None, scouts=True)
+    except ValueError as error:
+        raise NoSuchTarget(f"--worker: {error}") from error
+    async with scout:
+        found = await preflight(plan.worker, polite.to(scout), dialects, plan.model)
+    if not found.speaks:
+        raise NoSuchTarget(f"--worker: {found.diagnosis}")
+    return found

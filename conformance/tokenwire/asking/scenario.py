@@ -1,0 +1,290 @@
+"""Scenarios: what is asked of a target, and what each asking provokes.
+
+A scenario is a coroutine that asks, through a conversation, for the exchanges that checks want to see. It
+judges nothing. It may look at an answer to know what to ask next, for example for a stop string that will
+match.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol, TypeVar
+
+from tokenwire.ask import Ask
+from tokenwire.asking.slow_reader import SlowReader
+from tokenwire.asking.tap import Tap
+from tokenwire.dialects.control import Call, Control, load_controls
+from tokenwire.dialects.dialect import Dialect, Unsupported
+from tokenwire.judging.advertised import Advertised
+from tokenwire.judging.check import Comparison
+from tokenwire.judging.tokenizer import Tokenizer
+from tokenwire.record import Choice, Stream
+from tokenwire.wire.exchange import Exchange, HttpRequest
+
+PROMPT = (73, 39, 78, 220, 112, 31, 66, 205, 97, 154, 18, 243)
+"""The ids that most requests send: small, so that they are valid in nearly every vocabulary."""
+
+SMALLEST_CONTEXT = 512
+"""What a target holds that does not advertise its context length."""
+
+
+class Budget(StrEnum):
+    """How much a run may ask, smallest first; each holds all that the one before it holds."""
+
+    QUICK = "quick"
+    """Every kind of question once."""
+    STANDARD = "standard"
+    """And what takes many requests, or long ones."""
+    SOAK = "soak"
+    """And again, in more shapes: more intervals, more seeds, more neighbours."""
+
+    def covers(self, least: Budget) -> bool:
+        """Whether a run of this budget asks what takes `least` at least."""
+        order = list(Budget)
+        return order.index(self) >= order.index(least)
+
+
+_INTERVALS = {
+    Budget.QUICK: (1, 7),
+    Budget.STANDARD: (1, 3, 7, 50),
+    Budget.SOAK: (1, 2, 3, 7, 16, 50, 1000),
+}
+"""Values of stream_interval; the last is more than most answers have tokens."""
+
+
+class NotAsked(Exception):  # noqa: N818  # not an error: the run may ask no more; the message says why
+    """A sender may not send a request."""
+
+
+Answer = TypeVar("Answer")
+
+
+async def together(*doings: Coroutine[Any, Any, Answer]) -> list[Answer]:
+    """Do several things at once. Where one fails, the others are ended too: nobody asks on behind a run."""
+    tasks = [asyncio.create_task(doing) for doing in doings]
+    if not tasks:
+        return []
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+class Sender(Protocol):
+    """What sends a request: the recorder, or a stand-in in tests. Raises NotAsked where it may not."""
+
+    async def send(
+        self,
+        name: str,
+        scenario: str,
+        request: HttpRequest,
+        *,
+        slow_reader: SlowReader | None = None,
+        tap: Tap | None = None,
+        aside: bool = False,
+    ) -> Exchange: ...
+
+
+@dataclass
+class Transcript:
+    """All that came of the asking: the streams in the order in which the answers ended, and what was not
+    asked.
+    """
+
+    streams: list[Stream] = field(default_factory=list)
+    tokenizer: Tokenizer | None = None
+    """The server's own, once it was asked for the text of what it wrote."""
+    not_asked: dict[str, str] = field(default_factory=dict)
+    """Exchanges that a dialect cannot put into words, or that the run may not ask, with the reason."""
+    beside: list[Comparison] = field(default_factory=list)
+    """Where a gateway and its worker were asked the same: their answers, side by side."""
+    on_answer: Callable[[Stream], None] = lambda _: None
+    """Told of every answer as it comes; for a progress bar."""
+    calls: list[Call] = field(default_factory=list)
+    """What was asked beside the answers: aborts, flushes, loads."""
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """One scenario's talk with one endpoint of the target."""
+
+    scenario: str
+    dialect: Dialect
+    sender: Sender
+    advertised: Advertised
+    transcript: Transcript
+    model: str = ""
+    """The name that requests call the model by; empty where any will do."""
+    budget: Budget = Budget.STANDARD
+    """What this run may ask; a scenario may ask in more shapes where it allows more."""
+
+    @property
+    def intervals(self) -> tuple[int, ...]:
+        """The values of stream_interval that the run's budget pays for, smallest first."""
+        return _INTERVALS[self.budget]
+
+    @property
+    def chat(self) -> bool:
+        """Whether this endpoint talks in messages."""
+        return self.dialect.chat
+
+    def fitting(self, max_new_tokens: int, prompt_tokens: int = len(PROMPT)) -> int:
+        """A budget, cut to what the target's context holds beside the prompt."""
+        room = (self.advertised.context_length or SMALLEST_CONTEXT) - prompt_tokens - 8
+        return max(1, min(max_new_tokens, room))
+
+    async def ask(
+        self, label: str, ask: Ask, *, slow_reader: SlowReader | None = None, tap: Tap | None = None
+    ) -> Stream | None:
+        """Ask for one exchange; None where the dialect has no words for it, or the run may ask no more.
+
+        The exchange is named `<dialect>/<scenario>/<label>`, so a label stands once in a scenario. `tap`
+        tells how far the answer has come, and can hang up.
+        """
+        request = self.dialect.render(ask, self.model)
+        if isinstance(request, Unsupported):
+            self.transcript.not_asked[self.name_of(label)] = request.reason
+            if tap is not None:
+                tap.end()
+            return None
+        return await self.send(label, request, slow_reader=slow_reader, tap=tap)
+
+    def name_of(self, label: str) -> str:
+        """The name of the exchange that has this label."""
+        return f"{self.dialect.name}/{self.scenario}/{label}"
+
+    async def send(
+        self,
+        label: str,
+        request: HttpRequest,
+        *,
+        slow_reader: SlowReader | None = None,
+        tap: Tap | None = None,
+    ) -> Stream | None:
+        """Send a request that no dialect would write, named like what `ask` asks; None where the run may ask
+        no more.
+        """
+        name = self.name_of(label)
+        try:
+            exchange = await self.sender.send(name, self.scenario, request, slow_reader=slow_reader, tap=tap)
+        except NotAsked as reason:
+            self.transcript.not_asked[name] = str(reason)
+            return None
+        finally:
+            if tap is not None:
+                tap.end()
+        stream = self.dialect.read(exchange, delivery_hint=self.advertised.delivery)
+        self.transcript.streams.append(stream)
+        self.transcript.on_answer(stream)
+        return stream
+
+    @property
+    def control(self) -> Control | None:
+        """The control endpoints of the target's family; None where none are known."""
+        return load_controls().get(self.dialect.family)
+
+    async def call(self, label: str, request: HttpRequest) -> Call | None:
+        """Send a request to a control endpoint, at once, however many others are under way.
+
+        None where the run may ask no more, or for a request that is no call.
+        """
+        name = self.name_of(label)
+        try:
+            exchange = await self.sender.send(name, self.scenario, request, aside=True)
+        except NotAsked as reason:
+            self.transcript.not_asked[name] = str(reason)
+            return None
+        call = self.control.read(exchange) if self.control is not None else None
+        if call is not None:
+            self.transcript.calls.append(call)
+        return call
+
+    async def abort(self, label: str, request_id: str) -> Call | None:
+        """Abort one request by its id; None where the family has no way to, for this endpoint."""
+        request = self.control.abort_request(request_id, self.dialect.endpoint.path) if self.control else None
+        if request is None:
+            self.transcript.not_asked[self.name_of(label)] = f"{self.dialect.name} has no abort by id"
+            return None
+        return await self.call(label, request)
+
+    async def ask_all(
+        self, asks: Mapping[str, Ask], *, slow_reader: SlowReader | None = None
+    ) -> dict[str, Stream]:
+        """Ask for several exchanges at once; those that the dialect has words for, by label."""
+        answers = await together(
+            *(self.ask(label, ask, slow_reader=slow_reader) for label, ask in asks.items())
+        )
+        return {label: answer for label, answer in zip(asks, answers, strict=True) if answer is not None}
+
+
+Run = Callable[[Conversation], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A named asking."""
+
+    name: str
+    provokes: str
+    """What it provokes and how to see that it did, in a sentence or two."""
+    run: Run
+    chat: bool | None = None
+    """Only for endpoints that talk in messages (True), only for the others (False), or for all (None)."""
+    budget: Budget = Budget.QUICK
+    """The smallest budget that pays for it."""
+    worker: bool = False
+    """Asked of a gateway and of the worker behind it, where one is named, and of nobody else."""
+    alone: bool = False
+    """Asked after all others, while nothing else of the run is under way."""
+
+
+SCENARIOS: dict[str, Scenario] = {}
+
+
+def scenario(
+    *, chat: bool | None = None, budget: Budget = Budget.QUICK, worker: bool = False, alone: bool = False
+) -> Callable[[Run], Run]:
+    """Make a coroutine a scenario, named like the function; its docstring says what it provokes."""
+
+    def register(run: Run) -> Run:
+        name = getattr(run, "__name__", "").replace("_", "-")
+        provokes = " ".join((run.__doc__ or "").split())
+        if not provokes:
+            raise ValueError(f"scenario {name!r} has no docstring; it must say what it provokes")
+        if name in SCENARIOS:
+            raise ValueError(f"scenario {name!r} stands twice; rename one")
+        SCENARIOS[name] = Scenario(name, provokes, run, chat, budget, worker, alone)
+        return run
+
+    return register
+
+
+def load_scenarios() -> dict[str, Scenario]:
+    """All scenarios by name."""
+    import tokenwire.scenarios  # noqa: F401  # fills SCENARIOS
+
+    return SCENARIOS
+
+
+def only_choice(stream: Stream | None) -> Choice | None:
+    """The one choice of an answer that carries exactly one; None where there is no such answer."""
+    return stream.choices[0] if stream is not None and stream.answered and len(stream.choices) == 1 else None
+
+
+def token_ids(stream: Stream | None) -> tuple[int, ...]:
+    """The output ids of an answer with one choice; empty where it has none or where they are not ids."""
+    choice = only_choice(stream)
+    ids = choice.output_ids if choice else None
+    return ids if ids and all(type(token) is int for token in ids) else ()
+
+
+def text_of(stream: Stream | None) -> str:
+    """The text of an answer with one choice; empty where there is none."""
+    choice = only_choice(stream)
+    text = choice.text if choice else None
+    return text if isinstance(text, str) else ""

@@ -1,0 +1,50 @@
+"""A tap on an exchange that is under way: how far the answer has come, and a way to leave it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tokenwire.wire.event_stream import EventStreamParser
+
+
+class Tap:
+    """Given to one exchange. The scenario waits on it, and may hang up; the recorder keeps it informed."""
+
+    def __init__(self) -> None:
+        self._events = 0
+        self._began = self._over = False
+        self._parser = EventStreamParser()
+        self._changed = asyncio.Event()
+        self.left = asyncio.Event()
+        """Set as soon as the client has left."""
+        self.resets = False
+        """Whether leaving resets the connection instead of closing it."""
+
+    async def events(self, count: int) -> bool:
+        """Wait for the head of the answer and `count` events; false where it ended before they came."""
+        while not (self._began and self._events >= count):
+            if self._over:
+                return False
+            self._changed.clear()
+            await self._changed.wait()
+        return True
+
+    def hang_up(self, *, reset: bool = True) -> None:
+        """Leave now, whatever is still to come: by a reset (RST) or by closing (FIN)."""
+        self.resets = reset
+        self.left.set()
+
+    def begin(self) -> None:
+        """The head of the answer has come."""
+        self._began = True
+        self._changed.set()
+
+    def read(self, data: bytes) -> None:
+        """Bytes of the body have come."""
+        self._events += len(self._parser.feed(data))
+        self._changed.set()
+
+    def end(self) -> None:
+        """The exchange is over."""
+        self._over = True
+        self._changed.set()

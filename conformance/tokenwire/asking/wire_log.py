@@ -1,0 +1,37 @@
+"""The wire log: one line for each exchange, its request and what came of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from tokenwire.report.wording import cut
+from tokenwire.wire.exchange import Exchange, HttpRequest
+
+_LONGEST_BODY = 120
+
+
+def _body(request: HttpRequest) -> str:
+    """What was sent, in a readable length."""
+    if request.raw_body is not None:
+        return cut(ascii(request.raw_body)[2:-1], _LONGEST_BODY)
+    return cut(json.dumps(request.body), _LONGEST_BODY) if request.body is not None else ""
+
+
+def wire_line(exchange: Exchange) -> str:
+    """An exchange in one line: when it went out, what was asked, and what came back."""
+    request = exchange.request
+    sent = " ".join(filter(None, (exchange.started, request.method, request.path, _body(request))))
+    status = "no status" if exchange.status is None else exchange.status
+    came = f"{len(exchange.body)} B in {len(exchange.reads)} reads, {exchange.duration:.3f} s"
+    return f"{sent} -> {status} {exchange.ending}, {came}, {exchange.name}"
+
+
+def wire_log(write: Callable[[str], object]) -> Callable[[Exchange], None]:
+    """Something to be told of exchanges, that writes each on a line."""
+
+    def log(exchange: Exchange) -> None:
+        line = wire_line(exchange)
+        write(line if line.isprintable() else ascii(line)[1:-1])
+
+    return log

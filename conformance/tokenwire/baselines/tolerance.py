@@ -1,0 +1,278 @@
+"""What a baseline tolerates in a run, and what of the baseline itself does not hold.
+
+The same for a run that was just judged and for its JSON report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import date
+from enum import StrEnum
+from typing import Any
+
+from tokenwire.asking.scenario import Budget, load_scenarios
+from tokenwire.baselines.baseline import FAILURE, FLAKY, Baseline, Entry, Rate
+from tokenwire.baselines.failure_kind import FailureKind, failure_kinds
+from tokenwire.judging.judge import NO_SCENARIO, Judgement
+from tokenwire.judging.verdict import Verdict
+from tokenwire.report.subject import EXPLORATION, Subject
+from tokenwire.requirement import Level, load_requirements
+from tokenwire.suggestion import suggestion
+
+_STALE_AFTER = 3
+"""A flaky failure that did not occur in so many times the runs that its rate speaks of is stale."""
+
+
+class FaultKind(StrEnum):
+    """What can be wrong with an entry."""
+
+    STALE = "stale"
+    UNMATCHED = "unmatched"
+    DIFFERS = "differently failing"
+    EXPIRED = "expired"
+    TOO_BROAD = "over-broad"
+    TOO_OFTEN = "too often"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An entry of a baseline that is wrong: it fails the run."""
+
+    kind: FaultKind
+    requirement: str
+    scenario: str
+    message: str
+    """The file, the entry, what is wrong, and the way out."""
+
+    @property
+    def name(self) -> str:
+        return f"baseline-{self.kind.replace(' ', '-')}[{self.requirement}[{self.scenario}]]"
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a run says of one requirement in one scenario, live or in its report."""
+
+    requirement: str
+    scenario: str
+    verdict: Verdict
+    kinds: tuple[FailureKind, ...]
+    """The ways in which it fails; empty where it does not."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.requirement}[{self.scenario}]"
+
+
+@dataclass(frozen=True)
+class Held:
+    """What became of a run's verdicts once they were held against a baseline."""
+
+    baseline: Baseline
+    tolerated: Mapping[str, str]
+    """Names of verdicts all of whose failures are known, with the reasons in words."""
+    faults: tuple[Fault, ...] = ()
+    flaky: tuple[str, ...] = ()
+    """What every flaky entry did, in words: told whatever came of it."""
+
+    def told(self, faults: Iterable[Fault]) -> dict[str, Any]:
+        """The part of the JSON report that speaks of the baseline, with those of its faults that count."""
+        return {
+            "file": str(self.baseline.path),
+            "faults": [{**asdict(fault), "kind": fault.kind.value} for fault in faults],
+            "flaky": list(self.flaky),
+        }
+
+
+def speaks_for_all(baseline: Baseline, subject: Subject, budget: Budget | None) -> bool:
+    """Whether a run that nobody cut down asked as much as the entries were written down from.
+
+    `budget` is what it could ask; None for a recording, of which nobody knows.
+    """
+    enough = baseline.budget is None or (budget is not None and budget.covers(baseline.budget))
+    return enough and not subject.broken_off
+
+
+def told_by(judgements: Iterable[Judgement]) -> list[Told]:
+    """What a run that was just judged says."""
+    return [
+        Told(
+            each.requirement.id,
+            each.scenario,
+            each.verdict,
+            failure_kinds(each) if each.verdict is Verdict.FAIL else (),
+        )
+        for each in judgements
+    ]
+
+
+def told_in(report: Mapping[str, Any]) -> list[Told]:
+    """What a JSON report says."""
+    return [
+        Told(
+            row["requirement"],
+            row["scenario"],
+            Verdict(row["verdict"]),
+            tuple(FailureKind(kind["dialect"], kind["says"]) for kind in row.get("kinds", ())),
+        )
+        for row in report["verdicts"]
+    ]
+
+
+def hold_against(baseline: Baseline, run: Sequence[Told], *, whole: bool, today: date) -> Held:
+    """Hold the verdicts of a run against what is known.
+
+    `whole`: the run asked and judged at least what the entries were written down from, so that a failure
+    which is absent has gone. Entries on requirements that were not judged are not held against anything.
+    """
+    seen = {told.scenario for told in run}
+    faults = {entry: _unsound(entry, baseline, seen, today) for entry in baseline.entries}
+    sound = [entry for entry in baseline.entries if faults[entry] is None]
+    occurred = {(told.name, kind) for told in run for kind in told.kinds}
+    flaky: list[str] = []
+    for entry in sound:
+        faults[entry] = _outlived(entry, baseline, run, occurred, whole=whole)
+        if entry.at_most is not None:
+            happened = (entry.name, entry.kind) in occurred
+            flaky.append(_flaky_words(entry, happened, whole=whole))
+    tolerating = {(entry.name, entry.kind): entry for entry in sound if faults[entry] is None}
+    found = [fault for fault in faults.values() if fault is not None]
+    found += _twice(baseline)
+    return Held(baseline, _tolerated(run, tolerating), tuple(found), tuple(flaky))
+
+
+def _fault(kind: FaultKind, entry: Entry, baseline: Baseline, words: str) -> Fault:
+    position = [each for each in baseline.entries if (each.at_most is None) == (entry.at_most is None)].index(
+        entry
+    )
+    section = FAILURE if entry.at_most is None else FLAKY
+    message = f"{baseline.path}, {section} {position + 1}, {entry.name}: {words}"
+    return Fault(kind, entry.requirement, entry.scenario, message)
+
+
+def _unsound(entry: Entry, baseline: Baseline, scenarios: Collection[str], today: date) -> Fault | None:
+    """What is wrong with an entry whatever the run shows."""
+    known = load_requirements()
+    every = {*load_scenarios(), EXPLORATION, NO_SCENARIO, *scenarios}
+    if any(sign in f"{entry.requirement}{entry.scenario}{entry.dialect}" for sign in "*?"):
+        words = "it holds a wildcard; write one entry for each failure (`tokenwire baseline update`)"
+        return _fault(FaultKind.TOO_BROAD, entry, baseline, words)
+    if entry.requirement not in known:
+        words = f"there is no such requirement; {suggestion(entry.requirement, known, 'remove the entry')}"
+        return _fault(FaultKind.UNMATCHED, entry, baseline, words)
+    if known[entry.requirement].level is not Level.MUST:
+        level = known[entry.requirement].level
+        words = f"the requirement is a {level}, which fails no run; remove the entry"
+        return _fault(FaultKind.UNMATCHED, entry, baseline, words)
+    nameable = baseline.budget is not None or bool(scenarios)
+    if nameable and entry.scenario not in every:  # a recording names its scenarios itself
+        words = f"there is no such scenario; {suggestion(entry.scenario, every, 'remove the entry')}"
+        return _fault(FaultKind.UNMATCHED, entry, baseline, words)
+    if entry.kind.fingerprint != entry.fingerprint:
+        words = (
+            "its fingerprint is not that of its dialect and its words, so that it would tolerate more than "
+            "it says; take it from a report again (`tokenwire baseline update`)"
+        )
+        return _fault(FaultKind.TOO_BROAD, entry, baseline, words)
+    if not entry.reason.strip():
+        return _fault(FaultKind.TOO_BROAD, entry, baseline, "it has no reason; say why this is tolerated")
+    if not entry.link.startswith(("https://", "http://")):
+        words = f"its link is {entry.link!r}; give the address of the issue where this is being worked on"
+        return _fault(FaultKind.TOO_BROAD, entry, baseline, words)
+    if entry.expires is not None and today > entry.expires:
+        words = f"it expired on {entry.expires}; mend the failure, or say again until when it is tolerated"
+        return _fault(FaultKind.EXPIRED, entry, baseline, words)
+    return None
+
+
+def _twice(baseline: Baseline) -> Iterator[Fault]:
+    """An entry that says again what another one says."""
+    said: set[tuple[str, FailureKind]] = set()
+    for entry in baseline.entries:
+        if (entry.name, entry.kind) in said:
+            words = "another entry says the same; keep one of them"
+            yield _fault(FaultKind.TOO_BROAD, entry, baseline, words)
+        said.add((entry.name, entry.kind))
+
+
+def _outlived(
+    entry: Entry,
+    baseline: Baseline,
+    run: Sequence[Told],
+    occurred: Collection[tuple[str, FailureKind]],
+    *,
+    whole: bool,
+) -> Fault | None:
+    """What is wrong with an entry by what the run shows."""
+    happened = (entry.name, entry.kind) in occurred
+    if entry.at_most is not None:
+        return _outlived_rate(entry, entry.at_most, baseline, happened=happened, whole=whole)
+    of_requirement = [told for told in run if told.requirement == entry.requirement]
+    if happened or not whole or not of_requirement:
+        return None
+    here = [each for each in of_requirement if each.scenario == entry.scenario]
+    verdicts = {each.verdict for each in here or of_requirement}
+    if Verdict.HARNESS_ERROR in verdicts:
+        return None
+    if any(each.verdict is Verdict.FAIL for each in here):
+        words = f"it fails, but no longer so: {entry.dialect}: {entry.says}; write down how it fails now"
+        return _fault(FaultKind.DIFFERS, entry, baseline, words)
+    if here:
+        words = f"the verdict is {', '.join(sorted(verdicts))} now; remove the entry"
+    else:
+        words = f"nothing of the kind was seen there ({', '.join(sorted(verdicts))}); remove the entry"
+    return _fault(FaultKind.STALE, entry, baseline, words)
+
+
+def _counted(entry: Entry, *, happened: bool) -> tuple[int, int]:
+    """The failures and runs of a flaky entry, this run among them."""
+    return entry.failures + happened, entry.runs + 1
+
+
+def _outlived_rate(
+    entry: Entry, rate: Rate, baseline: Baseline, *, happened: bool, whole: bool
+) -> Fault | None:
+    failures, runs = _counted(entry, happened=happened)
+    if happened and not rate.allows(failures, runs):
+        words = (
+            f"it failed in {failures} of {runs} runs, and may in {rate}; mend it, or make it a [[failure]]"
+        )
+        return _fault(FaultKind.TOO_OFTEN, entry, baseline, words)
+    if whole and not failures and runs >= _STALE_AFTER * rate.runs:
+        words = f"it did not fail in {runs} runs; remove the entry"
+        return _fault(FaultKind.STALE, entry, baseline, words)
+    return None
+
+
+def _flaky_words(entry: Entry, happened: bool, *, whole: bool) -> str:
+    failures, runs = _counted(entry, happened=happened)
+    now = "failed" if happened else "did not fail" if whole else "was not seen to fail"
+    return (
+        f"flaky: {entry.name} ({entry.dialect}) {now}; {failures} of {runs} runs with this one, at most "
+        f"{entry.at_most}: {entry.reason} ({entry.link})"
+    )
+
+
+def _tolerated(run: Sequence[Told], tolerating: Mapping[tuple[str, FailureKind], Entry]) -> dict[str, str]:
+    """The names of those that fail in known ways only, in every server of the run, with the reasons."""
+    found: dict[str, list[Entry | None]] = {}
+    for told in run:
+        if told.verdict is Verdict.FAIL:
+            ways = [tolerating.get((told.name, kind)) for kind in told.kinds]
+            found.setdefault(told.name, []).extend(ways or [None])
+    return {
+        name: "; ".join(dict.fromkeys(f"{one.reason} ({one.link})" for one in entries if one is not None))
+        for name, entries in found.items()
+        if None not in entries
+    }
+
+
+def with_reasons(judgements: Iterable[Judgement], held: Held) -> list[Judgement]:
+    """The judgements, and those that are tolerated say why."""
+    return [
+        replace(each, known=held.tolerated[each.name])
+        if each.verdict is Verdict.FAIL and each.name in held.tolerated
+        else each
+        for each in judgements
+    ]

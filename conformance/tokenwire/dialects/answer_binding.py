@@ -1,0 +1,217 @@
+"""The answer side of a dialect: one document or event read into emissions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from tokenwire.dialects.echoed_prompt import Echoed
+from tokenwire.record import Emission, Event, Finish
+from tokenwire.wire.json_pointer import ABSENT, Keys, find, join, parse
+
+Kind = Literal[
+    "text", "output_ids", "prompt_token_ids", "finish", "counters", "series", "prompt_series", "details"
+]
+_SINGLE: tuple[Kind, ...] = ("text", "output_ids", "prompt_token_ids")
+_NAMED: tuple[Kind, ...] = ("counters", "series", "prompt_series", "details")
+_FIELDS = {*_SINGLE, *_NAMED}
+_KNOWN = {
+    *get_args(Kind),
+    "choices",
+    "index",
+    "document",
+    "usage",
+    "customized_info",
+    "echoed",
+    "nulls",
+    "empty_is_absent",
+}
+
+
+@dataclass(frozen=True)
+class _Field:
+    """One field of the record that a key is bound to."""
+
+    kind: Kind
+    name: str
+    pointer: str
+
+
+def _fields(table: Mapping[str, Any]) -> list[_Field]:
+    bound: list[_Field] = [_Field(kind, kind, table[kind]) for kind in _SINGLE if kind in table]
+    for kind in _NAMED:
+        bound += [_Field(kind, name, at) for name, at in table.get(kind, {}).items()]
+    return bound
+
+
+@dataclass
+class _Parent:
+    """One object of a choice that holds bound fields; found once and walked once for each emission."""
+
+    keys: Keys
+    fields: dict[str, list[_Field]] = field(default_factory=dict)
+    holds_customized_info: bool = False
+    other_lists: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class AnswerBinding:
+    """Where an answer says what. Made from `answer.whole` or `answer.stream` of a dialect."""
+
+    choices: Keys
+    index: Keys | None
+    parents: tuple[_Parent, ...]
+    finish: Mapping[str, Keys]
+    finish_types: Mapping[str, str]
+    """The record's word for a finish type, by the server's, where they differ."""
+    document: tuple[_Field, ...]
+    """Fields that stand beside the choices and hold for all of the event's choices."""
+    usage: Keys | None
+    echoed: Echoed | None
+    nulls_are_absent: bool
+    """The server writes null where it has nothing to say."""
+    empty_is_absent: frozenset[str]
+    """Series that the server writes as an empty list where it has nothing to say."""
+
+    @classmethod
+    def load(cls, dialect: str, table: Mapping[str, Any]) -> AnswerBinding:
+        """Raises ValueError for a name that the record does not have."""
+        unknown = table.keys() - _KNOWN
+        if unknown:
+            raise ValueError(
+                f"dialect {dialect}: the record has no {sorted(unknown)[0]!r}; it has {sorted(_KNOWN)}"
+            )
+        bound = _fields(table)
+        finish = dict(table.get("finish", {}))
+        finish_types = finish.pop("types", {})
+        beside = table.get("document", {})
+        if beside.keys() - _FIELDS:
+            wrong = sorted(beside.keys() - _FIELDS)[0]
+            raise ValueError(f"dialect {dialect}: document has no {wrong!r}; it has {sorted(_FIELDS)}")
+        if finish:
+            bound.append(_Field("finish", "finish", finish["reason"]))
+        parents: dict[Keys, _Parent] = {}
+        for one in bound:
+            *way, last = parse(one.pointer)
+            parent = parents.setdefault(tuple(way), _Parent(tuple(way)))
+            parent.fields.setdefault(last, []).append(one)
+        if "customized_info" in table:
+            keys = parse(table["customized_info"]["under"])
+            parent = parents.setdefault(keys, _Parent(keys))
+            parent.holds_customized_info = True
+            parent.other_lists = frozenset(table["customized_info"]["other_lists"])
+        return cls(
+            choices=parse(table["choices"]),
+            index=parse(table["index"]) if table.get("index") else None,
+            parents=tuple(parents.values()),
+            finish={name: parse(at) for name, at in finish.items()},
+            finish_types=finish_types,
+            document=tuple(_fields(beside)),
+            usage=parse(table["usage"]) if "usage" in table else None,
+            echoed=Echoed(tuple(table["echoed"]["series"]), table["echoed"].get("from_top_logprobs", 0))
+            if "echoed" in table
+            else None,
+            nulls_are_absent=table.get("nulls") == "absent",
+            empty_is_absent=frozenset(table.get("empty_is_absent", ())),
+        )
+
+    def usage_of(self, data: Any) -> Any:
+        """The usage of an answer or event, or `ABSENT`."""
+        return find(data, self.usage) if self.usage is not None else ABSENT
+
+    @property
+    def usage_pointer(self) -> str:
+        return join(*self.usage) if self.usage is not None else ""
+
+    def emissions(self, event: Event) -> Iterator[Emission]:
+        """What the data of an event delivers, choice by choice; nothing where it holds no bound field."""
+        found = find(event.data, self.choices)
+        if isinstance(found, list):
+            items = [(position, join(*self.choices, position), item) for position, item in enumerate(found)]
+        else:
+            items = [(0, join(*self.choices), found)]
+        document = [
+            (one, value)
+            for one in self.document
+            if (value := find(event.data, parse(one.pointer))) is not ABSENT
+            and not self._is_nothing(value, one.name)
+        ]
+        for position, pointer, item in items:
+            if isinstance(item, dict):
+                emission = self._emission(event, position, pointer, item, document)
+                if emission is not None:
+                    yield emission
+
+    def _is_nothing(self, value: Any, name: str) -> bool:
+        return (value is None and self.nulls_are_absent) or (value == [] and name in self.empty_is_absent)
+
+    def _index(self, item: Mapping[str, Any], position: int) -> int:
+        index = find(item, self.index) if self.index else ABSENT
+        return index if type(index) is int and index >= 0 else position
+
+    def _emission(
+        self,
+        event: Event,
+        position: int,
+        at: str,
+        item: dict[str, Any],
+        document: Sequence[tuple[_Field, Any]],
+    ) -> Emission | None:
+        pointers: dict[str, str] = {}
+        values: dict[Kind, dict[str, Any]] = {kind: {} for kind in get_args(Kind)}
+        customized: set[str] = set()
+        for parent in self.parents:
+            holder = find(item, parent.keys)
+            if not isinstance(holder, dict):
+                continue
+            for key, value in holder.items():
+                bound = parent.fields.get(key)
+                if bound is not None:
+                    for one in bound:
+                        if one.kind != "finish" and self._is_nothing(value, one.name):
+                            continue
+                        values[one.kind][one.name] = value
+                        pointers[one.name] = at + one.pointer
+                elif (
+                    parent.holds_customized_info and isinstance(value, list) and key not in parent.other_lists
+                ):
+                    values["series"][key] = value
+                    pointers[key] = at + join(*parent.keys, key)
+                    customized.add(key)
+        if not pointers:
+            return None
+        for one, value in document:
+            values[one.kind].setdefault(one.name, value)
+            pointers.setdefault(one.name, one.pointer)
+        text = values["text"].get("text")
+        output_ids = values["output_ids"].get("output_ids")
+        prompt_token_ids = values["prompt_token_ids"].get("prompt_token_ids")
+        return Emission(
+            event=event,
+            choice=self._index(item, position),
+            pointers=pointers,
+            text=text if isinstance(text, str) else None,
+            output_ids=output_ids if isinstance(output_ids, list) else None,
+            prompt_token_ids=prompt_token_ids if isinstance(prompt_token_ids, list) else None,
+            series=values["series"],
+            customized=frozenset(customized),
+            prompt_series=values["prompt_series"],
+            counters={name: value for name, value in values["counters"].items() if value is not None},
+            details=values["details"],
+            finish=self._finish(item, values["finish"].get("finish")),
+        )
+
+    def _finish(self, item: dict[str, Any], reason: Any) -> Finish | None:
+        if reason is None:
+            return None
+        found = {name: find(item, keys) for name, keys in self.finish.items()}
+        kind = found["type"]
+        length = found.get("length", ABSENT)
+        matched = found.get("matched", ABSENT)
+        return Finish(
+            type=self.finish_types.get(kind, kind) if isinstance(kind, str) else "",
+            matched=None if matched is ABSENT or matched == "" else matched,
+            length=length if type(length) is int else None,
+            raw=reason,
+        )

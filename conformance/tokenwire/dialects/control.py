@@ -1,0 +1,180 @@
+"""Control endpoints: what a server family answers beside its answers. Aborts, the prefix cache, its load.
+
+The bindings are data (`spec/control/<family>.yaml`). An exchange with such an endpoint is read into a `Call`;
+checks see calls beside streams.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from typing import Any
+
+import yaml
+
+from tokenwire.spec_files import spec_root
+from tokenwire.wire import strict_json
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
+from tokenwire.wire.json_pointer import ABSENT, Keys, find, parse, put
+
+_SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{.*\})?[ \t]+(\S+)", re.MULTILINE)
+"""One sample of Prometheus' text format: its name and its value."""
+
+
+class Deed(StrEnum):
+    """What a call is for."""
+
+    ABORT = "abort"
+    FLUSH = "flush"
+    LOAD = "load"
+
+
+@dataclass(frozen=True)
+class Load:
+    """How busy a server says that it is."""
+
+    live: int
+    """Requests that run or wait."""
+    used_tokens: int | None = None
+    """Positions of the KV cache that live requests hold; None where it is not told."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One exchange with a control endpoint."""
+
+    exchange: Exchange
+    deed: Deed
+    ids: frozenset[str] = frozenset()
+    """The requests that an abort names."""
+    everything: bool = False
+    """An abort names all requests."""
+    load: Load | None = None
+    """What came back of a load; None where it cannot be read."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the server answered that it did what it was told."""
+        status = self.exchange.status
+        return self.exchange.ending is Ending.COMPLETE and status is not None and 200 <= status < 300
+
+
+@dataclass(frozen=True)
+class _Door:
+    """One place where a load is told."""
+
+    path: str
+    items: Keys | None
+    live: tuple[str, ...]
+    used_tokens: tuple[str, ...]
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> _Door:
+        items = parse(row["items"]) if "items" in row else None
+        return cls(row["path"], items, tuple(row["live"]), tuple(row.get("used_tokens", ())))
+
+    def read(self, exchange: Exchange) -> Load | None:
+        """The load in an answer; None where there is none."""
+        if exchange.status != 200 or exchange.ending is not Ending.COMPLETE:
+            return None
+        text = exchange.body.decode(errors="replace")
+        samples = list(_listed(text, self.items) if self.items is not None else _exposed(text))
+        live = _total(samples, self.live)
+        return None if live is None else Load(live, _total(samples, self.used_tokens))
+
+
+def _listed(text: str, items: Keys) -> Iterator[tuple[str, object]]:
+    """The members of each item of a JSON list, by their pointers."""
+    try:
+        listed = find(strict_json.loads(text), items)
+    except strict_json.StrictJsonError:
+        return
+    for item in listed if isinstance(listed, list) else ():
+        for name, value in item.items() if isinstance(item, dict) else ():
+            yield f"/{name}", value
+
+
+def _exposed(text: str) -> Iterator[tuple[str, object]]:
+    """The samples of Prometheus' text format, by their names."""
+    for name, value in _SAMPLE.findall(text):
+        try:
+            yield name, float(value)
+        except ValueError:
+            continue
+
+
+def _total(samples: Iterable[tuple[str, object]], names: tuple[str, ...]) -> int | None:
+    """The sum of the named numbers; None where any name has none."""
+    found = [(name, value) for name, value in samples if name in names]
+    if not names or {name for name, _ in found} != set(names):
+        return None
+    numbers = [value for _, value in found if isinstance(value, (int, float)) and value == value // 1]
+    return int(sum(numbers)) if len(numbers) == len(found) else None
+
+
+@dataclass(frozen=True)
+class Control:
+    """The control endpoints of one server family, as its table describes them."""
+
+    family: str
+    table: Mapping[str, Any]
+
+    @property
+    def load_requests(self) -> tuple[HttpRequest, ...]:
+        """The requests that may tell the load, best first."""
+        return tuple(HttpRequest("GET", row["path"]) for row in self.table.get("load", ()))
+
+    @property
+    def flush_request(self) -> HttpRequest | None:
+        row = self.table.get("flush")
+        return HttpRequest(row["method"], row["path"]) if row else None
+
+    def abort_request(self, request_id: str, endpoint: str) -> HttpRequest | None:
+        """The request that aborts one request to an endpoint; None where the family has none."""
+        row = self.table.get("abort")
+        if row is None or endpoint not in row["endpoints"]:
+            return None
+        body: dict[str, Any] = {}
+        if "ids" in row:
+            put(body, parse(row["ids"]), [request_id])
+        else:
+            put(body, parse(row["id"]), request_id)
+        return HttpRequest(row["method"], row["path"], body)
+
+    def read(self, exchange: Exchange) -> Call | None:
+        """The call that an exchange is; None for an exchange with any other endpoint."""
+        method, path = exchange.request.method, exchange.request.path.partition("?")[0]
+        for row in self.table.get("load", ()):
+            if (method, path) == ("GET", row["path"]):
+                return Call(exchange, Deed.LOAD, load=_Door.of(row).read(exchange))
+        for deed in (Deed.ABORT, Deed.FLUSH):
+            row = self.table.get(deed)
+            if row is not None and (method, path) == (row["method"], row["path"]):
+                return Call(exchange, deed, *_named(row, exchange.request.body))
+        return None
+
+
+def _named(row: Mapping[str, Any], body: object) -> tuple[frozenset[str], bool]:
+    """The ids that an abort names, and whether it names everything."""
+    said = [find(body, parse(row[name])) for name in ("id", "ids") if name in row]
+    values = [one for value in said for one in (value if isinstance(value, list) else [value])]
+    everything = "everything" in row and find(body, parse(row["everything"])) not in (ABSENT, None, False)
+    return frozenset(value for value in values if isinstance(value, str)), everything
+
+
+@cache
+def load_controls() -> dict[str, Control]:
+    """The control endpoints of all families of `spec/control/`."""
+    tables = (
+        yaml.safe_load(path.read_text("utf-8")) for path in sorted((spec_root() / "control").glob("*.yaml"))
+    )
+    return {table["family"]: Control(table["family"], table) for table in tables}
+
+
+def read_call(exchange: Exchange) -> Call | None:
+    """The call that an exchange is, with whatever family; None where it is none."""
+    calls = (control.read(exchange) for control in load_controls().values())
+    return next((call for call in calls if call is not None), None)

@@ -1,0 +1,342 @@
+"""Dialects: how one endpoint of one server family writes the abstract record.
+
+A dialect is a table (`spec/dialects/<name>.yaml`) of JSON pointers. A new server family is a new table, and
+code here only where a table cannot say it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import accumulate
+from typing import Any
+
+import jsonschema_rs
+import yaml
+
+from tokenwire.ask import Ask
+from tokenwire.dialects.answer_binding import AnswerBinding
+from tokenwire.dialects.delivery_mode import infer_delivery
+from tokenwire.dialects.echoed_prompt import without_echo
+from tokenwire.dialects.request_binding import RequestBinding, Unsupported
+from tokenwire.judging.tokenizer import Detokenize
+from tokenwire.record import Asked, Choice, Delivery, Emission, Event, Place, Stream, Usage
+from tokenwire.spec_files import load_schema, spec_root
+from tokenwire.wire import strict_json
+from tokenwire.wire.event_stream import ServerSentEvent, parse_event_stream
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
+from tokenwire.wire.json_pointer import Keys, parse
+
+__all__ = ["Dialect", "Endpoint", "Unsupported", "dialect_of", "is_chat", "load_dialects", "policy_of"]
+
+_EXCERPT = 160
+_SCHEMA_ERRORS = 8
+_SCHEMA_MESSAGE = 240
+_JSON_STARTS = (b"{", b"[")
+
+SchemaSource = Callable[[str], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """The HTTP methods and the path of a dialect; asks go out with the first method."""
+
+    methods: tuple[str, ...]
+    path: str
+
+    def __contains__(self, request: HttpRequest) -> bool:
+        return request.method in self.methods and request.path.partition("?")[0] == self.path
+
+
+class _Schemas:
+    """The validators of a dialect, made at first use and kept."""
+
+    def __init__(self, names: Mapping[str, str], source: SchemaSource) -> None:
+        self._names = names
+        self._source = source
+        self._validators: dict[str, jsonschema_rs.Draft202012Validator] = {}
+
+    def name(self, kind: str) -> str:
+        return self._names[kind]
+
+    def errors(self, kind: str, data: Any) -> tuple[str, ...]:
+        """What the schema refuses, each as `pointer: words`. Raises FileNotFoundError without a schema."""
+        name = self._names[kind]
+        if name not in self._validators:
+            self._validators[name] = jsonschema_rs.Draft202012Validator(self._source(name))
+        validator = self._validators[name]
+        try:
+            if validator.is_valid(data):
+                return ()
+            errors = []
+            for error in validator.iter_errors(data):
+                pointer = "".join(f"/{part}" for part in error.instance_path)
+                errors.append(f"{pointer}: {error.message[:_SCHEMA_MESSAGE]}")
+                if len(errors) == _SCHEMA_ERRORS:
+                    break
+            return tuple(errors)
+        except UnicodeEncodeError:
+            return (": a key holds a lone surrogate, which no reader can carry on as UTF-8",)
+
+
+class _Clock:
+    """When which byte of a body was read."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._ends = list(accumulate(len(read.data) for read in exchange.reads))
+        self._times = [read.time for read in exchange.reads]
+
+    def time_of_byte_before(self, offset: int) -> float:
+        if not self._ends:
+            return 0.0
+        return self._times[min(bisect_left(self._ends, offset), len(self._times) - 1)]
+
+
+class Dialect:
+    """One endpoint of one server family, as its table describes it."""
+
+    def __init__(self, table: Mapping[str, Any], *, schemas: SchemaSource = load_schema) -> None:
+        """Raises KeyError or ValueError for a table that is not a dialect."""
+        self.name: str = table["name"]
+        self.family: str = table["family"]
+        self.endpoint = Endpoint(tuple(table["endpoint"]["methods"]), table["endpoint"]["path"])
+        self.policy: Mapping[str, Any] = table["policy"]
+        self.marks: tuple[Keys, ...] = tuple(map(parse, table.get("recognised_by", ())))
+        """What only this dialect writes into its answers, and into every one of them; perhaps nothing."""
+        detokenize = table.get("detokenize")
+        self.detokenize = Detokenize.load(self.family, detokenize) if detokenize else None
+        """How the server is asked for the text of ids, where its family knows a way."""
+        self._request = RequestBinding.load(self.name, table["request"])
+        self.media = self._request.media
+        """Where a request has images beside its prompt; None where it has no place for them."""
+        self._whole = AnswerBinding.load(self.name, table["answer"]["whole"])
+        self._stream = AnswerBinding.load(self.name, table["answer"]["stream"])
+        self._end_mark: str = table["end_mark"]
+        self._schemas = _Schemas(table["schemas"], schemas)
+        delivery = table["delivery"]
+        self.fixed_delivery = Delivery(delivery["stream"]) if "stream" in delivery else None
+        """The mode of all streams of this endpoint; None where the server chooses."""
+        self._incremental_flag: str | None = delivery.get("incremental_flag")
+
+    @property
+    def chat(self) -> bool:
+        """Whether the endpoint talks in messages."""
+        return "messages" in self._request.prompt
+
+    def __repr__(self) -> str:
+        return f"Dialect({self.name!r})"
+
+    def render(self, ask: Ask, model: str = "") -> HttpRequest | Unsupported:
+        """The request that says what the ask wants, or why the endpoint has no way to say it.
+
+        `model` is the name that the server knows its model by; where it is empty, a name that any server of
+        one model takes.
+        """
+        body = self._request.render(ask, model)
+        if isinstance(body, Unsupported):
+            return body
+        return HttpRequest(self.endpoint.methods[0], self.endpoint.path, body)
+
+    def read_asked(self, request: HttpRequest) -> Asked:
+        """What a request asked for, read back from the request itself."""
+        return self._request.read(request)
+
+    def read(self, exchange: Exchange, *, delivery_hint: Delivery | None = None) -> Stream:
+        """The record that an exchange delivered and how.
+
+        Never raises for what a target wrote. The delivery mode of a stream is the dialect's own where it
+        has one, else `delivery_hint` (what the server advertises), else what the server's flags say, unless
+        the stream itself shows clearly that it is not so, else what the stream shows.
+        """
+        asked = self.read_asked(exchange.request)
+        if exchange.status is None or exchange.ending is Ending.OUTGROWN:
+            return Stream(exchange, self.name, asked, Delivery.WHOLE, (), ())
+        if exchange.status != 200:
+            return self._read_error(exchange, asked)
+        if _is_event_stream(exchange, asked):
+            return self._read_stream(exchange, asked, delivery_hint)
+        return self._read_whole(exchange, asked)
+
+    def _read_error(self, exchange: Exchange, asked: Asked) -> Stream:
+        event, undecodable_at = self._document(exchange, "error")
+        return Stream(
+            exchange,
+            self.name,
+            asked,
+            Delivery.WHOLE,
+            (event,),
+            (),
+            refused=400 <= (exchange.status or 0) < 500,
+            error=exchange.body.decode(errors="replace") if event.data is None else event.data,
+            schema=self._schemas.name("error"),
+            undecodable_at=undecodable_at,
+        )
+
+    def _read_whole(self, exchange: Exchange, asked: Asked) -> Stream:
+        event, undecodable_at = self._document(exchange, "whole")
+        usages = self._usages(self._whole, (event,))
+        return Stream(
+            exchange,
+            self.name,
+            asked,
+            Delivery.WHOLE,
+            (event,),
+            _choices(self._emissions(self._whole, (event,), asked, usages), Delivery.WHOLE),
+            error=event.error,
+            usage=usages[-1].counts if usages else None,
+            usage_place=usages[-1].place if usages else None,
+            usages=usages,
+            schema=self._schemas.name("whole"),
+            undecodable_at=undecodable_at,
+        )
+
+    def _read_stream(self, exchange: Exchange, asked: Asked, hint: Delivery | None) -> Stream:
+        body = exchange.body
+        clock = _Clock(exchange)
+        cut_off = exchange.ending is not Ending.COMPLETE
+        sent, unterminated, undecodable_at = parse_event_stream(body, cut_off=cut_off)
+        events = tuple(self._event(exchange.name, index, one, body, clock) for index, one in enumerate(sent))
+        usages = self._usages(self._stream, events)
+        emissions = self._emissions(self._stream, events, asked, usages)
+        said = hint or self._flagged_delivery(exchange)
+        delivery = self.fixed_delivery or infer_delivery(_by_choice(emissions).values(), said)
+        return Stream(
+            exchange,
+            self.name,
+            asked,
+            delivery,
+            events,
+            _choices(emissions, delivery),
+            error=next((event.error for event in events if event.error is not None), None),
+            usage=usages[-1].counts if usages else None,
+            usage_place=usages[-1].place if usages else None,
+            usages=usages,
+            schema=self._schemas.name("stream"),
+            unterminated=unterminated,
+            undecodable_at=undecodable_at,
+        )
+
+    def _flagged_delivery(self, exchange: Exchange) -> Delivery | None:
+        """What the flags of the server say; nothing where no flags are known."""
+        if self._incremental_flag is None or not exchange.server.flags:
+            return None
+        incremental = self._incremental_flag in exchange.server.flags
+        return Delivery.INCREMENTAL if incremental else Delivery.CUMULATIVE
+
+    def _event(self, exchange: str, index: int, sent: ServerSentEvent, body: bytes, clock: _Clock) -> Event:
+        place = Place(
+            exchange,
+            index,
+            "",
+            sent.start,
+            sent.end,
+            clock.time_of_byte_before(sent.end),
+            _excerpt(body[sent.start : sent.start + 4 * _EXCERPT], sent.end - sent.start),
+        )
+        if sent.data == self._end_mark:
+            return Event(index, place, None, sent.name, done=True)
+        data, problem = _strict_object(sent.data)
+        errors = () if problem else self._schemas.errors("stream", data)
+        return Event(index, place, data, sent.name, problem=problem, schema_errors=errors)
+
+    def _document(self, exchange: Exchange, kind: str) -> tuple[Event, int | None]:
+        """The one document of an answer, and the offset of its first byte that is not UTF-8."""
+        body = exchange.body
+        place = Place(
+            exchange.name,
+            None,
+            "",
+            0,
+            len(body),
+            exchange.reads[-1].time if exchange.reads else 0.0,
+            _excerpt(body[: 4 * _EXCERPT], len(body)),
+        )
+        undecodable_at = None
+        data, problem = None, ""
+        try:
+            data = strict_json.loads(body.decode())
+        except UnicodeDecodeError as error:
+            undecodable_at = error.start
+            problem = f"byte {error.start} is not UTF-8"
+        except strict_json.StrictJsonError as error:
+            problem = f"not strict JSON: {error}" if body else "the body is empty"
+        errors = () if problem else self._schemas.errors(kind, data)
+        return Event(0, place, data, problem=problem, schema_errors=errors), undecodable_at
+
+    def _emissions(
+        self, binding: AnswerBinding, events: Iterable[Event], asked: Asked, usages: tuple[Usage, ...]
+    ) -> list[Emission]:
+        emissions = (emission for event in events for emission in binding.emissions(event))
+        counts = usages[-1].counts if usages else None
+        return list(without_echo(emissions, asked, binding.echoed, counts))
+
+    def _usages(self, binding: AnswerBinding, events: Iterable[Event]) -> tuple[Usage, ...]:
+        """The usage objects of an answer, each with its place."""
+        usages = []
+        for event in events:
+            found = binding.usage_of(event.data)
+            if isinstance(found, dict):
+                choices = tuple(emission.choice for emission in binding.emissions(event))
+                usages.append(Usage(replace(event.place, pointer=binding.usage_pointer), found, choices))
+        return tuple(usages)
+
+
+def _is_event_stream(exchange: Exchange, asked: Asked) -> bool:
+    """Whether a 200 is to be read as events: by what the body is, then by what was asked and said."""
+    if exchange.body[:4].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(_JSON_STARTS):
+        return False
+    media_type = (exchange.header("content-type") or "").partition(";")[0].strip().lower()
+    return asked.stream or media_type == "text/event-stream"
+
+
+def _strict_object(text: str) -> tuple[Any, str]:
+    """The value of an event's data, and what is wrong with it."""
+    try:
+        data = strict_json.loads(text)
+    except strict_json.StrictJsonError as error:
+        return None, f"not strict JSON: {error}"
+    return data, "" if isinstance(data, dict) else "strict JSON, but not an object"
+
+
+def _excerpt(data: bytes, length: int) -> str:
+    text = data.decode(errors="replace").rstrip("\r\n")
+    return text if len(text) <= _EXCERPT and len(data) >= length else text[:_EXCERPT] + "…"
+
+
+def _by_choice(emissions: Iterable[Emission]) -> dict[int, list[Emission]]:
+    choices: dict[int, list[Emission]] = {}
+    for emission in emissions:
+        choices.setdefault(emission.choice, []).append(emission)
+    return dict(sorted(choices.items()))
+
+
+def _choices(emissions: Iterable[Emission], delivery: Delivery) -> tuple[Choice, ...]:
+    return tuple(Choice(index, tuple(own), delivery) for index, own in _by_choice(emissions).items())
+
+
+def dialect_of(stream: Stream) -> Dialect | None:
+    """The dialect that read a stream; None for a name that nobody knows."""
+    return load_dialects().get(stream.dialect)
+
+
+def is_chat(stream: Stream) -> bool:
+    """Whether a stream belongs to an endpoint that talks in messages; not where nobody knows its dialect."""
+    dialect = dialect_of(stream)
+    return dialect is not None and dialect.chat
+
+
+def policy_of(stream: Stream) -> Mapping[str, Any]:
+    """What the dialect of a stream chose where the specification leaves a choice; nothing if unknown."""
+    dialect = dialect_of(stream)
+    return dialect.policy if dialect is not None else {}
+
+
+@cache
+def load_dialects() -> dict[str, Dialect]:
+    """All dialects of `spec/dialects/` by name."""
+    tables = (
+        yaml.safe_load(path.read_text("utf-8")) for path in sorted((spec_root() / "dialects").glob("*.yaml"))
+    )
+    return {table["name"]: Dialect(table) for table in tables}

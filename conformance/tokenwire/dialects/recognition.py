@@ -1,0 +1,127 @@
+"""Recognition: which dialect an endpoint speaks, where several families share it.
+
+A family is told by what only its own answers hold: the marks of its dialect. A dialect without marks takes
+every answer that its endpoint can give, and is what is left where no mark is seen. Where all have marks and
+none is seen, nobody here knows what the endpoint speaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tokenwire.dialects.dialect import Dialect, load_dialects
+from tokenwire.judging import honesty
+from tokenwire.wire.exchange import Exchange, HttpRequest
+from tokenwire.wire.json_pointer import ABSENT, find, join
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """A dialect among those of one endpoint, and how it was told from the others."""
+
+    dialect: Dialect | None
+    """None where the endpoint speaks none of them."""
+    why: str
+    """In words, as a clause."""
+    by_mark: bool = False
+    """An answer held a mark of the dialect; otherwise it is only the likeliest."""
+
+
+def dialects_at(request: HttpRequest) -> tuple[Dialect, ...]:
+    """All dialects whose endpoint a request went to, by method and path."""
+    return tuple(dialect for dialect in load_dialects().values() if request in dialect.endpoint)
+
+
+def recognise(candidates: Sequence[Dialect], exchanges: Iterable[Exchange]) -> Recognised:
+    """The one of some dialects of one endpoint that its answers are written in.
+
+    A mark in any answer tells; without one, the name that the server goes by does, if it is a family's; else
+    it is the dialect without marks, if there is one. Raises ValueError where there is no candidate.
+    """
+    if not candidates:
+        raise ValueError("no dialect to choose from; an endpoint that no dialect knows speaks none")
+    answers = list(exchanges)
+    for dialect in candidates:
+        for exchange in answers:
+            mark = _mark_seen(dialect, exchange)
+            if mark:
+                return Recognised(dialect, f"{exchange.name} holds {mark}", by_mark=True)
+    names = {exchange.server.name for exchange in answers}
+    for dialect in candidates:
+        if dialect.family in names:
+            return Recognised(dialect, f"the server goes by the name {dialect.family}")
+    unmarked = next((dialect for dialect in candidates if not dialect.marks), None)
+    missing = [join(*mark) for dialect in candidates for mark in dialect.marks]
+    if not missing:
+        return Recognised(unmarked, "no other dialect comes into question there")
+    return Recognised(unmarked, f"no answer holds {' or '.join(dict.fromkeys(missing))}")
+
+
+def _mark_seen(dialect: Dialect, exchange: Exchange) -> str:
+    """The first mark of a dialect that an answer holds, as a pointer; empty where it holds none."""
+    if exchange.status != 200 or not dialect.marks:
+        return ""
+    events = dialect.read(exchange).events
+    seen = (mark for mark in dialect.marks if any(find(event.data, mark) is not ABSENT for event in events))
+    return join(*next(seen, ()))
+
+
+class Spoken:
+    """Which dialect each exchange of one server is read by, and why."""
+
+    def __init__(self, exchanges: Sequence[Exchange]) -> None:
+        self._exchanges = exchanges
+        self._recognised: dict[tuple[Dialect, ...], Recognised] = {}
+        self.why: dict[str, str] = {}
+        """How each dialect was told, by its name, in words; of those that were needed so far."""
+
+    def dialect_of(self, exchange: Exchange) -> Dialect | None:
+        """The dialect that asked, where the exchange's name tells; else the one that its endpoint speaks.
+
+        None for an endpoint that no dialect knows, or whose answers hold no dialect's marks.
+        """
+        candidates = dialects_at(exchange.request)
+        asked_by = exchange.name.partition("/")[0]
+        if not candidates:
+            is_unknown_path = exchange.scenario == honesty.SCENARIO
+            return load_dialects().get(asked_by) if is_unknown_path else None
+        named = next((dialect for dialect in candidates if dialect.name == asked_by), None)
+        if named is not None:
+            self.why.setdefault(named.name, "the names of the exchanges say that it asked")
+            return named
+        if candidates not in self._recognised:
+            there = [one for one in self._exchanges if dialects_at(one.request) == candidates]
+            self._recognised[candidates] = recognise(candidates, there)
+        recognised = self._recognised[candidates]
+        if recognised.dialect is not None:
+            self.why.setdefault(recognised.dialect.name, recognised.why)
+        return recognised.dialect
+
+
+@dataclass(frozen=True)
+class Detected:
+    """Of dialects that were each answered with a record: which are spoken, which are not, and why."""
+
+    taken: Mapping[str, str]
+    left_out: Mapping[str, str]
+
+
+def detect(answers: Mapping[Dialect, Exchange]) -> Detected:
+    """Tell the dialects that a server speaks from those that its endpoints do not; one for each endpoint."""
+    taken: dict[str, str] = {}
+    left_out: dict[str, str] = {}
+    shared: dict[str, list[Dialect]] = {}
+    for dialect in answers:
+        shared.setdefault(dialect.endpoint.path, []).append(dialect)
+    for path, candidates in shared.items():
+        spoken = recognise(candidates, [answers[dialect] for dialect in candidates])
+        speaks = spoken.dialect.name if spoken.dialect else "none of the dialects known there"
+        for dialect in candidates:
+            if dialect is spoken.dialect:
+                taken[dialect.name] = f"{path} answers in it: {spoken.why}"
+            else:
+                left_out[dialect.name] = (
+                    f"{path} speaks {speaks}: {spoken.why}; `--dialect {dialect.name}` insists"
+                )
+    return Detected(taken, left_out)

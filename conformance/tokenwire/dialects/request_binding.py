@@ -1,0 +1,493 @@
+"""The request side of a dialect: an ask rendered into a body, and a body read back into what it asked for."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tokenwire.ask import OMIT, Ask
+from tokenwire.record import Asked, Said
+from tokenwire.wire import strict_json
+from tokenwire.wire.exchange import HttpRequest
+from tokenwire.wire.json_pointer import ABSENT, Keys, find, parse, put, remove
+
+_GREEDY_BELOW = 1e-6
+"""Temperatures below this are greedy (SGLang's rule)."""
+_SILENT = {
+    "n": 1,
+    "top_logprobs": 0,
+    "skip_special_tokens": True,
+    "spaces_between_special_tokens": True,
+}
+"""Values that an ask need not say; so are None, False and the empty tuple."""
+_NEED_LOGPROBS = ("logprob_start", "top_logprobs", "chosen_ids")
+_PER_PROMPT = ("logprobs", "logprob_start", "top_logprobs")
+_OF_STREAMS = ("usage", "continuous_usage")
+"""Fields that mean nothing to a whole answer."""
+_PROMPTS = ("input_ids", "text", "messages")
+_COUNTS = {"logprobs": "logprob_count", "logprob_start": "prompt_logprob_count"}
+"""What some endpoints ask for by a number of top logprobs instead of a flag; where the table says so."""
+_ALL = -1
+"""As a number of top logprobs: all of the vocabulary."""
+_LARGEST_NUMBER = 2**53
+_ANY_MODEL = "default"
+"""The model's name where nobody knows one: servers of one model take any."""
+_ASK_FIELDS = {field.name for field in dataclasses.fields(Ask)} - {
+    *_PROMPTS,
+    *("batch", "logit_bias", "raw", "wrong"),
+}
+_FIELDS = _ASK_FIELDS | {"top_k"}
+_TOLD_ONLY = frozenset(
+    {
+        "stream",
+        "stream_interval",
+        "logprobs",
+        "logprob_start",
+        "top_logprobs",
+        "chosen_ids",
+        "return_prompt_token_ids",
+        "return_token_ids",
+        "return_meta_info",
+        "usage",
+        "continuous_usage",
+        "request_id",
+    }
+)
+"""Fields that shape the delivery or what is told, and never the result."""
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """The endpoint has no way to say what an ask wants."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class RequestBinding:
+    """Where the request of one endpoint says what. Made from the `request` part of a dialect."""
+
+    dialect: str
+    model: Keys | None
+    prompt: Mapping[str, Keys]
+    media: Keys | None
+    """Where images stand beside the prompt."""
+    batches: bool
+    fields: Mapping[str, tuple[Keys, ...]]
+    counts: Mapping[str, Keys]
+    """Where a number of top logprobs stands that asks for `logprobs`, or for those of the whole prompt."""
+    least: Mapping[str, int]
+    """The least of those numbers that asks for anything."""
+    headers: Mapping[str, str]
+    """Headers that say what a field says, and win over it; in lower case."""
+    always: frozenset[str]
+    never: frozenset[str]
+    implies: Mapping[str, tuple[str, ...]]
+    only_with: Mapping[str, str]
+    """Fields that ask for nothing without another one."""
+    defaults: Mapping[str, Any]
+    constants: Mapping[Keys, Any]
+    beside_input_ids: Mapping[Keys, Any]
+    neutral: Mapping[Keys, Any]
+    same_ids_need: Mapping[Keys, Any]
+    report_only: tuple[Keys, ...]
+    logit_bias: Keys | None = None
+    """No field of `Asked` tells it: it shapes the tokens as penalties do."""
+
+    @classmethod
+    def load(cls, dialect: str, table: Mapping[str, Any]) -> RequestBinding:
+        """Raises ValueError for a field that no ask has."""
+        fields = {
+            name: tuple(parse(at) for at in ([where] if isinstance(where, str) else where))
+            for name, where in table["fields"].items()
+        }
+        unknown = (fields.keys() - _FIELDS) | (table["prompt"].keys() - set(_PROMPTS))
+        if unknown:
+            raise ValueError(
+                f"dialect {dialect}: an ask has no field {sorted(unknown)[0]!r}; it has {sorted(_FIELDS)}"
+            )
+
+        counts = {
+            name: (table[key], 0) if isinstance(table[key], str) else (table[key]["at"], table[key]["least"])
+            for name, key in _COUNTS.items()
+            if key in table
+        }
+
+        def pointed(name: str) -> dict[Keys, Any]:
+            return {parse(at): value for at, value in table.get(name, {}).items()}
+
+        return cls(
+            dialect=dialect,
+            model=parse(table["model"]) if "model" in table else None,
+            prompt={name: parse(at) for name, at in table["prompt"].items()},
+            media=parse(table["media"]) if "media" in table else None,
+            batches=table["batches"],
+            fields=fields,
+            counts={name: parse(at) for name, (at, _) in counts.items()},
+            least={name: least for name, (_, least) in counts.items()},
+            headers={name: header.lower() for name, header in table.get("headers", {}).items()},
+            always=frozenset(table.get("always", ())),
+            never=frozenset(table.get("never", ())),
+            implies={name: tuple(others) for name, others in table.get("implies", {}).items()},
+            only_with=table.get("only_with", {}),
+            defaults=table.get("defaults", {}),
+            constants=pointed("constants"),
+            beside_input_ids=pointed("beside_input_ids"),
+            neutral=pointed("neutral"),
+            same_ids_need=pointed("same_ids_need"),
+            report_only=tuple(parse(at) for at in table.get("report_only", ())),
+            logit_bias=parse(table["logit_bias"]) if "logit_bias" in table else None,
+        )
+
+    def render(self, ask: Ask, model: str = "") -> dict[str, Any] | Unsupported:
+        """The body that says what the ask wants of a model, or why there is none."""
+        if ask.prompts == 0 and not ask.raw:
+            return Unsupported("the ask holds no prompt")
+        body: dict[str, Any] = {}
+        if self.model is not None:
+            put(body, self.model, model or _ANY_MODEL)
+        for keys, value in self.constants.items():
+            put(body, keys, value)
+        for name in _PROMPTS:
+            given = getattr(ask, name)
+            if not given:
+                continue
+            if name not in self.prompt:
+                return Unsupported(f"{self.dialect} takes no prompt as {name}")
+            if name == "messages":
+                put(body, self.prompt[name], [dict(message) for message in given])
+                continue
+            if not self.batches and (ask.batch or len(given) > 1):
+                return Unsupported(f"{self.dialect} takes one prompt in a request")
+            prompts = [list(ids) for ids in given] if name == "input_ids" else list(given)
+            put(body, self.prompt[name], prompts if ask.batch or len(prompts) > 1 else prompts[0])
+        if ask.input_ids and not ask.messages:
+            for keys, value in self.beside_input_ids.items():
+                put(body, keys, copy.deepcopy(value))
+        for name, value in _said(ask).items():
+            if name in self.always or name in self.never or (name in _OF_STREAMS and not ask.stream):
+                continue
+            if name in self.counts:
+                if name == "logprob_start" and value != 0:
+                    return Unsupported(f"{self.dialect} gives the logprobs of a prompt from its beginning")
+                put(body, self.counts[name], max(ask.top_logprobs, self.least[name]))
+                continue
+            if name == "top_logprobs" and "logprobs" in self.counts:
+                continue
+            if name not in self.fields:
+                return Unsupported(f"{self.dialect} has no field for {name}")
+            put(body, self.fields[name][0], value)
+        if ask.logit_bias:
+            if self.logit_bias is None:
+                return Unsupported(f"{self.dialect} has no field for logit_bias")
+            put(body, self.logit_bias, {str(token): bias for token, bias in ask.logit_bias.items()})
+        for name, value in ask.wrong.items():
+            places = self._places(name)
+            if not places:
+                return Unsupported(f"{self.dialect} has no field for {name}")
+            put(body, places[0], value)
+        _lay_over(body, ask.raw)
+        return body
+
+    def read(self, request: HttpRequest) -> Asked:
+        """What a request asked for. A request that cannot be read asks for nothing and has no key."""
+        body = _json_body(request)
+        if not isinstance(body, dict):
+            return Asked()
+        told = {name: self._told(body, name) for name in self.fields} | self._counted(body)
+        told |= self._told_by_headers(request)
+        found = self._prompts_found(body)
+        input_ids, listed = _id_prompts(found.get("input_ids"))
+        text = found.get("text", found.get("messages"))
+        if isinstance(text, list) and "text" in found:
+            listed = listed or not input_ids
+        prompts = len(input_ids) if input_ids else (len(text) if listed and isinstance(text, list) else 1)
+        n = told["n"] if type(told.get("n")) is int else 1
+        logprobs = _any_true(told.get("logprobs"))
+        start = told.get("logprob_start")
+        asked = Asked(
+            stream=told.get("stream") is True,
+            prompts=prompts,
+            n=n,
+            batch=listed or n > 1,
+            input_ids=input_ids,
+            text_prompt=bool(text),
+            max_new_tokens=_int_or_none(told.get("max_new_tokens")),
+            stream_interval=_int_or_none(told.get("stream_interval")),
+            stop=_texts(told.get("stop")),
+            stop_token_ids=_ints(told.get("stop_token_ids")),
+            stop_regex=_texts(told.get("stop_regex")),
+            no_stop_trim=told.get("no_stop_trim") is True,
+            skip_special_tokens=told.get("skip_special_tokens") is not False,
+            spaces_between_special_tokens=told.get("spaces_between_special_tokens") is not False,
+            min_new_tokens=_int_or_none(told.get("min_new_tokens")),
+            ignore_eos=told.get("ignore_eos") is True,
+            greedy=_is_greedy(told),
+            temperature=_number_or_none(told.get("temperature")),
+            seed=_int_or_none(told.get("seed")),
+            logprobs=logprobs,
+            logprob_start=start
+            if type(start) is int and start >= 0 and (logprobs or "logprob_start" in self.counts)
+            else None,
+            top_logprobs=(_int_or_none(told.get("top_logprobs")) or 0) if logprobs else 0,
+            chosen_ids=_ints(told.get("chosen_ids")) if logprobs else (),
+            prompt_token_ids=self._asks(told, "return_prompt_token_ids"),
+            response_token_ids=self._asks(told, "return_token_ids"),
+            meta_info=self._asks(told, "return_meta_info"),
+            echo=told.get("echo") is True,
+            media=self.media is not None and find(body, self.media) not in (ABSENT, None, []),
+            usage=told.get("usage") is True,
+            continuous_usage=self._asks(told, "continuous_usage"),
+            request_id=told["request_id"] if isinstance(told.get("request_id"), str) else None,
+            uniform=_uniform(told),
+            said=self._said(body),
+        )
+        prompt = self._prompts_sent(found, asked)
+        if prompt is None:
+            return asked
+        model = find(body, self.model) if self.model is not None else None
+        prompt_key = _canonical([model or None, prompt])
+        rest = self._rest(body)
+        key, ids_key = self._keys(body, told, asked, prompt, rest)
+        return dataclasses.replace(
+            asked,
+            key=f"{self.dialect} {prompt_key} {key}" if key else "",
+            prompt_key=prompt_key,
+            ids_key=ids_key,
+            other_sampling=_canonical(rest) if rest else "",
+        )
+
+    def _places(self, name: str) -> tuple[Keys, ...]:
+        """Where a prompt or a field stands, the place to write first; nowhere where the endpoint lacks it."""
+        if name in self.prompt:
+            return (self.prompt[name],)
+        counted = self.counts.get("logprobs" if name == "top_logprobs" else name)
+        return self.fields.get(name, (counted,) if counted else ())
+
+    def _said(self, body: Mapping[str, Any]) -> dict[str, Said]:
+        """Every bound field and prompt that the body itself says."""
+        said: dict[str, Said] = {}
+        prompts = ((name, (self.prompt[name],)) for name in self._prompts_found(body))
+        counts = ((name, (at,)) for name, at in self.counts.items())
+        for name, places in (*self.fields.items(), *prompts, *counts):
+            for keys in places:
+                values = tuple(value for value in _gather(body, keys) if value is not ABSENT)
+                if values:
+                    said.setdefault(name, Said(str(keys[-1]), values))
+        return said
+
+    def _prompts_found(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The prompts that stand in a body, by their form.
+
+        Where one field takes text and ids, what is neither a text nor texts is read as ids.
+        """
+        found = {name: value for name, at in self.prompt.items() if (value := find(body, at)) is not ABSENT}
+        if self.prompt.get("text") == self.prompt.get("input_ids"):
+            other = "input_ids" if _is_text(found.get("text")) else "text"
+            found.pop(other, None)
+        return found
+
+    def _told_by_headers(self, request: HttpRequest) -> dict[str, str]:
+        sent = {name.lower(): value for name, value in request.headers}
+        return {name: sent[header] for name, header in self.headers.items() if header in sent}
+
+    def _counted(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """What numbers of top logprobs ask for: the flag, the start and the number that an ask would say."""
+        numbers = {name: find(body, at) for name, at in self.counts.items()}
+        asked = {
+            name: number
+            for name, number in numbers.items()
+            if type(number) is int and (number == _ALL or number >= self.least[name])
+        }
+        told: dict[str, Any] = {}
+        if "logprobs" in asked:
+            told |= {"logprobs": True, "top_logprobs": asked["logprobs"]}
+        if "logprob_start" in asked:
+            told["logprob_start"] = 0
+        return told
+
+    def _told(self, body: Mapping[str, Any], name: str) -> Any:
+        """The value of a field, or its default; a tuple of values where items of a batch differ."""
+        for keys in self.fields[name]:
+            values = _gather(body, keys)
+            if values and any(value is not ABSENT for value in values):
+                default = self.defaults.get(name)
+                values = [default if value is ABSENT else value for value in values]
+                return values[0] if all(value == values[0] for value in values) else tuple(values)
+        return self.defaults.get(name)
+
+    def _asks(self, told: Mapping[str, Any], name: str) -> bool:
+        implied_by = (other for other, implied in self.implies.items() if name in implied)
+        asked = any(told.get(field) is True for field in (name, *implied_by))
+        return asked and (name not in self.only_with or told.get(self.only_with[name]) is True)
+
+    def _prompts_sent(self, found: Mapping[str, Any], asked: Asked) -> dict[str, Any] | None:
+        """The prompts of a body by their form, without what is ignored beside ids; None where malformed."""
+        if "input_ids" not in found:
+            return dict(found)
+        if asked.input_ids is None:
+            return None
+        return {
+            name: value for name, value in found.items() if self.prompt[name] not in self.beside_input_ids
+        }
+
+    def _keys(
+        self,
+        body: Mapping[str, Any],
+        told: Mapping[str, Any],
+        asked: Asked,
+        prompt: Mapping[str, Any],
+        rest: Mapping[str, Any],
+    ) -> tuple[str, str]:
+        """Canonical JSON of all that shapes the result but for the prompt, and the `ids_key` of `Asked`."""
+        if not asked.greedy and asked.seed is None:
+            return "", ""
+        shaping = {name: told[name] for name in told if name not in _TOLD_ONLY}
+        if asked.greedy:
+            shaping = {
+                name: value for name, value in shaping.items() if name not in {"temperature", "top_k", "seed"}
+            }
+        key = _canonical([shaping, rest])
+        said = all(find(body, at) == value for at, value in self.same_ids_need.items())
+        plain = (asked.skip_special_tokens, asked.spaces_between_special_tokens) == (True, True)
+        alone = prompt.keys() == {"input_ids"} and not asked.batch and asked.greedy
+        if not (alone and said and plain and not rest and asked.max_new_tokens is not None):
+            return key, ""
+        if asked.stop_regex or asked.min_new_tokens or asked.echo:
+            return key, ""
+        stops = [sorted(asked.stop), sorted(asked.stop_token_ids), asked.no_stop_trim, asked.ignore_eos]
+        return key, _canonical([asked.input_ids, asked.max_new_tokens, *stops])
+
+    def _rest(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """What the body says beyond the fields that the dialect binds, and that may shape the result."""
+        rest = copy.deepcopy(dict(body))
+        bound = [keys for places in self.fields.values() for keys in places] + list(self.counts.values())
+        named = [self.model] if self.model is not None else []
+        for keys in (*self.prompt.values(), *bound, *named, *self.report_only):
+            _remove_everywhere(rest, keys)
+        for keys, value in self.neutral.items():
+            if find(rest, keys) == value or find(rest, keys) is None:
+                remove(rest, keys)
+        return {name: value for name, value in rest.items() if value not in (None, {}, [])}
+
+
+def _said(ask: Ask) -> dict[str, Any]:
+    """The fields of an ask that have to be written, tuples as lists."""
+    said: dict[str, Any] = {}
+    for name in sorted(_ASK_FIELDS):
+        value = getattr(ask, name)
+        if value is None or value == ():
+            continue
+        if value == _SILENT[name] if name in _SILENT else value is False:
+            continue
+        said[name] = list(value) if isinstance(value, tuple) else value
+    if any(name in said for name in _NEED_LOGPROBS):
+        said["logprobs"] = True
+    return said
+
+
+def _lay_over(body: dict[str, Any], raw: Mapping[str, Any]) -> None:
+    for name, value in raw.items():
+        if value is OMIT:
+            body.pop(name, None)
+        elif isinstance(value, Mapping) and isinstance(body.get(name), dict):
+            _lay_over(body[name], value)
+        else:
+            body[name] = value
+
+
+def _json_body(request: HttpRequest) -> Any:
+    if request.raw_body is None:
+        return request.body
+    try:
+        return strict_json.loads(request.raw_body.decode())
+    except ValueError:
+        return None
+
+
+def _gather(body: Any, keys: Keys) -> list[Any]:
+    """The values at a place, one for each item where a list of objects stands on the way."""
+    for position, key in enumerate(keys):
+        if isinstance(body, list):
+            return [value for item in body for value in _gather(item, keys[position:])]
+        body = find(body, (key,))
+    return [body]
+
+
+def _remove_everywhere(body: dict[str, Any], keys: Keys) -> None:
+    holder = body.get(keys[0])
+    if isinstance(holder, list) and len(keys) > 1:
+        for item in holder:
+            if isinstance(item, dict):
+                remove(item, keys[1:])
+        body[keys[0]] = [item for item in holder if item]
+    else:
+        remove(body, keys)
+
+
+def _is_text(value: Any) -> bool:
+    """A text, or a list of texts."""
+    return isinstance(value, str) or (
+        isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
+    )
+
+
+def _is_id(value: Any) -> bool:
+    return type(value) is int
+
+
+def _id_prompts(value: Any) -> tuple[tuple[tuple[int, ...], ...] | None, bool]:
+    """The prompts in a value of input_ids, None where malformed; whether they came as a list of prompts."""
+    if not isinstance(value, list):
+        return None, False
+    if all(_is_id(token) for token in value):
+        return (tuple(value),), False
+    if all(isinstance(prompt, list) and all(_is_id(token) for token in prompt) for prompt in value):
+        return tuple(tuple(prompt) for prompt in value), True
+    return None, False
+
+
+def _is_greedy(told: Mapping[str, Any]) -> bool:
+    temperature, top_k = told.get("temperature"), told.get("top_k")
+    cold = (
+        isinstance(temperature, int | float) and temperature is not False and 0 <= temperature < _GREEDY_BELOW
+    )
+    return cold or (type(top_k) is int and top_k == 1)
+
+
+def _number_or_none(value: Any) -> float | None:
+    small = type(value) is int and abs(value) < _LARGEST_NUMBER
+    return float(value) if small or isinstance(value, float) else None
+
+
+def _int_or_none(value: Any) -> int | None:
+    return value if type(value) is int else None
+
+
+def _any_true(value: Any) -> bool:
+    return value is True or (isinstance(value, list | tuple) and any(_any_true(item) for item in value))
+
+
+def _uniform(told: Mapping[str, Any]) -> bool:
+    """Whether all prompts of a batch were asked for the same metadata; a flat list of ids is for all."""
+    chosen = told.get("chosen_ids")
+    nested = isinstance(chosen, list | tuple) and any(not _is_id(item) for item in chosen)
+    return not nested and not any(isinstance(told.get(name), list | tuple) for name in _PER_PROMPT)
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()
+
+
+def _ints(value: Any) -> tuple[int, ...]:
+    return tuple(item for item in value if _is_id(item)) if isinstance(value, list) else ()
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

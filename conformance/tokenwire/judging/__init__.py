@@ -1,0 +1,1 @@
+"""From observations to verdicts. Nothing here touches the network."""

@@ -1,0 +1,346 @@
+"""Capabilities: what the target can do, as far as its answers show it.
+
+Three sources speak of a capability: the user declares it, the server advertises it, an answer shows it. It
+is established by its effect: a 200 to a request that asks for something is not support. What a server
+advertises counts only where the effect cannot be told from its absence by looking, and a declaration
+establishes nothing: it makes the absence a violation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from tokenwire.dialects.control import Call, Deed
+from tokenwire.dialects.dialect import is_chat, policy_of
+from tokenwire.judging.advertised import Advertised
+from tokenwire.judging.stop_string import stop_string_of
+from tokenwire.record import Delivery, Emission, Stream
+
+LOGPROBS_LENGTH = "output_token_logprobs_length"
+MIRRORED_ID = "mirror_token_id"
+_OK = 200
+
+
+@dataclass(frozen=True)
+class Capability:
+    """Whether the target has something, and how that is known."""
+
+    name: str
+    present: bool
+    established: str
+    """In words, as a clause: `seen in generate/probe-1`, `no answer carries text`."""
+    declared: bool = False
+    """The user says that the target has it."""
+    advertised: str = ""
+    """How the server says that it has it, in words; empty where it does not."""
+    seen: bool = False
+    """An answer shows it."""
+
+    @property
+    def broken_promise(self) -> str:
+        """Who said that the target has what no answer shows, in words; empty where nobody did."""
+        if self.seen:
+            return ""
+        return f"declared as {self.name}" if self.declared else self.advertised
+
+
+def _any(test: Callable[[Emission], object]) -> Callable[[Stream], bool]:
+    return lambda stream: any(test(emission) for emission in stream.emissions())
+
+
+def _own_series(emission: Emission) -> list[str]:
+    """The series that the server itself defines, not the sampler."""
+    return [name for name, value in emission.series.items() if name not in emission.customized and value]
+
+
+def _ended_by_stop_string(stream: Stream) -> bool:
+    return any(stop_string_of(stream.asked, choice) is not None for choice in stream.choices)
+
+
+def _counts_tokens(stream: Stream) -> bool:
+    """Whether the answer tells how many tokens it has: in ids, a counter of the choice, or its usage."""
+    counted = _any(lambda e: e.output_ids is not None or "completion_tokens" in e.counters)
+    return "completion_tokens" in (stream.usage or {}) or counted(stream)
+
+
+def _is_stream(stream: Stream) -> bool:
+    """Whether a request for a stream was answered by one, whatever its events hold."""
+    exchange = stream.exchange
+    media_type = (exchange.header("content-type") or "").partition(";")[0].strip().lower()
+    is_one = exchange.status == _OK and media_type == "text/event-stream"
+    is_one = is_one and bool(stream.events or stream.unterminated)
+    return stream.asked.stream and (stream.answered or (is_one and not stream.refused))
+
+
+def _least_inner_step(stream: Stream) -> int:
+    """The fewest ids that any event between a choice's first and last one brings; 0 where too few are there.
+
+    One event alone may hold as many ids by chance.
+    """
+    inner: list[int] = []
+    for choice in stream.choices:
+        ids = [len(e.output_ids) for e in choice.emissions if e.output_ids]
+        if choice.delivery is Delivery.CUMULATIVE:
+            ids = [after - before for before, after in pairwise((0, *ids))]
+        inner += [size for size in ids[1:-1] if size > 0]
+    return min(inner) if len(inner) > 1 else 0
+
+
+def _has_top_logprobs(emission: Emission) -> bool:
+    content = emission.series.get("logprobs_content")
+    inside = isinstance(content, list) and any(isinstance(e, dict) and e.get("top_logprobs") for e in content)
+    return inside or any("top" in name for name in _own_series(emission))
+
+
+def _tells_all_bytes(stream: Stream) -> bool:
+    lists = [e.series.get("logprobs_content") for e in stream.emissions()]
+    entries = [entry for content in lists if isinstance(content, list) for entry in content]
+    return bool(entries) and all(isinstance(entry, dict) and entry.get("bytes") for entry in entries)
+
+
+def _has_text_offsets(emission: Emission) -> bool:
+    offsets = emission.series.get("text_offset")
+    return isinstance(offsets, list) and any(type(one) is int and one >= 0 for one in offsets)
+
+
+def _tito_chat(stream: Stream) -> bool:
+    return is_chat(stream) and _any(
+        lambda e: (
+            e.prompt_token_ids is not None
+            or e.details.get("meta_info") is not None
+            or e.output_ids is not None
+        )
+    )(stream)
+
+
+_SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
+    "stream": (_is_stream, "no request for a stream was answered by one"),
+    "output-ids": (_any(lambda e: e.output_ids is not None), "no answer carries output ids"),
+    "text": (_any(lambda e: e.text), "no answer carries text"),
+    "completion-tokens": (
+        _any(lambda e: "completion_tokens" in e.counters),
+        "no answer counts completion_tokens",
+    ),
+    "token-count": (_counts_tokens, "no answer tells how many tokens it has"),
+    "series": (_any(lambda e: any(e.series.values())), "no answer carries a per-token series"),
+    "customized-info": (_any(lambda e: e.customized), "no answer carries customized_info"),
+    "incremental-customized-info": (
+        lambda s: s.asked.stream and s.delivery is Delivery.INCREMENTAL and _any(lambda e: e.customized)(s),
+        "no incremental stream carries customized_info",
+    ),
+    "mirror-sampler": (
+        _any(lambda e: MIRRORED_ID in e.series),
+        "no sampler mirrors the sampled ids into customized_info",
+    ),
+    "logprobs": (_any(_own_series), "no answer carries output logprobs"),
+    "logprobs-length": (
+        _any(lambda e: LOGPROBS_LENGTH in e.counters or LOGPROBS_LENGTH in e.details),
+        f"no answer carries {LOGPROBS_LENGTH}",
+    ),
+    "top-logprobs": (
+        lambda s: s.asked.top_logprobs > 0 and _any(_has_top_logprobs)(s),
+        "no answer carries the top logprobs that were asked for",
+    ),
+    "chosen-logprobs": (
+        lambda s: (
+            bool(s.asked.chosen_ids) and _any(lambda e: any("token_ids" in n for n in _own_series(e)))(s)
+        ),
+        "no answer carries the logprobs of chosen ids that were asked for",
+    ),
+    "prompt-logprobs": (_any(lambda e: any(e.prompt_series.values())), "no answer carries prompt logprobs"),
+    "chat-logprobs": (
+        lambda s: is_chat(s) and _any(lambda e: bool(e.details.get("logprobs")))(s),
+        "no chat answer carries logprobs",
+    ),
+    "chat-token-bytes": (
+        lambda s: is_chat(s) and _tells_all_bytes(s),
+        "no chat answer has logprobs that tell the bytes of every token",
+    ),
+    "completion-logprobs": (
+        lambda s: not is_chat(s) and _any(lambda e: "token_logprobs" in e.series)(s),
+        "no answer carries the logprobs of completions",
+    ),
+    "text-offsets": (_any(_has_text_offsets), "no answer tells where its tokens begin in the text"),
+    "echo": (lambda s: s.asked.echo, "no request for an echo was answered"),
+    "input-ids": (lambda s: s.asked.input_ids is not None, "no request with input_ids was answered"),
+    "prompt-token-ids": (
+        _any(lambda e: e.prompt_token_ids is not None),
+        "no answer carries prompt_token_ids",
+    ),
+    "media": (
+        lambda s: s.asked.media and _any(lambda e: e.prompt_token_ids is not None)(s),
+        "no answer to a prompt with media carries prompt_token_ids",
+    ),
+    "text-prompt-ids": (
+        lambda s: s.asked.input_ids is None and _any(lambda e: e.prompt_token_ids is not None)(s),
+        "no answer to a text or messages carries prompt_token_ids",
+    ),
+    "cached-tokens": (_any(lambda e: "cached_tokens" in e.counters), "no answer counts cached_tokens"),
+    "cached-tokens-details": (
+        _any(lambda e: e.details.get("cached_tokens_details") is not None),
+        "no answer carries cached_tokens_details that are not null",
+    ),
+    "request-id": (_any(lambda e: e.details.get("request_id") is not None), "no answer carries a request id"),
+    "prefix-cache": (
+        _any(lambda e: type(e.counters.get("cached_tokens")) is int and e.counters["cached_tokens"] > 0),
+        "no answer counts cached tokens",
+    ),
+    "retractions": (
+        _any(lambda e: type(e.counters.get("num_retractions")) is int and e.counters["num_retractions"] > 0),
+        "no answer tells that it was preempted",
+    ),
+    "batch": (lambda s: s.asked.prompts > 1, "no request with several prompts was answered"),
+    "stream-errors": (
+        lambda s: s.asked.stream and s.exchange.status == _OK and s.error is not None,
+        "no stream carried an error event",
+    ),
+    "usage": (lambda s: s.usage is not None, "no answer carries a usage object"),
+    "stop-patterns": (lambda s: bool(s.asked.stop_regex), "no request with stop patterns was answered"),
+    "stop-strings": (_ended_by_stop_string, "no answer names the stop string that ended it"),
+    "chat": (is_chat, "no chat request was answered"),
+    "tito-chat": (_tito_chat, "no chat answer carries prompt_token_ids, output ids or meta_info"),
+    "chat-meta-info": (
+        lambda s: is_chat(s) and _any(lambda e: e.details.get("meta_info") is not None)(s),
+        "no chat answer carries meta_info",
+    ),
+    "chat-streams-without-ids": (
+        lambda s: is_chat(s) and bool(policy_of(s).get("tito_stream_refused")),
+        "no chat dialect that was asked refuses token-in-token-out fields in streams",
+    ),
+    "response-token-ids": (
+        lambda s: is_chat(s) and _any(lambda e: e.output_ids is not None)(s),
+        "no chat answer carries output ids",
+    ),
+}
+
+
+def _modes(answered: list[Stream]) -> Iterable[Capability]:
+    """Cumulative and incremental, by the streams that carry ids where any do: chat streams carry text."""
+    streams = [stream for stream in answered if stream.asked.stream]
+    with_ids = [stream for stream in streams if _any(lambda e: e.output_ids is not None)(stream)]
+    for mode in (Delivery.CUMULATIVE, Delivery.INCREMENTAL):
+        seen = next((stream for stream in with_ids or streams if stream.delivery is mode), None)
+        yield _seen(str(mode), seen, f"no stream is {mode}")
+
+
+def _controlled(answered: list[Stream], calls: tuple[Call, ...]) -> Iterable[Capability]:
+    """What control endpoints show by their effect: an abort of a request there was, a load that saw one."""
+    ids = {stream.asked.request_id for stream in answered}
+    aborts = (call for call in calls if call.deed is Deed.ABORT and call.done and call.ids & ids)
+    loads = (call for call in calls if call.load is not None and call.load.live > 0)
+    for name, call, absent in (
+        ("abort", next(aborts, None), "no endpoint took the abort of a request by its id"),
+        ("load-report", next(loads, None), "no endpoint told of a request that was under way"),
+    ):
+        words = f"seen in {call.exchange.name}" if call else absent
+        yield Capability(name, call is not None, words, seen=call is not None)
+
+
+def _interval(answered: list[Stream], advertised: Advertised) -> Capability:
+    """`stream_interval` is shown by two streams of different intervals, each of which kept its own.
+
+    The one with the smaller interval has to fall short of the larger one: where the field never reaches the
+    engine, all streams are spaced alike, be it by chance or by the server's own interval.
+    """
+    steps = [
+        (stream.asked.stream_interval or 0, _least_inner_step(stream), stream)
+        for stream in answered
+        if stream.asked.stream
+    ]
+    kept = [(asked, step, stream) for asked, step, stream in steps if 2 <= asked <= step]
+    seen = next(
+        (
+            (small, large)
+            for asked, step, small in kept
+            for more, _, large in kept
+            if asked < more and step < more
+        ),
+        None,
+    )
+    says = f"the server advertises stream_interval {advertised.stream_interval}"
+    told = says if advertised.stream_interval is not None else ""
+    if seen is not None:
+        words = f"seen in {seen[0].exchange.name} and {seen[1].exchange.name}"
+        return Capability("stream-interval", True, words, advertised=told, seen=True)
+    words = told or "neither advertised, nor did two streams of different intervals keep their own"
+    return Capability("stream-interval", bool(told), words, advertised=told)
+
+
+_WITHOUT_A_RECORD = frozenset({"stream", "stream-errors"})
+"""What a stream shows that delivers nothing, too."""
+
+
+def _seen(name: str, stream: Stream | None, absent: str) -> Capability:
+    words = f"seen in {stream.exchange.name}" if stream else absent
+    return Capability(name, stream is not None, words, seen=stream is not None)
+
+
+def _said(advertised: Advertised) -> dict[str, str]:
+    """What a server says that it has, each with where it says so in words."""
+    said: dict[str, str] = {}
+    if advertised.mirrors:
+        words = f"advertised by sampling_backend {advertised.sampling_backend!r}"
+        said |= {"mirror-sampler": words, "customized-info": words}
+    if advertised.delivery is not None:
+        said[str(advertised.delivery)] = f"the server advertises {advertised.delivery} streams"
+    return said
+
+
+_TRUSTED = ("mirror-sampler", "customized-info")
+"""Taken as advertised: what does not come might be the fault that is looked for."""
+
+
+def capabilities(
+    streams: Iterable[Stream],
+    advertised: Advertised,
+    declared: Collection[str] = (),
+    calls: Iterable[Call] = (),
+) -> dict[str, Capability]:
+    """All capabilities that requirements speak of, by name.
+
+    `declared` names those that the user says the target has. A name that is none is left out.
+    """
+    streams = list(streams)
+    answered = [stream for stream in streams if stream.answered]
+    found = [
+        _seen(name, next(filter(shows, streams if name in _WITHOUT_A_RECORD else answered), None), absent)
+        for name, (shows, absent) in _SHOWN.items()
+    ]
+    mode = advertised.delivery
+    says = f"the server advertises {mode} streams" if mode else "the server advertises no delivery mode"
+    found.append(Capability("advertised-mode", mode is not None, says, seen=mode is not None))
+    length = advertised.context_length
+    says = (
+        f"the server advertises a context of {length}"
+        if length
+        else "the server advertises no context length"
+    )
+    found.append(Capability("context-length", length is not None, says, seen=length is not None))
+    without = advertised.tokenizer is False
+    says = "the server says that it runs without a tokenizer"
+    found.append(
+        Capability(
+            "no-tokenizer",
+            without,
+            says if without else "the server has a tokenizer, or does not say",
+            seen=without,
+        )
+    )
+    found.append(_interval(answered, advertised))
+    found += _modes(answered)
+    found += _controlled(answered, tuple(calls))
+    said = _said(advertised)
+    return {each.name: _with_sources(each, said.get(each.name, ""), each.name in declared) for each in found}
+
+
+def _with_sources(known: Capability, said: str, declared: bool) -> Capability:
+    if said and not known.present and known.name in _TRUSTED:
+        known = replace(known, present=True, established=said)
+    return replace(known, advertised=known.advertised or said, declared=declared)
+
+
+def known_capabilities() -> dict[str, str]:
+    """All capabilities, that is, what a user can declare; each with what a target without it looks like."""
+    return {name: absent.established for name, absent in capabilities((), Advertised()).items()}

@@ -1,0 +1,149 @@
+"""What a check is: a pure function from a stream, or from two streams, to observations.
+
+An observation is a statement about something that the target wrote and that could have been wrong. A check
+that looked at nothing yields nothing, and a requirement without witnesses cannot pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tokenwire.dialects.control import Call
+from tokenwire.judging.advertised import Advertised
+from tokenwire.judging.tokenizer import Tokenizer
+from tokenwire.record import Delivery, Place, Stream
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One look at one place: as it should be, or not."""
+
+    place: Place
+    expected: Any
+    actual: Any
+    holds: bool
+    message: str = ""
+    """What is wrong, as one clause; made from expected and actual where empty."""
+    related: tuple[Place, ...] = ()
+    condition_only: bool = False
+    """The observation shows only that the condition of the requirement occurred; it is no witness."""
+
+
+def observe(
+    place: Place, *, expected: Any, actual: Any, message: str = "", related: tuple[Place, ...] = ()
+) -> Observation:
+    """Look whether two values are equal, of the same JSON type."""
+    holds = bool(expected == actual) and isinstance(expected, bool) == isinstance(actual, bool)
+    return Observation(place, expected, actual, holds, message, related)
+
+
+def demand(
+    place: Place,
+    holds: bool,
+    *,
+    expected: Any,
+    actual: Any,
+    message: str = "",
+    related: tuple[Place, ...] = (),
+) -> Observation:
+    """Look whether a condition holds; `expected` is said in words."""
+    return Observation(place, expected, actual, holds, message, related)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is known of the target as a whole, for checks that need more than one stream."""
+
+    capabilities: frozenset[str] = frozenset()
+    stream_interval: int | None = None
+    """The server's default interval, where it advertises one."""
+    advertised_delivery: Delivery | None = None
+    tito_stream_refused: bool = True
+    """The dialect's policy: token-in-token-out fields are refused in chat streams."""
+    tokenizer: Tokenizer | None = None
+    """What says the text of ids, where anything does."""
+    calls: tuple[Call, ...] = ()
+    """What was asked of control endpoints beside the streams, in the order of asking."""
+    advertised: Advertised = field(default_factory=Advertised)
+    """What the server says of itself."""
+    repeated: frozenset[str] = frozenset()
+    """Keys of requests that were answered alike when asked again."""
+    contradicted: frozenset[str] = frozenset()
+    """Keys of requests that were answered whole with different results."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two streams whose requests must yield the same record.
+
+    `baseline` is the whole answer where there is one. Comparisons are only made where the target was seen to
+    repeat itself (`spec/delivery.md`, determinism). Across targets, `baseline` is the worker's answer and
+    `other` the gateway's, and requests are compared that refuse, fail or may differ too.
+    """
+
+    baseline: Stream
+    other: Stream
+    repeats: bool = True
+    """Both sides were seen to repeat themselves, so that ids, text and numbers may be compared."""
+
+
+StreamCheck = Callable[[Stream, Target], Iterator[Observation]]
+ComparisonCheck = Callable[[Comparison, Target], Iterator[Observation]]
+RunCheck = Callable[[tuple[Stream, ...], Target], Iterator[Observation]]
+
+
+@dataclass(frozen=True)
+class Check:
+    """The one check of one requirement."""
+
+    requirement: str
+    on_stream: StreamCheck | None = None
+    on_comparison: ComparisonCheck | None = None
+    on_run: RunCheck | None = None
+    """For requirements that relate exchanges by content: a continuation, the request after a refusal."""
+
+
+CHECKS: dict[str, Check] = {}
+
+
+def _register(check: Check) -> None:
+    if check.requirement in CHECKS:
+        raise ValueError(f"requirement {check.requirement!r} has two checks; a requirement has one owner")
+    CHECKS[check.requirement] = check
+
+
+def check(requirement: str) -> Callable[[StreamCheck], StreamCheck]:
+    """Make a function the check of a requirement, called once for each stream."""
+
+    def register(function: StreamCheck) -> StreamCheck:
+        _register(Check(requirement, on_stream=function))
+        return function
+
+    return register
+
+
+def compare(requirement: str) -> Callable[[ComparisonCheck], ComparisonCheck]:
+    """Make a function the check of a requirement, called once for each comparison."""
+
+    def register(function: ComparisonCheck) -> ComparisonCheck:
+        _register(Check(requirement, on_comparison=function))
+        return function
+
+    return register
+
+
+def check_run(requirement: str) -> Callable[[RunCheck], RunCheck]:
+    """Make a function the check of a requirement, called once with all streams of a run."""
+
+    def register(function: RunCheck) -> RunCheck:
+        _register(Check(requirement, on_run=function))
+        return function
+
+    return register
+
+
+def condition_seen(place: Place, what: str) -> Observation:
+    """Note that the condition of a requirement occurred."""
+    return replace(demand(place, True, expected=what, actual=what), condition_only=True)

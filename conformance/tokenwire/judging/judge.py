@@ -1,0 +1,343 @@
+"""The judge: from all streams of one run to verdicts. Pure; nothing here knows where the streams came from.
+
+The unit of a verdict is a requirement in a scenario. A PASS needs the witnesses that the requirement asks for
+over the whole run; an observation that a condition occurred is no witness.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+
+from tokenwire.dialects.control import Call
+from tokenwire.dialects.dialect import is_chat, load_dialects
+from tokenwire.judging.advertised import Advertised
+from tokenwire.judging.capability import Capability, capabilities
+from tokenwire.judging.check import CHECKS, Check, Comparison, Observation, Target, demand
+from tokenwire.judging.determinism import Determinism, comparisons, determinism
+from tokenwire.judging.honesty import Honesty, honesty
+from tokenwire.judging.tokenizer import HOW_TO_ENABLE, Tokenizer
+from tokenwire.judging.verdict import SEVERITY, Verdict
+from tokenwire.record import Place, Stream
+from tokenwire.requirement import Level, Requirement, load_requirements
+
+NO_SCENARIO = "-"
+"""Stands for the scenario of a requirement that no exchange of the run says anything about."""
+WHOLE_RUN = "the whole run"
+"""Stands for the exchange of a violation that lies in no single one."""
+
+INSTRUMENTED = (
+    "start the server with a sampler that mirrors each sampled id into customized_info, "
+    "for example `tokenwire-reference serve --sampling-backend mirror`"
+)
+_INSTRUMENTS = {
+    "retractions": "let the server preempt requests, by a small KV cache or a test hook, "
+    "for example `tokenwire-reference serve --test-retract-interval 3`",
+    "media": "serve a model that takes images, "
+    "for example `tokenwire-reference serve --model builtin:tiny-mm`",
+}
+"""How to start a server that shows a capability, where it is not the mirror sampler."""
+NO_WORKER = "no worker was named to compare with; name the server behind this one with --worker URL"
+
+_OK = 200
+_ACROSS = "across-responses"
+_ACROSS_TARGETS = "across-targets"
+_TOKENIZER = "tokenizer"
+_BY_CHANCE = "ask for more, with --budget soak or a higher --max-concurrency"
+_VIOLATED = {Level.MUST: Verdict.FAIL, Level.SHOULD: Verdict.WARN, Level.MAY: Verdict.INFO}
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that one server, started in one way, wrote."""
+
+    streams: tuple[Stream, ...]
+    advertised: Advertised = field(default_factory=Advertised)
+    name: str = ""
+    """The capture's file, where several are judged together; empty for a live run."""
+    tokenizer: Tokenizer | None = None
+    """What text is held against its ids by."""
+    declared: frozenset[str] = frozenset()
+    """Capabilities that the user says the target has."""
+    calls: tuple[Call, ...] = ()
+    """What was asked of control endpoints beside the streams."""
+    beside: tuple[Comparison, ...] = ()
+    """Where the target is a gateway whose worker was asked too: the worker's answers, and the gateway's."""
+
+    @cached_property
+    def capabilities(self) -> dict[str, Capability]:
+        return capabilities(self.streams, self.advertised, self.declared, self.calls)
+
+    @cached_property
+    def capabilities_beside(self) -> dict[str, Capability]:
+        """What either of a gateway and its worker shows, where both were asked the same."""
+        both = [stream for pair in self.beside for stream in (pair.baseline, pair.other)]
+        return capabilities(both, self.advertised, self.declared)
+
+    @cached_property
+    def honesty(self) -> Honesty:
+        return honesty(self.streams)
+
+    @cached_property
+    def determinism(self) -> Determinism:
+        return determinism(self.streams)
+
+    @cached_property
+    def comparisons(self) -> list[Comparison]:
+        return comparisons(self.streams, self.determinism)
+
+    @cached_property
+    def hollow(self) -> frozenset[str]:
+        """The exchanges that were answered with 200 and say nothing: no id, no text, no finish, no error."""
+        every = self.by_exchange.values()
+        return frozenset(
+            stream.exchange.name
+            for stream in every
+            if stream.exchange.status == _OK and stream.error is None and not has_record(stream)
+        )
+
+    @cached_property
+    def by_exchange(self) -> dict[str, Stream]:
+        """The streams by the names of their exchanges."""
+        both = [stream for pair in self.beside for stream in (pair.baseline, pair.other)]
+        return {stream.exchange.name: stream for stream in (*self.streams, *both)}
+
+    @cached_property
+    def target(self) -> Target:
+        """What checks are told about the target."""
+        return Target(
+            capabilities=frozenset(name for name, known in self.capabilities.items() if known.present),
+            stream_interval=self.advertised.stream_interval,
+            advertised_delivery=self.advertised.delivery,
+            tito_stream_refused=_refuses_tito_streams(self.streams),
+            tokenizer=self.tokenizer,
+            calls=self.calls,
+            advertised=self.advertised,
+            repeated=self.determinism.repeated,
+            contradicted=self.determinism.contradicted,
+        )
+
+
+def has_record(stream: Stream) -> bool:
+    """Whether an answer says anything: an id, a character, or why a choice finished."""
+    return stream.answered and any(
+        emission.output_ids or emission.text or (emission.finish is not None and emission.finish.type)
+        for emission in stream.emissions()
+    )
+
+
+def _refuses_tito_streams(streams: Iterable[Stream]) -> bool:
+    """Whether the chat dialects of a run refuse token-in-token-out fields in streams, by their own policy."""
+    spoken = {stream.dialect for stream in streams if is_chat(stream)}
+    policies = [dialect.policy for name, dialect in load_dialects().items() if name in spoken]
+    return all(policy.get("tito_stream_refused", True) for policy in policies)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict on one requirement in one scenario, with its evidence."""
+
+    requirement: Requirement
+    scenario: str
+    verdict: Verdict
+    witnesses: int = 0
+    message: str = ""
+    """Why, in one clause; empty for a PASS."""
+    violations: tuple[Observation, ...] = ()
+    """In wire order: the first is the one to show."""
+    run: Run = field(default_factory=lambda: Run(()), repr=False, compare=False)
+    known: str = ""
+    """Why a baseline tolerates the violations; empty where none does."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.requirement.id}[{self.scenario}]"
+
+
+@dataclass
+class _Looked:
+    """What the check of one requirement saw in one scenario."""
+
+    observations: list[Observation] = field(default_factory=list)
+    crash: str = ""
+
+
+def _guarded(looked: _Looked, observe: Callable[[], Iterator[Observation]]) -> None:
+    """Run a check. Should it raise, that is the suite's fault, not the target's: the traceback is kept."""
+    try:
+        looked.observations.extend(observe())
+    except Exception:  # a check that raises must neither end the run nor blame the target
+        looked.crash = looked.crash or traceback.format_exc()
+
+
+def _look(
+    check: Check, run: Run, *, comparable: tuple[Stream, ...], pairs: Sequence[Comparison]
+) -> dict[str, _Looked]:
+    """Let a check look at all of a run; what it saw, by scenario.
+
+    `comparable` are the streams that a check which relates several exchanges may see, `pairs` those that one
+    which compares two answers may.
+    """
+    looked: dict[str, _Looked] = defaultdict(_Looked)
+    target = run.target
+    if check.on_stream is not None:
+        for stream in run.streams:
+            _guarded(looked[stream.exchange.scenario], partial(check.on_stream, stream, target))
+    if check.on_comparison is not None:
+        for pair in pairs:
+            _guarded(looked[pair.other.exchange.scenario], partial(check.on_comparison, pair, target))
+    if check.on_run is not None:
+        together = _Looked()
+        _guarded(together, partial(check.on_run, comparable, target))
+        for observation in together.observations:
+            source = run.by_exchange.get(observation.place.exchange)
+            looked[source.exchange.scenario if source else NO_SCENARIO].observations.append(observation)
+        if together.crash:
+            looked[NO_SCENARIO].crash = together.crash
+    return {scenario: seen for scenario, seen in looked.items() if seen.observations or seen.crash}
+
+
+def _unseen(requirement: Requirement, run: Run) -> str:
+    """Why nothing was observed, or too little, in words."""
+    if requirement.oracle == _ACROSS and (run.determinism.contradicted or not run.determinism.anywhere):
+        return run.determinism.reason
+    if requirement.oracle == _ACROSS_TARGETS and not any(pair.repeats for pair in run.beside):
+        return "the worker or the gateway was not seen to repeat itself: they cannot be compared"
+    if requirement.condition:
+        return f"it did not happen that {requirement.condition}; {_BY_CHANCE}"
+    return "the run held nothing to look at; ask all scenarios, without --scenario and with a larger --budget"
+
+
+def _unexamined(requirement: Requirement, run: Run) -> Judgement | None:
+    """The verdict on a requirement that does not apply to this target or run; None where it applies."""
+    judged = partial(Judgement, requirement, NO_SCENARIO, run=run)
+    if requirement.excluded:
+        return judged(Verdict.NOT_TESTABLE, message=requirement.excluded)
+    if requirement.oracle == _ACROSS_TARGETS and not run.beside:
+        return judged(Verdict.NOT_TESTABLE, message=NO_WORKER)
+    if requirement.oracle == _TOKENIZER and run.tokenizer is None:
+        return judged(Verdict.NOT_TESTABLE, message=HOW_TO_ENABLE)
+    known = run.capabilities_beside if requirement.oracle == _ACROSS_TARGETS else run.capabilities
+    missing = [known[name] for name in requirement.applies_when if not known[name].present]
+    if not missing:
+        return None
+    promised = next((capability for capability in missing if capability.declared), None)
+    if promised is not None:
+        broken = _broken_promise(promised)
+        return judged(_VIOLATED[requirement.level], message=broken.message, violations=(broken,))
+    words = "; ".join(f"{capability.name}: {capability.established}" for capability in missing)
+    if requirement.contract == "instrumented":
+        instrument = _INSTRUMENTS.get(missing[0].name, INSTRUMENTED)
+        return judged(Verdict.NOT_TESTABLE, message=f"{words}; {instrument}")
+    caveat = run.honesty.caveat
+    return judged(Verdict.UNSUPPORTED, message=f"{words} ({caveat})" if caveat else words)
+
+
+def _broken_promise(capability: Capability) -> Observation:
+    """What was declared has to be shown: no requirement on it can be examined otherwise."""
+    message = f"{capability.name} is declared, but {capability.established}"
+    expected = f"{capability.name}, as declared"
+    return demand(Place(WHOLE_RUN), False, expected=expected, actual=capability.established, message=message)
+
+
+def _weigh(requirement: Requirement, run: Run, looked: dict[str, _Looked]) -> Iterator[Judgement]:
+    """Turn what was seen into one verdict for each scenario."""
+    witnesses = {
+        scenario: sum(
+            not observation.condition_only and observation.place.exchange not in run.hollow
+            for observation in seen.observations
+        )
+        for scenario, seen in looked.items()
+    }
+    total = sum(witnesses.values())
+    answered = any(map(has_record, run.streams))
+    for scenario, seen in looked.items():
+        violations = tuple(observation for observation in seen.observations if not observation.holds)
+        judged = partial(
+            Judgement, requirement, scenario, witnesses=witnesses[scenario], violations=violations, run=run
+        )
+        if seen.crash:
+            yield judged(Verdict.HARNESS_ERROR, message=seen.crash)
+        elif violations:
+            yield judged(_VIOLATED[requirement.level], message=violations[0].message)
+        elif not answered:
+            yield judged(Verdict.INCONCLUSIVE, message="no request of the run was answered by a record")
+        elif total < requirement.witnesses:
+            few = f"{total} of the {requirement.witnesses} witnesses that a PASS needs"
+            yield judged(
+                Verdict.INCONCLUSIVE, message=f"{few}; {_unseen(requirement, run)}" if not total else few
+            )
+        else:
+            yield judged(Verdict.PASS)
+
+
+def judge_requirement(requirement: Requirement, run: Run) -> list[Judgement]:
+    """The verdicts on one requirement; at least one, under `NO_SCENARIO` where nothing was seen."""
+    unexamined = _unexamined(requirement, run)
+    if unexamined is not None:
+        return [unexamined]
+    check = CHECKS.get(requirement.id)
+    if check is None:
+        return [
+            Judgement(
+                requirement, NO_SCENARIO, Verdict.HARNESS_ERROR, message="no check is registered", run=run
+            )
+        ]
+    comparable = run.streams
+    if requirement.oracle == _ACROSS:
+        seen = run.determinism
+        comparable = (
+            tuple(s for s in run.streams if s.asked.key not in seen.contradicted) if seen.anywhere else ()
+        )
+    pairs = run.beside if requirement.oracle == _ACROSS_TARGETS else run.comparisons
+    looked = _look(check, run, comparable=comparable, pairs=pairs)
+    if not looked:
+        message = _unseen(requirement, run)
+        return [Judgement(requirement, NO_SCENARIO, Verdict.INCONCLUSIVE, message=message, run=run)]
+    return list(_weigh(requirement, run, looked))
+
+
+def violated_by(answer: Stream, run: Run) -> tuple[str, ...]:
+    """The ids of the MUSTs that one more answer of a run's target violates by itself.
+
+    Those whose check raises on it are among them. Only checks that look at one answer can tell; what they are
+    told of the target is what the run showed.
+    """
+    import tokenwire.checks  # noqa: F401  # fills CHECKS
+
+    violated: list[str] = []
+    for requirement in load_requirements().values():
+        check = CHECKS.get(requirement.id)
+        if requirement.level is not Level.MUST or check is None or check.on_stream is None:
+            continue
+        if _unexamined(requirement, run) is None:
+            looked = _Looked()
+            _guarded(looked, partial(check.on_stream, answer, run.target))
+            if looked.crash or not all(observation.holds for observation in looked.observations):
+                violated.append(requirement.id)
+    return tuple(violated)
+
+
+def judge(runs: Sequence[Run], requirements: Iterable[Requirement] | None = None) -> list[Judgement]:
+    """The verdicts on all requirements, or on some, in the order of the specification.
+
+    Each run is judged by itself. A requirement of which a run says nothing is told only where all are silent.
+    """
+    import tokenwire.checks  # noqa: F401  # fills CHECKS
+
+    verdicts: list[Judgement] = []
+    for requirement in load_requirements().values() if requirements is None else requirements:
+        everywhere = [judgement for run in runs for judgement in judge_requirement(requirement, run)]
+        telling = [
+            judgement
+            for judgement in everywhere
+            if judgement.scenario != NO_SCENARIO
+            or judgement.witnesses
+            or judgement.violations
+            or judgement.verdict is Verdict.HARNESS_ERROR
+        ]
+        verdicts += telling or sorted(everywhere, key=lambda each: SEVERITY[each.verdict])[-1:]
+    return verdicts

@@ -1,0 +1,200 @@
+"""The oracle of text: what token ids mean, said by a tokenizer of ours or by the server's own.
+
+A tokenizer of ours is read from the model's `tokenizer.json` through the light `tokenizers` package. The
+server's own is what its `/detokenize` answered in the same run, so that a replay knows it as well.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from tokenwire.wire import strict_json
+from tokenwire.wire.exchange import Exchange, HttpRequest
+from tokenwire.wire.json_pointer import ABSENT, Keys, find, parse, put
+
+Ids = tuple[int, ...]
+
+_MAY_BE_SPECIAL = re.compile(r"[<\[]")
+"""What special tokens are spelled with in all vocabularies: `<s>`, `<|im_end|>`, `[INST]`, `>>TITLE<<`."""
+_SPECIAL = re.compile(r"<\|.*\|>|<｜.*｜>|</?s>|<(unk|pad|bos|eos)>")
+"""A single id that is spelled like this is a special token."""
+
+HOW_TO_ENABLE = (
+    "text is held against its ids by a tokenizer: give --tokenizer DIR, where DIR holds the model's "
+    "tokenizer.json, or let the server answer /detokenize"
+)
+
+
+class Tokenizer(Protocol):
+    """What checks need of a tokenizer."""
+
+    @property
+    def cleans_up(self) -> bool:
+        """Whether text may have lost spaces before punctuation on its way from the ids."""
+
+    def decode(
+        self,
+        ids: Sequence[int],
+        *,
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+    ) -> str | None:
+        """The text of ids; None where this tokenizer cannot say, as for ids beyond its vocabulary."""
+
+
+class NoTokenizer(ValueError):  # noqa: N818  # a fact about the command line
+    """There is no tokenizer where one was said to be; the message says what to do."""
+
+
+class LocalTokenizer:
+    """A tokenizer of ours."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read `folder/tokenizer.json`. Raises NoTokenizer."""
+        try:
+            import tokenizers
+        except ImportError as error:
+            raise NoTokenizer("--tokenizer needs the package: pip install 'tokenwire[tokenizer]'") from error
+        path = folder / "tokenizer.json" if folder.is_dir() else folder
+        if not path.is_file():
+            raise NoTokenizer(f"there is no {path}; give the folder that holds the model's tokenizer.json")
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the package raises no narrower one
+            raise NoTokenizer(f"{path} is no tokenizer: {error}") from error
+        self._size = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        self.cleans_up = _settings(path.parent).get("clean_up_tokenization_spaces") is True
+
+    def decode(
+        self,
+        ids: Sequence[int],
+        *,
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+    ) -> str | None:
+        """`spaces_between_special_tokens` has no effect: fast tokenizers put none there either way."""
+        del spaces_between_special_tokens
+        if not all(0 <= token < self._size for token in ids):
+            return None
+        return self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+
+def _settings(folder: Path) -> Mapping[str, Any]:
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return settings if isinstance(settings, dict) else {}
+
+
+class ToldTokenizer:
+    """The server's own tokenizer, as far as it was asked."""
+
+    cleans_up = True
+    """Nobody knows; so spaces before punctuation are given the benefit of the doubt."""
+
+    def __init__(self, texts: Mapping[tuple[Ids, bool], str]) -> None:
+        """Take texts by ids and `skip_special_tokens`."""
+        self._texts = texts
+
+    def decode(
+        self,
+        ids: Sequence[int],
+        *,
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+    ) -> str | None:
+        if not ids:
+            return ""
+        if not (skip_special_tokens or spaces_between_special_tokens):
+            return None
+        known = self._texts.get((tuple(ids), skip_special_tokens))
+        return self._skipping(tuple(ids)) if known is None and skip_special_tokens else known
+
+    def _skipping(self, ids: Ids) -> str | None:
+        """The text without special tokens, for a server that always spells them out."""
+        spelled_out = self._texts.get((ids, False))
+        if spelled_out is None or not _MAY_BE_SPECIAL.search(spelled_out):
+            return spelled_out
+        ordinary = tuple(token for token in ids if not self._is_special(token))
+        if ordinary == ids:
+            return None
+        return self._texts.get((ordinary, False)) if ordinary else ""
+
+    def _is_special(self, token: int) -> bool:
+        return _SPECIAL.fullmatch(self._texts.get(((token,), False), "")) is not None
+
+    def doubtful(self) -> list[Ids]:
+        """Single ids to ask for, to know whether they are special tokens of a text that spells some out."""
+        spelled = (
+            ids for (ids, skip), text in self._texts.items() if not skip and _MAY_BE_SPECIAL.search(text)
+        )
+        singles = dict.fromkeys((token,) for ids in spelled for token in ids)
+        return [ids for ids in singles if (ids, False) not in self._texts]
+
+
+@dataclass(frozen=True)
+class Detokenize:
+    """How a server family is asked for the text of ids. Made from the `detokenize` part of a dialect."""
+
+    name: str
+    """The family."""
+    path: str
+    tokens: Keys
+    text: Keys
+    skip_special_tokens: Keys | None
+    """None: the endpoint takes no such flag, and always spells special tokens out."""
+    batches: bool
+    """Whether a list of lists is answered by a list of texts."""
+
+    @classmethod
+    def load(cls, family: str, table: Mapping[str, Any]) -> Detokenize:
+        skip = table.get("skip_special_tokens")
+        return cls(
+            name=family,
+            path=table["path"],
+            tokens=parse(table["tokens"]),
+            text=parse(table["text"]),
+            skip_special_tokens=parse(skip) if skip else None,
+            batches=table["batches"],
+        )
+
+    def request(self, many: Sequence[Ids], *, skip_special_tokens: bool) -> HttpRequest:
+        """Ask for the texts of some ids; of one only, where the endpoint takes no batches."""
+        body: dict[str, Any] = {}
+        tokens = [list(ids) for ids in many]
+        put(body, self.tokens, tokens if self.batches else tokens[0])
+        if self.skip_special_tokens is not None:
+            put(body, self.skip_special_tokens, skip_special_tokens)
+        return HttpRequest("POST", self.path, body)
+
+    def is_asked_by(self, request: HttpRequest) -> bool:
+        """Whether a request is one of these; the path may begin with a version, as in `/v1/detokenize`."""
+        path = request.path.partition("?")[0]
+        return request.method == "POST" and path in {self.path, f"/v1{self.path}"}
+
+    def told(self, exchange: Exchange) -> dict[tuple[Ids, bool], str]:
+        """The texts that an answer tells; none where it is none."""
+        if not self.is_asked_by(exchange.request) or exchange.status != 200:
+            return {}
+        try:
+            answer = strict_json.loads(exchange.body.decode())
+        except ValueError:
+            return {}
+        body = exchange.request.body
+        tokens, texts = find(body, self.tokens), find(answer, self.text)
+        skip = False
+        if self.skip_special_tokens is not None:
+            skip = find(body, self.skip_special_tokens) in (True, None, ABSENT)
+        if isinstance(texts, str):
+            tokens, texts = [tokens], [texts]
+        if not isinstance(tokens, list) or not isinstance(texts, list) or len(tokens) != len(texts):
+            return {}
+        return {
+            (tuple(ids), skip): text
+            for ids, text in zip(tokens, texts, strict=True)
+            if isinstance(text, str) and isinstance(ids, list) and all(type(token) is int for token in ids)
+        }

@@ -1,0 +1,363 @@
+"""Captures: exchanges on disk, written as they arrive and readable wherever they were cut off.
+
+A capture file is JSON Lines, plain or gzipped, and holds one or more exchanges. Each is a `request` line, a
+`response` line once the head of the answer came, one `read` line for each read, and an `end` line
+(`spec/schemas/exchange.json`). Secrets never reach the disk.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self, cast
+from urllib.parse import quote
+
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
+
+FORMAT = 1
+_PIECE = 1 << 20
+_GZIP = 16 + zlib.MAX_WBITS
+REDACTED = "[redacted]"
+
+_SECRET = re.compile(
+    r"(^|[-_.])(auth|authorization|cookie|credential|apikey|key|passwd|password|secret|sig|signature|token)s?$",
+    re.IGNORECASE,
+)
+_NO_SECRET = frozenset({"max-tokens", "max_tokens"})
+
+Headers = tuple[tuple[str, str], ...]
+Line = Mapping[str, Any]
+
+
+class CaptureError(ValueError):
+    """A capture file is not what it should be; the message names the file and the line."""
+
+
+def _names_secret(name: str) -> bool:
+    return _SECRET.search(name) is not None and name.lower() not in _NO_SECRET
+
+
+def redact_headers(headers: Headers, secrets: Collection[str] = ()) -> Headers:
+    """The headers with the values of all that name a credential taken out, and of those in `secrets`."""
+    return tuple(
+        (name, REDACTED if _names_secret(name) or name.lower() in secrets else value)
+        for name, value in headers
+    )
+
+
+def redact_path(path: str) -> str:
+    """The path with the values of all query parameters that name a credential taken out."""
+    before, mark, query = path.partition("?")
+    parameters = []
+    for parameter in query.split("&"):
+        name, equals, value = parameter.partition("=")
+        parameters.append(name + equals + (REDACTED if equals and _names_secret(name) else value))
+    return before + mark + "&".join(parameters)
+
+
+def redact(request: HttpRequest, secrets: Collection[str] = ()) -> HttpRequest:
+    """The request without the credentials in its headers and its query. The body stays as it is.
+
+    `secrets` are names of more headers, in lower case, whose values are credentials.
+    """
+    return replace(request, path=redact_path(request.path), headers=redact_headers(request.headers, secrets))
+
+
+def redact_document(body: bytes) -> bytes:
+    """A JSON document without the strings under names of credentials; anything else as it is.
+
+    What a server tells of its settings may hold its keys (SGLang's `/server_info` does). Nothing is left of a
+    document that is nested too deeply to be looked through.
+    """
+    try:
+        document = json.loads(body)
+        redacted = _without_secrets(document)
+    except RecursionError:
+        return REDACTED.encode("ascii")
+    except ValueError:
+        return body
+    return body if redacted == document else json.dumps(redacted, separators=(",", ":")).encode("ascii")
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            name: REDACTED if isinstance(entry, str) and _names_secret(name) else _without_secrets(entry)
+            for name, entry in value.items()
+        }
+    return [_without_secrets(entry) for entry in value] if isinstance(value, list) else value
+
+
+def _bytes_to_json(data: bytes) -> dict[str, str]:
+    try:
+        return {"text": data.decode()}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode("ascii")}
+
+
+def _bytes_from_json(line: Line) -> bytes:
+    return base64.b64decode(line["base64"], validate=True) if "base64" in line else line["text"].encode()
+
+
+def _request_line(
+    name: str, scenario: str, request: HttpRequest, started: str, server: Server
+) -> dict[str, Any]:
+    request = redact(request)
+    line: dict[str, Any] = {
+        "kind": "request",
+        "format": FORMAT,
+        "name": name,
+        "scenario": scenario,
+        "started": started,
+        "server": {"name": server.name, "version": server.version, "flags": list(server.flags)},
+        "method": request.method,
+        "path": request.path,
+        "headers": [list(pair) for pair in request.headers],
+    }
+    if request.raw_body is not None:
+        line["raw_body"] = _bytes_to_json(request.raw_body)
+    elif request.body is not None:
+        line["body"] = request.body
+    return line
+
+
+def _response_line(status: int, headers: Headers) -> dict[str, Any]:
+    return {"kind": "response", "status": status, "headers": [list(pair) for pair in redact_headers(headers)]}
+
+
+def _read_line(read: Read) -> dict[str, Any]:
+    return {"kind": "read", "time": read.time, **_bytes_to_json(read.data)}
+
+
+def _end_line(ending: Ending, detail: str, duration: float) -> dict[str, Any]:
+    return {"kind": "end", "time": duration, "ending": ending.value, "detail": detail}
+
+
+def exchange_lines(exchange: Exchange) -> Iterator[dict[str, Any]]:
+    """The lines of a whole exchange, as JSON values, credentials taken out."""
+    yield _request_line(exchange.name, exchange.scenario, exchange.request, exchange.started, exchange.server)
+    if exchange.status is not None:
+        yield _response_line(exchange.status, exchange.headers)
+    yield from map(_read_line, exchange.reads)
+    yield _end_line(exchange.ending, exchange.detail, exchange.duration)
+
+
+class ExchangeWriter:
+    """Writes one exchange to an open file, line by line, each line safe on disk before the next."""
+
+    def __init__(self, file: BinaryIO, *beneath: BinaryIO) -> None:
+        """Close `beneath` after the file: what it writes to, where it does not close that itself."""
+        self._file = file
+        self._beneath = beneath
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def request(
+        self,
+        name: str,
+        scenario: str,
+        request: HttpRequest,
+        *,
+        started: str = "",
+        server: Server | None = None,
+    ) -> None:
+        """What is about to be sent; the first line of every exchange."""
+        self._write(_request_line(name, scenario, request, started, server or Server()))
+
+    def response(self, status: int, headers: Headers) -> None:
+        """The head of the answer."""
+        self._write(_response_line(status, headers))
+
+    def read(self, read: Read) -> None:
+        """Some bytes of the body."""
+        self._write(_read_line(read))
+
+    def end(self, ending: Ending, *, detail: str = "", duration: float = 0.0) -> None:
+        """How it ended."""
+        self._write(_end_line(ending, detail, duration))
+
+    def exchange(self, exchange: Exchange) -> None:
+        """A whole exchange at once."""
+        for line in exchange_lines(exchange):
+            self._write(line)
+
+    def close(self) -> None:
+        for file in (self._file, *self._beneath):
+            file.close()
+
+    def _write(self, line: Line) -> None:
+        self._file.write(json.dumps(line, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n")
+        self._file.flush()
+
+
+class CaptureWriter:
+    """A folder of captures, one file for each exchange.
+
+    The file of `generate/greedy-stream` is `generate/greedy-stream.jsonl` below the folder, or `.jsonl.gz`
+    with `compress`.
+    """
+
+    def __init__(self, directory: Path, *, compress: bool = False) -> None:
+        self._directory = directory
+        self._suffix = ".jsonl.gz" if compress else ".jsonl"
+
+    def open(self, name: str) -> ExchangeWriter:
+        """A new file for the exchange of this name.
+
+        Raises ValueError for a name that leads out of the folder, FileExistsError for one that was written
+        before.
+        """
+        if any(part in {"", ".", ".."} for part in name.split("/")):
+            raise ValueError(f"the exchange name {name!r} does not name a file; use words parted by '/'")
+        path = self._directory / (quote(name, safe="/") + self._suffix)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("xb")
+        if path.suffix == ".gz":
+            zipped = gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0)
+            return ExchangeWriter(cast(BinaryIO, zipped), file)
+        return ExchangeWriter(file)
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    """What a plain or gzipped file holds, piece by piece; what is left of a gzipped file that was cut off."""
+    with path.open("rb") as file:
+        pieces = iter(lambda: file.read(_PIECE), b"")
+        if path.suffix != ".gz":
+            yield from pieces
+            return
+        unzip = zlib.decompressobj(_GZIP)
+        for piece in pieces:
+            zipped = piece
+            while zipped:
+                if unzip.eof:
+                    unzip = zlib.decompressobj(_GZIP)
+                try:
+                    yield unzip.decompress(zipped)
+                except zlib.error as error:
+                    raise CaptureError(f"{path} is not a gzipped file: {error}") from error
+                zipped = unzip.unused_data
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
+    """The lines of a plain or gzipped file: number from 1, bytes without line end, and whether it had one.
+
+    A gzipped file that was cut off gives the lines that can still be read. Raises CaptureError for a file
+    that ends in `.gz` and is not gzipped, OSError for one that cannot be read.
+    """
+    number = 1
+    begun: list[bytes] = []
+    for piece in _pieces(path):
+        *complete, rest = piece.split(b"\n")
+        for line in complete:
+            yield number, b"".join([*begun, line]), True
+            number += 1
+            begun.clear()
+        begun.append(rest)
+    if any(begun):
+        yield number, b"".join(begun), False
+
+
+class _Unfinished:
+    """An exchange whose lines are still coming."""
+
+    def __init__(self, line: Line) -> None:
+        server = line["server"]
+        self._name: str = line["name"]
+        self._scenario: str = line["scenario"]
+        self._started: str = line["started"]
+        self._server = Server(server["name"], server["version"], tuple(server["flags"]))
+        self._request = HttpRequest(
+            line["method"],
+            line["path"],
+            line.get("body"),
+            _bytes_from_json(line["raw_body"]) if "raw_body" in line else None,
+            _headers(line),
+        )
+        self._status: int | None = None
+        self._headers: Headers = ()
+        self._reads: list[Read] = []
+
+    def take(self, line: Line) -> Exchange | None:
+        """The exchange, once its end line came."""
+        match line["kind"]:
+            case "response":
+                self._status, self._headers = line["status"], _headers(line)
+            case "read":
+                self._reads.append(Read(line["time"], _bytes_from_json(line)))
+            case "end":
+                return self.finish(Ending(line["ending"]), line["detail"], line["time"])
+            case kind:
+                raise ValueError(f"{kind!r} is no kind of line; there are request, response, read and end")
+        return None
+
+    def finish(self, ending: Ending, detail: str, duration: float | None = None) -> Exchange:
+        if duration is None:
+            duration = self._reads[-1].time if self._reads else 0.0
+        return Exchange(
+            self._name,
+            self._request,
+            self._scenario,
+            self._status,
+            self._headers,
+            tuple(self._reads),
+            ending,
+            detail,
+            duration,
+            self._started,
+            self._server,
+        )
+
+
+def _headers(line: Line) -> Headers:
+    return tuple((name, value) for name, value in line["headers"])
+
+
+def _taken(unfinished: _Unfinished | None, line: Line) -> Exchange | None:
+    if unfinished is None:
+        raise ValueError(f"a {line['kind']!r} line stands before any request line")
+    return unfinished.take(line)
+
+
+def read_capture(path: Path) -> Iterator[Exchange]:
+    """The exchanges of a capture file, in its order.
+
+    An exchange without its end is given with the ending TRUNCATED; a last line that was cut off is left
+    out. Raises CaptureError for a complete line that is not a line of a capture, OSError for a file that
+    cannot be read.
+    """
+    unfinished: _Unfinished | None = None
+    cut_off = "the capture has no end line for this exchange"
+    for number, data, complete in read_lines(path):
+        if not complete:
+            cut_off = f"the capture was cut off in line {number}"
+            break
+        try:
+            line = json.loads(data)
+            begun = _Unfinished(line) if line["kind"] == "request" else None
+            exchange = None if begun else _taken(unfinished, line)
+        except (ValueError, KeyError, TypeError) as error:
+            raise CaptureError(
+                f"{path}, line {number}: not a line of a capture: {error!r}; see spec/schemas/exchange.json"
+            ) from error
+        if begun is not None:
+            if unfinished is not None:
+                yield unfinished.finish(Ending.TRUNCATED, cut_off)
+            unfinished = begun
+        elif exchange is not None:
+            yield exchange
+            unfinished = None
+    if unfinished is not None:
+        yield unfinished.finish(Ending.TRUNCATED, cut_off)

@@ -1,0 +1,114 @@
+"""Foreign captures: one JSON object for each line and exchange, as other recorders write them.
+
+Each line holds `name`, `server{name,version,flags}`, `request{method,path,headers,body}` and
+`response{status,headers,complete,body{text|base64}}`; the arrival of the chunks stands in
+`http_chunks_ms_len` (milliseconds and bytes) or in `http_chunk_sizes` and `recv_s_len` (bytes; seconds and
+bytes with the framing).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenwire.wire.capture import CaptureError, Headers, read_capture, read_lines, redact
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
+
+
+def _headers(headers: Mapping[str, str] | Sequence[Any]) -> Headers:
+    """Headers as a mapping, as pairs, or as whole header lines."""
+    pairs: list[tuple[str, str]] = []
+    for entry in headers.items() if isinstance(headers, Mapping) else headers:
+        if isinstance(entry, str):
+            name, _, value = entry.partition(":")
+            pairs.append((name.strip(), value.strip()))
+        else:
+            name, value = entry
+            pairs.append((name, value))
+    return tuple(pairs)
+
+
+def _arrivals(response: Mapping[str, Any], size: int) -> list[tuple[float, int]]:
+    """Time in seconds and length of each piece of the body; one piece where the lengths do not tell."""
+    if "http_chunks_ms_len" in response:
+        arrivals = [(ms / 1000, length) for ms, length in response["http_chunks_ms_len"]]
+    else:
+        last = max((time for time, _ in response.get("recv_s_len", ())), default=0.0)
+        arrivals = [(last, length) for length in response.get("http_chunk_sizes", ())]
+    if sum(length for _, length in arrivals) != size:
+        arrivals = [(max((time for time, _ in arrivals), default=0.0), size)]
+    return arrivals
+
+
+def _exchange(line: Mapping[str, Any], scenario: str) -> Exchange:
+    request, response, server = line["request"], line["response"], line.get("server", {})
+    body = response["body"]
+    data = base64.b64decode(body["base64"]) if "base64" in body else body["text"].encode()
+    reads: list[Read] = []
+    position = 0
+    for time, length in _arrivals(response, len(data)):
+        if length:
+            reads.append(Read(time, data[position : position + length]))
+            position += length
+    raw = request.get("body_is_raw_text", False)
+    note = line.get("note", "")
+    status = response["status"] or None
+    if status is None:
+        ending = Ending.UNREACHABLE
+    elif response.get("complete", True):
+        ending = Ending.COMPLETE
+    elif note.startswith("client closed"):
+        ending = Ending.CANCELLED
+    else:
+        ending = Ending.TRUNCATED
+    return Exchange(
+        name=line["name"],
+        request=redact(
+            HttpRequest(
+                request["method"],
+                request["path"],
+                None if raw else request.get("body"),
+                request["body"].encode() if raw else None,
+                _headers(request.get("headers", {})),
+            )
+        ),
+        scenario=scenario,
+        status=status,
+        headers=_headers(response["headers"]),
+        reads=tuple(reads),
+        ending=ending,
+        detail=""
+        if ending is Ending.COMPLETE
+        else note or "the capture says that the answer is not complete",
+        duration=reads[-1].time if reads else 0.0,
+        server=Server(server.get("name", ""), server.get("version", ""), tuple(server.get("flags", ()))),
+    )
+
+
+def read_foreign_capture(path: Path) -> Iterator[Exchange]:
+    """The exchanges of a foreign capture, plain or gzipped, in its order; the file's name is their scenario.
+
+    A last line that was cut off is left out. Raises CaptureError for a complete line that is not such an
+    exchange, OSError for a file that cannot be read.
+    """
+    for number, data, complete in read_lines(path):
+        try:
+            line = json.loads(data)
+            exchange = _exchange(line, path.name.split(".")[0])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if not complete:
+                return
+            raise CaptureError(
+                f"{path}, line {number}: not an exchange with name, request and response: {error!r}"
+            ) from error
+        yield exchange
+
+
+def read_any_capture(path: Path) -> Iterator[Exchange]:
+    """The exchanges of a capture of either form, told apart by the first line."""
+    _, first, _ = next(read_lines(path), (0, b"", False))
+    own = b'"kind"' in first and b'"response"' not in first
+    return read_capture(path) if own else read_foreign_capture(path)

@@ -1,0 +1,75 @@
+"""Strict JSON (RFC 8259): what every reader on the other side will understand, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from typing import Any, NoReturn
+
+MAX_DEPTH = 200
+"""Arrays and objects inside each other; more than any answer needs, far less than any stack holds."""
+
+_STRING_OR_BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
+
+
+class StrictJsonError(ValueError):
+    """A text is not strict JSON; the message says why, as one clause."""
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise StrictJsonError(f"{name} is not JSON")
+
+
+def _object_without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        repeated, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise StrictJsonError(f"the key {repeated!r} stands twice in one object")
+    return members
+
+
+def _refuse_deep_nesting(text: str) -> None:
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return
+    depth = 0
+    for match in _STRING_OR_BRACKET.finditer(text):
+        token = match[0]
+        if token in "[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise StrictJsonError(f"arrays and objects stand more than {MAX_DEPTH} deep")
+        elif token in "]}":
+            depth -= 1
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise StrictJsonError(f"{text[:40]} is more than a number can hold: it is read as infinity")
+    return value
+
+
+_decoder = json.JSONDecoder(
+    object_pairs_hook=_object_without_repeats, parse_constant=_refuse_constant, parse_float=_finite
+)
+
+
+def loads(text: str) -> Any:
+    """The value of a strict JSON text.
+
+    Integers become int and everything written with a fraction or an exponent becomes float, so that 1.0
+    cannot pass for a token id. Escaped lone surrogates are taken as they are: JSON allows them. Raises
+    StrictJsonError for NaN, infinities and numbers that are read as such, repeated keys, nesting beyond
+    `MAX_DEPTH`, a BOM, and all that is not JSON.
+    """
+    _refuse_deep_nesting(text)
+    try:
+        return _decoder.decode(text)
+    except StrictJsonError:
+        raise
+    except json.JSONDecodeError as error:
+        raise StrictJsonError(f"{error.msg} at character {error.pos}") from error
+    except ValueError as error:
+        raise StrictJsonError(f"a number is too long to be read: {error}") from error
