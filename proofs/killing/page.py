@@ -32,6 +32,6 @@ def page(matrix: Matrix) -> str:
         outcome=last_line(matrix),
         chapters=chapters,
         rooms=rooms,
-        survivors=set(matrix.faults) - set(matrix.killed),
+        survivors=set(matrix.to_kill) - set(matrix.killed),
         idle=set(matrix.demanded) - set(matrix.killing),
     )

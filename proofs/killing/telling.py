@@ -15,7 +15,7 @@ def last_line(matrix: Matrix) -> str:
     """What came of it, in one line."""
     kills = len(matrix.cells.keys() & matrix.named)
     return (
-        f"{len(matrix.killed)} of {len(matrix.faults)} faults killed in {len(matrix.trials)} trials; "
+        f"{len(matrix.killed)} of {len(matrix.to_kill)} faults killed in {len(matrix.trials)} trials; "
         f"{len(matrix.killing)} of {len(matrix.demanded)} requirements kill; {kills} kills, "
         f"{len(matrix.cells.keys() & matrix.consequences)} consequences, "
         f"{len(matrix.unexpected)} unexpected; {len(matrix.complaints)} complaints"

@@ -56,6 +56,14 @@ def test_a_part_of_the_matrix_agrees():
     }
 
 
+def test_what_is_legal_is_not_to_be_killed():
+    legal = replace(matrix(trial(), kills=()), faults={FAULT: replace(FAULTS[FAULT], unseen="it is legal")})
+    legal = replace(legal, requirements={})
+    assert (legal.to_kill, legal.killed, legal.complaints) == ([], [], [])
+    red = replace(legal, trials=(trial(REQUIREMENT),))
+    assert [words.split(",")[0] for words in red.complaints] == [f"{REQUIREMENT} kills {FAULT} unexpectedly"]
+
+
 def test_a_check_that_sees_nothing_is_told(server, monkeypatch):
     asked = (FAULT, "cumulative", server, CORE)
     assert matrix(asyncio.run(try_fault(*asked))).killing == [REQUIREMENT]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tokenwire.checks.agreement import agree, choice_pairs, same_beginning
 from tokenwire.checks.moments import began, delivered_at, over, overlap
+from tokenwire.checks.refusals import put_off
 from tokenwire.checks.walk import (
     as_list,
     by_choice,
@@ -211,7 +212,7 @@ def id_in_use_spares_the_first(streams: tuple[Stream, ...], target: Target) -> I
     for name, group in named.items():
         first, *later = sorted(group, key=lambda stream: began(stream.exchange) or 0.0)
         beside = [one for one in later if overlap(first.exchange, one.exchange)]
-        if not beside or _aborts(first, target) or first.exchange.ending.ours:
+        if not beside or _aborts(first, target) or first.exchange.ending.ours or put_off(first):
             continue
         choice = first.choices[0] if len(first.choices) == 1 else None
         finish = choice.finish if choice is not None else None

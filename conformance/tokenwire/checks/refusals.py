@@ -10,7 +10,7 @@ from tokenwire.checks.walk import end_place, ended, integer, is_error, joined_id
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.judging.check import Observation, Target, check, check_run, demand
 from tokenwire.record import Asked, Stream
-from tokenwire.wire.exchange import Ending
+from tokenwire.wire.exchange import BUSY, Ending
 
 NOT_ABOUT_THE_REQUEST = frozenset({401, 403, 404, 405, 407, 408, 429, 503})
 """Statuses that say nothing of the request's content: no such path, no access, not now."""
@@ -38,17 +38,22 @@ def _refused_in_band(stream: Stream) -> bool:
 
     A server that has committed itself to status 200 before it looked at the request has no other way.
     """
-    error = stream.error
-    if (
-        stream.choices
-        or not stream.asked.stream
-        or stream.exchange.status != 200
-        or not isinstance(error, Mapping)
-    ):
-        return False
-    nested = error.get("error")
-    code = integer((nested if isinstance(nested, Mapping) else error).get("code"))
+    code = None if stream.choices else _code_in_band(stream)
     return code is not None and 400 <= code < 500 and code not in NOT_ABOUT_THE_REQUEST
+
+
+def _code_in_band(stream: Stream) -> int | None:
+    """The code of a stream's error event; None where there is none."""
+    error = stream.error
+    if not stream.asked.stream or stream.exchange.status != 200 or not isinstance(error, Mapping):
+        return None
+    nested = error.get("error")
+    return integer((nested if isinstance(nested, Mapping) else error).get("code"))
+
+
+def put_off(stream: Stream) -> bool:
+    """Whether the target had no room for a request, or none any more, by its status or by an error event."""
+    return stream.exchange.busy or _code_in_band(stream) in BUSY
 
 
 def was_refused(stream: Stream) -> bool:
@@ -208,9 +213,15 @@ def _controls(streams: tuple[Stream, ...], target: Target) -> Iterator[tuple[Str
 
 
 def _failed(stream: Stream) -> bool:
-    """Whether an answer failed as the request itself may have caused, or was given up by this suite."""
+    """Whether an answer failed as the request itself may have caused, was given up by this suite, or was put
+    off by the target.
+    """
     failures = (is_error(choice.finish) for choice in stream.choices)
-    return any(failures) or stream.exchange.ending in {Ending.CANCELLED, Ending.HUNG_UP, Ending.OUTGROWN}
+    return (
+        any(failures)
+        or put_off(stream)
+        or stream.exchange.ending in {Ending.CANCELLED, Ending.HUNG_UP, Ending.OUTGROWN}
+    )
 
 
 @check_run("refused-request-harms-nobody")

@@ -77,7 +77,9 @@ def prompt_tokens_count_the_input_ids(stream: Stream, _target: Target) -> Iterat
             message = f"prompt_tokens is {count!r} for {len(sent)} input_ids"
             yield observe(carrying.at("prompt_tokens"), expected=len(sent), actual=count, message=message)
     prompts, usage = stream.asked.input_ids, stream.usage
-    if counted or prompts is None or not stream.answered or not isinstance(usage, Mapping):
+    if counted or prompts is None or not isinstance(usage, Mapping):
+        return
+    if not stream.answered or stream.error is not None:  # usage on the way may count one choice
         return
     if "prompt_tokens" in usage:
         total = sum(map(len, prompts))

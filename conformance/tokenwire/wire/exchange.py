@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-_BUSY = (429, 503)
+BUSY = (429, 503)
+"""Statuses of a server that has no room for a request now."""
 
 
 class Ending(StrEnum):
@@ -92,7 +93,7 @@ class Exchange:
     @property
     def busy(self) -> bool:
         """Whether the server had no room for the request: that says nothing of the request itself."""
-        return self.status in _BUSY
+        return self.status in BUSY
 
     def header(self, name: str) -> str | None:
         """The first value of a response header, by any spelling of its name."""

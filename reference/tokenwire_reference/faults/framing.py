@@ -291,6 +291,7 @@ class _FailsInTheStream(Fault):
 @fault(
     "stream-fails",
     "X15",
+    upstream=("vllm-project/vllm PR #47933",),
     shows_in=STREAMED,
     unseen="a stream may fail: it says so as it ought to, and shows the requirements on errors that hold",
 )
@@ -298,6 +299,11 @@ class StreamFails(_FailsInTheStream):
     """A stream ends with an error event as its third: words, a code, and nothing behind it."""
 
     error: ClassVar[Json] = {"message": "no room is left; ask again later", "type": "busy", "code": 503}
+    finished = False
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        self.finished = self.finished or (self.seen < 3 and finish_of(event) is not None)
+        return [event] if self.finished else super().event(event)
 
 
 @fault(
