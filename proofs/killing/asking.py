@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 
+import tokenwire.checks  # noqa: F401  # all that the processes need is there before they begin
 from proofs.killing.learnt import SHOWN_BY, read
 from proofs.killing.matrix import Kill, Trial
 from tokenwire.asking.run import Plan, Progress, Unreached, interrogate

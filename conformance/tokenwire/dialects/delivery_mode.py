@@ -10,7 +10,7 @@ from tokenwire.record import Delivery, Emission
 
 _COUNT = "completion_tokens"
 _CLEAR = 2
-"""So many votes, all alike, tell a mode against the server's word: ids and text at once, or either twice."""
+"""So many votes, all alike, tell a mode against the server's word."""
 
 
 def _votes(before: Emission, emission: Emission) -> Iterator[Delivery]:
@@ -21,7 +21,7 @@ def _votes(before: Emission, emission: Emission) -> Iterator[Delivery]:
             yield Delivery.INCREMENTAL
         elif len(ids) == count:
             yield Delivery.CUMULATIVE
-    elif ids and before.output_ids:
+    if ids and before.output_ids:
         extends = list(ids[: len(before.output_ids)]) == list(before.output_ids)
         yield Delivery.CUMULATIVE if extends else Delivery.INCREMENTAL
     if emission.text and before.text:
@@ -31,10 +31,10 @@ def _votes(before: Emission, emission: Emission) -> Iterator[Delivery]:
 def infer_delivery(choices: Iterable[Sequence[Emission]], said: Delivery | None = None) -> Delivery:
     """The delivery mode that most neighbouring emissions of a stream's choices speak for.
 
-    Each pair has up to two votes: its ids (against completion_tokens where it is there, otherwise against
-    the ids before) and its text. What the server says of its mode stands, unless all votes are against it:
-    a server that says the wrong mode is not to blame for ids that it never sent. A stream without evidence,
-    such as a single emission, counts as incremental: both modes read it alike.
+    Each pair has up to three votes: its ids against completion_tokens and against the ids before, and its
+    text. What the server says of its mode stands, unless all votes are against it: a server that says the
+    wrong mode is not to blame for ids that it never sent. A stream without evidence, such as a single
+    emission, counts as incremental: both modes read it alike.
     """
     tally = Counter(vote for emissions in choices for pair in pairwise(emissions) for vote in _votes(*pair))
     if said is not None and (tally[said] or tally.total() < _CLEAR):
