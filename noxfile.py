@@ -76,7 +76,7 @@ def tests(session: nox.Session) -> None:
     """The tests of both packages and of the specification."""
     session.install("-e", ".[reference,dev]", *CONSTRAINTS)
     # By file: the servers of a file's tests are started once.
-    session.run("pytest", "-n", "auto", "--dist", "loadfile", *session.posargs)
+    session.run("pytest", "-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder", *session.posargs)
 
 
 @nox.session
