@@ -67,7 +67,7 @@ def ask(url: str, fault: str = "", body: dict | None = None) -> bytes:
 
 
 def test_faults_are_found_in_what_passes_and_kept(reference: str, tmp_path: Path) -> None:
-    faults = ("done-missing", "key-missing-in-the-middle", "last-token-twice")
+    faults = ("done-missing", "finish-lost", "last-token-twice")
     with watching(reference, "--record", str(tmp_path / "v")) as watched:
         ask(watched.url)
         for fault in faults:
