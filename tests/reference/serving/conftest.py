@@ -206,7 +206,8 @@ async def _send(engine, calls, tokenizer, args) -> list[httpx.Response]:
                 )
             )
     finally:
-        thread.stop()
+        # Not on the loop: the thread may wait for it to deliver its last rows.
+        await asyncio.to_thread(thread.stop)
 
 
 def events(response: httpx.Response) -> list[Any]:
