@@ -26,8 +26,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from tokenwire_reference.engine import Engine
-from tokenwire_reference.model import LoadedModel, load_model
+from tokenwire_reference.engine.engine import Engine
+from tokenwire_reference.models.model import LoadedModel, load_model
 from tokenwire_reference.request import Request, SamplingParams
 
 ROOT = Path(__file__).parents[1]
@@ -97,7 +97,7 @@ def check_graphs(name: str, device: str, dtype: str) -> Outcome:
 
 def check_kernel(device: str) -> Outcome:
     """The kernel beside the formula in float64, over a ragged batch of pages in no order."""
-    from tokenwire_reference.paged_attention_kernel import attend_to_pages
+    from tokenwire_reference.models.paged_attention_kernel import attend_to_pages
 
     torch.manual_seed(0)
     page, heads, kv_heads, dim, lengths = 16, 4, 2, 64, [1, 15, 16, 17, 40, 63]

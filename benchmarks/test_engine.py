@@ -9,8 +9,8 @@ import pytest
 import torch
 import transformers
 
-from tokenwire_reference.engine import Engine
-from tokenwire_reference.model import load_model
+from tokenwire_reference.engine.engine import Engine
+from tokenwire_reference.models.model import load_model
 from tokenwire_reference.request import Request, SamplingParams
 
 MODEL = Path(__file__).parents[1] / "fixtures" / "models" / "tiny-qwen2"

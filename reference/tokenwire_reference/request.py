@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tokenwire_reference.drafting import DraftCounts
 from tokenwire_reference.faults.fault import Fault, current_fault
 
 WEIGHT_VERSION = "default"
@@ -75,6 +74,20 @@ class FinishReason:
                     "status_code": self.status_code,
                     "err_type": None,
                 }
+
+
+@dataclass
+class DraftCounts:
+    """How the drafts of a request fared: tokens that were proposed, to be checked several in a step."""
+
+    proposed: int = 0
+    right: list[int] = field(default_factory=list)
+    """For each step that decoded or checked drafts: how many of them became tokens."""
+
+    def checked(self, proposed: int, right: int) -> None:
+        """Count a step. It gave one token more than drafts that were right."""
+        self.proposed += proposed
+        self.right.append(right)
 
 
 @dataclass

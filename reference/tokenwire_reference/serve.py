@@ -16,17 +16,17 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tokenwire_reference.api.app import build_app
+from tokenwire_reference.api.served import Served
 from tokenwire_reference.crash_hook import crash_soon
-from tokenwire_reference.engine import Engine
-from tokenwire_reference.engine_thread import EngineThread
-from tokenwire_reference.invariance_probe import probe_invariance
-from tokenwire_reference.model import Model, load_model
-from tokenwire_reference.output_streamer import OutputStreamer
+from tokenwire_reference.delivery.engine_thread import EngineThread
+from tokenwire_reference.delivery.output_streamer import OutputStreamer
+from tokenwire_reference.delivery.request_manager import RequestManager
+from tokenwire_reference.engine.engine import Engine
+from tokenwire_reference.engine.invariance_probe import probe_invariance
+from tokenwire_reference.models.model import Model, load_model
 from tokenwire_reference.request import OutputRow
-from tokenwire_reference.request_manager import RequestManager
-from tokenwire_reference.served import Served
 from tokenwire_reference.server_args import ServerArgs
-from tokenwire_reference.tokenizer import decode_as_asked
+from tokenwire_reference.text.tokenizer import decode_as_asked
 
 SHUTDOWN_SECONDS = 1
 """How long an open answer may go on after the server was told to end."""

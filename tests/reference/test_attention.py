@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tokenwire_reference.attention import (
+from tokenwire_reference.models.attention import (
     AttentionShape,
     SdpaPagedAttention,
     UnsupportedModelError,
     paged_attention,
 )
-from tokenwire_reference.batch import Batch
+from tokenwire_reference.scheduling.batch import Batch
 
 PAGE, CONTEXT = 16, 160
 
@@ -159,7 +159,7 @@ def test_a_wide_group_is_split_without_changing_a_bit(monkeypatch: pytest.Monkey
 def kernel() -> ModuleType:
     """The Triton kernel: on the GPU, or without one in Triton's interpreter (see conftest.py)."""
     pytest.importorskip("triton", reason="triton cannot be imported here")
-    from tokenwire_reference import paged_attention_kernel
+    from tokenwire_reference.models import paged_attention_kernel
 
     return paged_attention_kernel
 

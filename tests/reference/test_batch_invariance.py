@@ -9,12 +9,12 @@ import pytest
 import torch
 from engine_requests import GREEDY, SEEDED, neighbours, record, scored
 
-from tokenwire_reference.batch import Batch
-from tokenwire_reference.engine import Engine
-from tokenwire_reference.invariance_probe import probe_invariance
-from tokenwire_reference.model import LoadedModel, PagedCache, load_model
+from tokenwire_reference.engine.engine import Engine
+from tokenwire_reference.engine.invariance_probe import probe_invariance
+from tokenwire_reference.models.model import LoadedModel, PagedCache, load_model
+from tokenwire_reference.models.scripted import ScriptedModel
 from tokenwire_reference.request import Request
-from tokenwire_reference.scripted import ScriptedModel
+from tokenwire_reference.scheduling.batch import Batch
 
 Run = Callable[..., list[Request]]
 

@@ -9,16 +9,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenwire_reference.attention import ATTENTION_NAME
-from tokenwire_reference.builtin import (
+from tokenwire_reference.engine.engine import Engine
+from tokenwire_reference.models.attention import ATTENTION_NAME
+from tokenwire_reference.models.builtin import (
     SPECIAL_TOKENS,
     VOCAB_SIZE,
     build_builtin,
     byte_level_tokenizer,
     register_builtin,
 )
-from tokenwire_reference.engine import Engine
-from tokenwire_reference.model import LoadedModel
+from tokenwire_reference.models.model import LoadedModel
 from tokenwire_reference.request import Request, SamplingParams
 
 TOKENIZER = byte_level_tokenizer()

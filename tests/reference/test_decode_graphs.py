@@ -13,13 +13,13 @@ from engine_requests import ask, neighbours, record, scored
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tokenwire_reference.attention import TritonPagedAttention
-from tokenwire_reference.batch import Batch
-from tokenwire_reference.decode_graphs import DecodeGraphs
-from tokenwire_reference.engine import Engine
-from tokenwire_reference.host_sync import HostSyncError, NoHostSync
-from tokenwire_reference.model import LoadedModel, PagedCache, load_model
+from tokenwire_reference.engine.engine import Engine
+from tokenwire_reference.models.attention import TritonPagedAttention
+from tokenwire_reference.models.decode_graphs import DecodeGraphs
+from tokenwire_reference.models.host_sync import HostSyncError, NoHostSync
+from tokenwire_reference.models.model import LoadedModel, PagedCache, load_model
 from tokenwire_reference.request import Request
+from tokenwire_reference.scheduling.batch import Batch
 
 Run = Callable[..., list[Request]]
 
@@ -96,7 +96,7 @@ def triton_pages(model: LoadedModel, num_pages: int, page_size: int) -> PagedCac
 def triton_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models on the CPU keep pages as on a GPU."""
     pytest.importorskip("triton", reason="triton cannot be imported here")
-    from tokenwire_reference import paged_attention_kernel
+    from tokenwire_reference.models import paged_attention_kernel
 
     monkeypatch.setattr(paged_attention_kernel, "attend_to_pages", attend_by_the_book)
     monkeypatch.setattr(LoadedModel, "new_cache", triton_pages)

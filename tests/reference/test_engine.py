@@ -12,12 +12,12 @@ from engine_requests import GREEDY, PROMPT, SEEDED, ask, neighbours, record, sco
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenwire_reference import samplers
-from tokenwire_reference.engine import Engine
-from tokenwire_reference.kv import PageAccountingError
-from tokenwire_reference.model import LoadedModel, load_model
+from tokenwire_reference.cache.kv import PageAccountingError
+from tokenwire_reference.engine.engine import Engine
+from tokenwire_reference.models.model import LoadedModel, load_model
 from tokenwire_reference.request import FinishReason, Request
-from tokenwire_reference.samplers import register_sampler_backend
+from tokenwire_reference.sampling import backends
+from tokenwire_reference.sampling.backends import register_sampler_backend
 
 Run = Callable[..., list[Request]]
 
@@ -397,7 +397,7 @@ class TestCustomizedInfo:
         info: Mapping[str, Sequence[int]],
         message: str,
     ) -> None:
-        monkeypatch.setattr(samplers, "_factories", {})
+        monkeypatch.setattr(backends, "_factories", {})
         register_sampler_backend(name, lambda: lambda logits, rows, token_ids: info)
         engine = Engine(tiny, sampling_backend=name)
         engine.add(ask("a"))

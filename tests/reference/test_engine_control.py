@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from engine_requests import GREEDY, PROMPT, SEEDED, ask, neighbours, record, scored
 
-from tokenwire_reference.engine import Engine, PauseMode
-from tokenwire_reference.model import LoadedModel
-from tokenwire_reference.queue_limit import QueueFullError
+from tokenwire_reference.engine.engine import Engine, PauseMode
+from tokenwire_reference.engine.queue_limit import QueueFullError
+from tokenwire_reference.models.model import LoadedModel
+from tokenwire_reference.models.scripted import ScriptedModel
 from tokenwire_reference.request import FinishReason, Request
-from tokenwire_reference.scripted import ScriptedModel
 
 Run = Callable[..., list[Request]]
 

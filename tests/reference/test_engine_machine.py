@@ -9,10 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tokenwire_reference.engine import Engine, PauseMode
-from tokenwire_reference.queue_limit import QueueFullError
+from tokenwire_reference.engine.engine import Engine, PauseMode
+from tokenwire_reference.engine.queue_limit import QueueFullError
+from tokenwire_reference.models.scripted import ScriptedModel
 from tokenwire_reference.request import Request
-from tokenwire_reference.scripted import ScriptedModel
 
 MODEL = ScriptedModel(tokenizer=False)
 PAGE = 2

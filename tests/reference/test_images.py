@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 from engine_requests import ask
 
-from tokenwire_reference.engine import Engine
-from tokenwire_reference.images import PLACEHOLDER, TOKENS_PER_IMAGE, image_text, put_images, read_image
-from tokenwire_reference.model import LoadedModel, load_model
+from tokenwire_reference.engine.engine import Engine
+from tokenwire_reference.models.model import LoadedModel, load_model
 from tokenwire_reference.request import Request
+from tokenwire_reference.text.images import PLACEHOLDER, TOKENS_PER_IMAGE, image_text, put_images, read_image
 
 Run = Callable[..., list[Request]]
 CAT, DOG = (base64.b64encode(animal).decode() for animal in (b"a cat", b"a dog"))

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from tokenwire_reference.kv import OutOfPagesError, PageAccountingError, PagePool
+from tokenwire_reference.cache.kv import OutOfPagesError, PageAccountingError, PagePool
 
 SIZE = 4
 token_lists = st.lists(st.integers(0, 1), min_size=1, max_size=5 * SIZE)

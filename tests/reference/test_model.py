@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from tokenwire_reference.attention import UnsupportedModelError
-from tokenwire_reference.engine import Engine
-from tokenwire_reference.model import LoadedModel, load_model
+from tokenwire_reference.engine.engine import Engine
+from tokenwire_reference.models.attention import UnsupportedModelError
+from tokenwire_reference.models.model import LoadedModel, load_model
 from tokenwire_reference.request import Request, SamplingParams
 
 MODELS = Path(__file__).parents[2] / "fixtures" / "models"

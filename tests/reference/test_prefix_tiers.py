@@ -15,11 +15,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from tokenwire_reference.engine import Engine
-from tokenwire_reference.kv import PagePool
-from tokenwire_reference.model import LoadedModel, load_model
-from tokenwire_reference.page_files import PageFiles
-from tokenwire_reference.prefix_tiers import PrefixTiers, StoredPage, TierError
+from tokenwire_reference.cache.kv import PagePool
+from tokenwire_reference.cache.page_files import PageFiles
+from tokenwire_reference.cache.prefix_tiers import PrefixTiers, StoredPage, TierError
+from tokenwire_reference.engine.engine import Engine
+from tokenwire_reference.models.model import LoadedModel, load_model
 from tokenwire_reference.request import Request
 
 Run = Callable[..., list[Request]]

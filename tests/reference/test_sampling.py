@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tokenwire_reference.request import SamplingParams
-from tokenwire_reference.samplers import make_sampler_backend, register_sampler_backend
-from tokenwire_reference.sampling import SamplingRow, adjust, choose, gumbel_noise, noise_key
+from tokenwire_reference.sampling.backends import make_sampler_backend, register_sampler_backend
+from tokenwire_reference.sampling.sampling import SamplingRow, adjust, choose, gumbel_noise, noise_key
 
 LOGITS = torch.tensor([2.0, 1.0, 1.0, 0.0, -1.0, -3.0])
 

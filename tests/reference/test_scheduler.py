@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenwire_reference.kv import PagePool
+from tokenwire_reference.cache.kv import PagePool
 from tokenwire_reference.request import Request, SamplingParams
-from tokenwire_reference.scheduler import Scheduler, Segment, Sequence
-from tokenwire_reference.stopping import StopRules
+from tokenwire_reference.scheduling.scheduler import Scheduler, Segment, Sequence
+from tokenwire_reference.scheduling.stopping import StopRules
 
 PAGE, CHUNK = 4, 8
 
@@ -134,6 +134,7 @@ def test_settings_that_cannot_work_are_refused(options: dict[str, int], message:
 
 
 def test_the_scheduler_needs_no_torch() -> None:
-    modules = "kv, scheduler, stopping, request"
-    code = f"import sys; from tokenwire_reference import {modules}; sys.exit('torch' in sys.modules)"
+    modules = "cache.kv", "scheduling.scheduler", "scheduling.stopping", "request"
+    imports = "; ".join(f"import tokenwire_reference.{module}" for module in modules)
+    code = f"import sys; {imports}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

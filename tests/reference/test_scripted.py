@@ -12,11 +12,11 @@ from engine_requests import ask, record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenwire_reference.builtin import IM_END, VOCAB_SIZE
-from tokenwire_reference.engine import Engine
-from tokenwire_reference.model import LoadedModel, load_model
+from tokenwire_reference.engine.engine import Engine
+from tokenwire_reference.models.builtin import IM_END, VOCAB_SIZE
+from tokenwire_reference.models.model import LoadedModel, load_model
+from tokenwire_reference.models.scripted import ScriptedModel
 from tokenwire_reference.request import FinishReason, Request
-from tokenwire_reference.scripted import ScriptedModel
 
 Run = Callable[..., list[Request]]
 PROMPT = (20, 21, 22)
@@ -93,7 +93,7 @@ def test_a_slow_step_sleeps_before_it_speaks(
     slept: list[tuple[float, int]] = []
     request = scripted_ask([[5], {"sleep_ms": 20}, {"ids": [6, 7], "sleep_ms": 30}, [8]])
     monkeypatch.setattr(
-        "tokenwire_reference.scripted.time.sleep",
+        "tokenwire_reference.models.scripted.time.sleep",
         lambda seconds: slept.append((seconds, len(request.output_ids))),
     )
     steps(Engine(scripted), request)

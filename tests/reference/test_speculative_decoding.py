@@ -10,10 +10,10 @@ from engine_requests import GREEDY, SEEDED, neighbours, record, scored
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenwire_reference.engine import Engine
-from tokenwire_reference.model import LoadedModel, load_model
-from tokenwire_reference.ngram import LONGEST, NgramDrafter
+from tokenwire_reference.engine.engine import Engine
+from tokenwire_reference.models.model import LoadedModel, load_model
 from tokenwire_reference.request import FinishReason, Request
+from tokenwire_reference.scheduling.ngram import LONGEST, NgramDrafter
 
 Run = Callable[..., list[Request]]
 REPETITIVE = {5: 14.0, 6: 14.0, 7: 14.0}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tokenwire_reference.request import FinishReason, SamplingParams
-from tokenwire_reference.stopping import StopRules
+from tokenwire_reference.scheduling.stopping import StopRules
 
 EOS = 0
 

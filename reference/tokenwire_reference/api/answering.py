@@ -10,10 +10,10 @@ from starlette.responses import Response
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.event_stream import EventStream, unless_client_leaves, with_first
 from tokenwire_reference.api.json_answer import Json, json_answer
+from tokenwire_reference.api.served import Served
 from tokenwire_reference.api.submission import raise_for_server_abort, submit
+from tokenwire_reference.delivery.request_manager import Delivery, Emission
 from tokenwire_reference.request import Request
-from tokenwire_reference.request_manager import Delivery, Emission
-from tokenwire_reference.served import Served
 
 
 async def answer_whole(

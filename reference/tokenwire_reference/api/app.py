@@ -18,8 +18,8 @@ from tokenwire_reference.api.errors import RefusalError, refusal_answer
 from tokenwire_reference.api.event_stream import ClientLeftError
 from tokenwire_reference.api.generate import generate
 from tokenwire_reference.api.json_answer import json_answer
+from tokenwire_reference.api.served import Served, served_by
 from tokenwire_reference.faults.faulty_wire import FaultyWire
-from tokenwire_reference.served import Served, served_by
 
 SGLANG_ROUTES = [
     Route(CHAT_PATH, chat_completions, methods=["POST"]),

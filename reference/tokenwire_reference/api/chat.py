@@ -15,11 +15,11 @@ from tokenwire_reference.api.chat_request import ChatCall, read_chat_call
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.json_answer import Json
 from tokenwire_reference.api.meta_info import LogprobsAsked, answer_metadata, meta_info
+from tokenwire_reference.api.served import Served, served_by
 from tokenwire_reference.api.token_names import bytes_of_token, token_name
 from tokenwire_reference.api.usage import Consumed
-from tokenwire_reference.request_manager import Emission
-from tokenwire_reference.served import Served, served_by
-from tokenwire_reference.tokenizer import Tokenizer
+from tokenwire_reference.delivery.request_manager import Emission
+from tokenwire_reference.text.tokenizer import Tokenizer
 
 PATH = "/v1/chat/completions"
 

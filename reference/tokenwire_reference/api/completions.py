@@ -16,10 +16,10 @@ from tokenwire_reference.api.completions_request import CompletionCall, read_com
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.json_answer import Json
 from tokenwire_reference.api.meta_info import answer_metadata
+from tokenwire_reference.api.served import Served, served_by
 from tokenwire_reference.api.token_names import token_name
 from tokenwire_reference.api.usage import Consumed
-from tokenwire_reference.request_manager import Emission
-from tokenwire_reference.served import Served, served_by
+from tokenwire_reference.delivery.request_manager import Emission
 
 PATH = "/v1/completions"
 

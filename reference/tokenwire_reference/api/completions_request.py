@@ -16,9 +16,9 @@ from tokenwire_reference.api.sampling_fields import (
     refuse_what_does_not_fit,
     with_own_seed,
 )
+from tokenwire_reference.api.served import Served
 from tokenwire_reference.request import Request, SamplingParams
-from tokenwire_reference.served import Served
-from tokenwire_reference.tokenizer import Tokenizer
+from tokenwire_reference.text.tokenizer import Tokenizer
 
 DEFAULT_MAX_TOKENS = 16
 

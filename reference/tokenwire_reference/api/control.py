@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 from tokenwire_reference.api.body import read_object
 from tokenwire_reference.api.errors import MALFORMED, RefusalError
 from tokenwire_reference.api.json_answer import json_answer
-from tokenwire_reference.served import served_by
+from tokenwire_reference.api.served import served_by
 
 
 async def abort_request(http_request: HttpRequest) -> Response:

@@ -18,10 +18,10 @@ from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.json_answer import Json
 from tokenwire_reference.api.prompts import read_prompts
 from tokenwire_reference.api.sampling_fields import refuse_what_does_not_fit
+from tokenwire_reference.api.served import Served, served_by
 from tokenwire_reference.api.usage import Consumed
+from tokenwire_reference.delivery.request_manager import Emission
 from tokenwire_reference.request import Request, SamplingParams
-from tokenwire_reference.request_manager import Emission
-from tokenwire_reference.served import Served, served_by
 
 _NOTHING_SAMPLED = SamplingParams(max_new_tokens=0)
 

@@ -22,10 +22,10 @@ from tokenwire_reference.api.sampling_fields import (
     refuse_what_does_not_fit,
     with_own_seed,
 )
-from tokenwire_reference.images import put_images, takes_images
+from tokenwire_reference.api.served import Served, served_by
+from tokenwire_reference.delivery.request_manager import Delivery, Emission
 from tokenwire_reference.request import Request, SamplingParams
-from tokenwire_reference.request_manager import Delivery, Emission
-from tokenwire_reference.served import Served, served_by
+from tokenwire_reference.text.images import put_images, takes_images
 
 _UNSUPPORTED = (
     *("input_embeds", "video_data", "audio_data", "lora_path", "session_params", "session_id"),

@@ -15,11 +15,11 @@ from tokenwire_reference import __version__
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.event_stream import unless_client_leaves
 from tokenwire_reference.api.json_answer import json_answer
+from tokenwire_reference.api.served import Served, served_by
 from tokenwire_reference.api.submission import submit
 from tokenwire_reference.faults.catalogue import load_faults
-from tokenwire_reference.images import takes_images
 from tokenwire_reference.request import Request, SamplingParams
-from tokenwire_reference.served import Served, served_by
+from tokenwire_reference.text.images import takes_images
 
 HEALTH_TIMEOUT = 20.0
 """Seconds in which one token must come for the server to be called healthy."""

@@ -13,8 +13,8 @@ from starlette.responses import PlainTextResponse, Response
 from tokenwire_reference import __version__
 from tokenwire_reference.api.json_answer import json_answer
 from tokenwire_reference.api.prometheus import METRICS_TYPE, exposition
-from tokenwire_reference.engine_load import EngineLoad
-from tokenwire_reference.served import Served, served_by
+from tokenwire_reference.api.served import Served, served_by
+from tokenwire_reference.engine.load import EngineLoad
 
 
 async def _engine_load(served: Served) -> EngineLoad:

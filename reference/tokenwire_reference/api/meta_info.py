@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokenwire_reference.drafting import DraftCounts
-from tokenwire_reference.request import Request
-from tokenwire_reference.request_manager import Emission
-from tokenwire_reference.tokenizer import Tokenizer
+from tokenwire_reference.delivery.request_manager import Emission
+from tokenwire_reference.request import DraftCounts, Request
+from tokenwire_reference.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import accumulate
 
-from tokenwire_reference.engine_load import EngineLoad
-from tokenwire_reference.meters import SECONDS, Histogram, Meters
+from tokenwire_reference.delivery.meters import SECONDS, Histogram, Meters
+from tokenwire_reference.engine.load import EngineLoad
 from tokenwire_reference.server_args import ServerArgs
 
 METRICS_TYPE = "text/plain; version=0.0.4"

@@ -8,9 +8,9 @@ from typing import Any
 
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.sampling_fields import refuse_unknown_ids
-from tokenwire_reference.images import image_text, read_image, takes_images
-from tokenwire_reference.served import Served
-from tokenwire_reference.tokenizer import Tokenizer
+from tokenwire_reference.api.served import Served
+from tokenwire_reference.text.images import image_text, read_image, takes_images
+from tokenwire_reference.text.tokenizer import Tokenizer
 
 
 def read_prompts(value: str | list[Any], name: str, served: Served) -> tuple[list[list[int]], bool]:

@@ -8,8 +8,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 from tokenwire_reference.api.errors import RefusalError
+from tokenwire_reference.api.served import Served
 from tokenwire_reference.request import SamplingParams
-from tokenwire_reference.served import Served
 
 _GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
 _KNOWN = {field.name for field in fields(SamplingParams)}

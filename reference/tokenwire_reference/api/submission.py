@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokenwire_reference.api.errors import RefusalError
+from tokenwire_reference.api.served import Served
+from tokenwire_reference.delivery.request_manager import DuplicateRequestIdError, Emission, Generation
 from tokenwire_reference.request import Request
-from tokenwire_reference.request_manager import DuplicateRequestIdError, Emission, Generation
-from tokenwire_reference.served import Served
 
 
 def submit(served: Served, requests: Sequence[Request], *, group: str | None) -> Generation:

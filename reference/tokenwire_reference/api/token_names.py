@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tokenwire_reference.token_bytes import token_bytes
-from tokenwire_reference.tokenizer import Tokenizer
+from tokenwire_reference.text.token_bytes import token_bytes
+from tokenwire_reference.text.tokenizer import Tokenizer
 
 
 def token_name(tokenizer: Tokenizer | None, token_id: int) -> str:

@@ -12,8 +12,8 @@ from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.json_answer import json_answer
 from tokenwire_reference.api.prompts import template_ids
 from tokenwire_reference.api.sampling_fields import refuse_unknown_ids
-from tokenwire_reference.served import Served, served_by
-from tokenwire_reference.tokenizer import Tokenizer
+from tokenwire_reference.api.served import Served, served_by
+from tokenwire_reference.text.tokenizer import Tokenizer
 
 
 async def tokenize(http_request: HttpRequest) -> Response:

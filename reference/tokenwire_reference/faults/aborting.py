@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from tokenwire_reference.delivery.request_manager import Emission, Record
 from tokenwire_reference.faults.catalogue import INCREMENTAL, fault
 from tokenwire_reference.faults.fault import Fault
-from tokenwire_reference.request_manager import Emission, Record
 
 
 def _aborted(emission: Emission) -> bool:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tokenwire_reference.detokenizer import Detokenizer
+from tokenwire_reference.delivery.request_manager import Emission, Record
 from tokenwire_reference.faults.catalogue import EVERYWHERE, STREAMED, fault
 from tokenwire_reference.faults.fault import Fault
-from tokenwire_reference.request_manager import Emission, Record
+from tokenwire_reference.text.detokenizer import Detokenizer
 
 
 class _DecodesAlone(Detokenizer):

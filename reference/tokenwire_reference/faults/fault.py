@@ -11,11 +11,11 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tokenwire_reference.detokenizer import Detokenizer
+    from tokenwire_reference.delivery.request_manager import Emission, Record
     from tokenwire_reference.request import OutputRow, Request
-    from tokenwire_reference.request_manager import Emission, Record
-    from tokenwire_reference.stopping import StopRules
-    from tokenwire_reference.tokenizer import Tokenizer
+    from tokenwire_reference.scheduling.stopping import StopRules
+    from tokenwire_reference.text.detokenizer import Detokenizer
+    from tokenwire_reference.text.tokenizer import Tokenizer
 
 Json = Any
 """What JSON can say."""

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from tokenwire_reference.delivery.request_manager import Emission, Record
 from tokenwire_reference.faults.answer_shape import choices_of, finish_of
 from tokenwire_reference.faults.catalogue import STREAMED, WHOLE, fault
 from tokenwire_reference.faults.fault import Fault, Json
-from tokenwire_reference.request_manager import Emission, Record
 
 PROMPT_IDS = "prompt_token_ids"
 BOS = 1

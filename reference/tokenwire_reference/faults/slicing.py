@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tokenwire_reference.delivery.request_manager import Emission, Record
 from tokenwire_reference.faults.catalogue import CUMULATIVE, INCREMENTAL, STREAMED, fault
 from tokenwire_reference.faults.fault import Fault
-from tokenwire_reference.request_manager import Emission, Record
 
 Series = Mapping[str, Sequence[Any]]
 

@@ -7,12 +7,12 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
+from tokenwire_reference.delivery.request_manager import Emission, Record
 from tokenwire_reference.faults.answer_shape import finish_of, without_news
 from tokenwire_reference.faults.catalogue import INCREMENTAL, STREAMED, fault
 from tokenwire_reference.faults.fault import Fault
 from tokenwire_reference.request import FinishReason
-from tokenwire_reference.request_manager import Emission, Record
-from tokenwire_reference.stopping import StopRules
+from tokenwire_reference.scheduling.stopping import StopRules
 
 Check = Callable[[Sequence[int]], FinishReason | None]
 

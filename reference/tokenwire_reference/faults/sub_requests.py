@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from tokenwire_reference.delivery.request_manager import Emission, Record
 from tokenwire_reference.faults.answer_shape import choices_of, finish_of
 from tokenwire_reference.faults.catalogue import INCREMENTAL, STREAMED, fault
 from tokenwire_reference.faults.fault import Fault, Json
-from tokenwire_reference.request_manager import Emission, Record
 
 
 @fault(

@@ -14,15 +14,15 @@ import pytest
 from transformers import AutoTokenizer
 
 from tokenwire_reference.api.app import build_app
-from tokenwire_reference.engine_load import EngineLoad
-from tokenwire_reference.engine_thread import EngineThread
-from tokenwire_reference.output_streamer import OutputStreamer
-from tokenwire_reference.queue_limit import QueueFullError
+from tokenwire_reference.api.served import Served
+from tokenwire_reference.delivery.engine_thread import EngineThread
+from tokenwire_reference.delivery.output_streamer import OutputStreamer
+from tokenwire_reference.delivery.request_manager import RequestManager
+from tokenwire_reference.engine.load import EngineLoad
+from tokenwire_reference.engine.queue_limit import QueueFullError
 from tokenwire_reference.request import FinishReason, OutputRow, Request
-from tokenwire_reference.request_manager import RequestManager
-from tokenwire_reference.served import Served
 from tokenwire_reference.server_args import ServerArgs
-from tokenwire_reference.tokenizer import decode_as_asked
+from tokenwire_reference.text.tokenizer import decode_as_asked
 
 MODELS = Path(__file__).parents[3] / "fixtures" / "models"
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tokenwire_reference.detokenizer import Detokenizer, finish_text
 from tokenwire_reference.request import FinishReason, SamplingParams
+from tokenwire_reference.text.detokenizer import Detokenizer, finish_text
 
 ids_and_cuts = st.tuples(
     st.lists(st.integers(0, 1999), max_size=40), st.lists(st.integers(0, 40), max_size=12)

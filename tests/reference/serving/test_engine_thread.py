@@ -6,8 +6,8 @@ import queue
 
 import pytest
 
-from tokenwire_reference.engine_thread import EngineThread
-from tokenwire_reference.output_streamer import OutputStreamer
+from tokenwire_reference.delivery.engine_thread import EngineThread
+from tokenwire_reference.delivery.output_streamer import OutputStreamer
 from tokenwire_reference.request import Request, SamplingParams
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenwire_reference.output_streamer import OutputStreamer
+from tokenwire_reference.delivery.output_streamer import OutputStreamer
+from tokenwire_reference.delivery.request_manager import Delivery, RequestManager
 from tokenwire_reference.request import FinishReason, Request, SamplingParams
-from tokenwire_reference.request_manager import Delivery, RequestManager
 
 LOGPROBS = "output_token_logprobs"
 KEYS = ("early", "late")

@@ -6,7 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenwire_reference.output_streamer import OutputStreamer, cached_tokens_details, may_become_stop
+from tokenwire_reference.delivery.output_streamer import (
+    OutputStreamer,
+    cached_tokens_details,
+    may_become_stop,
+)
 from tokenwire_reference.request import FinishReason, Request, SamplingParams
 
 

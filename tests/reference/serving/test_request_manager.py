@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenwire_reference.output_streamer import OutputStreamer
+from tokenwire_reference.delivery.output_streamer import OutputStreamer
+from tokenwire_reference.delivery.request_manager import Delivery, DuplicateRequestIdError, RequestManager
 from tokenwire_reference.request import FinishReason, OutputRow, Request, SamplingParams
-from tokenwire_reference.request_manager import Delivery, DuplicateRequestIdError, RequestManager
 
 LOGPROBS = "output_token_logprobs"
 

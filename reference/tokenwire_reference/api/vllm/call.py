@@ -11,10 +11,10 @@ from starlette.datastructures import Headers
 
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.sampling_fields import read_sampling_params, with_own_seed
+from tokenwire_reference.api.served import Served
 from tokenwire_reference.api.vllm.sampling import native_fields, refuse_what_does_not_fit
 from tokenwire_reference.request import Request
-from tokenwire_reference.served import Served
-from tokenwire_reference.tokenizer import Tokenizer
+from tokenwire_reference.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

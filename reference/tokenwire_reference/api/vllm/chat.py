@@ -12,14 +12,14 @@ from starlette.responses import Response
 from tokenwire_reference.api.body import hold_against_schema, read_object
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.prompts import template_ids
+from tokenwire_reference.api.served import Served, served_by
 from tokenwire_reference.api.usage import Consumed
 from tokenwire_reference.api.vllm.call import LogprobsAsked, VllmCall, call_id, read_call
 from tokenwire_reference.api.vllm.doors import FINGERPRINT, answer, whole_usage
 from tokenwire_reference.api.vllm.finish import finish_fields
 from tokenwire_reference.api.vllm.logprob_shapes import LogprobWriter
 from tokenwire_reference.api.vllm.sampling import refuse_unsupported
-from tokenwire_reference.request_manager import Emission
-from tokenwire_reference.served import Served, served_by
+from tokenwire_reference.delivery.request_manager import Emission
 
 
 async def chat_completions(http_request: HttpRequest) -> Response:

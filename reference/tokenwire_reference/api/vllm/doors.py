@@ -11,10 +11,10 @@ from starlette.responses import Response
 from tokenwire_reference import __version__
 from tokenwire_reference.api.answering import answer_stream, answer_whole
 from tokenwire_reference.api.errors import RefusalError
+from tokenwire_reference.api.served import Served
 from tokenwire_reference.api.usage import Consumed
 from tokenwire_reference.api.vllm.call import VllmCall
-from tokenwire_reference.request_manager import Emission
-from tokenwire_reference.served import Served
+from tokenwire_reference.delivery.request_manager import Emission
 
 FINGERPRINT = {"system_fingerprint": f"tokenwire-reference-{__version__}"}
 

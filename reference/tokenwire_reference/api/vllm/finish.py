@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tokenwire_reference.api.vllm.call import VllmCall
-from tokenwire_reference.request_manager import Emission
+from tokenwire_reference.delivery.request_manager import Emission
 
 
 def finish_fields(emission: Emission, call: VllmCall) -> dict[str, Any]:

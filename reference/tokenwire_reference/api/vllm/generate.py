@@ -12,13 +12,13 @@ from starlette.responses import Response
 from tokenwire_reference.api.body import hold_against_schema, read_object
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.sampling_fields import refuse_unknown_ids
+from tokenwire_reference.api.served import Served, served_by
 from tokenwire_reference.api.vllm.call import LogprobsAsked, VllmCall, call_id, read_call
 from tokenwire_reference.api.vllm.doors import answer, whole_usage
 from tokenwire_reference.api.vllm.finish import finish_fields
 from tokenwire_reference.api.vllm.logprob_shapes import LogprobWriter
 from tokenwire_reference.api.vllm.sampling import refuse_unsupported
-from tokenwire_reference.request_manager import Emission
-from tokenwire_reference.served import Served, served_by
+from tokenwire_reference.delivery.request_manager import Emission
 
 ID_PREFIX = "generate-tokens-"
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokenwire_reference.api.vllm.call import LogprobsAsked
-from tokenwire_reference.request_manager import Emission
-from tokenwire_reference.tokenizer import Tokenizer
+from tokenwire_reference.delivery.request_manager import Emission
+from tokenwire_reference.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from tokenwire_reference import __version__
 from tokenwire_reference.api.body import read_object
 from tokenwire_reference.api.errors import MALFORMED, RefusalError
 from tokenwire_reference.api.json_answer import json_answer
+from tokenwire_reference.api.served import served_by
 from tokenwire_reference.api.vllm.generate import ID_PREFIX
-from tokenwire_reference.served import served_by
 
 
 async def version(_: HttpRequest) -> Response:

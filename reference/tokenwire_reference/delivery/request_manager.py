@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
-from tokenwire_reference.detokenizer import Detokenizer, finish_text
-from tokenwire_reference.drafting import DraftCounts
+from tokenwire_reference.delivery.meters import Meters
 from tokenwire_reference.faults.fault import Fault, current_fault
-from tokenwire_reference.meters import Meters
-from tokenwire_reference.request import FinishReason, OutputRow, Request, SamplingParams
+from tokenwire_reference.request import DraftCounts, FinishReason, OutputRow, Request, SamplingParams
+from tokenwire_reference.text.detokenizer import Detokenizer, finish_text
 
 
 class Delivery(Enum):

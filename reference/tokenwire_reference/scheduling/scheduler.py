@@ -14,10 +14,10 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tokenwire_reference.drafting import Drafter
-from tokenwire_reference.kv import PagePool
+from tokenwire_reference.cache.kv import PagePool
 from tokenwire_reference.request import Request
-from tokenwire_reference.stopping import StopRules
+from tokenwire_reference.scheduling.drafting import Drafter
+from tokenwire_reference.scheduling.stopping import StopRules
 
 
 @dataclass(eq=False)

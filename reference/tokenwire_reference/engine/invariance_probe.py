@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tokenwire_reference.engine import Engine
-from tokenwire_reference.model import Model
+from tokenwire_reference.engine.engine import Engine
+from tokenwire_reference.models.model import Model
 from tokenwire_reference.request import Request, SamplingParams
 
 PROMPT_TOKENS = 40

@@ -13,7 +13,8 @@ import transformers
 from torch import Tensor, nn
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from tokenwire_reference.attention import (
+from tokenwire_reference.cache.prefix_tiers import PageStore
+from tokenwire_reference.models.attention import (
     ATTENTION_NAME,
     AttentionShape,
     PagedAttention,
@@ -23,12 +24,11 @@ from tokenwire_reference.attention import (
     UnsupportedModelError,
     paged_attention,
 )
-from tokenwire_reference.batch import Batch
-from tokenwire_reference.builtin import BUILTIN_PREFIX, build_builtin
-from tokenwire_reference.drafting import Drafter
-from tokenwire_reference.prefix_tiers import PageStore
+from tokenwire_reference.models.builtin import BUILTIN_PREFIX, build_builtin
+from tokenwire_reference.models.scripted import SCRIPTED, ScriptedModel
 from tokenwire_reference.request import Request
-from tokenwire_reference.scripted import SCRIPTED, ScriptedModel
+from tokenwire_reference.scheduling.batch import Batch
+from tokenwire_reference.scheduling.drafting import Drafter
 
 ROW_MULTIPLE = 16
 """Multiples of this many rows give equal bits on most CPUs; fewer rows take other code paths."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tokenwire_reference.kv import PADDING_PAGE
-from tokenwire_reference.scheduler import Segment
+from tokenwire_reference.cache.kv import PADDING_PAGE
+from tokenwire_reference.scheduling.scheduler import Segment
 
 
 @dataclass(frozen=True)

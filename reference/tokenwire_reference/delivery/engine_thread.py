@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Protocol, TypeVar
 
-from tokenwire_reference.output_streamer import OutputStreamer
-from tokenwire_reference.queue_limit import QueueFullError
+from tokenwire_reference.delivery.output_streamer import OutputStreamer
+from tokenwire_reference.engine.queue_limit import QueueFullError
 from tokenwire_reference.request import FinishReason, OutputRow, Request
 
 logger = logging.getLogger(__name__)

@@ -3,26 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 
 class SequenceError(Exception):
     """One sequence cannot go on; the others can."""
-
-
-@dataclass
-class DraftCounts:
-    """How a sequence's drafts fared."""
-
-    proposed: int = 0
-    right: list[int] = field(default_factory=list)
-    """For each step that decoded or checked drafts: how many of them became tokens."""
-
-    def checked(self, proposed: int, right: int) -> None:
-        """Count a step. It gave one token more than drafts that were right."""
-        self.proposed += proposed
-        self.right.append(right)
 
 
 class Drafter(Protocol):

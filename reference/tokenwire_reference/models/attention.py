@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tokenwire_reference.batch import Batch
+from tokenwire_reference.scheduling.batch import Batch
 
 ATTENTION_NAME = "tokenwire_paged"
 IGNORED_ARGUMENTS = frozenset(
@@ -286,7 +286,7 @@ class TritonPagedAttention(PagedTensors):
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, *, scaling: float, window: int | None
     ) -> Tensor:
-        from tokenwire_reference.paged_attention_kernel import attend_to_pages
+        from tokenwire_reference.models.paged_attention_kernel import attend_to_pages
 
         batch = self._batch
         assert batch is not None, "plan comes before attend"

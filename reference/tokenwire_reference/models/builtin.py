@@ -13,7 +13,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Config
 
-from tokenwire_reference.images import IMAGE_TOKENS, PLACEHOLDER
+from tokenwire_reference.text.images import IMAGE_TOKENS, PLACEHOLDER
 
 BUILTIN_PREFIX = "builtin:"
 

@@ -13,7 +13,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 
-from tokenwire_reference.prefix_tiers import PrefixTiers, StoredPage
+from tokenwire_reference.cache.prefix_tiers import PrefixTiers, StoredPage
 
 PADDING_PAGE = 0
 

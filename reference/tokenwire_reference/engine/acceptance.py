@@ -13,11 +13,11 @@ from typing import Any
 
 from torch import Tensor
 
-from tokenwire_reference import logprobs
-from tokenwire_reference.batch import WantedRows
-from tokenwire_reference.samplers import make_sampler_backend
-from tokenwire_reference.sampling import SamplingRow, adjust, choose
-from tokenwire_reference.scheduler import Segment
+from tokenwire_reference.sampling import logprobs
+from tokenwire_reference.sampling.backends import make_sampler_backend
+from tokenwire_reference.sampling.sampling import SamplingRow, adjust, choose
+from tokenwire_reference.scheduling.batch import WantedRows
+from tokenwire_reference.scheduling.scheduler import Segment
 
 RESERVED_KEYS = frozenset(f"output_{family}" for family in logprobs.FAMILIES)
 """Series that a sampler backend may not write."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from safetensors.torch import load, save
 from torch import Tensor
 
-from tokenwire_reference.prefix_tiers import TierError
+from tokenwire_reference.cache.prefix_tiers import TierError
 
 logger = logging.getLogger(__name__)
 CHECKSUM_BYTES = 32

@@ -12,21 +12,21 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from tokenwire_reference import logprobs
-from tokenwire_reference.acceptance import TokenAcceptance
-from tokenwire_reference.admission import begin_series, sequence_of
-from tokenwire_reference.batch import WantedRows, pack
-from tokenwire_reference.decode_graphs import DecodeGraphs
-from tokenwire_reference.drafting import DraftCounts, SequenceError
-from tokenwire_reference.engine_load import EngineLoad
-from tokenwire_reference.hidden_state import HiddenStateTap
-from tokenwire_reference.kv import PADDING_PAGE, PageAccountingError, PagePool
-from tokenwire_reference.model import Model
-from tokenwire_reference.page_files import PageFiles
-from tokenwire_reference.prefix_tiers import PrefixTiers
-from tokenwire_reference.queue_limit import QueueFullError
-from tokenwire_reference.request import FinishReason, Request
-from tokenwire_reference.scheduler import Scheduler, Segment, Sequence
+from tokenwire_reference.cache.kv import PADDING_PAGE, PageAccountingError, PagePool
+from tokenwire_reference.cache.page_files import PageFiles
+from tokenwire_reference.cache.prefix_tiers import PrefixTiers
+from tokenwire_reference.engine.acceptance import TokenAcceptance
+from tokenwire_reference.engine.admission import begin_series, sequence_of
+from tokenwire_reference.engine.load import EngineLoad
+from tokenwire_reference.engine.queue_limit import QueueFullError
+from tokenwire_reference.models.decode_graphs import DecodeGraphs
+from tokenwire_reference.models.hidden_state import HiddenStateTap
+from tokenwire_reference.models.model import Model
+from tokenwire_reference.request import DraftCounts, FinishReason, Request
+from tokenwire_reference.sampling import logprobs
+from tokenwire_reference.scheduling.batch import WantedRows, pack
+from tokenwire_reference.scheduling.drafting import SequenceError
+from tokenwire_reference.scheduling.scheduler import Scheduler, Segment, Sequence
 
 CPU_CACHE_BYTES = 1 << 30
 CUDA_CACHE_SHARE = 0.8

@@ -12,7 +12,7 @@ import binascii
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from tokenwire_reference.tokenizer import Tokenizer
+from tokenwire_reference.text.tokenizer import Tokenizer
 
 PLACEHOLDER = "<|image|>"
 """Where an image stands in a text."""

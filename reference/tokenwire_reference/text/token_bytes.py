@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from tokenwire_reference.tokenizer import Tokenizer
+from tokenwire_reference.text.tokenizer import Tokenizer
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from tokenwire_reference import logprobs
-from tokenwire_reference.drafting import Drafter
-from tokenwire_reference.model import Model
-from tokenwire_reference.ngram import NgramDrafter
+from tokenwire_reference.models.model import Model
 from tokenwire_reference.request import Request
-from tokenwire_reference.scheduler import Sequence
-from tokenwire_reference.stopping import StopRules
+from tokenwire_reference.sampling import logprobs
+from tokenwire_reference.scheduling.drafting import Drafter
+from tokenwire_reference.scheduling.ngram import NgramDrafter
+from tokenwire_reference.scheduling.scheduler import Sequence
+from tokenwire_reference.scheduling.stopping import StopRules
 
 
 def sequence_of(

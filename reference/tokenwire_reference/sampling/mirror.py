@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from tokenwire_reference.sampling import SamplingRow
+from tokenwire_reference.sampling.sampling import SamplingRow
 
 
 def mirror(

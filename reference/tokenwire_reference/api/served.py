@@ -8,11 +8,11 @@ from typing import Any, Literal, Protocol
 
 from starlette.requests import Request as HttpRequest
 
-from tokenwire_reference.engine_load import EngineLoad
-from tokenwire_reference.engine_thread import EngineThread
-from tokenwire_reference.request_manager import RequestManager
+from tokenwire_reference.delivery.engine_thread import EngineThread
+from tokenwire_reference.delivery.request_manager import RequestManager
+from tokenwire_reference.engine.load import EngineLoad
 from tokenwire_reference.server_args import ServerArgs
-from tokenwire_reference.tokenizer import Tokenizer
+from tokenwire_reference.text.tokenizer import Tokenizer
 
 
 class ServedModel(Protocol):

@@ -21,12 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tokenwire_reference.attention import PagedTensors
-from tokenwire_reference.batch import Batch
-from tokenwire_reference.builtin import IM_END, VOCAB_SIZE, byte_level_tokenizer
-from tokenwire_reference.drafting import SequenceError
+from tokenwire_reference.models.attention import PagedTensors
+from tokenwire_reference.models.builtin import IM_END, VOCAB_SIZE, byte_level_tokenizer
 from tokenwire_reference.request import Request
-from tokenwire_reference.sampling import gumbel_noise, noise_key
+from tokenwire_reference.sampling.sampling import gumbel_noise, noise_key
+from tokenwire_reference.scheduling.batch import Batch
+from tokenwire_reference.scheduling.drafting import SequenceError
 
 SCRIPTED = "builtin:scripted"
 CONTEXT_LENGTH = 4096

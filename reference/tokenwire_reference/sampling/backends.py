@@ -19,7 +19,8 @@ from typing import Any
 
 from torch import Tensor
 
-from tokenwire_reference.sampling import SamplingRow
+from tokenwire_reference.sampling.mirror import mirror
+from tokenwire_reference.sampling.sampling import SamplingRow
 
 SamplerBackend = Callable[[Tensor, Sequence[SamplingRow], Sequence[int]], Mapping[str, Sequence[Any]]]
 """(adjusted logits [R, V], rows, chosen ids) to key -> one JSON value for each row."""
@@ -50,7 +51,4 @@ def silent(
 
 
 register_sampler_backend("pytorch", lambda: silent)
-
-from tokenwire_reference.samplers import mirror as _mirror  # noqa: E402 - it registers itself here
-
-register_sampler_backend("mirror", lambda: _mirror.mirror)
+register_sampler_backend("mirror", lambda: mirror)

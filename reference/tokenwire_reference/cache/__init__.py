@@ -1,0 +1,1 @@
+"""The paged KV cache: who holds its pages, which prefixes they store, and where evicted ones go."""

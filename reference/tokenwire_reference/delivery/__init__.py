@@ -1,0 +1,1 @@
+"""The way out: from the engine's thread to what a consumer takes."""

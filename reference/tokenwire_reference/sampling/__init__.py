@@ -1,0 +1,1 @@
+"""From logits to token ids, and what is said of them."""

@@ -1,0 +1,1 @@
+"""Who runs in the next step, what that step holds, and when a request is done."""
