@@ -244,25 +244,28 @@ class Asked:
 
 @dataclass(frozen=True)
 class Stream:
-    """One exchange, read by a dialect: the record that it delivered and how."""
+    """One exchange, read by a dialect: the record that it delivered and how.
+
+    Its repr tells what it is and not what it holds, as that of its exchange.
+    """
 
     exchange: Exchange
     dialect: str
-    asked: Asked
+    asked: Asked = field(repr=False)
     delivery: Delivery
-    events: tuple[Event, ...]
-    choices: tuple[Choice, ...]
+    events: tuple[Event, ...] = field(repr=False)
+    choices: tuple[Choice, ...] = field(repr=False)
     refused: bool = False
     """Answered with a 4xx status instead of a record."""
-    error: Any = None
+    error: Any = field(default=None, repr=False)
     """The error body, or the in-band error of a stream."""
-    usage: Mapping[str, Any] | None = None
-    usage_place: Place | None = None
-    usages: tuple[Usage, ...] = ()
+    usage: Mapping[str, Any] | None = field(default=None, repr=False)
+    usage_place: Place | None = field(default=None, repr=False)
+    usages: tuple[Usage, ...] = field(default=(), repr=False)
     """All usage objects in wire order; `usage` is the last."""
     schema: str = ""
     """Name of the schema that the events were judged by."""
-    unterminated: bytes = b""
+    unterminated: bytes = field(default=b"", repr=False)
     """Bytes after the last complete event."""
     undecodable_at: int | None = None
     """Offset of the first byte that is not UTF-8."""

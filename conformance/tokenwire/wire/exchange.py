@@ -67,16 +67,19 @@ class Server:
 
 @dataclass(frozen=True)
 class Exchange:
-    """One request and everything that came back."""
+    """One request and everything that came back.
+
+    Its repr names it and spells nothing out: asyncio writes the repr of the result of every `asyncio.run`.
+    """
 
     name: str
     """Unique within a capture, for example `generate/greedy-stream`."""
-    request: HttpRequest
+    request: HttpRequest = field(repr=False)
     scenario: str
     """The scenario that asked; for a capture of unknown origin its file's name."""
     status: int | None
-    headers: tuple[tuple[str, str], ...]
-    reads: tuple[Read, ...]
+    headers: tuple[tuple[str, str], ...] = field(repr=False)
+    reads: tuple[Read, ...] = field(repr=False)
     ending: Ending
     detail: str = ""
     """Why the exchange did not complete, in words."""
