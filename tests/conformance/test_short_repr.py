@@ -1,5 +1,5 @@
-"""What was recorded is named by its repr, not spelled out: asyncio writes the repr of what `asyncio.run` gives
-back, and that is all that a run recorded, several times over.
+"""What was recorded is named by its repr, not spelled out: asyncio writes the repr of what `asyncio.run`
+gives back, and that is all that a run recorded, several times over.
 """
 
 from __future__ import annotations
