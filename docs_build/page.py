@@ -32,6 +32,11 @@ def in_cell(words: str) -> str:
     return words.replace("|", "\\|").replace("\n", " ")
 
 
+def inert(text: str) -> str:
+    """A text as HTML in which Markdown finds nothing to turn, whatever a server wrote into it."""
+    return re.sub(r"[^\w\s]|_", lambda match: f"&#{ord(match[0])};", text)
+
+
 def fenced(text: str, kind: str) -> str:
     """A block of text as it is, whatever a server wrote into it."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)

@@ -19,16 +19,18 @@ from typing import Any
 
 from docs_build.published import ROOT
 from tokenwire.baselines.expected import expected_file, read_expected
-from tokenwire.judging.judge import Judgement, judge
+from tokenwire.judging.judge import Judgement, how_far, judge
 from tokenwire.judging.tokenizer import LocalTokenizer
 from tokenwire.judging.verdict import Verdict, overall
 from tokenwire.replay import replay
 from tokenwire.report.document import row
 from tokenwire.report.failure import failure
 from tokenwire.report.subject import Subject
+from tokenwire.report.wording import cut
 
 FIXTURES = ROOT / "fixtures"
 CACHE = ROOT / ".cache" / "docs"
+_LONGEST_EXCERPT = 120
 _RED = {Verdict.FAIL, Verdict.WARN, Verdict.INFO}
 
 
@@ -41,11 +43,14 @@ class Cell:
     message: str
     """Why; empty for a PASS."""
     exchange: str = ""
-    """Where the first violation stands; empty where there is none."""
+    """Where the first violation stands, or a witness of a PASS; empty where there is neither."""
     event: int | None = None
     pointer: str = ""
     shown: str = ""
-    """The failure as the terminal prints it."""
+    """The failure as the terminal prints it; empty where nothing is violated."""
+    time: float = 0.0
+    excerpt: str = ""
+    """What stood there, of a witness."""
 
 
 @dataclass(frozen=True)
@@ -96,12 +101,33 @@ def _cell(judgements: list[Judgement], subject: Subject) -> Cell:
     verdict = overall(each.verdict for each in judgements)
     telling = next(each for each in judgements if each.verdict is verdict)
     witnesses = sum(each.witnesses for each in judgements)
+    if verdict is Verdict.PASS:
+        return _passed(judgements, witnesses)
     if verdict not in _RED or not telling.violations:
         return Cell(verdict, witnesses, telling.message)
     lines = failure(row(telling, subject)).splitlines()
     shown = "\n".join(line for line in lines if not line.startswith("  sentence ")).replace(f"{ROOT}/", "")
     place = telling.violations[0].place
     return Cell(verdict, witnesses, telling.message, place.exchange, place.event, place.pointer, shown)
+
+
+def _passed(judgements: list[Judgement], witnesses: int) -> Cell:
+    """A PASS, with the witness that lies furthest into a stream."""
+    witness = max((each.witness for each in judgements), key=how_far)
+    if witness is None:
+        return Cell(Verdict.PASS, witnesses, "")
+    place = witness.place
+    excerpt = cut(place.excerpt, _LONGEST_EXCERPT)
+    return Cell(
+        Verdict.PASS,
+        witnesses,
+        "",
+        place.exchange,
+        place.event,
+        place.pointer,
+        time=place.time,
+        excerpt=excerpt,
+    )
 
 
 def judged(capture: str) -> Column:

@@ -8,7 +8,7 @@ from html import escape
 from itertools import groupby
 
 from docs_build import requirement_pages
-from docs_build.page import Page, fenced, in_cell, link
+from docs_build.page import Page, fenced, in_cell, inert, link
 from docs_build.results import Cell, Column
 from tokenwire.explanation import explain
 from tokenwire.judging.verdict import MOST_TELLING_FIRST, Verdict
@@ -91,6 +91,16 @@ def _place(cell: Cell) -> str:
     return ", ".join(where)
 
 
+def _why(cell: Cell) -> str:
+    """Why there is no PASS; of a PASS a witness, folded."""
+    if not cell.exchange:
+        return escape(cell.message, quote=False)
+    event = f", event {cell.event}" if cell.event is not None else ""
+    pointer = f", <code>{inert(cell.pointer)}</code>" if cell.pointer else ""
+    place = f"<code>{inert(cell.exchange)}</code>{event}, at {cell.time:.3f} s{pointer}"
+    return f"<details><summary>{place}</summary><code>{inert(cell.excerpt)}</code></details>"
+
+
 def _capture(column: Column) -> Page:
     """The evidence of one capture: what was violated, with its event; then all else, in a line each."""
     counts = Counter(cell.verdict for cell in column.cells.values())
@@ -117,11 +127,12 @@ def _capture(column: Column) -> Page:
         ]
     rows = "\n".join(
         f'| <a id="{name}"></a>{link(name, requirement_pages.uri(name), column.uri)} | {cell.verdict.value} '
-        f"| {cell.witnesses or ''} | {in_cell(escape(cell.message, quote=False))} |"
+        f"| {cell.witnesses or ''} | {in_cell(_why(cell))} |"
         for name, cell in column.cells.items()
         if not cell.shown
     )
-    parts += ["## All else", f"| requirement | verdict | witnesses | why not |\n|---|---|---|---|\n{rows}"]
+    heads = "| requirement | verdict | witnesses | one of the witnesses, or why there is no verdict |"
+    parts += ["## All else", f"{heads}\n|---|---|---|---|\n{rows}"]
     return Page(column.uri, "\n\n".join(parts) + "\n")
 
 

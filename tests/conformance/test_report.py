@@ -18,6 +18,7 @@ from tokenwire.judging.judge import Judgement, Run, judge_requirement
 from tokenwire.judging.verdict import Verdict, exit_status, overall
 from tokenwire.record import Stream
 from tokenwire.report.document import document, row, write_document
+from tokenwire.report.exhibit import witnessed
 from tokenwire.report.failure import failure
 from tokenwire.report.reproduction import again, curl
 from tokenwire.report.subject import Subject
@@ -201,3 +202,67 @@ def test_a_place_is_told_in_words(violated) -> None:
     judgement, _ = violated
     place = judgement.violations[0].place
     assert where(place) == f"generate/one, event 4, at 0.500 s, bytes {place.start}-{place.end}, /output_ids"
+
+
+@pytest.fixture
+def passed(monkeypatch: pytest.MonkeyPatch) -> tuple[list[Judgement], Subject]:
+    """One requirement that passes in two scenarios, of which the second has the longer stream."""
+    monkeypatch.setitem(CHECKS, "made-up", Check("made-up", on_stream=at_most_two_ids))
+    short = ids_stream([1], [2], name="generate/short", scenario="short")
+    long = ids_stream(*([n] for n in range(9)), name="generate/long", scenario="long")
+    run = Run((short, long))
+    return judge_requirement(made_up_row(), run), Subject(url="http://h:1", runs=(run,))
+
+
+def test_a_pass_shows_the_witness_that_lies_furthest_into_a_stream(passed) -> None:
+    judgements, subject = passed
+    report = document(subject, judgements, 0)
+    jsonschema.Draft202012Validator(load_schema("report")).validate(report)
+    first, second = report["verdicts"]
+    assert "witness" not in first
+    witness = second["witness"]
+    assert witness["first_seen"].startswith("generate/long, event 8, at 0.900 s, bytes ")
+    assert (witness["expected"], witness["actual"]) == ("at most 2", "1")
+    (event,) = witness["events"]
+    assert (event["index"], event["excerpt"], event["illegal"]) == (8, 'data: {"output_ids":[8]}', False)
+    assert witness["curl"].startswith("curl -sN")
+    assert "--scenario long" in witness["again"]
+
+
+def test_a_witness_shows_the_events_that_it_relates_and_no_more_than_a_few(passed) -> None:
+    (_, judgement), subject = passed
+    seen = judgement.witness
+    places = [event.place for event in judgement.run.streams[1].events]
+    related = replace(judgement, witness=replace(seen, related=tuple(places[2:7])))
+    (shown,) = [row["witness"] for row in document(subject, [related], 0)["verdicts"]]
+    assert [event["index"] for event in shown["events"]] == [5, 6, 8]
+    assert len(shown["related"]) == 3
+    everywhere = replace(judgement, witness=replace(seen, place=replace(places[0], event=None)))
+    (shown,) = [row["witness"] for row in document(subject, [everywhere], 0)["verdicts"]]
+    assert [event["index"] for event in shown["events"]] == [0, 1, 2]
+
+
+def test_a_witness_of_a_long_request_leaves_the_request_out(passed) -> None:
+    (_, judgement), subject = passed
+    (_, stream) = judgement.run.streams
+    long = HttpRequest("POST", "/generate", {"input_ids": list(range(1000))})
+    asked = replace(stream, exchange=replace(stream.exchange, request=long))
+    (shown,) = document(subject, [replace(judgement, run=Run((asked,)))], 0)["verdicts"]
+    assert shown["witness"]["curl"] == ""
+    assert len(json.dumps(shown["witness"])) < 1500
+
+
+def test_only_a_pass_has_a_witness(violated, passed) -> None:
+    failed, subject = violated
+    assert failed.witness is None
+    assert "witness" not in document(subject, [failed], 1)["verdicts"][0]
+    with pytest.raises(ValueError, match="no witness"):
+        witnessed(failed, subject)
+    assert all(judgement.witness for judgement in passed[0])
+
+
+def test_a_full_table_tells_one_witness(passed) -> None:
+    judgements, subject = passed
+    told = " ".join(printed(judgements, subject, verbosity=1).split())
+    assert "short, long; one of them: generate/long, event 8, at 0.900 s" in told
+    assert "one of them" not in printed(judgements, subject)

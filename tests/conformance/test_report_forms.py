@@ -59,7 +59,12 @@ def judgements(monkeypatch, subject) -> list[Judgement]:
         message=EVIL,
     )
     passed = replace(
-        violated, requirement=made_up_row(id="passed"), verdict=Verdict.PASS, violations=(), message=""
+        violated,
+        requirement=made_up_row(id="passed"),
+        verdict=Verdict.PASS,
+        violations=(),
+        message="",
+        witness=demand(subject.runs[0].streams[0].events[6].place, True, expected=EVIL, actual=EVIL),
     )
     return [violated, passed, crashed]
 
@@ -118,6 +123,24 @@ def test_a_page_shows_the_failure_with_its_events_its_plot_and_its_commands(repo
     assert "sizes of the reads" in elements.text
     ids = [given["id"] for _, given in elements.tags if "id" in given]
     assert len(ids) == len(set(ids))
+
+
+def test_a_page_shows_a_witness_behind_the_count_of_a_pass(report):
+    text = page(report)
+    shown = text[text.index('<div class="witness">') :].partition("</details>")[0]
+    assert "generate/one, event 6, at 0.700 s" in shown
+    assert "[11]" in shown
+    assert "tokenwire check --target" in shown
+    assert "--requirement passed" in shown
+    assert text.count('<summary class="line">') == 1
+
+
+def test_a_report_of_before_there_were_witnesses_is_still_a_page(report):
+    old = {
+        **report,
+        "verdicts": [{k: v for k, v in row.items() if k != "witness"} for row in report["verdicts"]],
+    }
+    assert '<div class="witness">' not in page(old)
 
 
 def test_a_report_without_a_verdict_is_still_a_page():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from html import unescape
 
 import pytest
 import typer.main
 from docs_build import command_pages, published, requirement_pages, results_pages
 from docs_build.faults import faults
 from docs_build.naming import named
-from docs_build.page import Page, fenced, link, relative
+from docs_build.page import Page, fenced, inert, link, relative
 from docs_build.results import Cell, Column, judged, manifest
 from docs_build.threads import linked
 from docs_build.violations import FOLDER, HEADER, file_of
@@ -195,6 +196,28 @@ def test_a_violation_among_the_results_names_its_event():
     for name, cell in red.items():
         assert cell.exchange
         assert cell.shown.startswith(f"FAIL  {name}  in ")
+
+
+def test_a_pass_among_the_results_names_a_witness_and_shows_what_stood_there():
+    green = {name: cell for name, cell in judged(SMALL).cells.items() if cell.verdict is Verdict.PASS}
+    assert green
+    for cell in green.values():
+        assert cell.exchange
+        assert cell.excerpt
+    _, evidence = results_pages.pages([judged(SMALL)])
+    assert evidence.content.count("<details><summary>") == len(green)
+    seen = Cell(Verdict.PASS, 3, "", "one_stream", 7, "/text", time=0.5, excerpt='{"text":"a|*b*"}')
+    _, evidence = results_pages.pages([column(one_mode_per_stream=seen)])
+    place = f"<code>{inert('one_stream')}</code>, event 7, at 0.500 s, <code>{inert('/text')}</code>"
+    assert (
+        f"<details><summary>{place}</summary><code>{inert(seen.excerpt)}</code></details>" in evidence.content
+    )
+
+
+def test_what_a_server_wrote_into_a_cell_is_neither_markdown_nor_html():
+    words = "|*a*_b_`c`<i>[d](e)\\&amp;"
+    assert set("|*_`<>[]()\\") & set(inert(words)) == set()
+    assert unescape(inert(words)) == words
 
 
 def test_a_capture_is_named_where_it_lies():

@@ -148,6 +148,8 @@ class Judgement:
     """Why, in one clause; empty for a PASS."""
     violations: tuple[Observation, ...] = ()
     """In wire order: the first is the one to show."""
+    witness: Observation | None = None
+    """What speaks for a PASS, and lies furthest into a stream; None with any other verdict."""
     run: Run = field(default_factory=lambda: Run(()), repr=False, compare=False)
     known: str = ""
     """Why a baseline tolerates the violations; empty where none does."""
@@ -200,6 +202,11 @@ def _look(
     return {scenario: seen for scenario, seen in looked.items() if seen.observations or seen.crash}
 
 
+def how_far(observation: Observation | None) -> int:
+    """How many events there were up to an observation: the more, the more could have gone wrong before it."""
+    return 0 if observation is None else 1 + (observation.place.event or 0)
+
+
 def _unseen(requirement: Requirement, run: Run) -> str:
     """Why nothing was observed, or too little, in words."""
     if requirement.oracle == _ACROSS and (run.determinism.contradicted or not run.determinism.anywhere):
@@ -245,13 +252,11 @@ def _broken_promise(capability: Capability) -> Observation:
 
 def _weigh(requirement: Requirement, run: Run, looked: dict[str, _Looked]) -> Iterator[Judgement]:
     """Turn what was seen into one verdict for each scenario."""
-    witnesses = {
-        scenario: sum(
-            not observation.condition_only and observation.place.exchange not in run.hollow
-            for observation in seen.observations
-        )
-        for scenario, seen in looked.items()
-    }
+
+    def speaks(observation: Observation) -> bool:
+        return not observation.condition_only and observation.place.exchange not in run.hollow
+
+    witnesses = {scenario: sum(map(speaks, seen.observations)) for scenario, seen in looked.items()}
     total = sum(witnesses.values())
     answered = any(map(has_record, run.streams))
     for scenario, seen in looked.items():
@@ -271,7 +276,8 @@ def _weigh(requirement: Requirement, run: Run, looked: dict[str, _Looked]) -> It
                 Verdict.INCONCLUSIVE, message=f"{few}; {_unseen(requirement, run)}" if not total else few
             )
         else:
-            yield judged(Verdict.PASS)
+            witness = max(filter(speaks, seen.observations), key=how_far, default=None)
+            yield judged(Verdict.PASS, witness=witness)
 
 
 def judge_requirement(requirement: Requirement, run: Run) -> list[Judgement]:

@@ -15,9 +15,9 @@ from tokenwire.baselines.failure_kind import failure_kinds
 from tokenwire.judging.capability import Capability
 from tokenwire.judging.check import Observation
 from tokenwire.judging.honesty import Honesty
-from tokenwire.judging.judge import Judgement
+from tokenwire.judging.judge import Judgement, how_far
 from tokenwire.judging.verdict import Verdict
-from tokenwire.report.exhibit import exhibit
+from tokenwire.report.exhibit import exhibit, witnessed
 from tokenwire.report.subject import Subject
 from tokenwire.report.wording import clause
 
@@ -77,6 +77,23 @@ def row(judgement: Judgement, subject: Subject) -> dict[str, Any]:
         **known,
         **shown,
     }
+
+
+def _rows(judgements: Sequence[Judgement], subject: Subject) -> list[dict[str, Any]]:
+    """All rows. One PASS of each requirement shows a witness, so that it can be looked at: the one that lies
+    furthest into a stream.
+    """
+    furthest: dict[str, Judgement] = {}
+    for judgement in judgements:
+        best = furthest.setdefault(judgement.requirement.id, judgement)
+        if how_far(judgement.witness) > how_far(best.witness):
+            furthest[judgement.requirement.id] = judgement
+    rows = []
+    for judgement in judgements:
+        shows = judgement.witness is not None and furthest[judgement.requirement.id] is judgement
+        witness = {"witness": _plain(asdict(witnessed(judgement, subject)))} if shows else {}
+        rows.append({**row(judgement, subject), **witness})
+    return rows
 
 
 def _server(subject: Subject) -> dict[str, Any]:
@@ -147,7 +164,7 @@ def document(
             "broken_off": subject.broken_off,
         },
         "summary": {verdict.value: counts[verdict] for verdict in Verdict},
-        "verdicts": [row(judgement, subject) for judgement in judgements],
+        "verdicts": _rows(judgements, subject),
         **({"selection": dict(selection)} if selection is not None else {}),
         **({"baseline": dict(baseline)} if baseline is not None else {}),
         "exit_status": exit_status,

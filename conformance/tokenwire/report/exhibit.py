@@ -1,4 +1,5 @@
-"""What a failure shows, before anybody decides how it looks: the evidence around the first violation.
+"""What a verdict shows, before anybody decides how it looks: the evidence around the first violation, or,
+of a PASS, one witness.
 
 The terminal prints it, the JSON report carries it, and the page draws it.
 """
@@ -20,11 +21,16 @@ _AROUND = 2
 _LONGEST_EXCERPT = 170
 _MOST_POINTS = 150
 """How many events of a stream a timeline holds; of longer ones, as many around the illegal event."""
+_MOST_WITNESSED = 3
+"""How many events of a witness are shown: most runs have a hundred PASSes, and each has a witness."""
+_LONGEST_WITNESSED = 120
+_LONGEST_COMMAND = 400
+"""A longer `curl` line is left out of a witness; it would hold a prompt of many ids."""
 
 
 @dataclass(frozen=True)
 class ShownEvent:
-    """One event near the first illegal one."""
+    """One event near the first illegal one, or one that a witness is about."""
 
     index: int
     time: float
@@ -69,7 +75,7 @@ class ReadSize:
 
 @dataclass(frozen=True)
 class Exhibit:
-    """All that a violated requirement shows in one scenario."""
+    """All that a violated requirement shows in one scenario, or that a witness of a PASS shows."""
 
     expected: str
     actual: str
@@ -111,16 +117,49 @@ def exhibit(judgement: Judgement, subject: Subject) -> Exhibit:
     )
 
 
+def witnessed(judgement: Judgement, subject: Subject) -> Exhibit:
+    """What the witness of a PASS saw, in bounded size: the events that it is about, without a drawing.
+
+    Raises ValueError for a judgement without a witness.
+    """
+    seen = judgement.witness
+    if seen is None:
+        raise ValueError(f"{judgement.name} has no witness to show; its verdict is {judgement.verdict}")
+    stream = judgement.run.by_exchange.get(seen.place.exchange)
+    command = curl(stream.exchange, subject.url) if stream and subject.url else ""
+    return Exhibit(
+        expected=value(seen.expected),
+        actual=value(seen.actual),
+        message="",
+        first_seen=where(seen.place),
+        upstream=(),
+        events=_spoken_of(stream.events, (*seen.related, seen.place)) if stream else (),
+        related=tuple(map(where, seen.related[:_MOST_WITNESSED])),
+        others="",
+        timeline=None,
+        reads=(),
+        curl=command if len(command) <= _LONGEST_COMMAND else "",
+        again=again(judgement, subject),
+    )
+
+
+def _shown(event: Event, longest: int, *, illegal: bool = False) -> ShownEvent:
+    place = event.place
+    return ShownEvent(event.index, place.time, place.start, place.end, cut(place.excerpt, longest), illegal)
+
+
+def _spoken_of(events: Sequence[Event], places: Sequence[Place]) -> tuple[ShownEvent, ...]:
+    """The events of these places; the first ones of the answer where the last place is in no event."""
+    last = places[-1]
+    wanted = {place.event for place in places if place.exchange == last.exchange}
+    chosen = [event for event in events if last.event is None or event.index in wanted]
+    kept = chosen[:_MOST_WITNESSED] if last.event is None else chosen[-_MOST_WITNESSED:]
+    return tuple(_shown(event, _LONGEST_WITNESSED) for event in kept)
+
+
 def _around(events: Sequence[Event], place: Place) -> tuple[ShownEvent, ...]:
     return tuple(
-        ShownEvent(
-            event.index,
-            event.place.time,
-            event.place.start,
-            event.place.end,
-            cut(event.place.excerpt, _LONGEST_EXCERPT),
-            event.index == place.event,
-        )
+        _shown(event, _LONGEST_EXCERPT, illegal=event.index == place.event)
         for event in events
         if place.event is None or abs(event.index - place.event) <= _AROUND
     )

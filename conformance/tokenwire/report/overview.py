@@ -36,6 +36,8 @@ class Summary:
     """The rows of violations and of crashed checks, without those that a baseline knows."""
     known: tuple[Row, ...] = ()
     """The rows of violations that a baseline knows, with `known_because`."""
+    witness: Mapping[str, Any] | None = None
+    """The exhibit of a witness; None where no scenario passed."""
 
     @property
     def mark(self) -> str:
@@ -62,6 +64,7 @@ def _summary(rows: list[Row]) -> Summary:
         reason="" if verdict in SAYS_SOMETHING else next((row["message"] for row in speaking), ""),
         bad=tuple(row for row in rows if Verdict(row["verdict"]) in BAD and not row.get("known")),
         known=tuple(row for row in rows if row.get("known")),
+        witness=next((row["witness"] for row in rows if "witness" in row), None),
     )
 
 

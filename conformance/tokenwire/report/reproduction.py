@@ -41,9 +41,8 @@ def again(judgement: Judgement, subject: Subject) -> str:
     scenario = [] if judgement.scenario == NO_SCENARIO else ["--scenario", judgement.scenario]
     if judgement.scenario == EXPLORATION:
         scenario = [*subject.explored]
-    stream = judgement.run.by_exchange.get(
-        judgement.violations[0].place.exchange if judgement.violations else ""
-    )
+    shown = judgement.violations[0] if judgement.violations else judgement.witness
+    stream = judgement.run.by_exchange.get(shown.place.exchange) if shown else None
     headers = (
         [word for header in _sent_headers(stream.exchange) for word in ("--header", header)] if stream else []
     )

@@ -44,11 +44,14 @@ def make_console(*, stderr: bool = False) -> Console:
 
 
 def _reason(summary: Summary, *, full: bool) -> str:
-    """The scenarios where something was seen; where nothing was, why."""
+    """The scenarios where something was seen; where nothing was, why. `full` tells of one witness too."""
     if summary.reason:
         return summary.reason
     names, more = summary.scenarios, len(summary.scenarios) - _MOST_SCENARIOS
-    return ", ".join(names) if full or more < 1 else f"{', '.join(names[:_MOST_SCENARIOS])} and {more} more"
+    if full:
+        witness = f"; one of them: {summary.witness['first_seen']}" if summary.witness else ""
+        return f"{', '.join(names)}{witness}"
+    return ", ".join(names) if more < 1 else f"{', '.join(names[:_MOST_SCENARIOS])} and {more} more"
 
 
 def table(every: Sequence[Summary], *, full: bool = False) -> Table:
