@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
+import os
 import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
+from forked_program import forked, run_forked
 from hypothesis import settings
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+
+@pytest.fixture
+def tokenwire(tmp_path: Path) -> Callable[..., CompletedProcess[str]]:
+    """Give `tokenwire(*words, **environment)`: the command line, run in this test's own folder."""
+
+    def run(*words: str, **environment: str) -> CompletedProcess[str]:
+        return run_forked("tokenwire", *words, folder=tmp_path, environment=environment)
+
+    return run
 
 
 @pytest.fixture(scope="session")
@@ -43,19 +55,18 @@ def serve_reference() -> Callable[[tuple[str, ...]], contextlib.AbstractContextM
 def reference_server(flags: tuple[str, ...]) -> Iterator[str]:
     """Serve the reference engine on a free port as long as this is open; its URL."""
     model = () if any(flag.startswith("--model") for flag in flags) else ("--model", "builtin:tiny")
-    command = [sys.executable, "-m", "tokenwire_reference", "serve", "--port", "0", *model, *flags]
+    words = ("serve", "--port", "0", *model, *flags)
+    reader, writer = os.pipe()
     with (
+        os.fdopen(reader) as said,
+        os.fdopen(writer) as stdout,
         tempfile.TemporaryFile("w+") as complaints,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, text=True) as server,
+        forked("tokenwire-reference", *words, stdout=stdout, stderr=complaints) as server,
     ):
-        assert server.stdout is not None
-        words = server.stdout.readline().split()
-        if not words:
-            server.wait()
+        stdout.close()
+        url = said.readline().split()
+        if not url:
+            server.join()
             complaints.seek(0)
-            pytest.fail(f"{' '.join(command)} ended with status {server.returncode}:\n{complaints.read()}")
-        try:
-            yield words[-1]
-        finally:
-            server.terminate()
-            server.wait()
+            pytest.fail(f"{' '.join(words)} ended with status {server.exitcode}:\n{complaints.read()}")
+        yield url[-1]

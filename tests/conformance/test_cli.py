@@ -1,4 +1,4 @@
-"""The command line, as a user runs it. One process each, so these are few."""
+"""The command line, as a user runs it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,6 @@ from recorded import streamed, whole, write_folder
 from tokenwire import __version__
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.spec_files import load_schema
-
-
-@pytest.fixture
-def tokenwire(tmp_path: Path):
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "tokenwire", *words]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
-
-    return run
 
 
 @pytest.fixture
@@ -142,4 +133,11 @@ def test_an_unknown_capability_is_not_declared_in_silence(tokenwire) -> None:
     ran = tokenwire("check", "--target", "http://127.0.0.1:1", "--declare", "logprob")
     assert ran.returncode == ExitStatus.USAGE
     assert "did you mean 'logprobs'?" in ran.stderr
-    assert tokenwire("--version").stdout == f"tokenwire {__version__}\n"
+
+
+@pytest.mark.parametrize("started", [["-m", "tokenwire"], [str(Path(sys.executable).with_name("tokenwire"))]])
+def test_the_program_starts_under_either_name(started: list[str]) -> None:
+    """From its very beginning; other tests start where it has imported everything."""
+    command = [sys.executable, *started, "--version"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.returncode, ran.stdout) == (0, f"tokenwire {__version__}\n"), ran.stderr

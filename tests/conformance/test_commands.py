@@ -1,4 +1,4 @@
-"""Commands as a user runs them, besides `check` and `replay` on their own. One process each."""
+"""Commands as a user runs them, besides `check` and `replay` on their own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import jsonschema
 import pytest
@@ -31,24 +32,7 @@ COMMANDS = (
 )
 
 
-@pytest.fixture
-def tokenwire(tmp_path: Path):
-    def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "tokenwire", *words]
-        return subprocess.run(
-            command,
-            cwd=tmp_path,
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-
-    return run
-
-
-def said(ran: subprocess.CompletedProcess[str]) -> str:
+def said(ran: CompletedProcess[str]) -> str:
     """What was said, without the frame that errors stand in."""
     return " ".join((ran.stdout + ran.stderr).replace("│", " ").split())
 

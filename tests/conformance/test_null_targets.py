@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -125,13 +123,8 @@ def empty_objects() -> Iterator[str]:
         thread.join()
 
 
-def tokenwire(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tokenwire", *words]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=60)
-
-
-def test_a_server_of_empty_objects(empty_objects: str, tmp_path: Path) -> None:
-    ran = tokenwire("check", "--target", empty_objects, "--json", "r.json", "--junit", "r.xml", cwd=tmp_path)
+def test_a_server_of_empty_objects(tokenwire, empty_objects: str, tmp_path: Path) -> None:
+    ran = tokenwire("check", "--target", empty_objects, "--json", "r.json", "--junit", "r.xml")
     assert ran.returncode == ExitStatus.NOTHING_EVALUATED, ran.stdout + ran.stderr
     assert "not as an inference server" in ran.stdout
     assert "PASS" not in ran.stdout
@@ -139,18 +132,18 @@ def test_a_server_of_empty_objects(empty_objects: str, tmp_path: Path) -> None:
     assert 'tests="0"' in (tmp_path / "r.xml").read_text("utf-8")
 
 
-def test_nobody_listens(tmp_path: Path) -> None:
+def test_nobody_listens(tokenwire) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-        ran = tokenwire("check", "--target", f"http://127.0.0.1:{port}", cwd=tmp_path)
+        ran = tokenwire("check", "--target", f"http://127.0.0.1:{port}")
     assert ran.returncode == ExitStatus.NOTHING_EVALUATED, ran.stdout + ran.stderr
     assert f"Nothing answers at http://127.0.0.1:{port}" in ran.stdout
 
 
-def test_a_listener_that_never_answers(tmp_path: Path) -> None:
+def test_a_listener_that_never_answers(tokenwire) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         url = f"http://127.0.0.1:{mute.getsockname()[1]}"
-        ran = tokenwire("check", "--target", url, "--timeout", "0.3", cwd=tmp_path)
+        ran = tokenwire("check", "--target", url, "--timeout", "0.3")
     assert ran.returncode == ExitStatus.NOTHING_EVALUATED, ran.stdout + ran.stderr
     assert "completed no answer" in ran.stdout

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -101,25 +99,10 @@ def test_a_target_that_answers_now_and_then_is_asked_to_the_end(serve) -> None:
     assert {stream.exchange.scenario for stream in subject.runs[0].streams} <= load_scenarios().keys()
 
 
-def test_a_run_that_was_broken_off_is_no_success(serve, tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "tokenwire",
-        "check",
-        "--target",
-        serve(lambda n: n < 20),
-        "--max-concurrency",
-        "1",
-    ]
-    ran = subprocess.run(
-        [*command, "-k", "answer-content-type", "--json", "r.json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+def test_a_run_that_was_broken_off_is_no_success(serve, tokenwire, tmp_path: Path) -> None:
+    url = serve(lambda n: n < 20)
+    words = ("--max-concurrency", "1", "-k", "answer-content-type", "--json", "r.json")
+    ran = tokenwire("check", "--target", url, *words)
     report = json.loads((tmp_path / "r.json").read_text("utf-8"))
     assert report["summary"]["PASS"] > 0
     assert ran.returncode == report["exit_status"] == ExitStatus.NOTHING_EVALUATED, ran.stdout + ran.stderr

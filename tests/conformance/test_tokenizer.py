@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -183,17 +182,12 @@ def test_with_a_tokenizer_a_wrong_text_is_found_within_one_answer() -> None:
     assert verdicts == [Verdict.FAIL]
 
 
-def replayed(*words: str) -> subprocess.CompletedProcess[str]:
+def test_a_recording_is_judged_by_the_tokenizer_of_its_model(tokenwire) -> None:
     capture = MODELS.parent / "vllm" / "0.32.0-cpu" / "si3.jsonl.gz"
-    command = [sys.executable, "-m", "tokenwire", "replay", str(capture), *words]
-    row = ("--requirement", "text-is-what-its-ids-say")
-    return subprocess.run([*command, *row], capture_output=True, text=True, check=False, timeout=120)
-
-
-def test_a_recording_is_judged_by_the_tokenizer_of_its_model() -> None:
-    assert replayed("--tokenizer", str(MODELS / "tiny-llama")).returncode == ExitStatus.CONFORMS
-    assert replayed("--tokenizer", str(MODELS / "tiny-qwen2")).returncode == ExitStatus.VIOLATION
-    ran = replayed("--tokenizer", str(MODELS))
+    replay = ("replay", str(capture), "--requirement", "text-is-what-its-ids-say", "--tokenizer")
+    assert tokenwire(*replay, str(MODELS / "tiny-llama")).returncode == ExitStatus.CONFORMS
+    assert tokenwire(*replay, str(MODELS / "tiny-qwen2")).returncode == ExitStatus.VIOLATION
+    ran = tokenwire(*replay, str(MODELS))
     assert ran.returncode == ExitStatus.USAGE
     assert "there is no" in ran.stderr
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from forked_program import run_forked
 
 from tokenwire.judging.verdict import Verdict
 
@@ -62,8 +62,7 @@ Start = Callable[..., str]
 
 def tokenwire(folder: Path, *words: str) -> Report:
     """Run the command line, which must find no violation; its JSON report."""
-    command = [sys.executable, "-m", "tokenwire", *words, "--json", str(folder / "report.json")]
-    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+    ran = run_forked("tokenwire", *words, "--json", str(folder / "report.json"), folder=folder)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     report: Report = json.loads((folder / "report.json").read_text("utf-8"))
     return report

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 KEY = "a-key-that-nobody-may-see"
 
 
-def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=folder,
-        env={**os.environ, "TENANT": KEY},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-
-
-def test_from_init_to_a_recording_without_a_key_in_it(start_reference, tmp_path: Path) -> None:
+def test_from_init_to_a_recording_without_a_key_in_it(
+    tokenwire, start_reference, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = start_reference()
-    tokenwire = ("-m", "tokenwire")
-    init = run(tmp_path, *tokenwire, "init", "--target", url, "--header", "X-Tenant: env:TENANT")
+    monkeypatch.setenv("TENANT", KEY)
+    init = tokenwire("init", "--target", url, "--header", "X-Tenant: env:TENANT")
     assert init.returncode == 0, init.stdout + init.stderr
     text = (tmp_path / "tokenwire.toml").read_text("utf-8")
     settings = tomllib.loads(text)
@@ -34,7 +25,7 @@ def test_from_init_to_a_recording_without_a_key_in_it(start_reference, tmp_path:
     assert settings["headers"] == {"X-Tenant": "env:TENANT"}
     assert '# dialects = ["' in text
     assert "sglang-generate" in text
-    record = run(tmp_path, *tokenwire, "record", "rec", "--scenario", "probe", "-v")
+    record = tokenwire("record", "rec", "--scenario", "probe", "-v")
     assert record.returncode == 0, record.stdout + record.stderr
     assert "exchanges are in rec" in record.stdout
     lines = record.stderr.splitlines()
@@ -44,7 +35,7 @@ def test_from_init_to_a_recording_without_a_key_in_it(start_reference, tmp_path:
     assert len(files) <= len(lines)
     assert "X-Tenant" in recorded
     assert KEY not in recorded + record.stdout + record.stderr + text
-    replay = run(tmp_path, *tokenwire, "replay", "rec", "-q")
+    replay = tokenwire("replay", "rec", "-q")
     assert replay.returncode == 0, replay.stdout + replay.stderr
 
 
@@ -55,9 +46,12 @@ def test_somebody_elses_pytest_judges_a_server_by_markers(start_reference, tmp_p
     )
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n", "utf-8")
     (tmp_path / "test_theirs.py").write_text("def test_theirs(): assert False\n", "utf-8")
-    words = ("-m", "pytest", "-p", "tokenwire", "--tokenwire-target", url, "--tokenwire-budget", "quick")
+    command = [sys.executable, "-m", "pytest", "-p", "tokenwire", "-p", "no:cacheprovider", "-v", "-s"]
+    command += ["--tokenwire-target", url, "--tokenwire-budget", "quick"]
     marked = "chapter(name='framing') and level(name='MUST')"
-    ran = run(tmp_path, *words, "-p", "no:cacheprovider", "-v", "-s", "-m", marked)
+    ran = subprocess.run(
+        [*command, "-m", marked], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "theirs saw True" in ran.stdout
     assert "done-ends-the-stream[" in ran.stdout

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,15 +11,6 @@ import pytest
 from tokenwire.judging.verdict import ExitStatus
 
 FEW = ("--dialect", "sglang-generate", "--scenario", "greedy-stream")
-
-
-@pytest.fixture
-def tokenwire(tmp_path: Path):
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "tokenwire", *words]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
-
-    return run
 
 
 def test_two_servers_of_one_kind_are_the_same_however_they_stream(

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 
 import httpx
+import loopback
 import pytest
 
 from tokenwire_reference.faults.catalogue import load_faults
@@ -25,7 +26,7 @@ def post(start_reference) -> Callable[..., httpx.Response]:
     ) -> httpx.Response:
         url = start_reference(*flags)
         headers = {"x-tokenwire-fault": fault} if fault else {}
-        return httpx.post(url + path, json={**BODY, **more}, headers=headers, timeout=60)
+        return loopback.post(url + path, json={**BODY, **more}, headers=headers, timeout=60)
 
     return send
 
@@ -78,7 +79,7 @@ def test_a_refusal_passes_through_the_fault_as_it_was(post):
 
 def test_the_server_tells_which_faults_it_makes(start_reference):
     def faults(*flags: str) -> list[str]:
-        return httpx.get(start_reference(*flags) + "/server_info").json()["tokenwire_reference"]["faults"]
+        return loopback.get(start_reference(*flags) + "/server_info").json()["tokenwire_reference"]["faults"]
 
     assert faults() == []
     assert faults("--enable-faults") == list(load_faults())

@@ -62,15 +62,15 @@ def test_input_ids_beat_text(answer, scripted_engine):
 
 
 def test_the_engine_embeds_alone_as_in_a_batch(start_reference):
-    import httpx
+    import loopback
 
     url = start_reference()
     prompts = [[72, 101], [108], list(range(3, 40))]
-    together = httpx.post(f"{url}/v1/embeddings", json={"input": prompts}).json()["data"]
+    together = loopback.post(f"{url}/v1/embeddings", json={"input": prompts}).json()["data"]
     for item, prompt in zip(together, prompts, strict=True):
-        alone = httpx.post(f"{url}/encode", json={"input_ids": prompt}).json()
+        alone = loopback.post(f"{url}/encode", json={"input_ids": prompt}).json()
         assert alone["embedding"] == item["embedding"]
         assert math.isclose(math.hypot(*item["embedding"]), 1.0)
     assert len({tuple(item["embedding"]) for item in together}) == 3
     # The engine still generates, and nothing was left behind.
-    assert httpx.post(f"{url}/flush_cache").status_code == 200
+    assert loopback.post(f"{url}/flush_cache").status_code == 200

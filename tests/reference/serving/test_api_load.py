@@ -30,14 +30,14 @@ def test_loads(answers, scripted_engine, call):
 
 @pytest.mark.parametrize("dialect", ["sglang", "vllm"])
 def test_metrics_count_what_was_done(start_reference, dialect):
-    import httpx
+    import loopback
 
     url = start_reference("--enable-metrics", "--api-dialect", dialect)
-    before = samples(httpx.get(f"{url}/metrics").text)
+    before = samples(loopback.get(f"{url}/metrics").text)
     for _ in range(2):
         body = {"input_ids": [5, 6, 7], "sampling_params": {"max_new_tokens": 4, "ignore_eos": True}}
-        httpx.post(f"{url}/generate", json=body)
-    response = httpx.get(f"{url}/metrics")
+        loopback.post(f"{url}/generate", json=body)
+    response = loopback.get(f"{url}/metrics")
     after = samples(response.text)
     assert response.headers["content-type"].startswith("text/plain")
 

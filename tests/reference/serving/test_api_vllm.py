@@ -218,7 +218,7 @@ def test_the_id_is_the_header_s_then_the_body_s(answers, scripted_engine, call):
 
 @pytest.mark.parametrize("name", ["rid-7", "generate-tokens-rid-7"])
 def test_a_request_is_aborted_by_the_id_that_the_client_chose_or_was_given(start_reference, name):
-    import httpx
+    import loopback
 
     url = start_reference()
     body = {
@@ -227,10 +227,10 @@ def test_a_request_is_aborted_by_the_id_that_the_client_chose_or_was_given(start
         "stream": True,
         "sampling_params": {"max_tokens": 4000, "ignore_eos": True, "n": 2},
     }
-    with httpx.stream("POST", f"{url}{GENERATE}", json=body, timeout=30) as response:
+    with loopback.stream("POST", f"{url}{GENERATE}", json=body, timeout=30) as response:
         lines = response.iter_lines()
         next(lines)
-        httpx.post(f"{url}/inference/v1/abort_requests", json={"request_ids": ["nobody", name]})
+        loopback.post(f"{url}/inference/v1/abort_requests", json={"request_ids": ["nobody", name]})
         ends = [line for line in lines if '"finish_reason":"abort"' in line]
     assert len(ends) == 2
 

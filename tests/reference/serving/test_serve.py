@@ -9,7 +9,7 @@ import subprocess
 import sys
 from urllib.parse import urlsplit
 
-import httpx
+import loopback
 import pytest
 
 FOREVER = {"temperature": 0, "max_new_tokens": 4000, "ignore_eos": True}
@@ -50,7 +50,7 @@ def events_of(raw):
 
 
 def live_requests(url):
-    return httpx.get(f"{url}/server_info").json()["internal_states"][0]["num_live_requests"]
+    return loopback.get(f"{url}/server_info").json()["internal_states"][0]["num_live_requests"]
 
 
 def eventually(what, holds):
@@ -69,12 +69,12 @@ def test_a_slow_reader_gets_joined_outputs_that_lose_nothing(start_reference, in
         "top_logprobs_num": 2,
         "sampling_params": {**FOREVER, "max_new_tokens": count},
     }
-    whole = httpx.post(f"{url}/generate", json=ask, timeout=60).json()
+    whole = loopback.post(f"{url}/generate", json=ask, timeout=60).json()
     with connect(url, receive_buffer=4096) as client:
         post(client, "/generate", {**ask, "stream": True})
         first = client.recv(1)
         # Not reading is what provokes it. Another request of the same length shows that the time has passed.
-        httpx.post(f"{url}/generate", json=ask, timeout=60)
+        loopback.post(f"{url}/generate", json=ask, timeout=60)
         events = events_of(first + read_to_end(client))
     sizes, ids, text, lists = [], [], "", {}
     for event in events:
@@ -120,23 +120,23 @@ def test_a_client_that_leaves_ends_its_request(start_reference, path, stream):
         eventually("the request runs", lambda: live_requests(url) > 0)
     eventually("the request is forgotten", lambda: live_requests(url) == 0)
     # A flush succeeds only where nothing runs: the engine has let go of it too.
-    eventually("the engine is idle", lambda: httpx.post(f"{url}/flush_cache").status_code == 200)
-    load = httpx.get(f"{url}/v1/loads").json()["loads"][0]
+    eventually("the engine is idle", lambda: loopback.post(f"{url}/flush_cache").status_code == 200)
+    load = loopback.get(f"{url}/v1/loads").json()["loads"][0]
     assert (load["num_running_reqs"], load["num_waiting_reqs"], load["num_used_tokens"]) == (0, 0, 0)
 
 
 def test_an_abort_gives_what_was_generated(start_reference):
     url = start_reference()
     body = {"input_ids": [72], "rid": "gone", "stream": True, "sampling_params": FOREVER}
-    with httpx.stream("POST", f"{url}/generate", json=body, timeout=30) as response:
+    with loopback.stream("POST", f"{url}/generate", json=body, timeout=30) as response:
         lines = response.iter_lines()
         events = [json.loads(next(lines)[6:])]
-        httpx.post(f"{url}/abort_request", json={"rid": "gone"})
+        loopback.post(f"{url}/abort_request", json={"rid": "gone"})
         events += [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
     info = events[-1]["meta_info"]
     assert info["finish_reason"]["type"] == "abort"
     assert 0 < info["completion_tokens"] == len(events[-1]["output_ids"]) < 4000
-    again = httpx.post(
+    again = loopback.post(
         f"{url}/generate",
         json={"input_ids": [72], "rid": "gone", "sampling_params": {**FOREVER, "max_new_tokens": 3}},
     ).json()
@@ -146,10 +146,10 @@ def test_an_abort_gives_what_was_generated(start_reference):
 def test_abort_all_ends_the_samples_of_everybody(start_reference):
     url = start_reference()
     body = {"input_ids": [72], "sampling_params": {**FOREVER, "n": 2}, "stream": True}
-    with httpx.stream("POST", f"{url}/generate", json=body, timeout=30) as response:
+    with loopback.stream("POST", f"{url}/generate", json=body, timeout=30) as response:
         lines = response.iter_lines()
         next(lines)
-        httpx.post(f"{url}/abort_request", json={"abort_all": True})
+        loopback.post(f"{url}/abort_request", json={"abort_all": True})
         events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
     ends = [event for event in events if event["meta_info"]["finish_reason"]]
     assert sorted(event["index"] for event in ends) == [0, 1]
@@ -161,7 +161,7 @@ def test_a_server_that_is_told_to_end_ends_its_streams():
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         url = server.stdout.readline().split()[-1]
         body = {"input_ids": [72], "stream": True, "sampling_params": FOREVER}
-        with httpx.stream("POST", f"{url}/generate", json=body, timeout=30) as response:
+        with loopback.stream("POST", f"{url}/generate", json=body, timeout=30) as response:
             lines = response.iter_lines()
             next(lines)
             server.terminate()

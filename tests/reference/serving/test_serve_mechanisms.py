@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from itertools import chain
 
-import httpx
+import loopback
 
 PROMPT = list(range(40, 110))
 
 
 def generate(url, **body):
     sampling = {"temperature": 0, "max_new_tokens": 30, **body.pop("sampling_params", {})}
-    return httpx.post(f"{url}/generate", json={**body, "sampling_params": sampling}, timeout=60)
+    return loopback.post(f"{url}/generate", json={**body, "sampling_params": sampling}, timeout=60)
 
 
 def stream(url, **body):
@@ -37,7 +37,7 @@ def test_a_script_is_followed_step_by_step(start_reference, tmp_path):
     refused = generate(url, input_ids=[40], sampling_params={"custom_params": {"script": [[99999]]}})
     assert refused.status_code == 400
     assert "script[0].ids is [99999]" in refused.text
-    assert httpx.get(f"{url}/health").status_code == 200
+    assert loopback.get(f"{url}/health").status_code == 200
 
 
 def test_retraction_shows_in_its_count_alone(start_reference):
@@ -65,7 +65,7 @@ def test_drafts_come_as_steps_of_several_tokens(start_reference):
     assert list(chain(*(event["output_ids"] for event in events))) == [50] * 30
     for event in events:
         assert event["meta_info"]["mirror_token_id"] == event["output_ids"]
-    assert httpx.get(f"{url}/server_info").json()["speculative_algorithm"] == "NGRAM"
+    assert loopback.get(f"{url}/server_info").json()["speculative_algorithm"] == "NGRAM"
     *earlier, last = (spec_fields(event) for event in events)
     assert not any(earlier)
     # The prefill and five decodes give five tokens each: four drafts, all right, and one more.
@@ -123,7 +123,7 @@ def range_of(start):
 
 
 def test_the_probe_is_reported(start_reference):
-    told = httpx.get(f"{start_reference()}/server_info").json()["tokenwire_reference"]["batch_invariance"]
+    told = loopback.get(f"{start_reference()}/server_info").json()["tokenwire_reference"]["batch_invariance"]
     assert set(told.values()) == {True}
     assert len(told) == 4
 
@@ -133,7 +133,7 @@ def test_vllm_ignores_the_end_alone_and_waits_with_every_stop(start_reference):
 
     def ask(ids, **body):
         fields = {"temperature": 0, "max_tokens": len(ids), "return_token_ids": True, **body}
-        answer = httpx.post(f"{url}/v1/completions", json={"prompt": ids, **fields}, timeout=60)
+        answer = loopback.post(f"{url}/v1/completions", json={"prompt": ids, **fields}, timeout=60)
         (choice,) = answer.json()["choices"]
         return choice["token_ids"], choice["finish_reason"], choice["stop_reason"], choice["text"]
 
