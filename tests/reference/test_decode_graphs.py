@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 from engine_requests import ask, neighbours, record, scored
+from gpu_stand_ins import RecordedGraph, attend_by_the_book, recording, triton_pages
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tokenwire_reference.engine.engine import Engine
-from tokenwire_reference.models.attention import TritonPagedAttention
 from tokenwire_reference.models.decode_graphs import DecodeGraphs
 from tokenwire_reference.models.host_sync import HostSyncError, NoHostSync
 from tokenwire_reference.models.model import LoadedModel, PagedCache, load_model
@@ -22,74 +20,6 @@ from tokenwire_reference.request import Request
 from tokenwire_reference.scheduling.batch import Batch
 
 Run = Callable[..., list[Request]]
-
-
-class Recording(TorchDispatchMode):
-    """What `torch.cuda.CUDAGraph` does, on the CPU: operations and addresses are recorded, and run again.
-
-    Whatever the host decided while it recorded is frozen, as in a graph.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[tuple[Any, Sequence[Any], dict[str, Any], Any]] = []
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        self.calls.append((func, args, kwargs or {}, result))
-        return result
-
-    def replay(self) -> None:
-        for func, args, kwargs, result in self.calls:
-            again = func(*args, **kwargs)
-            for old, new in zip(_as_tuple(result), _as_tuple(again), strict=True):
-                if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
-                    old.copy_(new)
-
-    def pool(self) -> tuple[int, int]:
-        return (0, 1)
-
-
-def _as_tuple(result: Any) -> tuple[Any, ...]:
-    return tuple(result) if isinstance(result, (list, tuple)) else (result,)
-
-
-@contextmanager
-def recording(graph: Recording, pool: object) -> Iterator[None]:
-    """What `torch.cuda.graph` does."""
-    del pool
-    with graph:
-        yield
-
-
-def attend_by_the_book(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    *,
-    sequence_of: Tensor,
-    positions: Tensor,
-    page_table: Tensor,
-    page_size: int,
-    scaling: float,
-    window: int | None,
-) -> Tensor:
-    """What the Triton kernel computes, in operations that a recording sees: every page of every table."""
-    assert window is None
-    group = query.shape[1] // keys.shape[1]
-    slots = page_table[sequence_of.clamp(min=0), :, None] * page_size
-    slots = (slots + torch.arange(page_size, device=query.device)).flatten(1)
-    scores = torch.einsum("thd,tkhd->thk", query, keys[slots].repeat_interleave(group, 2)) * scaling
-    unseen = torch.arange(slots.shape[1], device=query.device) > positions[:, None]
-    weights = scores.masked_fill(unseen[:, None, :], float("-inf")).softmax(-1)
-    result = torch.einsum("thk,tkhd->thd", weights, values[slots].repeat_interleave(group, 2))
-    return result * (sequence_of >= 0)[:, None, None]
-
-
-def triton_pages(model: LoadedModel, num_pages: int, page_size: int) -> PagedCache:
-    return TritonPagedAttention(model.shapes, num_pages, page_size, model.dtype, model.device)
 
 
 @pytest.fixture
@@ -111,12 +41,12 @@ def small() -> LoadedModel:
 
 
 @pytest.fixture
-def captured(triton_cache: None, monkeypatch: pytest.MonkeyPatch) -> list[Recording]:
+def captured(triton_cache: None, monkeypatch: pytest.MonkeyPatch) -> list[RecordedGraph]:
     """Engines capture as on a GPU; gives the graphs."""
-    graphs: list[Recording] = []
+    graphs: list[RecordedGraph] = []
 
-    def graph() -> Recording:
-        graphs.append(Recording())
+    def graph() -> RecordedGraph:
+        graphs.append(RecordedGraph())
         return graphs[-1]
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", graph)
@@ -161,14 +91,14 @@ def test_replayed_graphs_change_no_bit(
     options: dict[str, Any] = {"speculative_num_draft_tokens": drafts, "chunked_prefill_size": 64}
     few = traffic()[:1] + traffic()[-8:]
     plain = arriving(Engine(small, disable_cuda_graph=True, **options), few)
-    graphs: list[Recording] = request.getfixturevalue("captured")
+    graphs: list[RecordedGraph] = request.getfixturevalue("captured")
     replayed = arriving(Engine(small, **options), traffic()[:1] + traffic()[-8:])
     assert list(map(record, replayed)) == list(map(record, plain))
     assert len(graphs) == (1 if drafts == 0 else 2)
 
 
 def test_a_graph_serves_every_later_step_of_its_size(
-    small: LoadedModel, captured: list[Recording], monkeypatch: pytest.MonkeyPatch
+    small: LoadedModel, captured: list[RecordedGraph], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passes: list[int] = []
     forward = LoadedModel.forward
@@ -241,7 +171,7 @@ class Peeking(nn.Module):
 
 def test_a_model_that_needs_the_host_decodes_without_graphs(
     small: LoadedModel,
-    captured: list[Recording],
+    captured: list[RecordedGraph],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:

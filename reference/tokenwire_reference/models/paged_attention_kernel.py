@@ -69,6 +69,19 @@ def _attend(  # type: ignore[no-untyped-def]  # noqa: ANN202, PLR0917 - a kernel
     tl.store(output + at_query, result.to(output.dtype.element_ty), mask=live)
 
 
+def sizes(heads: int, kv_heads: int, dim: int, page_size: int) -> dict[str, int]:
+    """What the kernel is compiled for. Blocks of a matrix product have at least 16 rows and columns."""
+    group = heads // kv_heads
+    return {
+        "KV_HEADS": kv_heads,
+        "GROUP": group,
+        "GROUP_ROWS": max(16, triton.next_power_of_2(group)),
+        "DIM": dim,
+        "DIM_COLUMNS": max(16, triton.next_power_of_2(dim)),
+        "PAGE": page_size,
+    }
+
+
 def attend_to_pages(
     query: Tensor,
     keys: Tensor,
@@ -101,11 +114,6 @@ def attend_to_pages(
         page_table.shape[1],
         scaling,
         2**30 if window is None else window,
-        KV_HEADS=kv_heads,
-        GROUP=heads // kv_heads,
-        GROUP_ROWS=max(16, triton.next_power_of_2(heads // kv_heads)),
-        DIM=dim,
-        DIM_COLUMNS=max(16, triton.next_power_of_2(dim)),
-        PAGE=page_size,
+        **sizes(heads, kv_heads, dim, page_size),
     )
     return output

@@ -1,0 +1,151 @@
+"""What runs on a CUDA device, where there is none: every tensor in its place, and a kernel that compiles."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_requests import ask, neighbours, record, scored
+from gpu_stand_ins import PretendedCuda, RecordedGraph, attend_by_the_book, recording, triton_pages
+
+from tokenwire_reference.engine.engine import Engine
+from tokenwire_reference.models.model import LoadedModel, load_model
+from tokenwire_reference.request import Request
+
+pytest.importorskip("triton", reason="triton cannot be imported here")
+TINY = {"context_length": 512}
+
+
+@pytest.fixture
+def kernel_by_the_book(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tokenwire_reference.models import paged_attention_kernel
+
+    monkeypatch.setattr(paged_attention_kernel, "attend_to_pages", attend_by_the_book)
+
+
+@pytest.fixture
+def pretended(kernel_by_the_book: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[RecordedGraph]]:
+    """There is a CUDA device; gives the graphs that are captured on it."""
+    graphs: list[RecordedGraph] = []
+
+    def graph() -> RecordedGraph:
+        graphs.append(RecordedGraph())
+        return graphs[-1]
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", graph)
+    monkeypatch.setattr(torch.cuda, "graph", recording)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 26, 1 << 26))
+    # Or a module would put the values of a pretended tensor into a parameter of the CPU.
+    overwrite = torch.__future__.get_overwrite_module_params_on_conversion()
+    torch.__future__.set_overwrite_module_params_on_conversion(value=True)
+    try:
+        with PretendedCuda():
+            yield graphs
+    finally:
+        torch.__future__.set_overwrite_module_params_on_conversion(value=overwrite)
+
+
+def test_the_pretence_refuses_what_a_device_refuses(pretended: object) -> None:
+    there, here = torch.zeros(3, device="cuda"), torch.ones(3)
+    assert (there.device.type, here.device.type, (there + 1)[1:].device.type) == ("cuda", "cpu", "cuda")
+    assert (here.to("cuda").device.type, there.cpu().device.type) == ("cuda", "cpu")
+    for operation in (torch.add, torch.dot, torch.Tensor.add_, lambda a, b: torch.stack([a, b])):
+        with pytest.raises(RuntimeError, match="two devices"):
+            operation(there, here)
+    there.copy_(here)
+    assert there[[2]].tolist() == [1.0]
+    with pytest.raises(RuntimeError, match="two devices"):
+        here[torch.tensor([2], device="cuda")]
+
+
+def traffic() -> list[Request]:
+    """Every way to choose a token, everything that is said of one, and an embedding."""
+    penalties: dict[str, Any] = {
+        "frequency_penalty": 0.5,
+        "presence_penalty": 0.3,
+        "repetition_penalty": 1.2,
+        "logit_bias": {7: 4.0},
+        "min_new_tokens": 3,
+        "stop_token_ids": frozenset({7}),
+    }
+    truncated: dict[str, Any] = {
+        "temperature": 0.8,
+        "sampling_seed": 5,
+        "top_k": 40,
+        "top_p": 0.9,
+        "min_p": 0.01,
+    }
+    return [
+        scored("scored", return_ranks=True),
+        ask("penalties", new=10, **penalties, return_logprob=True),
+        scored("truncated", new=10, **truncated),
+        ask("embedding", (5, 6, 7), 0, wants_embedding=True),
+        *neighbours(6),
+    ]
+
+
+def run(engine: Engine, requests: list[Request]) -> list[Request]:
+    for request in requests:
+        engine.add(request)
+        engine.step()
+    while not engine.idle:
+        engine.step()
+    return requests
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"chunked_prefill_size": 32, "test_retract_interval": 5},
+        {"speculative_num_draft_tokens": 3},
+        {"max_total_tokens": 400, "host_cache_pages": 8, "sampling_backend": "mirror"},
+    ],
+    ids=["plain", "chunks and retractions", "drafts", "tiers"],
+)
+def test_an_engine_has_every_tensor_where_it_belongs(
+    pretended: list[RecordedGraph], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """And, as it computes what the CPU computes, the same bits."""
+    model = load_model("builtin:tiny", device="cuda", **TINY)
+    assert model.device.type == "cuda"
+    on_cuda = run(Engine(model, **options), traffic())
+    assert len(pretended) >= 1
+
+    monkeypatch.setattr(LoadedModel, "new_cache", triton_pages)
+    on_cpu = run(Engine(load_model("builtin:tiny", **TINY), **options), traffic())
+    assert [record(request) for request in on_cuda] == [record(request) for request in on_cpu]
+    assert on_cuda[3].embedding == on_cpu[3].embedding
+    assert all(len(request.output_ids) > 1 for request in on_cuda if not request.wants_embedding)
+
+
+def test_the_cache_takes_the_free_memory_of_the_device(pretended: object) -> None:
+    model = load_model("builtin:tiny", device="cuda", **TINY)
+    # Four fifths of 64 MiB; bf16 or float32 as the model is stored there.
+    engine = Engine(model, max_running_requests=10_000)
+    assert engine.max_total_tokens == pytest.approx((1 << 26) * 0.8 // model.bytes_per_token(), abs=16)
+
+
+def test_the_kernel_compiles_for_gpus_that_are_not_here(tmp_path: Path) -> None:
+    """Ampere, Hopper and Blackwell; each build must fit into the memory that one block may have there."""
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path), "TRITON_DEFAULT_FP_FUSION": "1"}
+    program = str(Path(__file__).parent / "compile_kernel.py")
+    ran = subprocess.run(
+        [sys.executable, program], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    builds = json.loads(ran.stdout)
+    assert {build["capability"] for build in builds} == {80, 90, 100}
+    for build in builds:
+        # What the CUDA programming guide allows one block on compute capability 8.0.
+        assert build["shared_bytes"] <= 163 * 1024, build
+        assert build["machine_code_bytes"] > 0, build
