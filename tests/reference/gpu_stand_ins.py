@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -97,12 +98,23 @@ class RecordedGraph(TorchDispatchMode):
         return (0, 1)
 
 
-@contextmanager
-def recording(graph: RecordedGraph, pool: object) -> Iterator[None]:
-    """What `torch.cuda.graph` does."""
-    del pool
-    with graph:
-        yield
+def record_graphs(monkeypatch: pytest.MonkeyPatch) -> list[RecordedGraph]:
+    """Let graphs be captured without a GPU. The list that comes back holds each from its capture on."""
+    graphs: list[RecordedGraph] = []
+
+    def graph() -> RecordedGraph:
+        graphs.append(RecordedGraph())
+        return graphs[-1]
+
+    @contextmanager
+    def capture(graph: RecordedGraph, pool: object) -> Iterator[None]:
+        del pool
+        with graph:
+            yield
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", graph)
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    return graphs
 
 
 def attend_by_the_book(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from engine_requests import ask, neighbours, record, scored
-from gpu_stand_ins import PretendedCuda, RecordedGraph, attend_by_the_book, recording, triton_pages
+from gpu_stand_ins import PretendedCuda, RecordedGraph, attend_by_the_book, record_graphs, triton_pages
 
 from tokenwire_reference.engine.engine import Engine
 from tokenwire_reference.models.model import LoadedModel, load_model
@@ -33,14 +33,7 @@ def kernel_by_the_book(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def pretended(kernel_by_the_book: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[RecordedGraph]]:
     """There is a CUDA device; gives the graphs that are captured on it."""
-    graphs: list[RecordedGraph] = []
-
-    def graph() -> RecordedGraph:
-        graphs.append(RecordedGraph())
-        return graphs[-1]
-
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", graph)
-    monkeypatch.setattr(torch.cuda, "graph", recording)
+    graphs = record_graphs(monkeypatch)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 26, 1 << 26))
     # Or a module would put the values of a pretended tensor into a parameter of the CPU.

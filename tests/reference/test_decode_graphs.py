@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from engine_requests import ask, neighbours, record, scored
-from gpu_stand_ins import RecordedGraph, attend_by_the_book, recording, triton_pages
+from gpu_stand_ins import RecordedGraph, attend_by_the_book, record_graphs, triton_pages
 from torch import Tensor, nn
 
 from tokenwire_reference.engine.engine import Engine
@@ -43,16 +43,8 @@ def small() -> LoadedModel:
 @pytest.fixture
 def captured(triton_cache: None, monkeypatch: pytest.MonkeyPatch) -> list[RecordedGraph]:
     """Engines capture as on a GPU; gives the graphs."""
-    graphs: list[RecordedGraph] = []
-
-    def graph() -> RecordedGraph:
-        graphs.append(RecordedGraph())
-        return graphs[-1]
-
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", graph)
-    monkeypatch.setattr(torch.cuda, "graph", recording)
     monkeypatch.setattr(DecodeGraphs, "_captures", property(lambda self: True))
-    return graphs
+    return record_graphs(monkeypatch)
 
 
 def arriving(engine: Engine, requests: Sequence[Request]) -> Sequence[Request]:

@@ -9,7 +9,15 @@ import sys
 import httpx
 import pytest
 
-from tokenwire_reference.crash_hook import CRASH_STATUS
+from tokenwire_reference.crash_hook import CRASH_STATUS, CrashAfter
+
+
+def test_it_counts_rows_and_then_delivers_nothing():
+    delivered, crashes = [], []
+    hook = CrashAfter(3, delivered.append, lambda: crashes.append(len(delivered)))
+    for rows in (["a"], ["b", "c"], ["d"]):
+        hook(rows)
+    assert (delivered, crashes) == ([["a"], ["b", "c"]], [2])
 
 
 def read(url, body, lines):
