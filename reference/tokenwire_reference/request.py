@@ -8,8 +8,6 @@ from typing import Any, Literal
 
 from tokenwire_reference.faults.fault import Fault, current_fault
 
-WEIGHT_VERSION = "default"
-
 
 @dataclass(frozen=True)
 class SamplingParams:
@@ -127,13 +125,17 @@ class Request:
     finish: FinishReason | None = None
     embedding: list[float] | None = None
     """Of length 1, where `wants_embedding`; there when the request has finished."""
-    cached_tokens: int = 0
     cached_tokens_device: int = 0
     cached_tokens_host: int = 0
     cached_tokens_storage: int = 0
     num_retractions: int = 0
     drafts: DraftCounts | None = None
     """None where the engine has no drafts."""
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that were not computed, but found in some tier of the cache."""
+        return self.cached_tokens_device + self.cached_tokens_host + self.cached_tokens_storage
 
     def append(self, token_id: int, entries: Mapping[str, Any], customized_info: Mapping[str, Any]) -> None:
         """Add one sampled token with all that was said of it when it was sampled."""

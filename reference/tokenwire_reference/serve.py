@@ -17,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tokenwire_reference.api.app import build_app
 from tokenwire_reference.api.served import Served
-from tokenwire_reference.crash_hook import crash_soon
+from tokenwire_reference.crash_hook import CrashAfter, crash_soon
 from tokenwire_reference.delivery.engine_thread import EngineThread
 from tokenwire_reference.delivery.output_streamer import OutputStreamer
 from tokenwire_reference.delivery.request_manager import RequestManager
@@ -93,13 +93,17 @@ def assemble(args: ServerArgs, model: Model, loop: asyncio.AbstractEventLoop) ->
         stream_interval=args.stream_interval,
         decode=None if tokenizer is None else tokenizer.decode,
         storage_backend=args.hicache_storage_backend,
-        crash_after=args.test_crash_after_stream_outputs,
     )
 
     def deliver(rows: Sequence[OutputRow]) -> None:
         loop.call_soon_threadsafe(manager.deliver, rows)
 
-    engine_thread = EngineThread(engine, streamer, deliver, lambda: crash_soon(loop))
+    crash_after = args.test_crash_after_stream_outputs
+    engine_thread = EngineThread(
+        engine,
+        streamer,
+        CrashAfter(crash_after, deliver, lambda: crash_soon(loop)) if crash_after else deliver,
+    )
     manager = RequestManager(
         engine_thread,
         None if tokenizer is None else lambda ids, sampling: decode_as_asked(tokenizer, ids, sampling),

@@ -42,18 +42,12 @@ class EngineThread:
         engine: StepEngine,
         streamer: OutputStreamer,
         deliver: Callable[[Sequence[OutputRow]], None],
-        crash: Callable[[], None] | None = None,
     ) -> None:
-        """`deliver` is called on the engine's thread, at most once a step, with at least one row.
-
-        `crash` is called once, after the rows that make `OutputStreamer.must_crash` true.
-        """
-        self._crash = crash
+        """`deliver` is called on the engine's thread, at most once a step, with at least one row."""
         self._engine = engine
         self._streamer = streamer
         self._deliver = deliver
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._live: dict[str, Request] = {}
         self._stopping = False
         self.failure: Exception | None = None
         """What broke the engine for good, or None."""
@@ -114,7 +108,6 @@ class EngineThread:
 
     def _add(self, request: Request) -> None:
         self._streamer.admit(request)
-        self._live[request.rid] = request
         if self.failure is not None:
             self._end_all(self.failure)
             return
@@ -126,14 +119,8 @@ class EngineThread:
             self._emit([request])
 
     def _emit(self, touched: Sequence[Request]) -> None:
-        for request in touched:
-            if request.finish is not None:
-                self._live.pop(request.rid, None)
         if rows := self._streamer.stream(touched):
             self._deliver(rows)
-            if self._streamer.must_crash and self._crash is not None:
-                self._stopping = True
-                self._crash()
 
     def _fail(self, error: Exception) -> None:
         """End every request with a server error: a client must not wait for an engine that is gone."""
@@ -142,7 +129,7 @@ class EngineThread:
         self._end_all(error)
 
     def _end_all(self, error: Exception) -> None:
-        broken = list(self._live.values())
+        broken = self._streamer.live
         for request in broken:
             request.finish = FinishReason("abort", message=f"the engine stopped: {error}", status_code=500)
         self._emit(broken)

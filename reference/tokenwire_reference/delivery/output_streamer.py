@@ -15,11 +15,12 @@ Decode = Callable[[Sequence[int]], str]
 
 
 @dataclass
-class _Sent:
-    """How much of one live request has been emitted."""
+class _Live:
+    """A request that has not emitted its finish."""
 
-    tokens: int = 0
-    prompt_series: bool = False
+    request: Request
+    sent: int = 0
+    """How many of its tokens have been emitted."""
 
 
 class OutputStreamer:
@@ -35,57 +36,54 @@ class OutputStreamer:
         stream_interval: int,
         decode: Decode | None,
         storage_backend: str | None = None,
-        crash_after: int = 0,
     ) -> None:
         """Take the server's default interval and a tokenizer's plain decode, None without a tokenizer.
 
-        `storage_backend` is what keeps the pages of the cache for good, None for nothing. `crash_after` is a
-        test hook: the number of rows after which the server shall die; 0 for never.
+        `storage_backend` is what keeps the pages of the cache for good, None for nothing.
         """
         self._stream_interval = stream_interval
         self._decode = decode
         self._storage_backend = storage_backend
-        self._crash_after = crash_after
-        self._emitted = 0
-        self._sent: dict[str, _Sent] = {}
+        self._live: dict[str, _Live] = {}
+
+    @property
+    def live(self) -> list[Request]:
+        """The requests that have not emitted their finish."""
+        return [each.request for each in self._live.values()]
 
     def admit(self, request: Request) -> None:
         """Begin with a request. Raises ValueError where its rid is that of a live one."""
-        if request.rid in self._sent:
+        if request.rid in self._live:
             raise ValueError(
                 f"request id {request.rid!r} is in use; a live request owns its id until it ends"
             )
-        self._sent[request.rid] = _Sent()
+        self._live[request.rid] = _Live(request)
 
     def stream(self, requests: Iterable[Request]) -> list[OutputRow]:
         """Give the rows that are due after a step that touched these requests."""
         rows = []
         for request in requests:
-            sent = self._sent.get(request.rid)
-            if sent is not None and self._is_due(request, sent):
-                rows.append(request.fault.row(request, _row(request, sent, self._storage_backend)))
+            live = self._live.get(request.rid)
+            if live is not None and self._is_due(request, live.sent):
+                row = _row(request, live.sent, self._storage_backend)
+                live.sent = row.end
+                rows.append(request.fault.row(request, row))
                 if request.finish is not None:
-                    del self._sent[request.rid]
-        self._emitted += len(rows)
+                    del self._live[request.rid]
         return rows
 
-    @property
-    def must_crash(self) -> bool:
-        """Whether the test hook's number of rows has been emitted."""
-        return 0 < self._crash_after <= self._emitted
-
-    def _is_due(self, request: Request, sent: _Sent) -> bool:
+    def _is_due(self, request: Request, sent: int) -> bool:
         if request.finish is not None:
             return True
         if request.wants_embedding:
             return False
-        unsent = len(request.output_ids) - sent.tokens
+        unsent = len(request.output_ids) - sent
         if not request.stream:
             return unsent >= WHOLE_INTERVAL
         interval = max(request.sampling.stream_interval or self._stream_interval, 1)
-        first = sent.tokens == 0 and unsent > 0
+        first = sent == 0 and unsent > 0
         due = (first or unsent >= interval) and not self._is_held_back(request)
-        return request.fault.due(request, sent.tokens, due)
+        return request.fault.due(request, sent, due)
 
     def _is_held_back(self, request: Request) -> bool:
         """Whether the text may be turning into a stop string. The next step tries a held row again."""
@@ -111,31 +109,27 @@ def cached_tokens_details(request: Request, storage_backend: str | None) -> Mapp
 
     A server with a storage backend names it wherever it tells tiers.
     """
-    device, host, storage = (
-        request.cached_tokens_device,
-        request.cached_tokens_host,
-        request.cached_tokens_storage,
-    )
-    if not (device or host or storage):
-        return {"device": request.cached_tokens, "host": 0} if request.cached_tokens else None
-    details: dict[str, Any] = {"device": device, "host": host}
-    if storage or storage_backend:
-        details["storage"] = storage
+    if not request.cached_tokens:
+        return None
+    details: dict[str, Any] = {"device": request.cached_tokens_device, "host": request.cached_tokens_host}
+    if request.cached_tokens_storage or storage_backend:
+        details["storage"] = request.cached_tokens_storage
     if storage_backend:
         details["storage_backend"] = storage_backend
     return details
 
 
-def _row(request: Request, sent: _Sent, storage_backend: str | None) -> OutputRow:
-    start, end = sent.tokens, len(request.output_ids)
-    row = OutputRow(
+def _row(request: Request, start: int, storage_backend: str | None) -> OutputRow:
+    end = len(request.output_ids)
+    return OutputRow(
         rid=request.rid,
         start=start,
         end=end,
         output_ids=request.output_ids[start:end],
         series={name: values[start:end] for name, values in request.series.items()},
         customized_info_keys=frozenset(request.customized_info_keys),
-        prompt_series={} if sent.prompt_series else {k: list(v) for k, v in request.prompt_series.items()},
+        # Only a first row begins at 0: a row without tokens is the last.
+        prompt_series={} if start else {k: list(v) for k, v in request.prompt_series.items()},
         prompt_tokens=len(request.prompt_token_ids),
         cached_tokens=request.cached_tokens,
         cached_tokens_details=cached_tokens_details(request, storage_backend),
@@ -144,5 +138,3 @@ def _row(request: Request, sent: _Sent, storage_backend: str | None) -> OutputRo
         embedding=request.embedding,
         drafts=request.drafts if request.finish else None,
     )
-    sent.tokens, sent.prompt_series = end, True
-    return row

@@ -184,15 +184,11 @@ class Scheduler:
         sequence.computed = (len(prefix) + len(stored)) * pool.page_size
         pool.publish(ids[: sequence.computed], key, sequence.pages)
         if sequence.request.num_retractions == 0:
-            self._report_reuse(sequence, len(prefix), Counter(page.tier for page in stored))
+            request, below = sequence.request, Counter(page.tier for page in stored)
+            request.cached_tokens_device = len(prefix) * pool.page_size
+            request.cached_tokens_host = below["host"] * pool.page_size
+            request.cached_tokens_storage = below["storage"] * pool.page_size
         return True
-
-    def _report_reuse(self, sequence: Sequence, on_device: int, below: Counter[str]) -> None:
-        request, size = sequence.request, self.pool.page_size
-        request.cached_tokens = sequence.computed
-        request.cached_tokens_device = on_device * size
-        request.cached_tokens_host = below["host"] * size
-        request.cached_tokens_storage = below["storage"] * size
 
     def _next_segment(self, sequence: Sequence) -> Segment:
         # Boundaries lie at absolute multiples, never at what a busy step has left over.
