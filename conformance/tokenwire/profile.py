@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import cache
 
-import yaml
-
 from tokenwire.requirement import Requirement, load_requirements
-from tokenwire.spec_files import spec_root
+from tokenwire.spec_files import read_yaml, spec_root
 
 
 @cache
 def load_profiles() -> dict[str, tuple[str, ...]]:
     """The ids of the requirements of each profile, by its name."""
-    published = yaml.safe_load((spec_root() / "profiles" / "v1.yaml").read_text("utf-8"))
+    published = read_yaml(spec_root() / "profiles" / "v1.yaml")
     return {name: tuple(ids) for name, ids in published["profiles"].items()}
 
 

@@ -7,9 +7,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any
 
-import yaml
-
-from tokenwire.spec_files import spec_root
+from tokenwire.spec_files import read_yaml, spec_root
 
 
 class Level(StrEnum):
@@ -65,8 +63,8 @@ def _from_row(chapter: dict[str, Any], row: dict[str, Any]) -> Requirement:
 def load_requirements() -> dict[str, Requirement]:
     """All requirements by id, in the order of the specification. Raises ValueError for an id given twice."""
     requirements: dict[str, Requirement] = {}
-    for name in yaml.safe_load((spec_root() / "chapters.yaml").read_text("utf-8")):
-        chapter = yaml.safe_load((spec_root() / "requirements" / f"{name}.yaml").read_text("utf-8"))
+    for name in read_yaml(spec_root() / "chapters.yaml"):
+        chapter = read_yaml(spec_root() / "requirements" / f"{name}.yaml")
         for row in chapter["requirements"]:
             if row["id"] in requirements:
                 raise ValueError(f"requirement {row['id']!r} stands twice; an id belongs to one row")

@@ -22,6 +22,7 @@ from tokenwire.judging.verdict import Verdict, overall
 from tokenwire.replay import SUFFIXES, captures, read_run
 from tokenwire.report.wording import cut, where
 from tokenwire.requirement import Requirement
+from tokenwire.spec_files import read_yaml
 
 _VIOLATED = (Verdict.HARNESS_ERROR, Verdict.FAIL, Verdict.WARN)
 _EVALUATED = (*_VIOLATED, Verdict.INFO, Verdict.PASS)
@@ -79,7 +80,7 @@ def expected_file(capture: str) -> Path:
 def read_expected(path: Path) -> Expected:
     """Read expected verdicts. Raises NoExpectation, OSError."""
     try:
-        table = yaml.safe_load(path.read_text("utf-8"))
+        table = read_yaml(path)
         tokenizer = table.pop("tokenizer", "")
         outcomes = {
             name: Outcome(Verdict(verdict), frozenset(rows[name] if isinstance(rows, dict) else ()))

@@ -13,9 +13,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any
 
-import yaml
-
-from tokenwire.spec_files import spec_root
+from tokenwire.spec_files import read_yaml, spec_root
 from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 from tokenwire.wire.json_pointer import ABSENT, Keys, find, parse, put
@@ -168,9 +166,7 @@ def _named(row: Mapping[str, Any], body: object) -> tuple[frozenset[str], bool]:
 @cache
 def load_controls() -> dict[str, Control]:
     """The control endpoints of all families of `spec/control/`."""
-    tables = (
-        yaml.safe_load(path.read_text("utf-8")) for path in sorted((spec_root() / "control").glob("*.yaml"))
-    )
+    tables = map(read_yaml, sorted((spec_root() / "control").glob("*.yaml")))
     return {table["family"]: Control(table["family"], table) for table in tables}
 
 

@@ -14,7 +14,6 @@ from itertools import accumulate
 from typing import Any
 
 import jsonschema_rs
-import yaml
 
 from tokenwire.ask import Ask
 from tokenwire.dialects.answer_binding import AnswerBinding
@@ -23,7 +22,7 @@ from tokenwire.dialects.echoed_prompt import without_echo
 from tokenwire.dialects.request_binding import RequestBinding, Unsupported
 from tokenwire.judging.tokenizer import Detokenize
 from tokenwire.record import Asked, Choice, Delivery, Emission, Event, Place, Stream, Usage
-from tokenwire.spec_files import load_schema, spec_root
+from tokenwire.spec_files import load_schema, read_yaml, spec_root
 from tokenwire.wire import strict_json
 from tokenwire.wire.event_stream import ServerSentEvent, parse_event_stream
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
@@ -336,7 +335,5 @@ def policy_of(stream: Stream) -> Mapping[str, Any]:
 @cache
 def load_dialects() -> dict[str, Dialect]:
     """All dialects of `spec/dialects/` by name."""
-    tables = (
-        yaml.safe_load(path.read_text("utf-8")) for path in sorted((spec_root() / "dialects").glob("*.yaml"))
-    )
+    tables = map(read_yaml, sorted((spec_root() / "dialects").glob("*.yaml")))
     return {table["name"]: Dialect(table) for table in tables}

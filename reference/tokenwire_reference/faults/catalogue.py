@@ -9,9 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-import yaml
-
-from tokenwire.spec_files import spec_root
+from tokenwire.spec_files import read_yaml, spec_root
 from tokenwire_reference import faults
 from tokenwire_reference.faults.fault import Fault
 
@@ -83,8 +81,8 @@ def fault(
 def _kills() -> dict[str, tuple[str, ...]]:
     """The requirements that name each fault, in the order of the specification."""
     named: dict[str, list[str]] = {}
-    for chapter in yaml.safe_load((spec_root() / "chapters.yaml").read_text("utf-8")):
-        rows = yaml.safe_load((spec_root() / "requirements" / f"{chapter}.yaml").read_text("utf-8"))
+    for chapter in read_yaml(spec_root() / "chapters.yaml"):
+        rows = read_yaml(spec_root() / "requirements" / f"{chapter}.yaml")
         for row in rows["requirements"]:
             for name in row.get("kills", ()):
                 named.setdefault(name, []).append(row["id"])
