@@ -40,7 +40,7 @@ _OWN_HEADERS = {
     "user-agent": f"tokenwire/{__version__}",
 }
 MAX_BODY_BYTES = 8 << 20
-"""Some times what the longest request of the suite is answered with, token by token and cumulatively."""
+"""More than what any request of the suite is answered with, token by token and cumulatively."""
 MAX_LINES = 1 << 13
 """Of one body: more than any request of the suite has tokens, and few enough to be read into events."""
 _KEPT_OF_OUTGROWN = 4096

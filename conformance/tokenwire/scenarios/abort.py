@@ -10,6 +10,8 @@ from tokenwire.asking.tap import Tap
 
 _LONG = 600
 """More tokens than a server is likely to make while an abort is on its way."""
+_LONG_WITH_LOGPROBS = 450
+"""Fewer: where nobody heeds the abort, the whole stream still has to fit the recorder."""
 
 
 def _ask(talk: Conversation, max_new_tokens: int) -> Ask:
@@ -66,12 +68,13 @@ async def abort(talk: Conversation) -> None:
         return
     ask = replace(_ask(talk, _LONG), request_id=f"tokenwire-{secrets.token_hex(4)}")
     short = replace(ask, max_new_tokens=min(8, ask.max_new_tokens or 8))
+    logprobs = replace(ask, logprobs=True, max_new_tokens=talk.fitting(_LONG_WITH_LOGPROBS, 64))
     undisturbed = replace(ask, max_new_tokens=talk.fitting(160, 64), request_id=None)
     await together(
         talk.ask("undisturbed", undisturbed),
         _abort_after(talk, "stream", ask, 1),
         _abort_after(talk, "interval-8", replace(ask, stream_interval=8), 2),
-        _abort_after(talk, "logprobs", replace(ask, logprobs=True), 2),
+        _abort_after(talk, "logprobs", logprobs, 2),
         _abort_after(talk, "stalled", ask, 1, slow_reader=SlowReader(pause_s=1.0)),
         _abort_after(talk, "at-once", replace(ask, max_new_tokens=talk.fitting(24, 64)), 0),
         _abort_after(talk, "over", short, 10_000),

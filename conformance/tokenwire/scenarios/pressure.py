@@ -7,7 +7,7 @@ from tokenwire.asking.scenario import PROMPT, Budget, Conversation, scenario, to
 from tokenwire.asking.slow_reader import SlowReader
 
 _STREAMS = 24
-_LONG_PROMPT = PROMPT * 8
+_LONG_PROMPT = PROMPT * 4
 
 
 @scenario(chat=False)
@@ -24,11 +24,12 @@ async def concurrency(talk: Conversation) -> None:
 async def slow_reader(talk: Conversation) -> None:
     """Readers that stop early and drain late: events with more ids than the interval show coalescing.
 
-    Prompt logprobs stand in every event and make it large, so that buffers on the way fill up soon.
+    Prompt logprobs stand in every event and make it large, so that buffers on the way fill up soon. A gateway
+    reads ahead, and joins nothing: its whole stream has to fit the recorder.
     """
     ask = Ask(
         input_ids=(_LONG_PROMPT,),
-        max_new_tokens=talk.fitting(320, len(_LONG_PROMPT)),
+        max_new_tokens=talk.fitting(200, len(_LONG_PROMPT)),
         ignore_eos=True,
         logprobs=True,
         logprob_start=0,
