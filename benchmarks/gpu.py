@@ -27,7 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tokenwire_reference.engine.engine import Engine
-from tokenwire_reference.models.model import LoadedModel, load_model
+from tokenwire_reference.models.loaded_model import LoadedModel
+from tokenwire_reference.models.loading import load_model
 from tokenwire_reference.request import Request, SamplingParams
 
 ROOT = Path(__file__).parents[1]

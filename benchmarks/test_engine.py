@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from tokenwire_reference.engine.engine import Engine
-from tokenwire_reference.models.model import load_model
+from tokenwire_reference.models.loading import load_model
 from tokenwire_reference.request import Request, SamplingParams
 
 MODEL = Path(__file__).parents[1] / "fixtures" / "models" / "tiny-qwen2"

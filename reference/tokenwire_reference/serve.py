@@ -23,7 +23,8 @@ from tokenwire_reference.delivery.output_streamer import OutputStreamer
 from tokenwire_reference.delivery.request_manager import RequestManager
 from tokenwire_reference.engine.engine import Engine
 from tokenwire_reference.engine.invariance_probe import probe_invariance
-from tokenwire_reference.models.model import Model, load_model
+from tokenwire_reference.models.loading import load_model
+from tokenwire_reference.models.model import Model
 from tokenwire_reference.request import OutputRow
 from tokenwire_reference.server_args import ServerArgs
 from tokenwire_reference.text.tokenizer import decode_as_asked

@@ -12,7 +12,7 @@ import pytest
 
 if TYPE_CHECKING:
     from tokenwire_reference.engine.engine import Engine
-    from tokenwire_reference.models.model import LoadedModel
+    from tokenwire_reference.models.loaded_model import LoadedModel
     from tokenwire_reference.models.scripted import ScriptedModel
     from tokenwire_reference.request import Request
 
@@ -45,7 +45,7 @@ def device(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def tiny(device: str) -> LoadedModel:
-    from tokenwire_reference.models.model import load_model
+    from tokenwire_reference.models.loading import load_model
 
     return load_model("builtin:tiny", device=device)
 
@@ -59,7 +59,7 @@ def scripted() -> ScriptedModel:
 
 @pytest.fixture(scope="session")
 def tiny_qwen2(device: str) -> LoadedModel:
-    from tokenwire_reference.models.model import load_model
+    from tokenwire_reference.models.loading import load_model
 
     return load_model(str(MODELS / "tiny-qwen2"), context_length=512, device=device)
 

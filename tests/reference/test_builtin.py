@@ -18,7 +18,7 @@ from tokenwire_reference.models.builtin import (
     byte_level_tokenizer,
     register_builtin,
 )
-from tokenwire_reference.models.model import LoadedModel
+from tokenwire_reference.models.loaded_model import LoadedModel
 from tokenwire_reference.request import Request, SamplingParams
 
 TOKENIZER = byte_level_tokenizer()

@@ -16,7 +16,8 @@ from engine_requests import ask, neighbours, record, scored
 from gpu_stand_ins import PretendedCuda, RecordedGraph, attend_by_the_book, record_graphs, triton_pages
 
 from tokenwire_reference.engine.engine import Engine
-from tokenwire_reference.models.model import LoadedModel, load_model
+from tokenwire_reference.models.loaded_model import LoadedModel
+from tokenwire_reference.models.loading import load_model
 from tokenwire_reference.request import Request
 
 pytest.importorskip("triton", reason="triton cannot be imported here")
@@ -125,6 +126,24 @@ def test_the_cache_takes_the_free_memory_of_the_device(pretended: object) -> Non
     # Four fifths of 64 MiB; bf16 or float32 as the model is stored there.
     engine = Engine(model, max_running_requests=10_000)
     assert engine.max_total_tokens == pytest.approx((1 << 26) * 0.8 // model.bytes_per_token(), abs=16)
+
+
+def test_a_small_device_has_less_than_one_context(pretended: object) -> None:
+    """A host lends what is not there; a device does not."""
+    model = load_model("builtin:tiny", device="cuda", **TINY)
+    share = (1 << 26) * 0.8 // model.bytes_per_token()
+    model.context_length = int(2 * share)
+    assert Engine(model).max_total_tokens == pytest.approx(share, abs=16)
+
+
+def test_products_round_no_partial_sums(pretended: object) -> None:
+    products = torch.backends.cuda.matmul
+    products.allow_fp16_reduced_precision_reduction = products.allow_bf16_reduced_precision_reduction = True
+    torch.set_float32_matmul_precision("high")
+    load_model("builtin:tiny", device="cuda", **TINY)
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert not products.allow_fp16_reduced_precision_reduction
+    assert not products.allow_bf16_reduced_precision_reduction
 
 
 def test_the_kernel_compiles_for_gpus_that_are_not_here(tmp_path: Path) -> None:

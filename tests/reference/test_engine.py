@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from tokenwire_reference.cache.kv import PageAccountingError
 from tokenwire_reference.engine.engine import Engine
-from tokenwire_reference.models.model import LoadedModel, load_model
+from tokenwire_reference.models.loaded_model import LoadedModel
+from tokenwire_reference.models.loading import load_model
 from tokenwire_reference.request import FinishReason, Request
 from tokenwire_reference.sampling import backends
 from tokenwire_reference.sampling.backends import register_sampler_backend

@@ -10,7 +10,7 @@ from engine_requests import GREEDY, PROMPT, SEEDED, ask, neighbours, record, sco
 
 from tokenwire_reference.engine.engine import Engine, PauseMode
 from tokenwire_reference.engine.queue_limit import QueueFullError
-from tokenwire_reference.models.model import LoadedModel
+from tokenwire_reference.models.loaded_model import LoadedModel
 from tokenwire_reference.models.scripted import ScriptedModel
 from tokenwire_reference.request import FinishReason, Request
 

@@ -9,7 +9,8 @@ import pytest
 from engine_requests import ask
 
 from tokenwire_reference.engine.engine import Engine
-from tokenwire_reference.models.model import LoadedModel, load_model
+from tokenwire_reference.models.loaded_model import LoadedModel
+from tokenwire_reference.models.loading import load_model
 from tokenwire_reference.request import Request
 from tokenwire_reference.text.images import PLACEHOLDER, TOKENS_PER_IMAGE, image_text, put_images, read_image
 

@@ -14,7 +14,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from tokenwire_reference.engine.engine import Engine
 from tokenwire_reference.models.attention import UnsupportedModelError
-from tokenwire_reference.models.model import LoadedModel, load_model
+from tokenwire_reference.models.loaded_model import LoadedModel
+from tokenwire_reference.models.loading import load_model
 from tokenwire_reference.request import Request, SamplingParams
 
 MODELS = Path(__file__).parents[2] / "fixtures" / "models"
@@ -131,6 +132,7 @@ def test_other_kinds_of_model_are_refused(tmp_path: Path) -> None:
         ({"model": "/no/such/model"}, FileNotFoundError, "/no/such/model holds no config.json"),
         ({"model": "builtin:nope"}, ValueError, "builtin:nope is not a builtin model"),
         ({"device": "tpu"}, ValueError, "device 'tpu' is not supported; use cpu or cuda"),
+        ({"device": "cuda:1"}, ValueError, "the first of what CUDA_VISIBLE_DEVICES lists"),
         ({"dtype": "float7"}, ValueError, "dtype 'float7' is not a type of torch"),
         ({"dtype": "nn"}, ValueError, "dtype 'nn' is not a type of torch"),
         ({"context_length": 5000}, ValueError, "context_length is 5000; the model was built for 1 to 4096"),

@@ -19,7 +19,8 @@ from tokenwire_reference.cache.kv import PagePool
 from tokenwire_reference.cache.page_files import PageFiles
 from tokenwire_reference.cache.prefix_tiers import PrefixTiers, StoredPage, TierError
 from tokenwire_reference.engine.engine import Engine
-from tokenwire_reference.models.model import LoadedModel, load_model
+from tokenwire_reference.models.loaded_model import LoadedModel
+from tokenwire_reference.models.loading import load_model
 from tokenwire_reference.request import Request
 
 Run = Callable[..., list[Request]]

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from tokenwire_reference.engine.engine import Engine
 from tokenwire_reference.models.builtin import IM_END, VOCAB_SIZE
-from tokenwire_reference.models.model import LoadedModel, load_model
+from tokenwire_reference.models.loaded_model import LoadedModel
+from tokenwire_reference.models.loading import load_model
 from tokenwire_reference.models.scripted import ScriptedModel
 from tokenwire_reference.request import FinishReason, Request
 

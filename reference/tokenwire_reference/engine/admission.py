@@ -13,19 +13,17 @@ from tokenwire_reference.scheduling.scheduler import Sequence
 from tokenwire_reference.scheduling.stopping import StopRules
 
 
-def sequence_of(
-    request: Request, model: Model, *, capacity: int, embeds: bool, num_draft_tokens: int
-) -> Sequence:
+def sequence_of(request: Request, model: Model, *, capacity: int, num_draft_tokens: int) -> Sequence:
     """The sequence of a request. Raises ValueError, naming the numbers, for one that can never run.
 
-    `capacity` is the size of the KV cache in positions, `embeds` whether the model has hidden states.
+    `capacity` is the size of the KV cache in positions.
     """
     prompt, sampling = request.prompt_token_ids, request.sampling
     room = model.context_length - len(prompt)
     budget = sampling.max_new_tokens
     if not prompt:
         raise ValueError("the prompt is empty; give at least one token id")
-    if request.wants_embedding and not embeds:
+    if request.wants_embedding and not model.hidden_states.available:
         raise ValueError(f"{model.name} has no hidden states to embed with; serve another model")
     if room < (budget or 0) or room < 0:
         raise ValueError(

@@ -20,7 +20,6 @@ from tokenwire_reference.engine.admission import begin_series, sequence_of
 from tokenwire_reference.engine.load import EngineLoad
 from tokenwire_reference.engine.queue_limit import QueueFullError
 from tokenwire_reference.models.decode_graphs import DecodeGraphs
-from tokenwire_reference.models.hidden_state import HiddenStateTap
 from tokenwire_reference.models.model import Model
 from tokenwire_reference.request import DraftCounts, FinishReason, Request
 from tokenwire_reference.sampling import logprobs
@@ -69,27 +68,25 @@ class Engine:
         self.max_queued_requests = max_queued_requests
         self.speculative_num_draft_tokens = speculative_num_draft_tokens
         self.test_retract_interval = test_retract_interval
-        tokens = max_total_tokens or _default_total_tokens(model, max_running_requests)
-        num_pages = -(-tokens // page_size) + 1
-        self._cache = model.new_cache(num_pages, page_size)
-        tiers = None
         if storage_dir is not None and not host_cache_pages:
             raise ValueError(
                 f"storage in {storage_dir} takes what host memory evicts, and there is none; "
                 "start with --enable-hierarchical-cache"
             )
+        tokens = max_total_tokens or _default_total_tokens(model, max_running_requests)
+        num_pages = -(-tokens // page_size) + 1
+        self._cache = model.new_cache(num_pages, page_size)
+        storage = tiers = None
+        if storage_dir is not None:
+            storage = PageFiles(storage_dir, model.fingerprint(), max_bytes=storage_max_bytes)
+            storage.expect(self._cache.read_page(PADDING_PAGE))
         if host_cache_pages:
-            storage = None
-            if storage_dir is not None:
-                storage = PageFiles(storage_dir, model.fingerprint(), max_bytes=storage_max_bytes)
-                storage.expect(self._cache.read_page(PADDING_PAGE))
             tiers = PrefixTiers(self._cache, host_cache_pages, storage)
         pool = PagePool(num_pages, page_size, prefix_caching=prefix_caching, tiers=tiers)
         self.scheduler = Scheduler(
             pool, max_running_requests=max_running_requests, chunked_prefill_size=chunked_prefill_size
         )
         self._acceptance = TokenAcceptance(sampling_backend, model.eos_token_ids)
-        self._hidden = HiddenStateTap(model.module)
         most_drafts = max_running_requests * speculative_num_draft_tokens
         model.probe_row_sizes(self.scheduler.max_step_tokens + most_drafts)
         # A script has no pass that could be captured.
@@ -133,7 +130,6 @@ class Engine:
             request,
             self.model,
             capacity=self.max_total_tokens,
-            embeds=self._hidden.available,
             num_draft_tokens=self.speculative_num_draft_tokens,
         )
         if self.max_queued_requests is not None and len(self.scheduler.waiting) >= self.max_queued_requests:
@@ -233,7 +229,7 @@ class Engine:
         for rows in wanted:
             self._score_prompt(rows, logits)
             if rows.embedding is not None:
-                rows.segment.sequence.request.embedding = self._hidden.embedding(rows.embedding)
+                rows.segment.sequence.request.embedding = self.model.hidden_states.embedding(rows.embedding)
         for rows, accepted in zip(wanted, self._acceptance.accept(wanted, logits), strict=True):
             self.scheduler.computed(rows.segment, accepted)
             _count_drafts(rows, accepted)
@@ -274,10 +270,10 @@ def _count_drafts(rows: WantedRows, accepted: int) -> None:
 
 
 def _default_total_tokens(model: Model, max_running_requests: int) -> int:
-    room = CPU_CACHE_BYTES
     if model.device.type == "cuda":
-        room = int(torch.cuda.mem_get_info(model.device)[0] * CUDA_CACHE_SHARE)
-    return min(
-        max_running_requests * model.context_length,
-        max(room // model.bytes_per_token(), model.context_length),
-    )
+        free, _ = torch.cuda.mem_get_info(model.device)
+        room = int(free * CUDA_CACHE_SHARE) // model.bytes_per_token()
+    else:
+        # Always one whole context: a host gives memory only to what is written.
+        room = max(CPU_CACHE_BYTES // model.bytes_per_token(), model.context_length)
+    return min(max_running_requests * model.context_length, room)

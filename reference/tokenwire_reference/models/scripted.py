@@ -23,6 +23,7 @@ from torch import Tensor
 
 from tokenwire_reference.models.attention import PagedTensors
 from tokenwire_reference.models.builtin import IM_END, VOCAB_SIZE, byte_level_tokenizer
+from tokenwire_reference.models.hidden_state import HiddenStateTap
 from tokenwire_reference.request import Request
 from tokenwire_reference.sampling.sampling import gumbel_noise, noise_key
 from tokenwire_reference.scheduling.batch import Batch
@@ -108,6 +109,7 @@ class ScriptedModel:
 
     name = SCRIPTED
     module = None
+    hidden_states = HiddenStateTap(None)
     vocab_size = VOCAB_SIZE
     eos_token_ids = frozenset({IM_END})
     device = torch.device("cpu")

@@ -1,0 +1,138 @@
+"""Any causal language model of transformers, run over packed batches and paged keys and values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tokenwire_reference.models.attention import (
+    AttentionShape,
+    PagedAttention,
+    SdpaPagedAttention,
+    ShapeProbe,
+    TritonPagedAttention,
+    UnsupportedModelError,
+)
+from tokenwire_reference.models.hidden_state import HiddenStateTap
+from tokenwire_reference.models.model import PagedCache
+from tokenwire_reference.models.row_sizes import ROW_MULTIPLE, stable_row_sizes
+from tokenwire_reference.models.scripted import SCRIPTED
+from tokenwire_reference.request import Request
+from tokenwire_reference.scheduling.batch import Batch
+from tokenwire_reference.scheduling.drafting import Drafter
+
+
+@dataclass
+class LoadedModel:
+    """A model that is ready to run, with its tokenizer."""
+
+    name: str
+    module: Any
+    """The transformers model."""
+    tokenizer: Any
+    """A transformers tokenizer; None where there is none."""
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+    context_length: int
+    shapes: tuple[AttentionShape, ...]
+    row_sizes: tuple[int, ...] = field(default=())
+    """Numbers of rows at which every linear layer gives a row the same bits; set by `probe_row_sizes`."""
+
+    def __post_init__(self) -> None:
+        self.hidden_states = HiddenStateTap(self.module)
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = self.module.device
+        return device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        dtype: torch.dtype = self.module.dtype
+        return dtype
+
+    def drafter(self, request: Request) -> Drafter | None:
+        """None: this model knows nothing beforehand."""
+        if "script" in (request.sampling.custom_params or {}):
+            raise ValueError(f"custom_params.script is for {SCRIPTED}, and this server runs {self.name}")
+        return None
+
+    def bytes_per_token(self) -> int:
+        """What a position of the KV cache takes, all layers together."""
+        width = 4 if self.device.type == "cpu" else self.dtype.itemsize
+        return sum(s.kv_heads * (s.key_dim + s.value_dim) for s in self.shapes) * width
+
+    def fingerprint(self) -> str:
+        """Of the weights' shapes and beginnings, and of what else decides the bits of keys and values."""
+        digest = blake2b(f"{torch.__version__} {self.device} {self.dtype}".encode(), digest_size=16)
+        for name, weight in self.module.state_dict().items():
+            digest.update(f"{name} {tuple(weight.shape)} {weight.flatten()[:64].tolist()}".encode())
+        return digest.hexdigest()
+
+    def new_cache(self, num_pages: int, page_size: int) -> PagedCache:
+        """Room for `num_pages` pages in every layer."""
+        if self.device.type == "cpu":
+            return SdpaPagedAttention(self.shapes, num_pages, page_size, self.context_length)
+        return TritonPagedAttention(self.shapes, num_pages, page_size, self.dtype, self.device)
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch, cache: PagedAttention) -> Tensor:
+        """Run a batch that `cache.plan` knows. The logits of its `logit_rows`: [R, vocabulary], float32."""
+        return run_packed(self.module, batch, cache).float()
+
+    def pad_rows(self, rows: int) -> int:
+        """The number of rows to which a batch of `rows` rows is padded."""
+        multiple = -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
+        return next((size for size in self.row_sizes if size >= rows), multiple)
+
+    @torch.inference_mode()
+    def probe_row_sizes(self, largest: int) -> None:
+        """Probe the linear layers up to `largest` rows. What was found for larger numbers stays as it is."""
+        if not self.row_sizes or self.row_sizes[-1] < largest:
+            self.row_sizes = stable_row_sizes(self.module, largest)
+
+
+def run_packed(module: Any, batch: Batch, paged: PagedAttention) -> Tensor:
+    """Run a transformers model over one packed row of tokens. The logits of the batch's `logit_rows`."""
+    output = module(
+        input_ids=batch.input_ids[None],
+        position_ids=batch.positions[None],
+        use_cache=False,
+        logits_to_keep=batch.logit_rows,
+        paged=paged,
+    )
+    logits: Tensor = output.logits[0]
+    return logits
+
+
+@torch.inference_mode()
+def probe_shapes(module: Any) -> tuple[AttentionShape, ...]:
+    """Run one pass and see what every attention layer stores: tensors know better than configurations."""
+    probe = ShapeProbe()
+    zeros = torch.zeros(ROW_MULTIPLE, dtype=torch.int64, device=module.device)
+    batch = Batch(
+        input_ids=zeros,
+        positions=zeros,
+        slots=zeros,
+        sequence_of=zeros,
+        page_table=zeros[None],
+        logit_rows=zeros,
+        live=ROW_MULTIPLE,
+        page_lists=(),
+        spans=(),
+    )
+    logits = run_packed(module, batch, probe)
+    name = type(module).__name__
+    if logits.shape[0] != ROW_MULTIPLE:
+        raise UnsupportedModelError(f"{name} ignores logits_to_keep")
+    layers = module.config.get_text_config().num_hidden_layers
+    if sorted(probe.shapes) != list(range(layers)):
+        raise UnsupportedModelError(
+            f"{name} has {layers} layers, of which {sorted(probe.shapes)} use attention; "
+            "models with other layers, such as recurrent ones, keep state that this engine does not"
+        )
+    return tuple(probe.shapes[layer] for layer in range(layers))

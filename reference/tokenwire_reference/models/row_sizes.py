@@ -1,0 +1,51 @@
+"""Numbers of rows at which a matrix product gives every row the same bits, whatever the number.
+
+Libraries choose another kernel, and with it another order of additions, for another number of rows. So every
+batch is padded to a number that was found to agree with the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import nn
+
+ROW_MULTIPLE = 16
+"""Multiples of this many rows give equal bits on most CPUs; fewer rows take other code paths."""
+
+
+def stable_row_sizes(module: nn.Module, largest: int) -> tuple[int, ...]:
+    """The numbers of rows, up to `largest` or just above, at which all linear layers agree.
+
+    One random row is repeated; every row of every product must come out the same, whatever the number of
+    rows. The largest number always stays, so a device on which none agree runs everything at one size.
+    """
+    sizes = list(_candidate_sizes(largest))
+    for layer in _distinct_linear_layers(module):
+        generator = torch.Generator().manual_seed(0)
+        row = torch.randn(1, layer.in_features, generator=generator).to(
+            layer.weight.device, layer.weight.dtype
+        )
+        expected = layer(row.repeat(sizes[-1], 1))[0]
+        sizes = [n for n in sizes[:-1] if bool((layer(row.repeat(n, 1)) == expected).all())] + sizes[-1:]
+    return tuple(sizes)
+
+
+def _candidate_sizes(largest: int) -> Iterator[int]:
+    """16, 32, 48, 64, 96, 128, …: two sizes for each doubling, up to the first that holds `largest`."""
+    size = ROW_MULTIPLE
+    while True:
+        yield size
+        if size >= largest:
+            return
+        if size >= 2 * ROW_MULTIPLE:
+            yield size + size // 2
+            if size + size // 2 >= largest:
+                return
+        size *= 2
+
+
+def _distinct_linear_layers(module: nn.Module) -> Sequence[nn.Linear]:
+    linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
+    return list({(layer.weight.shape, layer.bias is None): layer for layer in linear}.values())
