@@ -7,6 +7,7 @@ a changed entry by what stands beside it.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from proofs.mutation.edit import (
@@ -305,42 +306,36 @@ def a_customized_key_is_missing_once(source: Source, hand: Hand) -> Edit | None:
 
 @illegal
 def a_logprob_names_another_id(source: Source, hand: Hand) -> Edit | None:
-    return _with_logprob(source, hand, lambda entry: [entry[0], entry[1] + 1, *entry[2:]])
+    return _with_entry(
+        source, hand, "output_token_logprobs", lambda entry: [entry[0], entry[1] + 1, *entry[2:]]
+    )
 
 
 @illegal
 def a_logprob_is_above_zero(source: Source, hand: Hand) -> Edit | None:
-    return _with_logprob(source, hand, lambda entry: [0.5, *entry[1:]])
-
-
-def _with_logprob(source: Source, hand: Hand, change: Any) -> Edit | None:
-    if source.stream.dialect != _NATIVE:
-        return None
-    name = "output_token_logprobs"
-    one = _choose(hand, [each for each in _counted(source) if name in _series(each)])
-    if one is None:
-        return None
-    entries = value_at(source, one, name)
-    at = hand.choose(range(len(entries)))
-    entries[at] = change(entries[at])
-    body = body_of(source)
-    with_value(body, one, **{name: entries})
-    return Edit(body, one.event.index)
+    return _with_entry(source, hand, "output_token_logprobs", lambda entry: [0.5, *entry[1:]])
 
 
 @illegal
 def a_distribution_is_one_short(source: Source, hand: Hand) -> Edit | None:
-    name = "output_top_logprobs"
-    if source.stream.dialect != _NATIVE or source.stream.asked.top_logprobs < 2:
+    if source.stream.asked.top_logprobs < 2:
+        return None
+    return _with_entry(source, hand, "output_top_logprobs", lambda entry: entry[:-1] if entry else None)
+
+
+def _with_entry(source: Source, hand: Hand, name: str, change: Callable[[Any], Any]) -> Edit | None:
+    """Another entry of a per-token series; None where `change` makes none of the entry that was drawn."""
+    if source.stream.dialect != _NATIVE:
         return None
     one = _choose(hand, [each for each in _counted(source) if name in _series(each)])
     if one is None:
         return None
     entries = value_at(source, one, name)
     at = hand.choose(range(len(entries)))
-    if not entries[at]:
+    changed = change(entries[at])
+    if changed is None:
         return None
-    entries[at] = entries[at][:-1]
+    entries[at] = changed
     body = body_of(source)
     with_value(body, one, **{name: entries})
     return Edit(body, one.event.index)
@@ -418,8 +413,7 @@ def the_finish_comes_early(source: Source, hand: Hand) -> Edit | None:
     if one is None:
         return None
     own = next(choice for choice in source.stream.choices if choice.index == one.choice).emissions
-    early = [each for each in own[: own.index(one)] if "finish" in each.pointers or "text" in each.pointers]
-    early = [each for each in early if "finish" in each.pointers]
+    early = [each for each in own[: own.index(one)] if "finish" in each.pointers]
     if not early:
         return None
     before = hand.choose(early)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from proofs.mutation.edit import Edit, Hand
@@ -83,9 +82,3 @@ def try_legal(tally: Tally, source: Source, name: str, hand: Hand) -> bool:
             first = next((seen.message for other, seen in violations(judged) if other == one), "")
             tally.false_alarms.append(f"{_told(source, name)}: {one} was {was} and is {now}: {first}")
     return True
-
-
-def able(every: Sequence[Source], name: str, hand: Hand) -> list[Source]:
-    """The sources that have a place for an edit."""
-    make = ILLEGAL.get(name) or LEGAL[name]
-    return [source for source in every if make(source, hand) is not None]
