@@ -68,7 +68,6 @@ def make_batch(spans: list[tuple[int, int]], page_lists: list[list[int]], paddin
         ),
         page_table=torch.zeros(len(spans), 1, dtype=torch.int64),
         logit_rows=torch.zeros(16, dtype=torch.int64),
-        live=live,
         page_lists=page_lists,
         spans=spans,
     )
@@ -92,7 +91,7 @@ def run_sdpa(
 ) -> list[Tensor]:
     """Compute sequences together, step by step; `cuts` cut each into segments."""
     _, heads, dim = texts[0].queries.shape
-    shape = AttentionShape(heads, texts[0].keys.shape[1], dim, dim)
+    shape = AttentionShape(texts[0].keys.shape[1], dim, dim)
     attention = SdpaPagedAttention([shape], num_pages=65, page_size=PAGE, context_length=CONTEXT)
     bounds = [[0, *cut, len(text.queries)] for cut, text in zip(cuts, texts, strict=True)]
     results: list[list[Tensor]] = [[] for _ in texts]
@@ -175,7 +174,8 @@ def test_the_triton_kernel_is_attention(
     lengths, spans = [40, 70, 33], [(0, 40), (69, 70), (16, 33)]
     texts = [Text.random(seed, n, heads, kv_heads, dim) for seed, n in enumerate(lengths)]
     pages = scattered_pages(lengths, 7)
-    keys, values = torch.zeros(65 * PAGE, kv_heads, dim), torch.zeros(65 * PAGE, kv_heads, dim)
+    # What is not of these texts is as bad as memory can be.
+    keys, values = torch.full((2, 65 * PAGE, kv_heads, dim), float("nan"))
     for text, table in zip(texts, pages, strict=True):
         slots = [table[position // PAGE] * PAGE + position % PAGE for position in range(len(text.keys))]
         keys[slots], values[slots] = text.keys, text.values
@@ -211,7 +211,7 @@ def test_the_triton_kernel_is_attention(
 )
 def test_arguments_that_change_the_result_are_refused(arguments: dict[str, Any], message: str) -> None:
     empty = torch.zeros(1, 2, 16, 16)
-    attention = SdpaPagedAttention([AttentionShape(2, 2, 16, 16)], 3, PAGE, CONTEXT)
+    attention = SdpaPagedAttention([AttentionShape(2, 16, 16)], 3, PAGE, CONTEXT)
     module = torch.nn.Linear(1, 1)
     call = {"attention_mask": None, "dropout": 0.0, "softmax_scale": None, "paged": attention, **arguments}
     with pytest.raises(UnsupportedModelError, match=message):

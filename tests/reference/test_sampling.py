@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from tokenwire_reference.request import SamplingParams
+from tokenwire_reference.request import Request, SamplingParams
+from tokenwire_reference.sampling import logprobs
 from tokenwire_reference.sampling.backends import make_sampler_backend, register_sampler_backend
 from tokenwire_reference.sampling.sampling import SamplingRow, adjust, choose, gumbel_noise, noise_key
 
@@ -69,6 +70,14 @@ def test_what_may_be_drawn(device: str, sampling: dict[str, Any], support: set[i
 def test_equal_ids_rank_by_id(device: str) -> None:
     assert draw(device, 1, torch.tensor([0.0, 3.0, 3.0]), temperature=0) == [1]
     assert set(draw(device, 300, torch.zeros(4000), top_k=5)) == {0, 1, 2, 3, 4}
+
+
+def test_equal_logprobs_rank_by_id(device: str) -> None:
+    request = Request("r", (1,), SamplingParams(), return_logprob=True, top_logprobs_num=4)
+    logits = torch.zeros(2, 4000, device=device)
+    logits[1, [3000, 17, 2000]] = 1.0
+    best = [entries["top_logprobs"] for entries in logprobs.score(logits, [0, 0], request)]
+    assert [[token_id for _, token_id, _ in row] for row in best] == [[0, 1, 2, 3], [17, 2000, 3000, 0]]
 
 
 def test_neighbours_change_nothing(device: str) -> None:

@@ -29,7 +29,7 @@ def run_step(scheduler: Scheduler, step: list[Segment]) -> None:
     """Do what the engine does, with id 7 sampled everywhere."""
     sampling = [segment.sequence for segment in step if segment.samples]
     for segment in step:
-        scheduler.computed(segment)
+        scheduler.advance(segment)
     for running in sampling:
         if running.rules.max_new_tokens:
             running.request.append(7, {}, {})

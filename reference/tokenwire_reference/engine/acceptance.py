@@ -33,16 +33,16 @@ class TokenAcceptance:
 
     def accept(self, wanted: Sequence[WantedRows], logits: Tensor) -> list[int]:
         """Give every segment that samples its tokens; how many drafts were right, for each of `wanted`."""
-        at = [row for rows in wanted for row in rows.samples]
+        at = [row for rows in wanted for row in rows.sampled]
         if not at:
             return [0] * len(wanted)
-        sampling = [self._sampling_row(rows.segment, j) for rows in wanted for j in range(len(rows.samples))]
+        sampling = [self._sampling_row(rows.segment, j) for rows in wanted for j in range(len(rows.sampled))]
         adjusted = adjust(logits[at], sampling)
         token_ids = choose(adjusted, sampling)
         customized_info = self._customized_info(adjusted, sampling, token_ids)
         accepted, row = [], 0
         for rows in wanted:
-            last = row + len(rows.samples)
+            last = row + len(rows.sampled)
             infos = [{key: values[i] for key, values in customized_info.items()} for i in range(row, last)]
             accepted.append(_extend(rows.segment, adjusted[row:last], token_ids[row:last], infos))
             row = last

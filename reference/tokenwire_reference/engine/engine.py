@@ -231,7 +231,7 @@ class Engine:
             if rows.embedding is not None:
                 rows.segment.sequence.request.embedding = self.model.hidden_states.embedding(rows.embedding)
         for rows, accepted in zip(wanted, self._acceptance.accept(wanted, logits), strict=True):
-            self.scheduler.computed(rows.segment, accepted)
+            self.scheduler.advance(rows.segment, accepted)
             _count_drafts(rows, accepted)
         for sequence in reached:
             request = sequence.request
@@ -265,7 +265,7 @@ class Engine:
 def _count_drafts(rows: WantedRows, accepted: int) -> None:
     """Count a step that chose tokens, unless all it did was a prefill."""
     request, drafts = rows.segment.sequence.request, rows.segment.drafts
-    if request.drafts is not None and rows.samples and (drafts or len(request.output_ids) > 1):
+    if request.drafts is not None and rows.sampled and (drafts or len(request.output_ids) > 1):
         request.drafts.checked(len(drafts), accepted)
 
 

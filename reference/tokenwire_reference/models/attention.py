@@ -46,7 +46,6 @@ class UnsupportedModelError(ValueError):
 class AttentionShape:
     """What one attention layer stores for a position."""
 
-    query_heads: int
     kv_heads: int
     key_dim: int
     value_dim: int
@@ -132,7 +131,7 @@ class ShapeProbe:
         if layer in self.shapes:
             raise UnsupportedModelError(f"attention layer {layer} is called twice in one forward pass")
         _, kv_heads, tokens, key_dim = key.shape
-        self.shapes[layer] = AttentionShape(query.shape[1], kv_heads, key_dim, value.shape[-1])
+        self.shapes[layer] = AttentionShape(kv_heads, key_dim, value.shape[-1])
         return query.new_zeros(1, tokens, query.shape[1], value.shape[-1])
 
 
@@ -272,7 +271,6 @@ class TritonPagedAttention(PagedTensors):
             raise ValueError(f"page_size is {page_size}; the GPU kernel needs a power of two, at least 16")
         slots = num_pages * page_size
         self.page_size = page_size
-        # Zeroed, not empty: masked slots are multiplied by weight zero, and zero times NaN is NaN.
         self.keys = [torch.zeros(slots, s.kv_heads, s.key_dim, dtype=dtype, device=device) for s in shapes]
         self.values = [
             torch.zeros(slots, s.kv_heads, s.value_dim, dtype=dtype, device=device) for s in shapes

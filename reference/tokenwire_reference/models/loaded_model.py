@@ -121,7 +121,6 @@ def probe_shapes(module: Any) -> tuple[AttentionShape, ...]:
         sequence_of=zeros,
         page_table=zeros[None],
         logit_rows=zeros,
-        live=ROW_MULTIPLE,
         page_lists=(),
         spans=(),
     )

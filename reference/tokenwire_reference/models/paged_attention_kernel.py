@@ -53,10 +53,11 @@ def _attend(  # type: ignore[no-untyped-def]  # noqa: ANN202, PLR0917 - a kernel
         page = tl.load(page_table + sequence * table_width + index)
         at_kv = ((page * PAGE + offset) * KV_HEADS + kv_head)[:, None] * DIM + column[None, :]
         k = tl.load(keys + at_kv, mask=inside, other=0.0)
-        v = tl.load(values + at_kv, mask=inside, other=0.0)
-        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scaling
         key_position = index * PAGE + offset
         seen = (key_position <= position) & (key_position >= oldest)
+        # Not what an earlier request left behind: weight zero times its NaN would be NaN.
+        v = tl.load(values + at_kv, mask=inside & seen[:, None], other=0.0)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scaling
         scores = tl.where(seen[None, :], scores, float("-inf"))
         # Every page that is read holds a key that is seen, so `new_highest` is finite.
         new_highest = tl.maximum(highest, tl.max(scores, 1))

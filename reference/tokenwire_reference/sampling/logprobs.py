@@ -54,11 +54,10 @@ def score(logits: Tensor, token_ids: Sequence[int], request: Request) -> list[di
 
 def _best(logprobs: Tensor, count: int) -> list[list[Entry]]:
     """The `count` best ids of each row, best first, equals by id."""
-    values, ids = logprobs.topk(min(count, logprobs.shape[-1]), dim=-1)
-    return [
-        [
-            [lp, i, None]
-            for lp, i in sorted(zip(row, row_ids, strict=True), key=lambda pair: (-pair[0], pair[1]))
-        ]
-        for row, row_ids in zip(values.tolist(), ids.tolist(), strict=True)
-    ]
+    count = min(count, logprobs.shape[-1])
+    # Which of several equals `topk` finds is not said, so all that reach its least value are looked at.
+    reached = logprobs >= logprobs.topk(count, dim=-1).values[:, -1:]
+    best: list[list[Entry]] = [[] for _ in logprobs]
+    for (at, i), lp in zip(reached.nonzero().tolist(), logprobs[reached].tolist(), strict=True):
+        best[at].append([lp, i, None])
+    return [sorted(row, key=lambda entry: (-entry[0], entry[1]))[:count] for row in best]

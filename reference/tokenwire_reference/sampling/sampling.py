@@ -18,6 +18,8 @@ from torch import Tensor
 from tokenwire_reference.request import SamplingParams
 
 MASK32 = 0xFFFFFFFF
+CERTAIN = 1 << 53
+"""A probability of 1, as a whole number."""
 
 
 @dataclass(frozen=True)
@@ -38,30 +40,27 @@ def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     """Logits [R, V] after penalties, bans, bias and temperature. Output logprobs speak of these.
 
     A temperature below 1e-6 means greedy, and is taken as 1. The order is that of sgl-project/sglang:
-    frequency and presence, ban, repetition, `logit_bias`, temperature. Penalties count output ids only.
+    frequency and presence, repetition, `logit_bias`, temperature. Penalties count output ids only.
     """
-    adjusted = logits
-    for at, row in enumerate(rows):
+    adjusted = logits.clone()
+    for values, row in zip(adjusted, rows, strict=True):
         p = row.sampling
-        penalised = p.frequency_penalty or p.presence_penalty or p.repetition_penalty != 1.0
-        temperature = 1.0 if p.temperature < 1e-6 else p.temperature
-        if not (penalised or row.banned_ids or p.logit_bias or temperature != 1.0):
-            continue
-        if adjusted is logits:
-            adjusted = logits.clone()
-        values = adjusted[at]
-        counts = Counter(row.output_ids) if penalised else Counter()
-        seen = torch.tensor(list(counts), dtype=torch.int64, device=values.device)
-        times = torch.tensor(list(counts.values()), dtype=values.dtype, device=values.device)
-        values[seen] -= p.frequency_penalty * times + p.presence_penalty
-        values[list(row.banned_ids)] = float("-inf")
-        values[seen] = torch.where(
-            values[seen] > 0, values[seen] / p.repetition_penalty, values[seen] * p.repetition_penalty
-        )
+        if p.frequency_penalty or p.presence_penalty or p.repetition_penalty != 1.0:
+            _penalise(values, p, Counter(row.output_ids))
+        if row.banned_ids:
+            values[list(row.banned_ids)] = float("-inf")
         for token_id, bias in p.logit_bias.items():
             values[token_id] += bias
-        values /= temperature
-    return adjusted
+    temperatures = [1.0 if row.sampling.temperature < 1e-6 else row.sampling.temperature for row in rows]
+    return adjusted / torch.tensor(temperatures, device=logits.device)[:, None]
+
+
+def _penalise(values: Tensor, p: SamplingParams, counts: Counter[int]) -> None:
+    """Change one row of logits [V] by how often each id was sampled before."""
+    seen = torch.tensor(list(counts), dtype=torch.int64, device=values.device)
+    times = torch.tensor(list(counts.values()), dtype=values.dtype, device=values.device)
+    less = values[seen] - (p.frequency_penalty * times + p.presence_penalty)
+    values[seen] = torch.where(less > 0, less / p.repetition_penalty, less * p.repetition_penalty)
 
 
 def choose(adjusted: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
@@ -85,7 +84,8 @@ def _truncate(logprobs: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     if all(p.top_k < 1 and p.top_p >= 1.0 and p.min_p <= 0.0 for p in params):
         return logprobs
     ranked, ids = logprobs.sort(dim=-1, descending=True, stable=True)
-    probabilities = ranked.exp()
+    # As whole numbers: their sums are the same in whatever order a device adds them.
+    probabilities = (ranked.exp() * CERTAIN).long()
     vocab_size = logprobs.shape[-1]
 
     def column(values: list[float]) -> Tensor:
@@ -94,7 +94,7 @@ def _truncate(logprobs: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     rank = torch.arange(vocab_size, device=logprobs.device)[None, :]
     before = probabilities.cumsum(-1) - probabilities
     dropped = rank >= column([p.top_k if p.top_k > 0 else vocab_size for p in params])
-    dropped |= before > column([p.top_p for p in params])
+    dropped |= before > column([p.top_p * CERTAIN for p in params])
     dropped |= probabilities < probabilities[:, :1] * column([p.min_p for p in params])
     return logprobs.scatter(-1, ids, ranked.masked_fill(dropped, float("-inf")))
 

@@ -14,7 +14,7 @@ from tokenwire_reference.scheduling.scheduler import Segment
 
 @dataclass(frozen=True)
 class Batch:
-    """T packed tokens, of which the first `live` are real; the rest pads T to a size that keeps bits stable.
+    """T packed tokens; the last of them are padding, so that T is a number of rows that keeps bits stable.
 
     The tensors say everything that a GPU needs. On the host, `page_lists[i]` and `spans[i]` say where the
     keys of segment i lie and which positions it computes.
@@ -32,7 +32,6 @@ class Batch:
     """[segments, most pages] int64, filled up with zeros."""
     logit_rows: Tensor
     """[R] int64: the packed rows whose logits are wanted, padded like T."""
-    live: int
     page_lists: Sequence[Sequence[int]]
     spans: Sequence[tuple[int, int]]
     segments: Sequence[Segment] = ()
@@ -48,7 +47,7 @@ class WantedRows:
     segment: Segment
     prompt: slice
     """One row for each of the segment's `prompt_logprob_positions`."""
-    samples: range
+    sampled: range
     """The row that chooses the next token, then one for each draft."""
     embedding: int | None = None
     """The row whose hidden state is the embedding that was asked for."""
@@ -65,25 +64,21 @@ def pack(
     rows: list[int] = []
     wanted: list[WantedRows] = []
     for index, segment in enumerate(segments):
-        sequence, end = segment.sequence, segment.end + len(segment.drafts)
-        pages, base = sequence.pages, len(ids) - segment.start
-        first = len(rows)
-        rows.extend(base + position for position in segment.prompt_logprob_positions)
-        prompt = slice(first, len(rows))
-        samples, embedding = range(0), None
+        sequence, span = segment.sequence, segment.positions
+        base, first = len(ids) - segment.start, len(rows)
+        rows += [base + position for position in segment.prompt_logprob_positions]
+        prompt, sampled, embedding = slice(first, len(rows)), range(0), None
         if segment.samples and sequence.request.wants_embedding:
             embedding = len(rows)
             rows.append(base + segment.end - 1)
         elif segment.samples and sequence.rules.max_new_tokens > 0:
-            samples = range(len(rows), len(rows) + 1 + len(segment.drafts))
-            rows.extend(range(base + segment.end - 1, base + end))
-        wanted.append(WantedRows(segment, prompt, samples, embedding))
-        ids.extend(sequence.token_ids[segment.start : segment.end])
-        ids.extend(segment.drafts)
-        span = range(segment.start, end)
-        positions.extend(span)
-        slots.extend(pages[p // page_size] * page_size + p % page_size for p in span)
-        sequence_of.extend([index] * len(span))
+            sampled = range(len(rows), len(rows) + 1 + len(segment.drafts))
+            rows += range(base + segment.end - 1, base + span.stop)
+        wanted.append(WantedRows(segment, prompt, sampled, embedding))
+        ids += [*sequence.token_ids[segment.start : segment.end], *segment.drafts]
+        positions += span
+        slots += [sequence.pages[p // page_size] * page_size + p % page_size for p in span]
+        sequence_of += [index] * len(span)
     live = len(ids)
     all_rows_wanted = len(rows) == live and all(each.embedding is None for each in wanted)
     rows.extend([0] * (pad(max(len(rows), 1)) - len(rows)))
@@ -101,9 +96,8 @@ def pack(
         sequence_of=packed[3],
         page_table=torch.tensor(table, device=device),
         logit_rows=torch.tensor(rows, device=device),
-        live=live,
         page_lists=page_lists,
-        spans=[(segment.start, segment.end + len(segment.drafts)) for segment in segments],
+        spans=[(segment.positions.start, segment.positions.stop) for segment in segments],
         segments=segments,
         all_rows_wanted=all_rows_wanted,
     )

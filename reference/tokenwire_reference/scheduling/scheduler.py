@@ -69,6 +69,11 @@ class Segment:
     drafts: tuple[int, ...] = ()
 
     @property
+    def positions(self) -> range:
+        """What the step computes, drafts included."""
+        return range(self.start, self.end + len(self.drafts))
+
+    @property
     def samples(self) -> bool:
         """Whether the logits of the last position choose a new token (or would, were there a budget)."""
         return self.end == len(self.sequence.token_ids)
@@ -131,13 +136,12 @@ class Scheduler:
             step.append(segment)
         return step
 
-    def computed(self, segment: Segment, accepted: int = 0) -> None:
+    def advance(self, segment: Segment, accepted: int = 0) -> None:
         """Note that a segment and its first `accepted` drafts are in the cache; share full pages."""
-        sequence = segment.sequence
-        sequence.computed = end = segment.end + accepted
-        size = self.pool.page_size
-        if end // size > segment.start // size:
-            self.pool.publish(sequence.token_ids[:end], sequence.request.extra_key, sequence.pages)
+        sequence, size = segment.sequence, self.pool.page_size
+        sequence.computed = segment.end + accepted
+        if sequence.computed // size > segment.start // size:
+            self._publish(sequence)
 
     def retract(self, sequence: Sequence) -> None:
         """Take a running sequence's pages away and let it wait, first in line. All that it sampled stays."""
@@ -182,13 +186,17 @@ class Scheduler:
         pool.restore(fresh, stored)
         sequence.pages = prefix + fresh
         sequence.computed = (len(prefix) + len(stored)) * pool.page_size
-        pool.publish(ids[: sequence.computed], key, sequence.pages)
+        self._publish(sequence)
         if sequence.request.num_retractions == 0:
             request, below = sequence.request, Counter(page.tier for page in stored)
             request.cached_tokens_device = len(prefix) * pool.page_size
             request.cached_tokens_host = below["host"] * pool.page_size
             request.cached_tokens_storage = below["storage"] * pool.page_size
         return True
+
+    def _publish(self, sequence: Sequence) -> None:
+        token_ids = sequence.token_ids[: sequence.computed]
+        self.pool.publish(token_ids, sequence.request.extra_key, sequence.pages)
 
     def _next_segment(self, sequence: Sequence) -> Segment:
         # Boundaries lie at absolute multiples, never at what a busy step has left over.
