@@ -6,7 +6,7 @@ Checks see nothing but these classes. Nothing here knows a server, a file or the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -21,7 +21,7 @@ class Delivery(StrEnum):
     INCREMENTAL = "incremental"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Place:
     """Where something stands on the wire: the evidence of a finding."""
 
@@ -38,8 +38,12 @@ class Place:
     excerpt: str = ""
     """The bytes there, as text, cut to a readable length."""
 
+    def at(self, pointer: str) -> Place:
+        """A place within this one's data. Made for every observation, so not by `replace`, which is slow."""
+        return Place(self.exchange, self.event, pointer, self.start, self.end, self.time, self.excerpt)
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """One event of a stream, or the one document of a whole answer."""
 
@@ -62,7 +66,7 @@ class Event:
         return self.data.get("error") if isinstance(self.data, dict) else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Finish:
     """A finish reason that is not null."""
 
@@ -73,7 +77,7 @@ class Finish:
     raw: Any = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Emission:
     """What one event delivered for one choice, as it stood on the wire (not yet joined or sliced).
 
@@ -101,10 +105,10 @@ class Emission:
 
     def at(self, name: str) -> Place:
         """The place of a field of this emission; of the whole emission where the field is absent."""
-        return replace(self.event.place, pointer=self.pointers.get(name, ""))
+        return self.event.place.at(self.pointers.get(name, ""))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Choice:
     """One choice of an answer: all that was delivered for one index."""
 
@@ -170,7 +174,7 @@ class Said:
     """JSON values as they were sent: one, or one for each item where a list of objects says it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Usage:
     """One usage object of an answer."""
 

@@ -34,7 +34,7 @@ _ID_AS_TEXT = re.compile(r"token_id:(\d+)")
 """How vLLM writes an id where the shape has room for a text only."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LogprobEntry:
     """One token and the logprob that it had at its position; each may be any JSON value."""
 
@@ -95,7 +95,7 @@ def read_by_id(value: object) -> list[LogprobEntry] | None:
     return [LogprobEntry(one.logprob, int(key), one.text) for key, one in read.items() if one]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Position:
     """What one logprob series tells of one output id."""
 
@@ -107,7 +107,7 @@ class Position:
     """The alternatives as they stand on the wire."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Told:
     """One way in which an emission tells the logprobs of its new output ids."""
 

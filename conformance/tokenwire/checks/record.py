@@ -219,18 +219,17 @@ def counters_never_fall(stream: Stream, _target: Target) -> Iterator[Observation
     held: dict[tuple[int, str], int] = {}
     for step in walk(stream):
         for name, value in step.emission.counters.items():
-            key, place = (step.emission.choice, name), step.emission.at(name)
-            count = integer(value)
+            key, count = (step.emission.choice, name), integer(value)
             if count is None:
                 if not isinstance(value, float) or name.endswith("_tokens"):
                     message = f"{name} is {value!r}, not an integer"
+                    place = step.emission.at(name)
                     yield demand(place, False, expected="an integer", actual=value, message=message)
                 continue
             if key in held:
-                message = f"{name} fell from {held[key]} to {count}"
-                yield demand(
-                    place, count >= held[key], expected=f"at least {held[key]}", actual=count, message=message
-                )
+                holds, message = count >= held[key], f"{name} fell from {held[key]} to {count}"
+                least = f"at least {held[key]}"
+                yield demand(step.emission.at(name), holds, expected=least, actual=count, message=message)
             held[key] = count
 
 

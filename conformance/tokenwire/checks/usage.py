@@ -7,7 +7,7 @@ from typing import Any
 
 from tokenwire.checks.walk import end_place, ended, integer, joined_ids, start_place, walk
 from tokenwire.judging.check import Comparison, Observation, Target, check, compare, demand, observe
-from tokenwire.record import Delivery, Place, Stream, Usage
+from tokenwire.record import Delivery, Emission, Place, Stream, Usage
 
 _COUNTS = ("prompt_tokens", "completion_tokens")
 _LEAST_TO_GROW = 3
@@ -56,9 +56,10 @@ def _part(counts: Mapping[str, Any], whole: str, part: str) -> object:
 @check("usage-parts-lie-within")
 def usage_parts_lie_within(stream: Stream, _target: Target) -> Iterator[Observation]:
     """No part is larger than its whole: cached of the prompt, reasoning of the output."""
-    held = [(usage.counts, usage.place) for usage in stream.usages if stream.answered]
-    held += [(step.emission.counters, step.emission.at("reasoning_tokens")) for step in walk(stream)]
-    for counts, place in held:
+    held: list[tuple[Mapping[str, Any], Usage | Emission]]
+    held = [(usage.counts, usage) for usage in stream.usages if stream.answered]
+    held += [(step.emission.counters, step.emission) for step in walk(stream)]
+    for counts, holder in held:
         for whole, part in (("prompt_tokens", "cached_tokens"), ("completion_tokens", "reasoning_tokens")):
             said, most = _part(counts, whole, part), integer(counts.get(whole))
             if said is None or most is None:
@@ -66,7 +67,7 @@ def usage_parts_lie_within(stream: Stream, _target: Target) -> Iterator[Observat
             number = integer(said)
             message = f"{part} is {said!r} and {whole} {most}"
             yield demand(
-                place,
+                holder.place if isinstance(holder, Usage) else holder.at("reasoning_tokens"),
                 number is not None and 0 <= number <= most,
                 expected=f"an integer from 0 to {most}",
                 actual=said,

@@ -15,7 +15,7 @@ from tokenwire.record import Choice, Delivery, Emission, Finish, Place, Stream
 from tokenwire.wire.exchange import Ending
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Step:
     """One emission, and how many output ids of its choice were delivered before and after it.
 
@@ -49,8 +49,10 @@ class Step:
 
 
 def as_list(value: object) -> list[Any] | None:
-    """A JSON array as a list; None for everything else."""
-    return list(value) if isinstance(value, (list, tuple)) else None
+    """A JSON array as a list, itself where it is one; None for everything else."""
+    if isinstance(value, list):
+        return value
+    return list(value) if isinstance(value, tuple) else None
 
 
 def integer(value: object) -> int | None:

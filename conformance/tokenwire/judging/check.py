@@ -16,7 +16,7 @@ from tokenwire.judging.tokenizer import Tokenizer
 from tokenwire.record import Delivery, Place, Stream
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Observation:
     """One look at one place: as it should be, or not."""
 

@@ -19,6 +19,7 @@ from tokenwire.judging.capability import Capability, capabilities
 from tokenwire.judging.check import CHECKS, Check, Comparison, Observation, Target, demand
 from tokenwire.judging.determinism import Determinism, comparisons, determinism
 from tokenwire.judging.honesty import Honesty, honesty
+from tokenwire.judging.settled import settled
 from tokenwire.judging.tokenizer import HOW_TO_ENABLE, Tokenizer
 from tokenwire.judging.verdict import SEVERITY, Verdict
 from tokenwire.record import Place, Stream
@@ -334,16 +335,20 @@ def judge(runs: Sequence[Run], requirements: Iterable[Requirement] | None = None
     """
     import tokenwire.checks  # noqa: F401  # fills CHECKS
 
-    verdicts: list[Judgement] = []
-    for requirement in load_requirements().values() if requirements is None else requirements:
-        everywhere = [judgement for run in runs for judgement in judge_requirement(requirement, run)]
-        telling = [
-            judgement
-            for judgement in everywhere
-            if judgement.scenario != NO_SCENARIO
-            or judgement.witnesses
-            or judgement.violations
-            or judgement.verdict is Verdict.HARNESS_ERROR
-        ]
-        verdicts += telling or sorted(everywhere, key=lambda each: SEVERITY[each.verdict])[-1:]
-    return verdicts
+    wanted = load_requirements().values() if requirements is None else requirements
+    with settled():
+        return [judgement for requirement in wanted for judgement in _everywhere(requirement, runs)]
+
+
+def _everywhere(requirement: Requirement, runs: Iterable[Run]) -> list[Judgement]:
+    """What all runs tell of a requirement; one verdict, the most severe, where none tells anything."""
+    everywhere = [judgement for run in runs for judgement in judge_requirement(requirement, run)]
+    telling = [
+        judgement
+        for judgement in everywhere
+        if judgement.scenario != NO_SCENARIO
+        or judgement.witnesses
+        or judgement.violations
+        or judgement.verdict is Verdict.HARNESS_ERROR
+    ]
+    return telling or sorted(everywhere, key=lambda each: SEVERITY[each.verdict])[-1:]
