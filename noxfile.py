@@ -75,8 +75,7 @@ def conformance(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """The tests of both packages and of the specification."""
     session.install("-e", ".[reference,dev]", *CONSTRAINTS)
-    # By file: the servers of a file's tests are started once.
-    session.run("pytest", "-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder", *session.posargs)
+    session.run("pytest", "-n", "auto", *session.posargs)
 
 
 @nox.session

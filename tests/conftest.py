@@ -12,6 +12,9 @@ from subprocess import CompletedProcess
 import pytest
 from forked_program import forked, run_forked
 from hypothesis import settings
+from side_by_side import scheduler
+
+pytest_xdist_make_scheduler = pytest.hookimpl(optionalhook=True)(scheduler)
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")

@@ -31,6 +31,8 @@ _STANDARD = ("--budget", "standard")
 
 CONFIGURATIONS = {
     "cumulative": Configuration((*_MIRROR, "--enable-metrics", "--enable-cache-report"), _STANDARD),
+    "vLLM's shapes": Configuration(("--api-dialect", "vllm"), _STANDARD),
+    "images": Configuration(("--model", "builtin:tiny-mm"), ("--budget", "quick")),
     "incremental": Configuration((*_MIRROR, "--incremental-streaming-output")),
     "every fourth token": Configuration(
         (*_MIRROR, "--incremental-streaming-output", "--stream-interval", "4")
@@ -45,8 +47,6 @@ CONFIGURATIONS = {
             *("--hicache-storage-backend", "file", "--max-total-tokens", "8192"),
         )
     ),
-    "images": Configuration(("--model", "builtin:tiny-mm"), ("--budget", "quick")),
-    "vLLM's shapes": Configuration(("--api-dialect", "vllm"), _STANDARD),
     "streams that fail": Configuration(
         (*_MIRROR, "--enable-faults"),
         ("--header", "x-tokenwire-fault: stream-fails", "--scenario", "greedy-stream"),
