@@ -71,19 +71,17 @@ class Record:
     series: dict[str, list[Any]] = field(default_factory=dict)
     customized_info_keys: frozenset[str] = frozenset()
     prompt_series: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    cached_tokens: int = 0
-    cached_tokens_details: Mapping[str, Any] | None = None
-    num_retractions: int = 0
-    finish: FinishReason | None = None
-    embedding: Sequence[float] | None = None
-    drafts: DraftCounts | None = None
+    latest: OutputRow | None = None
+    """The row that came last: what it says of the whole request stands."""
     grown: float = 0.0
-    """When the last row came."""
-    ended: float = 0.0
+    """When it came."""
     taken_ids: int = 0
     taken_text: int = 0
-    taken_first: bool = False
     taken_finish: bool = False
+
+    @property
+    def finish(self) -> FinishReason | None:
+        return self.latest.finish if self.latest else None
 
     def append(self, row: OutputRow) -> None:
         """Add a row. Raises ValueError for one that does not begin where the record ends."""
@@ -101,18 +99,13 @@ class Record:
         self.customized_info_keys |= row.customized_info_keys
         if row.prompt_series:
             self.prompt_series = row.prompt_series
-        self.cached_tokens = row.cached_tokens
-        self.cached_tokens_details = row.cached_tokens_details
-        self.num_retractions = row.num_retractions
+        self.latest, self.grown = row, time.monotonic()
         if self.detokenizer is not None:
             if row.finish is None:
                 self.text += self.detokenizer.push(row.output_ids)
             else:
                 text = finish_text(self.detokenizer, self.text, row.output_ids, row.finish, self.sampling)
                 self.text = self.fault.text(self, text)
-        if row.finish is not None:
-            self.finish, self.ended = row.finish, time.monotonic()
-            self.embedding, self.drafts = row.embedding, row.drafts
         self.wake.set()
 
     @property
@@ -121,12 +114,15 @@ class Record:
 
     def take(self, delivery: Delivery) -> Emission:
         """Take everything that is pending, as one emission."""
+        latest = self.latest
+        assert latest is not None, "nothing is pending before the first row"
         incremental = delivery is Delivery.INCREMENTAL
         tokens = slice(self.taken_ids if incremental else 0, len(self.output_ids))
         emission = Emission(
             index=self.index,
             rid=self.rid,
-            first=not self.taken_first,
+            # What has no ids is a finish, and nothing follows it.
+            first=self.taken_ids == 0,
             output_ids=self.output_ids[tokens],
             text=self.text[self.taken_text if incremental else 0 :],
             series={name: values[tokens] for name, values in self.series.items()},
@@ -134,17 +130,17 @@ class Record:
             prompt_series=self.prompt_series,
             prompt_token_ids=self.prompt_token_ids,
             completion_tokens=tokens.stop,
-            cached_tokens=self.cached_tokens,
-            cached_tokens_details=self.cached_tokens_details,
-            num_retractions=self.num_retractions,
-            finish=self.finish,
-            seconds=(self.ended or time.monotonic()) - self.started,
-            embedding=self.embedding,
-            drafts=self.drafts,
+            cached_tokens=latest.cached_tokens,
+            cached_tokens_details=latest.cached_tokens_details,
+            num_retractions=latest.num_retractions,
+            finish=latest.finish,
+            seconds=(self.grown if latest.finish else time.monotonic()) - self.started,
+            embedding=latest.embedding,
+            drafts=latest.drafts,
         )
         emission = self.fault.taken(self, emission)
-        self.taken_ids, self.taken_text, self.taken_first = tokens.stop, len(self.text), True
-        self.taken_finish = self.finish is not None
+        self.taken_ids, self.taken_text = tokens.stop, len(self.text)
+        self.taken_finish = latest.finish is not None
         return emission
 
 
@@ -246,22 +242,22 @@ class RequestManager:
         """Append the rows of one step to their records, and forget the requests that ended."""
         for row in rows:
             record = self._live[row.rid]
+            last = record.grown or record.started
             record.append(row)
-            self._measure(record, row)
+            self._measure(record, row, last)
             if record.finish is not None:
                 del self._live[row.rid]
                 self._forget_groups_without(row.rid)
 
-    def _measure(self, record: Record, row: OutputRow) -> None:
-        now = time.monotonic()
-        since_last = now - (record.grown or record.started)
-        self.meters.emitted(row.end - row.start, row.start, now - record.started, since_last)
-        record.grown = now
+    def _measure(self, record: Record, row: OutputRow, last: float) -> None:
+        """Count a row; `last` is when the record had grown before."""
+        since_start = record.grown - record.started
+        self.meters.emitted(row.end - row.start, row.start, since_start, record.grown - last)
         if row.finish is not None:
             self.meters.ended(
                 prompt_tokens=row.prompt_tokens,
                 cached_tokens=row.cached_tokens,
-                seconds=record.ended - record.started,
+                seconds=since_start,
                 aborted=row.finish.type == "abort",
             )
 

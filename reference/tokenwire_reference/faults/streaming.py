@@ -177,7 +177,7 @@ class PromptIdsInOutput(Fault):
     """output_ids begin with the last ids of the prompt, which the detokenizer keeps for its own use."""
 
     def taken(self, record: Record, emission: Emission) -> Emission:
-        if record.taken_first and len(emission.output_ids) < emission.completion_tokens:
+        if record.taken_ids and len(emission.output_ids) < emission.completion_tokens:
             return emission
         return replace(emission, output_ids=[*record.prompt_token_ids[-5:], *emission.output_ids])
 
