@@ -115,7 +115,7 @@ def interop(session: nox.Session) -> None:
     """Other people's programs against ours: a client, two gateways, and another server under the suite."""
     others = ("openai", "sglang-router", "smg", "transformers[serving]")
     pinned = ("-c", str(ROOT / "constraints" / "interop.txt"))
-    session.install("-e", ".[reference]", *others, *CONSTRAINTS, *pinned)
+    session.install("-e", ".[reference,dev]", *others, *CONSTRAINTS, *pinned)
     session.run("pytest", "tests/interop", *session.posargs)
 
 
