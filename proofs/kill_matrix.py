@@ -5,6 +5,8 @@ each fault is done to the suite on the wire, in every delivery mode in which it 
 are judged. A fault has to be killed by a requirement that names it in `spec/requirements`; a requirement has
 to kill what it names, and at least one fault. What else turns red is a kill that nobody expected, unless it
 stands in `killing/consequences.yaml`: a lost event breaks more than the one sentence that is there for it.
+Which of several sentences on one thing it breaks hangs on the cut of the streams, so `killing/families.yaml`
+tells what is kindred: a new kill beside a known one of its family is told, and is no complaint.
 
     python -m proofs.kill_matrix                            the whole matrix
     python -m proofs.kill_matrix --fault event-dropped      one row of it; repeatable
@@ -24,7 +26,7 @@ from pathlib import Path
 from rich.console import Console
 
 from proofs.killing.asking import CORE, try_all
-from proofs.killing.learnt import consequences, learn
+from proofs.killing.learnt import consequences, families, learn
 from proofs.killing.matrix import Matrix, Trial
 from proofs.killing.page import page
 from proofs.killing.serving import serve, servers_for
@@ -48,7 +50,7 @@ def kill_matrix(names: Sequence[str] = (), *, quiet: bool = True) -> Matrix:
 
     with serve(dict.fromkeys(server for _, server in pairs)) as urls:
         trials = try_all(pairs, urls, (lambda _: None) if quiet else told)
-    return Matrix(load_requirements(), faults, trials, consequences(), whole=not names)
+    return Matrix(load_requirements(), faults, trials, consequences(), families(), whole=not names)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

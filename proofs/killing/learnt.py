@@ -1,7 +1,8 @@
 """What is known of faults beside their rows: the scenarios that show them, and what else they break.
 
 Two files that `--learn` adds to and people review: each line of a changed consequence has to be a true
-violation of the requirement's sentence.
+violation of the requirement's sentence. A third, that people write, tells which requirements see one
+disagreement.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from proofs.killing.matrix import Matrix
 
 SHOWN_BY = Path(__file__).with_name("shown_by.yaml")
 CONSEQUENCES = Path(__file__).with_name("consequences.yaml")
+FAMILIES = Path(__file__).with_name("families.yaml")
 
 _HEADINGS = {
     SHOWN_BY: """\
@@ -43,6 +45,11 @@ def consequences() -> frozenset[tuple[str, str]]:
     return frozenset((name, fault) for fault, names in read(CONSEQUENCES).items() for name in names)
 
 
+def families() -> tuple[frozenset[str], ...]:
+    """The families of requirements that see one disagreement."""
+    return tuple(frozenset(one["requirements"]) for one in yaml.safe_load(FAMILIES.read_text("utf-8")))
+
+
 def learn(matrix: Matrix, core: Collection[str]) -> None:
     """Write down what showed the faults that were tried, and what else they broke. Nothing is taken out: a
     kill may hang on more scenarios than the one where it shows.
@@ -58,7 +65,7 @@ def learn(matrix: Matrix, core: Collection[str]) -> None:
         ]
         few = _few(places for places in seen if places.isdisjoint(asked))
         shown[fault] = sorted(few.union(shown.get(fault, ())))
-        found = {requirement for requirement, killed in matrix.unexpected if killed == fault}
+        found = {name for name, killed in matrix.unexpected | matrix.kindred if killed == fault}
         named = {requirement for requirement, killed in matrix.named if killed == fault}
         broken[fault] = sorted(found.union(broken.get(fault, ())) - named)
     for file, entries in ((SHOWN_BY, shown), (CONSEQUENCES, broken)):

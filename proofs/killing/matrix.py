@@ -43,6 +43,8 @@ class Matrix:
     trials: Sequence[Trial]
     consequences: Set[tuple[str, str]] = frozenset()
     """Pairs of requirement and fault that may kill without being named."""
+    families: Sequence[Set[str]] = ()
+    """Requirements that see one disagreement, each at another cut or place."""
     whole: bool = True
     """All faults were tried: a requirement that killed none kills none."""
 
@@ -66,9 +68,23 @@ class Matrix:
         }
 
     @cached_property
+    def kindred(self) -> set[tuple[str, str]]:
+        """The kills that nobody speaks of, of requirements of which a relative is known to be violated.
+
+        Which of a family turns red hangs on the cut of a stream: these may, and need not.
+        """
+        known = self.named | self.consequences
+        return {
+            (requirement, fault)
+            for requirement, fault in self.cells.keys() - known
+            for family in self.families
+            if requirement in family and any((relative, fault) in known for relative in family)
+        }
+
+    @cached_property
     def unexpected(self) -> set[tuple[str, str]]:
-        """The kills that nobody speaks of."""
-        return self.cells.keys() - self.named - self.consequences
+        """The kills that nobody speaks of, and that are no kindred of such as somebody does."""
+        return self.cells.keys() - self.named - self.consequences - self.kindred
 
     def tried_on(self, fault: str) -> int:
         """On how many servers a fault was tried."""

@@ -17,19 +17,23 @@ def last_line(matrix: Matrix) -> str:
     return (
         f"{len(matrix.killed)} of {len(matrix.to_kill)} faults killed in {len(matrix.trials)} trials; "
         f"{len(matrix.killing)} of {len(matrix.demanded)} requirements kill; {kills} kills, "
-        f"{len(matrix.cells.keys() & matrix.consequences)} consequences, "
+        f"{len(matrix.cells.keys() & matrix.consequences)} consequences, {len(matrix.kindred)} kindred, "
         f"{len(matrix.unexpected)} unexpected; {len(matrix.complaints)} complaints"
     )
 
 
 def print_matrix(console: Console, matrix: Matrix, seconds: float) -> None:
-    """Print each requirement with what it killed, then what disagrees, then one line."""
+    """Print each requirement with what it killed, then what is new and what disagrees, then one line."""
     table = Table("requirement", "kills", box=None, pad_edge=False, header_style="bold dim")
     kills = matrix.cells.keys() & matrix.named
     for requirement in matrix.demanded:
         faults = [fault for fault in matrix.faults if (requirement, fault) in kills]
         table.add_row(requirement, Text(", ".join(faults)) if faults else Text("nothing", style="bold red"))
     console.print(table)
+    for requirement, fault in sorted(matrix.kindred):
+        for server, kill in matrix.cells[requirement, fault].items():
+            words = f"{requirement} is kindred of what {fault} kills, on {server}: {kill.message}"
+            console.print(Text(words, style="yellow"), soft_wrap=True)
     for complaint in matrix.complaints:
         console.print(Text(complaint, style="red"), soft_wrap=True)
     console.print(Text(f"{last_line(matrix)}; {seconds:.0f} s", style="bold"), soft_wrap=True)
@@ -55,6 +59,7 @@ def as_json(matrix: Matrix) -> str:
             }
             for trial in matrix.trials
         ],
+        "kindred": sorted(matrix.kindred),
         "complaints": matrix.complaints,
         "outcome": last_line(matrix),
     }

@@ -10,11 +10,12 @@ import pytest
 from proofs import kill_matrix
 from proofs.killing import learnt
 from proofs.killing.asking import CORE, scenarios_for, try_fault
-from proofs.killing.learnt import SHOWN_BY, consequences, learn, read
+from proofs.killing.learnt import SHOWN_BY, consequences, families, learn, read
 from proofs.killing.matrix import Kill, Matrix, Trial
 from proofs.killing.page import page
 from proofs.killing.serving import serve, servers_for
 from proofs.killing.telling import as_json, last_line
+from rich.console import Console
 
 from tokenwire.asking.scenario import load_scenarios
 from tokenwire.judging.check import CHECKS, Check
@@ -161,6 +162,48 @@ def test_a_consequence_may_kill_and_need_not():
     assert matrix(trial(REQUIREMENT, OTHER)).unexpected == also
 
 
+def test_a_relative_of_what_is_known_to_kill_may_kill_and_is_told(capsys):
+    family = frozenset({REQUIREMENT, OTHER})
+    akin = replace(matrix(trial(REQUIREMENT, OTHER)), families=(family,))
+    assert (akin.kindred, akin.unexpected, akin.complaints) == ({(OTHER, FAULT)}, set(), [])
+    kill_matrix.print_matrix(Console(), akin, 1)
+    assert f"{OTHER} is kindred of what {FAULT} kills, on cumulative" in capsys.readouterr().out
+    assert json.loads(as_json(akin))["kindred"] == [[OTHER, FAULT]]
+    assert 'class="kin"' in page(replace(akin, whole=True)).partition("<tbody>")[2]
+    known = replace(akin, consequences=frozenset({(OTHER, FAULT)}))
+    assert (known.kindred, known.unexpected) == (set(), set())
+
+
+def test_what_has_no_known_relative_stays_unexpected():
+    family = frozenset({REQUIREMENT, OTHER})
+    for families_ in ((), (frozenset({OTHER, "ids-are-counted"}),)):
+        strange = replace(matrix(trial(REQUIREMENT, OTHER)), families=families_)
+        assert (strange.kindred, strange.unexpected) == (set(), {(OTHER, FAULT)})
+    nobody = replace(matrix(trial(REQUIREMENT, OTHER), kills=()), families=(family,))
+    assert nobody.unexpected == {(REQUIREMENT, FAULT), (OTHER, FAULT)}
+
+
+def test_kindred_is_not_enough_to_kill_a_fault():
+    family = frozenset({REQUIREMENT, OTHER})
+    survived = replace(matrix(trial(OTHER)), families=(family,))
+    assert f"{FAULT} on cumulative survives: no requirement that names it turned red" in survived.complaints
+    assert survived.killing == []
+
+
+def test_families_are_of_requirements_that_there_are_and_leave_most_pairs_unexpected():
+    known = load_requirements()
+    named = {(row.id, fault) for row in known.values() for fault in row.kills} | consequences()
+    assert all(len(family) > 1 and family <= set(known) for family in families())
+    may = {
+        (name, fault)
+        for requirement, fault in named
+        for family in families()
+        if requirement in family
+        for name in family
+    }
+    assert len(may - named) < len(known) * len(FAULTS) / 10
+
+
 def test_what_a_run_showed_is_written_down(monkeypatch, tmp_path):
     shown, broken = tmp_path / "shown_by.yaml", tmp_path / "consequences.yaml"
     shown.write_text("event-dropped: [usage]\n", "utf-8")
@@ -176,6 +219,11 @@ def test_what_a_run_showed_is_written_down(monkeypatch, tmp_path):
     assert read(broken) == {FAULT: [OTHER], "event-dropped": [REQUIREMENT]}
     learn(matrix(Trial(FAULT, "cumulative", {REQUIREMENT: Kill("", CORE_PLACES)})), CORE)
     assert read(shown)[FAULT] == ["prompt-ids"]
+    also = replace(matrix(trial(REQUIREMENT, OTHER)), families=(frozenset({REQUIREMENT, OTHER}),))
+    broken.write_text("{}\n", "utf-8")
+    read.cache_clear()
+    learn(also, CORE)
+    assert read(broken) == {FAULT: [OTHER]}
 
 
 def test_a_fault_is_tried_in_each_mode_in_which_it_shows():
