@@ -10,10 +10,22 @@ import typer.main
 
 from docs_build.page import Page, in_cell
 from tokenwire.cli import app
+from tokenwire.config import KEYS, TABLES
 
 REFERENCE = "commands.md"
 _WIDTH = 110
 _PROGRAM = "tokenwire"
+_SETTINGS = """## tokenwire.toml
+
+The nearest `tokenwire.toml`, or `[tool.tokenwire]` in `pyproject.toml`, holds defaults for options; the
+command line beats it. `--config FILE` names another. One file serves all commands: each takes the keys that
+it has an option for and leaves the others alone. What one command alone is told stands in a table of its
+name: `watch.listen` is `listen` below `[watch]`. A key that is unknown, that stands in the wrong place or has
+a value that does not fit ends any command with status 2.
+
+`headers` are sent with every request: by `compare` only to the server that `target` names, by `watch` to
+nobody, as it sends what clients send. `tokenwire baseline` takes `baseline`.
+"""
 
 
 def _examples(command: Any) -> str:
@@ -45,10 +57,39 @@ def _section(command: Any, context: Any, depth: int) -> Iterator[str]:
         yield from _section(each, type(context)(each, info_name=sub, parent=context), depth + 1)
 
 
+def _configured(program: Any) -> dict[str, Any]:
+    """The commands that read a file of settings, by name."""
+    return {name: each for name, each in program.commands.items() if "config" in _takes(each)}
+
+
+def _takes(command: Any) -> set[str]:
+    return {parameter.name for parameter in command.params}
+
+
+def _settings(commands: dict[str, Any]) -> str:
+    """What may stand in `tokenwire.toml`, and who takes it."""
+    rows = [
+        (
+            name,
+            key,
+            [each for each, command in commands.items() if (key.option or "header") in _takes(command)],
+        )
+        for name, key in KEYS.items()
+    ]
+    rows += [
+        (f"{table}.{name}", key, [table]) for table, keys in TABLES.items() for name, key in keys.items()
+    ]
+    lines = [
+        f"| `{name}` | {in_cell(key.wants)} | `{in_cell(key.example)}` | {', '.join(takers)} |"
+        for name, key, takers in rows
+    ]
+    return "\n".join([_SETTINGS, "| key | value | for example | taken by |", "|---|---|---|---|", *lines])
+
+
 def page() -> Page:
     """The whole reference."""
     program = typer.main.get_command(app)
     context = program.make_context(_PROGRAM, [], resilient_parsing=True)
     context.terminal_width = _WIDTH
-    sections = ["# Commands", *list(_section(program, context, 1))[1:]]
+    sections = ["# Commands", *list(_section(program, context, 1))[1:], _settings(_configured(program))]
     return Page(REFERENCE, "\n\n".join(sections) + "\n")

@@ -1,7 +1,8 @@
 """`tokenwire.toml`, or `[tool.tokenwire]` in `pyproject.toml`: what a project always says to `tokenwire`.
 
-A file gives defaults and nothing else: the command line beats it. Keys of credentials name environment
-variables; their values never stand in a file.
+A file gives defaults and nothing else: the command line beats it. One file serves all commands: each takes
+the keys that it has an option for, and what is for one command alone stands in a table of its name. Keys of
+credentials name environment variables; their values never stand in a file.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.capability import known_capabilities
 from tokenwire.profile import load_profiles
 from tokenwire.suggestion import suggestion
+from tokenwire.watch.proxy import Address, BadAddress
 from tokenwire.wire.credentials import from_environment, holds_credential
 
 OWN_FILE = "tokenwire.toml"
@@ -63,6 +65,17 @@ def _is_positive(value: Any) -> bool:
     return type(value) in {int, float} and value > 0
 
 
+def _is_from_zero(value: Any) -> bool:
+    return type(value) in {int, float} and value >= 0
+
+
+def _is_address(value: Any) -> bool:
+    try:
+        return _is_text(value) and bool(Address.listening(value))
+    except BadAddress:
+        return False
+
+
 def _are_headers(value: Any) -> bool:
     return isinstance(value, dict) and all(_is_text(each) for each in value.values())
 
@@ -86,7 +99,20 @@ KEYS: dict[str, Key] = {
     "max-tokens": Key("max_tokens", _COUNT, _is_count, "200000"),
     "rate": Key("rate", _NUMBER, _is_positive, "10"),
 }
-"""All keys, in the order in which `tokenwire init` writes them."""
+"""The keys for all commands, in the order in which `tokenwire init` writes them."""
+
+_ADDRESS = "HOST:PORT, in quotes"
+
+TABLES: dict[str, dict[str, Key]] = {
+    "watch": {
+        "listen": Key("listen", _ADDRESS, _is_address, '"127.0.0.1:8000"'),
+        "admin": Key("admin", _ADDRESS, _is_address, '"127.0.0.1:9464"'),
+        "record": Key("record", "a folder, in quotes", _is_text, '"violations"', is_path=True),
+        "record-cap": Key("record_cap", f"{_COUNT}, in MiB", _is_count, "256"),
+        "drain": Key("drain", "a number of at least 0", _is_from_zero, "10"),
+    },
+}
+"""What one command alone is told: the keys of the table of its name."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +125,12 @@ class Config:
     """Values by the parameters of the commands."""
     headers: tuple[tuple[str, str], ...] = ()
     """As they stand in the file: with the names of environment variables."""
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Values for one command alone, by its name."""
+
+    def defaults_of(self, command: str) -> Mapping[str, Any]:
+        """Values by the parameters of one command."""
+        return {**self.defaults, **self.own.get(command, {})}
 
 
 def _table(path: Path) -> Mapping[str, Any] | None:
@@ -135,28 +167,57 @@ def _check_headers(where: str, headers: Mapping[str, str]) -> None:
             )
 
 
+def _heading(path: Path, table: str) -> str:
+    return f"[tool.tokenwire.{table}]" if path.name == SHARED_FILE else f"[{table}]"
+
+
+def _place_of(path: Path, table: str, name: str) -> str:
+    """Where a key belongs that does not stand there; empty where it is known nowhere."""
+    if table:
+        return f"it is one for all commands: write it above {_heading(path, table)}" if name in KEYS else ""
+    owners = [f"it belongs below {_heading(path, owner)}" for owner, keys in TABLES.items() if name in keys]
+    return owners[0] if owners else ""
+
+
+def _values(path: Path, table: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by the parameters of the commands; `table` is empty for the keys that stand above all tables.
+
+    Raises ConfigError.
+    """
+    keys = TABLES[table] if table else KEYS
+    values: dict[str, Any] = {}
+    for name, value in said.items():
+        where = f"{path}: {table}.{name}" if table else f"{path}: {name}"
+        if name not in keys:
+            hint = _place_of(path, table, name) or suggestion(name, keys, f"known are {', '.join(keys)}")
+            raise ConfigError(f"{where} is no setting; {hint}")
+        key = keys[name]
+        if not key.fits(value):
+            raise ConfigError(f"{where} is {value!r}, and wants {key.wants}; write {name} = {key.example}")
+        _check_names(where, key, value)
+        if key.option:
+            values[key.option] = str(path.parent / value) if key.is_path else value
+    return values
+
+
+def _own_values(path: Path, table: str, said: Any) -> dict[str, Any]:
+    """What one command alone is told. Raises ConfigError."""
+    if not isinstance(said, dict):
+        raise ConfigError(f"{path}: {table} is {said!r}, not a table; write {_heading(path, table)}")
+    return _values(path, table, said)
+
+
 def read_config(path: Path) -> Config:
     """The settings of one file. Raises ConfigError."""
     table = _table(path)
     if table is None:
         raise ConfigError(f"{path} has no table [tool.tokenwire]; write one, or name a {OWN_FILE}")
-    defaults: dict[str, Any] = {}
-    headers: tuple[tuple[str, str], ...] = ()
-    for name, value in table.items():
-        where = f"{path}: {name}"
-        if name not in KEYS:
-            hint = suggestion(name, KEYS, f"known are {', '.join(KEYS)}")
-            raise ConfigError(f"{where} is no setting; {hint}")
-        key = KEYS[name]
-        if not key.fits(value):
-            raise ConfigError(f"{where} is {value!r}, and wants {key.wants}; write {name} = {key.example}")
-        _check_names(where, key, value)
-        if name == "headers":
-            _check_headers(where, value)
-            headers = tuple(value.items())
-        else:
-            defaults[key.option] = str(path.parent / value) if key.is_path else value
-    return Config(str(path), defaults, headers)
+    shared = {name: value for name, value in table.items() if name not in TABLES}
+    defaults = _values(path, "", shared)
+    headers = shared.get("headers", {})
+    _check_headers(f"{path}: headers", headers)
+    own = {name: _own_values(path, name, value) for name, value in table.items() if name in TABLES}
+    return Config(str(path), defaults, tuple(headers.items()), own)
 
 
 def find_config(start: Path) -> Config:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tokenwire.asking.planning import planned
-from tokenwire.config import KEYS, ConfigError, find_config, read_config
+from tokenwire.commands.init import settings
+from tokenwire.config import KEYS, TABLES, ConfigError, Key, find_config, read_config
 from tokenwire.wire.capture import redact
 from tokenwire.wire.credentials import NoCredential, header_value
 from tokenwire.wire.exchange import HttpRequest
 
-EVERYTHING = f"""
-{"".join(f"{name} = {key.example}" + chr(10) for name, key in KEYS.items())}
-"""
+
+def examples(keys: dict[str, Key]) -> str:
+    return "".join(f"{name} = {key.example}\n" for name, key in keys.items())
+
+
+EVERYTHING = examples(KEYS) + "".join(f"[{name}]\n{examples(keys)}" for name, keys in TABLES.items())
 
 
 def write(folder: Path, text: str, name: str = "tokenwire.toml") -> Path:
@@ -29,6 +34,17 @@ def test_every_key_is_read_as_its_own_example_says(tmp_path: Path) -> None:
     assert set(config.defaults) == {key.option for key in KEYS.values() if key.option}
     assert config.defaults["max_concurrency"] == 16
     assert config.defaults["tokenizer"] == str(tmp_path / "models/mine")
+    for name, keys in TABLES.items():
+        assert set(config.own[name]) == {key.option for key in keys.values()}
+    assert config.own["watch"]["record"] == str(tmp_path / "violations")
+    assert config.own["watch"]["record_cap"] == 256
+
+
+def test_what_is_for_one_command_is_told_to_no_other(tmp_path: Path) -> None:
+    config = read_config(write(tmp_path, EVERYTHING))
+    assert config.defaults_of("watch")["record"] == str(tmp_path / "violations")
+    assert config.defaults_of("watch")["target"] == "http://127.0.0.1:30000"
+    assert config.defaults_of("check") == config.defaults
 
 
 @pytest.mark.parametrize(
@@ -45,6 +61,19 @@ def test_every_key_is_read_as_its_own_example_says(tmp_path: Path) -> None:
         ('budget = "quik"', "did you mean 'quick'?"),
         ('headers = { Authorization = "Bearer abc" }', "headers.Authorization holds a credential itself"),
         ("headers = { X = 1 }", "wants a table of texts"),
+        ("watch = 1", "watch is 1, not a table; write [watch]"),
+        (
+            '[watch]\nlisten = "8000"',
+            "watch.listen is '8000', and wants HOST:PORT, in quotes; write listen =",
+        ),
+        ("[watch]\ndrain = -1", "watch.drain is -1, and wants a number of at least 0; write drain = 10"),
+        ("[watch]\nrecord-cap = 0", "watch.record-cap is 0, and wants a whole number of at least 1, in MiB"),
+        ("[watch]\nadmn = 1", "watch.admn is no setting; did you mean 'admin'?"),
+        (
+            '[watch]\ntarget = "http://h"',
+            "watch.target is no setting; it is one for all commands: write it above",
+        ),
+        ('listen = "127.0.0.1:0"', "listen is no setting; it belongs below [watch]"),
         ("= 1", "is no TOML"),
     ],
 )
@@ -56,6 +85,13 @@ def test_what_a_file_may_not_say_is_told_with_file_key_and_way_out(tmp_path: Pat
     assert str(path) in str(caught.value)
 
 
+def test_all_that_init_comments_out_may_be_said(tmp_path: Path) -> None:
+    lines = "\n".join(settings({}, {}, "Written for a test.")).splitlines()
+    said = [line.removeprefix("# ") for line in lines if re.match(r"# (\[|[a-z-]+ = )", line)]
+    config = read_config(write(tmp_path, "\n".join(said)))
+    assert config == read_config(write(tmp_path, EVERYTHING))
+
+
 def test_the_nearest_folder_that_has_settings_is_taken(tmp_path: Path) -> None:
     write(tmp_path, 'target = "http://far"')
     write(tmp_path / "a", "[tool.other]\n", "pyproject.toml")
@@ -63,6 +99,14 @@ def test_the_nearest_folder_that_has_settings_is_taken(tmp_path: Path) -> None:
     assert find_config(tmp_path / "a" / "b").defaults["target"] == "http://far"
     write(tmp_path / "a", '[tool.tokenwire]\ntarget = "http://near"\n', "pyproject.toml")
     assert find_config(tmp_path / "a" / "b").defaults["target"] == "http://near"
+
+
+def test_a_table_is_named_as_it_stands_in_the_shared_file(tmp_path: Path) -> None:
+    path = write(tmp_path, "[tool.tokenwire]\ndrain = 1\n", "pyproject.toml")
+    with pytest.raises(ConfigError, match=r"it belongs below \[tool\.tokenwire\.watch\]"):
+        read_config(path)
+    write(tmp_path, "[tool.tokenwire.watch]\ndrain = 1\n", "pyproject.toml")
+    assert read_config(path).own == {"watch": {"drain": 1}}
 
 
 def test_two_files_of_one_folder_do_not_both_hold_settings(tmp_path: Path) -> None:

@@ -111,6 +111,20 @@ def test_the_process_judges_and_keeps_what_violates(tmp_path: Path) -> None:
     assert replay([folder]).runs[0].streams
 
 
+def test_the_process_judges_by_the_profiles_alone(tmp_path: Path) -> None:
+    async def scene(judge: DistantJudge) -> None:
+        judge.submit(BAD)
+        await judge.close(30)
+
+    told = {}
+    for profile in ("stream-interval", "stream-core"):
+        [(_, opinion)], missed = _judged(judge_command(tmp_path / profile, 1 << 20, [profile]), scene)
+        assert (opinion.judged, missed) == (True, [])
+        told[profile] = {violation.requirement for violation in opinion.violations}
+    assert "cumulative-ids-extend" in told["stream-interval"]
+    assert "cumulative-ids-extend" not in told["stream-core"]
+
+
 @pytest.mark.parametrize("program", [DEAD, BABBLES, "raise SystemExit"])
 def test_a_judge_that_dies_costs_one_gap_for_each_exchange(program: str) -> None:
     async def scene(judge: DistantJudge) -> None:

@@ -52,18 +52,27 @@ def _read(words: str) -> Side:
         raise typer.BadParameter(str(error)) from error
 
 
+def _is_configured(context: typer.Context, url: str) -> bool:
+    """Whether a URL is the target of the file of settings: no other server gets the keys meant for it."""
+    target: str = options.config_of(context).defaults.get("target", "")
+    return url.rstrip("/") == target.rstrip("/")
+
+
 def compare(
     context: typer.Context,
     one: Annotated[str, typer.Argument(metavar="A", help="URL, recording (file or folder) or JSON report.")],
     other: Annotated[str, typer.Argument(metavar="B", help="The same; perhaps of another kind.")],
     *,
+    config: options.ConfigFile = None,  # noqa: ARG001  # its callback has read it
     json: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the comparison as JSON.")
     ] = None,
     timeout: options.Timeout = 60.0,
     max_concurrency: options.MaxConcurrency = 16,
+    max_tokens: options.MaxTokens = None,
     rate: options.Rate = None,
     dialect: options.Dialects = None,
+    model: options.Model = "",
     scenario: options.Scenarios = None,
     budget: options.AskBudget = Budget.QUICK,
     header: options.SentHeaders = None,
@@ -74,22 +83,27 @@ def compare(
 
     Verdicts are compared by requirement. Exchanges of one name are compared by status and fields, and where
     both servers repeat themselves by ids, text, logprobs, counters and other values. How a stream is cut
-    into events never counts. URLs are asked the same, one after the other; --header goes to both.
+    into events never counts. URLs are asked the same, one after the other; --header goes to both, headers of
+    a file of settings only to the target that the file names.
 
     Exit status: 0 the same, 1 different, 2 usage, 4 nothing could be compared or a server not be asked.
     """
     asking: dict[str, object] = {
         "timeout": timeout,
         "max_concurrency": max_concurrency,
+        "max_tokens": max_tokens,
         "rate": rate,
         "dialect": dialect,
+        "model": model,
         "scenario": scenario,
         "budget": budget,
     }
     sides = []
     for words in (one, other):
         if words.startswith(_URLS):
-            sides.append(_asked(options.plan_of(context, words, asking, header), verbosity=verbose - quiet))
+            known = _is_configured(context, words)
+            plan = options.plan_of(context, words, asking, header, configured=known)
+            sides.append(_asked(plan, verbosity=verbose - quiet))
         else:
             sides.append(_read(words))
     report = compare_sides(*sides)

@@ -13,7 +13,7 @@ from tokenwire.asking.run import Unreached
 from tokenwire.asking.scenario import Budget
 from tokenwire.commands import options
 from tokenwire.commands.check import ask
-from tokenwire.config import KEYS, OWN_FILE
+from tokenwire.config import KEYS, OWN_FILE, TABLES
 from tokenwire.judging.determinism import PROBE
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.report.subject import Subject
@@ -41,6 +41,15 @@ _COMMENTS = {
     "max-tokens": "Output tokens that all asks may hold together.",
     "rate": "Requests in a second, at most.",
 }
+_OWN_COMMENTS = {
+    "watch": {
+        "listen": "Where clients connect.",
+        "admin": "Where the live page and /metrics are.",
+        "record": "Keep exchanges that violate there.",
+        "record-cap": "MiB that they may take; the oldest go.",
+        "drain": "Seconds to judge what is left when it ends.",
+    },
+}
 
 
 def _value(value: Any) -> str:
@@ -60,6 +69,12 @@ def settings(known: Mapping[str, Any], proposed: Mapping[str, Any], about: str) 
             yield f"{name} = {_value(known[name])}"
         else:
             yield f"# {name} = {_value(proposed[name]) if proposed.get(name) else key.example}"
+    for command, keys in TABLES.items():
+        yield ""
+        yield f"# For `tokenwire {command}` alone; it stands below all that is for every command."
+        yield f"# [{command}]"
+        for name, key in keys.items():
+            yield f"# {name} = {key.example}  # {_OWN_COMMENTS[command][name]}"
 
 
 def _seen(subject: Subject) -> list[str]:

@@ -52,7 +52,8 @@ def _configured(context: typer.Context, file: Path | None) -> Path | None:
         config = read_config(file) if file is not None else find_config(Path.cwd())
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from error
-    context.default_map = {**(context.default_map or {}), **config.defaults}
+    own = config.defaults_of(context.info_name or "")
+    context.default_map = {**(context.default_map or {}), **own}
     context.obj = config
     return file
 
@@ -84,18 +85,25 @@ def filters(context: typer.Context) -> tuple[str, ...]:
 
 
 def plan_of(
-    context: typer.Context, target: str, options: Mapping[str, Any], headers: list[str] | None
+    context: typer.Context,
+    target: str,
+    options: Mapping[str, Any],
+    headers: list[str] | None,
+    *,
+    configured: bool = True,
 ) -> Plan:
     """The plan that a command's options amount to. Raises BadParameter.
 
-    A header of the command line takes the place of one of that name in the file.
+    A header of the command line takes the place of one of that name in the file. Without `configured`, those
+    of the file are not sent.
     """
     known("dialect", options.get("dialect") or (), load_dialects())
     known("scenario", options.get("scenario") or (), load_scenarios())
     known("capability", options.get("declare") or (), declarable())
     own = tuple(header(line) for line in headers or ())
     names = {name.lower() for name, _ in own}
-    kept = tuple(each for each in config_of(context).headers if each[0].lower() not in names)
+    file = config_of(context).headers if configured else ()
+    kept = tuple(each for each in file if each[0].lower() not in names)
     try:
         return planned(target, options, (*kept, *own))
     except NotPlanned as error:

@@ -13,8 +13,9 @@ from rich.text import Text
 
 from tokenwire.commands import options
 from tokenwire.judging.verdict import ExitStatus
+from tokenwire.profile import load_profiles
 from tokenwire.report.terminal import make_console
-from tokenwire.watch.judging import Opinion
+from tokenwire.watch.judging import Opinion, single_answer_requirements
 from tokenwire.watch.proxy import Address, BadAddress
 from tokenwire.watch.watcher import Watcher, WatchPlan
 from tokenwire.wire.exchange import Exchange
@@ -22,6 +23,7 @@ from tokenwire.wire.exchange import Exchange
 EXAMPLES = options.examples(
     "tokenwire watch --listen 127.0.0.1:8000 --target http://127.0.0.1:30000",
     "tokenwire watch --listen 0.0.0.0:8000 --target https://host --admin 127.0.0.1:9464 --record violations",
+    "tokenwire watch --config tokenwire.toml --profile stream-core",
 )
 _MIB = 1 << 20
 
@@ -56,8 +58,20 @@ async def _watch(plan: WatchPlan, console: Console, *, quiet: bool) -> int:
     return ExitStatus.CONFORMS if tally.judged else ExitStatus.NOTHING_EVALUATED
 
 
+def _profiles(names: list[str] | None) -> tuple[str, ...]:
+    """Raises BadParameter for unknown profiles, and for those of which nothing can be judged here."""
+    profiles = options.known("profile", names or (), load_profiles())
+    if not single_answer_requirements(profiles):
+        raise typer.BadParameter(
+            f"one answer alone can violate no sentence of {', '.join(profiles)}, and a watcher has no more; "
+            "name another --profile"
+        )
+    return profiles
+
+
 def watch(
     *,
+    config: options.ConfigFile = None,  # noqa: ARG001  # its callback has read it
     listen: Annotated[
         str, typer.Option("--listen", metavar="HOST:PORT", help="Where clients connect; port 0 for any.")
     ],
@@ -74,6 +88,7 @@ def watch(
     drain: Annotated[
         float, typer.Option("--drain", min=0, help="Seconds to judge what is left when it ends.")
     ] = 10.0,
+    profile: options.Profiles = None,
     quiet: Annotated[
         bool, typer.Option("-q", "--quiet", help="Do not print violations as they come.")
     ] = False,
@@ -84,6 +99,9 @@ def watch(
     traffic goes on and the gap is counted. Prompts and answers of violating exchanges are kept as they were
     where --record is given; headers that hold credentials are not.
 
+    A file of settings may hold all options but -q, in its table [watch] those that no other command has. Its
+    headers are not sent: nothing reaches the target but what clients send.
+
     Ctrl-C ends it. Exit status: 0 nothing was violated, 1 a MUST was, 2 usage, 4 nothing was judged.
     """
     try:
@@ -93,6 +111,7 @@ def watch(
             admin=Address.listening(admin),
             record=record,
             record_cap=record_cap * _MIB,
+            profiles=_profiles(profile),
             drain_s=drain,
         )
     except BadAddress as error:

@@ -23,9 +23,9 @@ _LONGEST_LINE = 16 << 20
 TOO_SLOW, CRASHED, UNFINISHED = "judge-too-slow", "judge-crashed", "watch-ended"
 
 
-def judge_command(folder: Path | None, cap: int) -> list[str]:
+def judge_command(folder: Path | None, cap: int, profiles: Sequence[str] = ()) -> list[str]:
     """The command line of the judge's process."""
-    return [sys.executable, "-m", "tokenwire.watch.judge_process", str(folder or ""), str(cap)]
+    return [sys.executable, "-m", "tokenwire.watch.judge_process", str(folder or ""), str(cap), *profiles]
 
 
 class DistantJudge:

@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tokenwire.watch.judging import Bench, Opinion, Violation
+from tokenwire.watch.judging import Bench, Opinion, Violation, single_answer_requirements
 from tokenwire.watch.violation_folder import ViolationFolder
 from tokenwire.wire.exchange import Exchange
 
@@ -61,10 +61,10 @@ def _kept(opinion: Opinion, exchange: Exchange, folder: ViolationFolder | None) 
     return replace(opinion, recorded=size, unrecorded="" if size else "it is larger than the cap")
 
 
-def main(folder: str, cap: str) -> None:
-    """folder: where violations are kept; empty for nowhere. cap: in bytes."""
+def main(folder: str, cap: str, *profiles: str) -> None:
+    """folder: where violations are kept; empty for nowhere. cap: in bytes. profiles: none for all."""
     kept = ViolationFolder(Path(folder), int(cap)) if folder else None
-    bench = Bench()
+    bench = Bench(single_answer_requirements(profiles))
     out = sys.stdout.buffer
     sys.stdout = sys.stderr  # nothing but opinions may stand there
     for exchange in exchanges(sys.stdin.buffer):

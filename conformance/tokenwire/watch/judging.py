@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from tokenwire.dialects.dialect import Dialect
@@ -9,6 +10,7 @@ from tokenwire.dialects.recognition import dialects_at, recognise
 from tokenwire.judging.advertised import Advertised, advertised_by, information_path
 from tokenwire.judging.judge import Run, judge
 from tokenwire.judging.verdict import Verdict
+from tokenwire.profile import selected
 from tokenwire.report.wording import clause
 from tokenwire.requirement import Requirement, load_requirements
 from tokenwire.wire.exchange import Exchange
@@ -47,20 +49,21 @@ class Opinion:
     """Why it was not written, where it should have been."""
 
 
-def single_answer_requirements() -> list[Requirement]:
-    """The requirements that one answer alone can violate."""
-    return [row for row in load_requirements().values() if row.oracle in _ORACLES and not row.excluded]
+def single_answer_requirements(profiles: Collection[str] = ()) -> list[Requirement]:
+    """The requirements that one answer alone can violate; where profiles are named, only theirs."""
+    rows = selected(profiles) if profiles else load_requirements().values()
+    return [row for row in rows or () if row.oracle in _ORACLES and not row.excluded]
 
 
 @dataclass
 class Bench:
     """Judges one exchange after the other; remembers only what the target told of itself."""
 
+    requirements: list[Requirement] = field(default_factory=single_answer_requirements)
     _told: dict[str, Exchange] = field(default_factory=dict)
     """The last answer of each information endpoint that somebody asked."""
     _marked: dict[tuple[Dialect, ...], Dialect] = field(default_factory=dict)
     """Of endpoints that several families share, the one whose mark was seen."""
-    _requirements: list[Requirement] = field(default_factory=single_answer_requirements)
 
     def hear(self, exchange: Exchange) -> Opinion:
         """Judge an exchange. Raises nothing for what a target wrote."""
@@ -78,7 +81,7 @@ class Bench:
         advertised = advertised_by(list(self._told.values())) if self._told else Advertised()
         run = Run((dialect.read(exchange, delivery_hint=advertised.delivery),), advertised)
         violations, crashed = [], []
-        for judgement in judge([run], self._requirements):
+        for judgement in judge([run], self.requirements):
             if judgement.verdict is Verdict.HARNESS_ERROR:
                 crashed.append(judgement.requirement.id)
             elif judgement.verdict in {Verdict.FAIL, Verdict.WARN}:

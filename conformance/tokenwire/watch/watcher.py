@@ -29,6 +29,8 @@ class WatchPlan:
     """Where violating exchanges are kept."""
     record_cap: int = 256 << 20
     """Bytes that they may take together."""
+    profiles: tuple[str, ...] = ()
+    """Judge only what these hold; all that one answer can violate where empty."""
     largest_exchange: int = 64 << 20
     """Bytes of bodies beyond which an exchange is passed on and not judged."""
     most_waiting: int = 256 << 20
@@ -103,7 +105,7 @@ class Watcher:
             await self._proxy.close()
             raise
         self._judge = DistantJudge(
-            self.plan.judge or judge_command(self.plan.record, self.plan.record_cap),
+            self.plan.judge or judge_command(self.plan.record, self.plan.record_cap, self.plan.profiles),
             self._heard,
             self.missed,
             most_waiting=self.plan.most_waiting,
