@@ -50,7 +50,7 @@ class Handler(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def serving() -> Iterator[Server]:
     with Server() as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield server

@@ -116,7 +116,7 @@ class Answer(BaseHTTPRequestHandler):
 @pytest.fixture
 def empty_objects() -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()

@@ -57,7 +57,7 @@ def gateway(worker: str, edit: Edit) -> Iterator[str]:
             pass
 
     with client, _Server(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
