@@ -17,9 +17,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from tokenwire_reference.models.attention import TritonPagedAttention
+from tokenwire_reference.models.attention import PagedCache, TritonPagedAttention
 from tokenwire_reference.models.loaded_model import LoadedModel
-from tokenwire_reference.models.model import PagedCache
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 

@@ -11,9 +11,9 @@ from engine_requests import GREEDY, SEEDED, neighbours, record, scored
 
 from tokenwire_reference.engine.engine import Engine
 from tokenwire_reference.engine.invariance_probe import probe_invariance
+from tokenwire_reference.models.attention import PagedCache
 from tokenwire_reference.models.loaded_model import LoadedModel
 from tokenwire_reference.models.loading import load_model
-from tokenwire_reference.models.model import PagedCache
 from tokenwire_reference.models.scripted import ScriptedModel
 from tokenwire_reference.request import Request
 from tokenwire_reference.scheduling.batch import Batch

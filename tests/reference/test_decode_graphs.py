@@ -13,11 +13,11 @@ from gpu_stand_ins import RecordedGraph, attend_by_the_book, record_graphs, trit
 from torch import Tensor, nn
 
 from tokenwire_reference.engine.engine import Engine
+from tokenwire_reference.models.attention import PagedCache
 from tokenwire_reference.models.decode_graphs import DecodeGraphs
 from tokenwire_reference.models.host_sync import HostSyncError, NoHostSync
 from tokenwire_reference.models.loaded_model import LoadedModel
 from tokenwire_reference.models.loading import load_model
-from tokenwire_reference.models.model import PagedCache
 from tokenwire_reference.request import Request
 from tokenwire_reference.scheduling.batch import Batch
 

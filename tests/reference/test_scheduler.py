@@ -133,8 +133,8 @@ def test_settings_that_cannot_work_are_refused(options: dict[str, int], message:
         Scheduler(PagePool(9, PAGE), **options)
 
 
-def test_the_scheduler_needs_no_torch() -> None:
-    modules = "cache.kv", "scheduling.scheduler", "scheduling.stopping", "request"
+def test_who_schedules_and_emits_needs_no_torch() -> None:
+    modules = "cache.kv", "scheduling.scheduler", "scheduling.stopping", "delivery.output_streamer"
     imports = "; ".join(f"import tokenwire_reference.{module}" for module in modules)
     code = f"import sys; {imports}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

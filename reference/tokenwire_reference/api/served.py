@@ -4,44 +4,18 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request as HttpRequest
 
 from tokenwire_reference.delivery.engine_thread import EngineThread
 from tokenwire_reference.delivery.request_manager import RequestManager
-from tokenwire_reference.engine.load import EngineLoad
 from tokenwire_reference.server_args import ServerArgs
 from tokenwire_reference.text.tokenizer import Tokenizer
 
-
-class ServedModel(Protocol):
-    """What the routes need to know of a model."""
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def context_length(self) -> int: ...
-
-    @property
-    def eos_token_ids(self) -> frozenset[int]: ...
-
-
-class ServedEngine(Protocol):
-    """What the routes ask of an engine, on its own thread."""
-
-    def flush_cache(self) -> bool:
-        """Forget cached prefixes; False where requests are live and nothing was done."""
-
-    def pause(self, mode: Literal["abort", "retract", "in_place"]) -> None:
-        """Compute nothing more until `continue_generation`."""
-
-    def continue_generation(self) -> None:
-        """Compute again."""
-
-    @property
-    def load(self) -> EngineLoad: ...
+if TYPE_CHECKING:
+    from tokenwire_reference.engine.engine import Engine
+    from tokenwire_reference.models.model import Model
 
 
 @dataclass(frozen=True)
@@ -49,10 +23,10 @@ class Served:
     """All that stands behind the routes of one server."""
 
     args: ServerArgs
-    model: ServedModel
+    model: Model
     tokenizer: Tokenizer | None
     """None with `--skip-tokenizer-init`."""
-    engine: ServedEngine
+    engine: Engine
     engine_thread: EngineThread
     manager: RequestManager
     facts: dict[str, Any] = field(default_factory=dict)

@@ -7,31 +7,17 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tokenwire_reference.delivery.output_streamer import OutputStreamer
 from tokenwire_reference.engine.queue_limit import QueueFullError
 from tokenwire_reference.request import FinishReason, OutputRow, Request
 
+if TYPE_CHECKING:
+    from tokenwire_reference.engine.engine import Engine
+
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
-
-
-class StepEngine(Protocol):
-    """What the thread needs of an engine."""
-
-    @property
-    def idle(self) -> bool:
-        """Whether there is nothing to compute."""
-
-    def add(self, request: Request) -> None:
-        """Queue a request. Raises ValueError for one that can never run, QueueFullError for one too many."""
-
-    def abort(self, rid: str) -> None:
-        """End a request with what it has; an unknown rid has no effect."""
-
-    def step(self) -> list[Request]:
-        """Compute once; give the requests that got tokens or ended, each ended one exactly once."""
 
 
 class EngineThread:
@@ -39,7 +25,7 @@ class EngineThread:
 
     def __init__(
         self,
-        engine: StepEngine,
+        engine: Engine,
         streamer: OutputStreamer,
         deliver: Callable[[Sequence[OutputRow]], None],
     ) -> None:

@@ -12,8 +12,9 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
+from tokenwire_reference.delivery.engine_thread import EngineThread
 from tokenwire_reference.delivery.meters import Meters
 from tokenwire_reference.faults.fault import Fault, current_fault
 from tokenwire_reference.request import DraftCounts, FinishReason, OutputRow, Request, SamplingParams
@@ -144,14 +145,6 @@ class Record:
         return emission
 
 
-class Submit(Protocol):
-    """What the manager needs of the engine's thread."""
-
-    def add(self, request: Request) -> None: ...
-
-    def abort(self, rid: str) -> None: ...
-
-
 class DuplicateRequestIdError(ValueError):
     """A request id that a live request has."""
 
@@ -192,7 +185,7 @@ class RequestManager:
 
     def __init__(
         self,
-        engine: Submit,
+        engine: EngineThread,
         decode: Callable[[Sequence[int], SamplingParams], str] | None,
     ) -> None:
         """`decode` turns ids into text as sampling parameters ask; None where there is no tokenizer."""

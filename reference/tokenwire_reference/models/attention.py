@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tokenwire_reference.cache.prefix_tiers import PageStore
 from tokenwire_reference.scheduling.batch import Batch
 
 ATTENTION_NAME = "tokenwire_paged"
@@ -61,6 +62,10 @@ class PagedAttention(Protocol):
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, *, scaling: float, window: int | None
     ) -> Tensor:
         """Store key [1, Hkv, T, D] and value, and give the attention of query [1, H, T, D]: [1, T, H, Dv]."""
+
+
+class PagedCache(PagedAttention, PageStore, Protocol):
+    """Keys and values of one engine: for attention, and page by page for lower tiers of the prefix cache."""
 
 
 def paged_attention(

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tokenwire_reference.models.attention import PagedCache
 from tokenwire_reference.models.host_sync import HostSyncError, NoHostSync
-from tokenwire_reference.models.model import Model, PagedCache
+from tokenwire_reference.models.model import Model
 from tokenwire_reference.scheduling.batch import Batch
 
 logger = logging.getLogger(__name__)

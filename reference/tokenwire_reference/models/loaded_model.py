@@ -12,13 +12,13 @@ from torch import Tensor
 from tokenwire_reference.models.attention import (
     AttentionShape,
     PagedAttention,
+    PagedCache,
     SdpaPagedAttention,
     ShapeProbe,
     TritonPagedAttention,
     UnsupportedModelError,
 )
 from tokenwire_reference.models.hidden_state import HiddenStateTap
-from tokenwire_reference.models.model import PagedCache
 from tokenwire_reference.models.row_sizes import ROW_MULTIPLE, stable_row_sizes
 from tokenwire_reference.models.scripted import SCRIPTED
 from tokenwire_reference.request import Request

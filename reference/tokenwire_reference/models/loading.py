@@ -12,6 +12,7 @@ from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, A
 from tokenwire_reference.models.attention import ATTENTION_NAME, UnsupportedModelError, paged_attention
 from tokenwire_reference.models.builtin import BUILTIN_PREFIX, build_builtin
 from tokenwire_reference.models.loaded_model import LoadedModel, probe_shapes
+from tokenwire_reference.models.model import Model
 from tokenwire_reference.models.scripted import SCRIPTED, ScriptedModel
 
 
@@ -23,7 +24,7 @@ def load_model(
     context_length: int | None = None,
     tokenizer: bool = True,
     script: str | None = None,
-) -> LoadedModel | ScriptedModel:
+) -> Model:
     """Load `builtin:<name>`, or the directory of a causal language model.
 
     `dtype` is "auto" (what the checkpoint says) or the name of a torch type. `context_length` may only
