@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from sys import intern
 from typing import Any, Literal, get_args
 
 from tokenwire.dialects.echoed_prompt import Echoed
@@ -172,12 +173,12 @@ class AnswerBinding:
                         if one.kind != "finish" and self._is_nothing(value, one.name):
                             continue
                         values[one.kind][one.name] = value
-                        pointers[one.name] = at + one.pointer
+                        pointers[one.name] = intern(at + one.pointer)
                 elif (
                     parent.holds_customized_info and isinstance(value, list) and key not in parent.other_lists
                 ):
                     values["series"][key] = value
-                    pointers[key] = at + join(*parent.keys, key)
+                    pointers[key] = intern(at + join(*parent.keys, key))
                     customized.add(key)
         if not pointers:
             return None

@@ -27,6 +27,7 @@ from tokenwire.wire import strict_json
 from tokenwire.wire.event_stream import ServerSentEvent, parse_event_stream
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 from tokenwire.wire.json_pointer import Keys, parse
+from tokenwire.wire.sharing import sharing
 
 __all__ = ["Dialect", "Endpoint", "Unsupported", "dialect_of", "is_chat", "load_dialects", "policy_of"]
 
@@ -196,7 +197,10 @@ class Dialect:
         clock = _Clock(exchange)
         cut_off = exchange.ending is not Ending.COMPLETE
         sent, unterminated, undecodable_at = parse_event_stream(body, cut_off=cut_off)
-        events = tuple(self._event(exchange.name, index, one, body, clock) for index, one in enumerate(sent))
+        events: list[Event] = []
+        for index, one in enumerate(sent):
+            before = events[-1].data if events else None
+            events.append(self._event(exchange.name, index, one, body, clock, before=before))
         usages = self._usages(self._stream, events)
         emissions = self._emissions(self._stream, events, asked, usages)
         said = hint or self._flagged_delivery(exchange)
@@ -206,7 +210,7 @@ class Dialect:
             self.name,
             asked,
             delivery,
-            events,
+            tuple(events),
             _choices(emissions, delivery),
             error=next((event.error for event in events if event.error is not None), None),
             usage=usages[-1].counts if usages else None,
@@ -224,7 +228,10 @@ class Dialect:
         incremental = self._incremental_flag in exchange.server.flags
         return Delivery.INCREMENTAL if incremental else Delivery.CUMULATIVE
 
-    def _event(self, exchange: str, index: int, sent: ServerSentEvent, body: bytes, clock: _Clock) -> Event:
+    def _event(
+        self, exchange: str, index: int, sent: ServerSentEvent, body: bytes, clock: _Clock, *, before: Any
+    ) -> Event:
+        """`before`: the data of the event before this one."""
         place = Place(
             exchange,
             index,
@@ -238,7 +245,7 @@ class Dialect:
             return Event(index, place, None, sent.name, done=True)
         data, problem = _strict_object(sent.data)
         errors = () if problem else self._schemas.errors("stream", data)
-        return Event(index, place, data, sent.name, problem=problem, schema_errors=errors)
+        return Event(index, place, sharing(data, before), sent.name, problem=problem, schema_errors=errors)
 
     def _document(self, exchange: Exchange, kind: str) -> tuple[Event, int | None]:
         """The one document of an answer, and the offset of its first byte that is not UTF-8."""

@@ -34,7 +34,7 @@ class Ending(StrEnum):
         return self in {Ending.CANCELLED, Ending.HUNG_UP, Ending.OUTGROWN, Ending.TIMEOUT}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Read:
     """One read from the connection."""
 

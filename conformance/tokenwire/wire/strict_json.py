@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections import Counter
+from functools import lru_cache
 from typing import Any, NoReturn
 
 MAX_DEPTH = 200
@@ -44,6 +45,7 @@ def _refuse_deep_nesting(text: str) -> None:
             depth -= 1
 
 
+@lru_cache(maxsize=1 << 14)  # a cumulative stream says each number again and again
 def _finite(text: str) -> float:
     value = float(text)
     if math.isinf(value):

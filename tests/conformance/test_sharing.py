@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
+from tokenwire.wire.sharing import sharing
+from tokenwire.wire.strict_json import loads
+
+numbers = st.sampled_from([0, 1, True, False, 1.0, 0.0, -0.0, 300, None, "1", "\ud800"])
+values = st.recursive(
+    numbers, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from("abc"), inner)
+)
+
+
+@given(values, values)
+def test_what_is_shared_is_what_was_read(value: Any, before: Any) -> None:
+    assert repr(sharing(value, before)) == repr(value)
+
+
+@given(st.lists(values, min_size=1), st.lists(values))
+def test_a_list_that_goes_on_keeps_the_entries_of_the_one_before(before: list[Any], more: list[Any]) -> None:
+    again = loads(json.dumps(before + more))
+    shared = sharing({"ids": again}, {"ids": before})["ids"]
+    assert all(map(lambda one, other: one is other, shared, before))
+    assert (shared is before) == (not more)
+
+
+@pytest.mark.parametrize(
+    ("value", "before"),
+    [([1], [True]), ([1], [1.0]), ([0.0], [-0.0]), ([[1], 2], [[1.0], 2]), ([{"a": 1}], [{"a": True}])],
+)
+def test_what_is_only_equal_is_not_shared(value: list[Any], before: list[Any]) -> None:
+    assert sharing(value, before) is value
+
+
+def test_a_list_that_was_cut_shares_nothing() -> None:
+    value = [1]
+    assert sharing(value, [1, 2]) is value
+    assert sharing(value, []) is value
+
+
+def test_a_cumulative_stream_holds_each_entry_once() -> None:
+    """So n events of up to n entries make n entries; each read by itself, they would make n²/2."""
+    entries = [[-0.25 * token, 1000 + token, None] for token in range(60)]
+    events = [
+        {
+            "text": "",
+            "output_ids": [1000 + token for token in range(count)],
+            "meta_info": {"id": "a", "finish_reason": None, "output_token_logprobs": entries[:count]},
+        }
+        for count in range(1, len(entries) + 1)
+    ]
+    reads = tuple(Read(0.1 * n, f"data: {json.dumps(event)}\n\n".encode()) for n, event in enumerate(events))
+    request = HttpRequest("POST", "/generate", {"input_ids": [1], "stream": True, "return_logprob": True})
+    headers = (("content-type", "text/event-stream"),)
+    exchange = Exchange("generate/one", request, "one", 200, headers, reads, Ending.COMPLETE)
+
+    (choice,) = load_dialects()["sglang-generate"].read(exchange).choices
+    carried = [emission.series["output_token_logprobs"] for emission in choice.emissions]
+    assert carried == [entries[:count] for count in range(1, len(entries) + 1)]
+    assert len({id(entry) for series in carried for entry in series}) == len(entries)
+    ids = [emission.output_ids for emission in choice.emissions]
+    assert len({id(token) for part in ids if part is not None for token in part}) == len(entries)
