@@ -11,9 +11,11 @@ the token was computed by prefill or by decode. So pages may be shared whoever c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from mmap import mmap
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -156,6 +158,12 @@ class _TileGroup:
         return cls(torch.tensor(tables), first * page_size if is_run else None)
 
 
+def _zeros(*shape: int) -> Tensor:
+    """Zeros that take no memory before they are written: `torch.zeros` writes every one of them."""
+    memory = mmap(-1, math.prod(shape) * torch.float32.itemsize)
+    return torch.frombuffer(memory, dtype=torch.float32).view(shape)
+
+
 class SdpaPagedAttention(PagedTensors):
     """Attention on the CPU, in float32: `scaled_dot_product_attention` over tiles.
 
@@ -174,8 +182,8 @@ class SdpaPagedAttention(PagedTensors):
         slots = num_pages * page_size
         self.page_size = page_size
         self.context_length = -(-context_length // page_size) * page_size
-        self.keys = [torch.zeros(slots, s.kv_heads, s.key_dim) for s in shapes]
-        self.values = [torch.zeros(slots, s.kv_heads, s.value_dim) for s in shapes]
+        self.keys = [_zeros(slots, s.kv_heads, s.key_dim) for s in shapes]
+        self.values = [_zeros(slots, s.kv_heads, s.value_dim) for s in shapes]
         self._masks: dict[tuple[int, int | None], Tensor] = {}
         self._slots = self._tile_rows = self._row_of = torch.empty(0, dtype=torch.int64)
         self._groups: list[_TileGroup] = []
