@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-from forked_program import forked, run_forked
+from forked_program import run_forked, served_forked
 from hypothesis import settings
 from side_by_side import scheduler
 
@@ -34,8 +32,7 @@ def tokenwire(tmp_path: Path) -> Callable[..., CompletedProcess[str]]:
 def start_reference() -> Iterator[Callable[..., str]]:
     """Give `start_reference(*flags) -> base_url`: a real server on a free loopback port.
 
-    Equal flags share one server, which lives until the session ends. The model is builtin:tiny unless --model
-    says otherwise. A server that ends before it gives its URL fails the test with what it wrote.
+    Equal flags share one server, which lives until the session ends.
     """
     with contextlib.ExitStack() as servers:
         urls: dict[tuple[str, ...], str] = {}
@@ -57,19 +54,5 @@ def serve_reference() -> Callable[[tuple[str, ...]], contextlib.AbstractContextM
 @contextlib.contextmanager
 def reference_server(flags: tuple[str, ...]) -> Iterator[str]:
     """Serve the reference engine on a free port as long as this is open; its URL."""
-    model = () if any(flag.startswith("--model") for flag in flags) else ("--model", "builtin:tiny")
-    words = ("serve", "--port", "0", *model, *flags)
-    reader, writer = os.pipe()
-    with (
-        os.fdopen(reader) as said,
-        os.fdopen(writer) as stdout,
-        tempfile.TemporaryFile("w+") as complaints,
-        forked("tokenwire-reference", *words, stdout=stdout, stderr=complaints) as server,
-    ):
-        stdout.close()
-        url = said.readline().split()
-        if not url:
-            server.join()
-            complaints.seek(0)
-            pytest.fail(f"{' '.join(words)} ended with status {server.exitcode}:\n{complaints.read()}")
-        yield url[-1]
+    with served_forked(*flags) as (url, _):
+        yield url

@@ -20,6 +20,8 @@ from pathlib import Path
 from subprocess import CompletedProcess, TimeoutExpired
 from typing import IO, Any
 
+import pytest
+
 _MAINS = {"tokenwire": "tokenwire.cli", "tokenwire-reference": "tokenwire_reference.cli"}
 _IMPORTED = [*_MAINS.values(), "tokenwire_reference.serve"]
 _LONGEST_RUN_S = 300
@@ -74,6 +76,31 @@ def forked(
         process.terminate()
         process.join()
         process.close()
+
+
+@contextlib.contextmanager
+def served_forked(*flags: str) -> Iterator[tuple[str, BaseProcess]]:
+    """The reference engine on a free port, as long as this is open: its URL, and its process.
+
+    The model is builtin:tiny unless --model says otherwise. A server that ends before it gives its URL fails
+    the test with what it wrote.
+    """
+    model = () if any(flag.startswith("--model") for flag in flags) else ("--model", "builtin:tiny")
+    words = ("tokenwire-reference", "serve", "--port", "0", *model, *flags)
+    reader, writer = os.pipe()
+    with (
+        os.fdopen(reader) as said,
+        os.fdopen(writer) as stdout,
+        tempfile.TemporaryFile("w+") as complaints,
+        forked(*words, stdout=stdout, stderr=complaints) as process,
+    ):
+        stdout.close()
+        url = said.readline().split()
+        if not url:
+            process.join()
+            complaints.seek(0)
+            pytest.fail(f"{' '.join(words)} ended with status {process.exitcode}:\n{complaints.read()}")
+        yield url[-1], process
 
 
 def _become(

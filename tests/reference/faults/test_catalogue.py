@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
+from forked_program import run_forked
 
 from tokenwire.requirement import load_requirements
 from tokenwire_reference.faults.catalogue import EVERYWHERE, fault, load_faults, make_fault
@@ -57,10 +56,10 @@ def test_a_name_is_given_once_and_a_fault_that_nothing_sees_has_a_reason():
     assert [name for name, known in FAULTS.items() if bool(known.kills) == bool(known.unseen)] == []
 
 
-def test_the_command_lists_them():
-    command = [sys.executable, "-m", "tokenwire_reference", "faults"]
-    listed = json.loads(subprocess.run([*command, "--json"], capture_output=True, check=True).stdout)
+def test_the_command_lists_them(tmp_path):
+    command = ("tokenwire-reference", "faults")
+    listed = json.loads(run_forked(*command, "--json", folder=tmp_path).stdout)
     assert [entry["name"] for entry in listed] == list(FAULTS)
     assert {"primitive", "does", "upstream", "kills", "shows_in", "room"} <= listed[0].keys()
-    table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    table = run_forked(*command, folder=tmp_path).stdout
     assert f"{len(FAULTS)} faults" in table

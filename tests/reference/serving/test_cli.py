@@ -7,13 +7,10 @@ import inspect
 import subprocess
 import sys
 
+from forked_program import run_forked
+
 from tokenwire_reference.cli import serve
 from tokenwire_reference.server_args import ServerArgs
-
-
-def run(*arguments):
-    command = [sys.executable, "-m", "tokenwire_reference", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
 def test_every_server_argument_is_a_flag_with_its_default():
@@ -24,17 +21,18 @@ def test_every_server_argument_is_a_flag_with_its_default():
 def test_help_does_not_wait_for_torch():
     code = "import sys, tokenwire_reference.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-    helped = run("serve", "--help")
+    command = [sys.executable, "-m", "tokenwire_reference", "serve", "--help"]
+    helped = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (helped.returncode, "--stream-interval" in helped.stdout) == (0, True)
 
 
-def test_what_cannot_be_served_is_said_in_one_line():
+def test_what_cannot_be_served_is_said_in_one_line(tmp_path):
     for arguments, said in (
         (("--model", "/nowhere"), "/nowhere"),
         (("--sampling-backend", "nobody"), "nobody"),
         (("--stream-interval", "0"), "--stream-interval is 0"),
     ):
-        failed = run("serve", "--port", "0", *arguments)
+        failed = run_forked("tokenwire-reference", "serve", "--port", "0", *arguments, folder=tmp_path)
         assert failed.returncode == 2
         assert said in failed.stderr
         assert "Traceback" not in failed.stderr

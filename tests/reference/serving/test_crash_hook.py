@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import httpx
 import pytest
+from forked_program import served_forked
 
 from tokenwire_reference.crash_hook import CRASH_STATUS, CrashAfter
 
@@ -36,14 +35,13 @@ def read(url, body, lines):
     ],
 )
 def test_a_stream_is_cut_after_so_many_emissions(path, fields):
-    command = [sys.executable, "-m", "tokenwire_reference", "serve", "--port", "0", "--model", "builtin:tiny"]
-    hook = ["--test-crash-after-stream-outputs", "3", "--incremental-streaming-output"]
+    flags = ("--test-crash-after-stream-outputs", "3", "--incremental-streaming-output")
     lines = []
-    with subprocess.Popen([*command, *hook], stdout=subprocess.PIPE, text=True) as server:
-        url = server.stdout.readline().split()[-1]
+    with served_forked(*flags) as (url, server):
         with pytest.raises(httpx.RemoteProtocolError, match="without sending complete message body"):
             read(f"{url}{path}", {**fields, "stream": True}, lines)
-        assert server.wait(timeout=30) == CRASH_STATUS
+        server.join(30)
+        assert server.exitcode == CRASH_STATUS
     events = [json.loads(line.removeprefix("data: ")) for line in lines if line]
     assert 1 <= len(events) <= 3
     if path == "/generate":
