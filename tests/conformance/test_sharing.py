@@ -20,7 +20,9 @@ values = st.recursive(
 
 @given(values, values)
 def test_what_is_shared_is_what_was_read(value: Any, before: Any) -> None:
-    assert repr(sharing(value, before)) == repr(value)
+    read, said = repr(value), repr(before)
+    assert repr(sharing(value, before)) == read
+    assert repr(before) == said
 
 
 @given(st.lists(values, min_size=1), st.lists(values))
@@ -45,7 +47,8 @@ def test_a_list_that_was_cut_shares_nothing() -> None:
     assert sharing(value, []) is value
 
 
-def test_a_cumulative_stream_holds_each_entry_once() -> None:
+@pytest.mark.parametrize("choices", [1, 2])
+def test_a_cumulative_stream_holds_each_entry_once(choices: int) -> None:
     """So n events of up to n entries make n entries; each read by itself, they would make n²/2."""
     entries = [[-0.25 * token, 1000 + token, None] for token in range(60)]
     events = [
@@ -53,17 +56,23 @@ def test_a_cumulative_stream_holds_each_entry_once() -> None:
             "text": "",
             "output_ids": [1000 + token for token in range(count)],
             "meta_info": {"id": "a", "finish_reason": None, "output_token_logprobs": entries[:count]},
+            "index": choice,
         }
         for count in range(1, len(entries) + 1)
+        for choice in range(choices)
     ]
     reads = tuple(Read(0.1 * n, f"data: {json.dumps(event)}\n\n".encode()) for n, event in enumerate(events))
-    request = HttpRequest("POST", "/generate", {"input_ids": [1], "stream": True, "return_logprob": True})
+    parameters = {"n": choices}
+    body = {"input_ids": [1], "stream": True, "return_logprob": True, "sampling_params": parameters}
+    request = HttpRequest("POST", "/generate", body)
     headers = (("content-type", "text/event-stream"),)
     exchange = Exchange("generate/one", request, "one", 200, headers, reads, Ending.COMPLETE)
 
-    (choice,) = load_dialects()["sglang-generate"].read(exchange).choices
-    carried = [emission.series["output_token_logprobs"] for emission in choice.emissions]
-    assert carried == [entries[:count] for count in range(1, len(entries) + 1)]
-    assert len({id(entry) for series in carried for entry in series}) == len(entries)
-    ids = [emission.output_ids for emission in choice.emissions]
-    assert len({id(token) for part in ids if part is not None for token in part}) == len(entries)
+    stream = load_dialects()["sglang-generate"].read(exchange)
+    assert len(stream.choices) == choices
+    for choice in stream.choices:
+        carried = [emission.series["output_token_logprobs"] for emission in choice.emissions]
+        assert carried == [entries[:count] for count in range(1, len(entries) + 1)]
+        assert len({id(entry) for series in carried for entry in series}) == len(entries)
+        ids = [emission.output_ids for emission in choice.emissions]
+        assert len({id(token) for part in ids if part is not None for token in part}) == len(entries)

@@ -147,7 +147,8 @@ class AnswerBinding:
     def _is_nothing(self, value: Any, name: str) -> bool:
         return (value is None and self.nulls_are_absent) or (value == [] and name in self.empty_is_absent)
 
-    def _index(self, item: Mapping[str, Any], position: int) -> int:
+    def index_of(self, item: Any, position: int) -> int:
+        """The index that a choice says it has; else the position where it stands."""
         index = find(item, self.index) if self.index else ABSENT
         return index if type(index) is int and index >= 0 else position
 
@@ -190,7 +191,7 @@ class AnswerBinding:
         prompt_token_ids = values["prompt_token_ids"].get("prompt_token_ids")
         return Emission(
             event=event,
-            choice=self._index(item, position),
+            choice=self.index_of(item, position),
             pointers=pointers,
             text=text if isinstance(text, str) else None,
             output_ids=output_ids if isinstance(output_ids, list) else None,

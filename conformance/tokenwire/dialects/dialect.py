@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate
 from typing import Any
 
@@ -197,10 +197,8 @@ class Dialect:
         clock = _Clock(exchange)
         cut_off = exchange.ending is not Ending.COMPLETE
         sent, unterminated, undecodable_at = parse_event_stream(body, cut_off=cut_off)
-        events: list[Event] = []
-        for index, one in enumerate(sent):
-            before = events[-1].data if events else None
-            events.append(self._event(exchange.name, index, one, body, clock, before=before))
+        read = partial(self._event, exchange.name, body=body, clock=clock, latest={})
+        events = tuple(read(index, one) for index, one in enumerate(sent))
         usages = self._usages(self._stream, events)
         emissions = self._emissions(self._stream, events, asked, usages)
         said = hint or self._flagged_delivery(exchange)
@@ -210,7 +208,7 @@ class Dialect:
             self.name,
             asked,
             delivery,
-            tuple(events),
+            events,
             _choices(emissions, delivery),
             error=next((event.error for event in events if event.error is not None), None),
             usage=usages[-1].counts if usages else None,
@@ -229,9 +227,16 @@ class Dialect:
         return Delivery.INCREMENTAL if incremental else Delivery.CUMULATIVE
 
     def _event(
-        self, exchange: str, index: int, sent: ServerSentEvent, body: bytes, clock: _Clock, *, before: Any
+        self,
+        exchange: str,
+        index: int,
+        sent: ServerSentEvent,
+        *,
+        body: bytes,
+        clock: _Clock,
+        latest: dict[int, Any],
     ) -> Event:
-        """`before`: the data of the event before this one."""
+        """`latest`: the data of the latest event of each choice, for what this one repeats of it."""
         place = Place(
             exchange,
             index,
@@ -245,7 +250,9 @@ class Dialect:
             return Event(index, place, None, sent.name, done=True)
         data, problem = _strict_object(sent.data)
         errors = () if problem else self._schemas.errors("stream", data)
-        return Event(index, place, sharing(data, before), sent.name, problem=problem, schema_errors=errors)
+        choice = self._stream.index_of(data, 0)
+        latest[choice] = data = sharing(data, latest.get(choice))
+        return Event(index, place, data, sent.name, problem=problem, schema_errors=errors)
 
     def _document(self, exchange: Exchange, kind: str) -> tuple[Event, int | None]:
         """The one document of an answer, and the offset of its first byte that is not UTF-8."""

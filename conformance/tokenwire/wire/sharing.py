@@ -14,9 +14,15 @@ _WITHOUT_REFERENCES = 2
 
 
 def sharing(value: Any, before: Any) -> Any:
-    """The same JSON value; where a list in it goes on from the one before, with the entries of that one."""
+    """The same JSON value; where a list in it goes on from the one before, with the entries of that one.
+
+    Objects are changed in place: give only what was just read.
+    """
     if isinstance(value, dict) and isinstance(before, dict):
-        return {name: sharing(entry, before.get(name)) for name, entry in value.items()}
+        for name, entry in before.items():
+            if name in value:
+                value[name] = sharing(value[name], entry)
+        return value
     if isinstance(value, list) and isinstance(before, list) and _begins_with(value, before):
         return before if len(value) == len(before) else [*before, *value[len(before) :]]
     return value
