@@ -66,6 +66,34 @@ def test_how_a_stream_is_cut_is_a_remark(tmp_path: Path) -> None:
     assert [finding.first.message for finding in report.findings] == ["cut into 7 and 5 events"]
 
 
+@pytest.mark.parametrize(("scenario", "differ"), [("abort", False), ("greedy-stream", True)])
+def test_how_far_an_abort_let_it_come_is_no_difference(tmp_path: Path, scenario: str, differ: bool) -> None:
+    def aborted(count: int) -> Exchange:
+        told = document(IDS[:count], finished=True)
+        told["meta_info"]["finish_reason"] = {"type": "abort", "message": "Aborted"}
+        return replace(whole("a", scenario), reads=(Read(0.1, json.dumps(told).encode()),))
+
+    assert compared(tmp_path, (aborted(2),), (aborted(4),)).differ is differ
+
+
+@pytest.mark.parametrize(("scenario", "differ"), [("id-in-use", False), ("request-id", True)])
+def test_which_of_two_with_one_id_was_first_is_no_difference(
+    tmp_path: Path, scenario: str, differ: bool
+) -> None:
+    refused = replace(whole("a", scenario), status=400, reads=(Read(0.1, b'{"error": "in use"}'),))
+    assert compared(tmp_path, (whole("a", scenario),), (refused,)).differ is differ
+
+
+def test_an_answer_may_repeat_what_its_request_said_in_its_own_way(tmp_path: Path) -> None:
+    def asked_as(rid: str, told: str) -> Exchange:
+        request = answered("a").request
+        said = HttpRequest("POST", "/generate", {**request.body, "rid": rid})
+        return replace(answering(answered("a"), _set("meta_info/note", f"{told} is fine")), request=said)
+
+    assert not compared(tmp_path / "own", (asked_as("r-1", "r-1"),), (asked_as("r-2", "r-2"),)).differ
+    assert compared(tmp_path / "other", (asked_as("r-1", "r-1"),), (asked_as("r-2", "r-1"),)).differ
+
+
 def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
     *parents, last = path.split("/")
 
