@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -30,6 +31,8 @@ MIRROR = "mirror_token_id"
 
 Cut = tuple[tuple[int, int], ...]
 """A delivery as positions: for each emission, how many ids and how many characters have been delivered."""
+Edit = tuple[str, tuple[Delivered, ...]]
+"""What is edited, in words, and what stands in the place of a window of emissions then."""
 
 
 @dataclass(frozen=True)
@@ -229,45 +232,28 @@ def _between(one: Delivered, other: Delivered, mode: Delivery) -> Iterator[tuple
             )
 
 
-def _in_the_other_mode(
-    emissions: tuple[Delivered, ...], mixed: tuple[Delivered, ...]
-) -> Iterator[tuple[str, tuple[Delivered, ...]]]:
-    """One field of one emission as the other mode would write it."""
-    for at, (one, other) in enumerate(zip(emissions, mixed, strict=True)):
-        changed = [
-            ("output_ids", replace(one, output_ids=other.output_ids)),
-            ("text", replace(one, text=other.text)),
-            *((name, replace(one, series={**one.series, name: other.series[name]})) for name in one.series),
-        ]
-        for name, edited in changed:
-            yield (
-                f"{name} of emission {at} in the other mode",
-                (
-                    *emissions[:at],
-                    edited,
-                    *emissions[at + 1 :],
-                ),
-            )
+def _in_the_other_mode(one: Delivered, other: Delivered) -> Iterator[tuple[str, Delivered]]:
+    """One field of an emission as the other mode would write it."""
+    yield "output_ids in the other mode", replace(one, output_ids=other.output_ids)
+    yield "text in the other mode", replace(one, text=other.text)
+    for name in one.series:
+        yield f"{name} in the other mode", replace(one, series={**one.series, name: other.series[name]})
 
 
-def neighbours(story: Story, cut: Cut, mode: Delivery) -> Iterator[tuple[str, tuple[Delivered, ...]]]:
-    """Everything that is one edit away from a delivery."""
-    emissions = written(story, cut, mode)
-    for at, one in enumerate(emissions):
-        yield f"without emission {at}", emissions[:at] + emissions[at + 1 :]
-        yield f"emission {at} twice", emissions[: at + 1] + emissions[at:]
-        for words, edited in _within(one):
-            yield f"emission {at}: {words}", (*emissions[:at], edited, *emissions[at + 1 :])
-        if at + 1 < len(emissions):
-            other = emissions[at + 1]
-            yield (
-                f"emissions {at} and {at + 1} swapped",
-                (*emissions[:at], other, one, *emissions[at + 2 :]),
-            )
-            for words, first, second in _between(one, other, mode):
-                yield f"emission {at}: {words}", (*emissions[:at], first, second, *emissions[at + 2 :])
-    other_mode = Delivery.CUMULATIVE if mode is Delivery.INCREMENTAL else Delivery.INCREMENTAL
-    yield from _in_the_other_mode(emissions, written(story, cut, other_mode))
+def edits(window: tuple[Delivered, ...], in_other_mode: Delivered, mode: Delivery) -> Iterator[Edit]:
+    """Everything that is one edit at the first emission of a window, or between it and the one that follows.
+
+    `window` is an emission and the next, or the last one alone.
+    """
+    one, rest = window[0], window[1:]
+    yield "left out", rest
+    yield "twice", (one, *window)
+    for words, edited in (*_within(one), *_in_the_other_mode(one, in_other_mode)):
+        yield words, (edited, *rest)
+    for other in rest:
+        yield "swapped with the next", (other, one)
+        for words, first, second in _between(one, other, mode):
+            yield words, (first, second)
 
 
 def plain(emissions: tuple[Delivered, ...], mode: Delivery) -> tuple[Any, ...]:
@@ -319,28 +305,55 @@ class Proof:
         return self.deliveries > 0 and self.neighbours > 0 and not self.refused and not self.accepted
 
 
-def prove_one(proof: Proof, story: Story, interval: int, mode: Delivery) -> None:
-    """Try all deliveries of one story, and all their neighbours."""
+def prove_one(
+    proof: Proof, story: Story, interval: int, mode: Delivery, *, each_by_itself: bool = False
+) -> None:
+    """Try all deliveries of one story, and all their neighbours.
+
+    What was delivered before a window is for the acceptor no more than how far the record has come. So an
+    edit that is refused within its window is refused whatever stands around it, and is not judged again in
+    other deliveries with this window; `each_by_itself` does judge it.
+    """
     record, rules = story.record, Rules(mode, interval)
+    other_mode = Delivery.CUMULATIVE if mode is Delivery.INCREMENTAL else Delivery.INCREMENTAL
     cuts = produced(story, interval)
     known = {plain(written(story, cut, mode), mode) for cut in cuts}
     tried: set[tuple[Any, ...]] = set()
+    undecided: dict[tuple[Any, ...], list[Edit]] = {}
+    decided: Counter[tuple[Any, ...]] = Counter()
     for cut in cuts:
         proof.deliveries += 1
-        verdict: Acceptance = accept(record, written(story, cut, mode), rules)
+        emissions, mixed = written(story, cut, mode), written(story, cut, other_mode)
+        verdict: Acceptance = accept(record, emissions, rules)
         if not verdict.legal:
             proof.refused.append(f"{story}, interval {interval}, {mode}, {cut}: {verdict}")
-        for words, edited in neighbours(story, cut, mode):
-            said = plain(edited, mode)
-            if said in known:
-                proof.legal_neighbours += 1
-                continue
-            if said in tried or not _tells_all(record, edited):
-                continue
-            tried.add(said)
-            proof.neighbours += 1
-            if accept(record, edited, rules).legal:
-                proof.accepted.append(f"{story}, interval {interval}, {mode}, {cut}: {words}")
+        for at in range(len(cut)):
+            window = (cut, at) if each_by_itself else (cut[at - 1 : at] if at else (), cut[at : at + 2])
+            before, after = emissions[:at], emissions[at + 2 :]
+            if window not in undecided:
+                undecided[window] = list(edits(emissions[at : at + 2], mixed[at], mode))
+            proof.neighbours += decided[window]
+            left = []
+            for words, instead in undecided[window]:
+                edited = (*before, *instead, *after)
+                said = plain(edited, mode)
+                left.append((words, instead))
+                if said in known:
+                    proof.legal_neighbours += 1
+                    continue
+                if said in tried or not _tells_all(record, edited):
+                    continue
+                tried.add(said)
+                proof.neighbours += 1
+                verdict = accept(record, edited, rules)
+                if verdict.legal:
+                    proof.accepted.append(
+                        f"{story}, interval {interval}, {mode}, {cut}: emission {at}: {words}"
+                    )
+                elif verdict.at is not None and verdict.at < at + len(instead):
+                    left.pop()
+                    decided[window] += 1
+            undecided[window] = left
 
 
 def prove(longest: int) -> Proof:

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 from proofs import small_scope
-from proofs.small_scope import Proof, Story, emitted, joined, plain, produced, prove, prove_one, written
+from proofs.small_scope import (
+    Proof,
+    Story,
+    emitted,
+    joined,
+    plain,
+    produced,
+    prove,
+    prove_one,
+    stories,
+    written,
+)
 
 from tokenwire.judging.acceptor import Acceptance, accept
 from tokenwire.record import Delivery
@@ -18,6 +29,26 @@ def test_every_delivery_is_accepted_and_no_neighbour_that_is_none():
     assert proof.accepted == []
     assert proof.deliveries > 5_000
     assert proof.neighbours > 500_000
+
+
+@pytest.mark.parametrize("overlooked", ["", "completion_tokens", "text", "finish"])
+def test_an_edit_that_is_decided_once_is_decided_for_every_delivery(monkeypatch, overlooked):
+    """What is skipped because it was refused before is what each edit by itself would have told as well."""
+
+    def forgetful(record, emissions, rules):
+        verdict = accept(record, emissions, rules)
+        return Acceptance(True) if verdict.field == overlooked else verdict
+
+    monkeypatch.setattr(small_scope, "accept", forgetful)
+    for story in stories(3):
+        for mode in small_scope.MODES:
+            quick, thorough = Proof(), Proof()
+            prove_one(quick, story, 1, mode)
+            prove_one(thorough, story, 1, mode, each_by_itself=True)
+            assert quick.accepted == thorough.accepted
+            assert quick.legal_neighbours == thorough.legal_neighbours
+            assert quick.neighbours >= thorough.neighbours
+            assert bool(quick.accepted) is bool(overlooked)
 
 
 def test_the_streamer_emits_at_the_first_token_and_then_by_the_interval():
