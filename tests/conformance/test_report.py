@@ -20,6 +20,7 @@ from tokenwire.record import Stream
 from tokenwire.report.document import document, row, write_document
 from tokenwire.report.exhibit import witnessed
 from tokenwire.report.failure import failure
+from tokenwire.report.overview import summaries
 from tokenwire.report.reproduction import again, curl
 from tokenwire.report.subject import Subject
 from tokenwire.report.terminal import print_report
@@ -259,6 +260,15 @@ def test_only_a_pass_has_a_witness(violated, passed) -> None:
     with pytest.raises(ValueError, match="no witness"):
         witnessed(failed, subject)
     assert all(judgement.witness for judgement in passed[0])
+
+
+def test_what_fails_somewhere_is_summed_up_without_its_witness(passed) -> None:
+    (one, other), subject = passed
+    failed = replace(one, verdict=Verdict.FAIL, witness=None, violations=(replace(one.witness, holds=False),))
+    report = document(subject, [failed, other], 1)
+    assert [("witness" in row) for row in report["verdicts"]] == [False, True]
+    assert [summary.witness for summary in summaries(report)] == [None]
+    assert summaries(document(subject, [one, other], 0))[0].witness is not None
 
 
 def test_a_full_table_tells_one_witness(passed) -> None:

@@ -37,7 +37,7 @@ class Summary:
     known: tuple[Row, ...] = ()
     """The rows of violations that a baseline knows, with `known_because`."""
     witness: Mapping[str, Any] | None = None
-    """The exhibit of a witness; None where no scenario passed."""
+    """The exhibit of a witness of a PASS; None with any other verdict."""
 
     @property
     def mark(self) -> str:
@@ -52,6 +52,7 @@ def _summary(rows: list[Row]) -> Summary:
     verdict = overall(Verdict(row["verdict"]) for row in rows)
     speaking = [row for row in rows if verdict is Verdict.PASS or row["verdict"] == verdict]
     names = dict.fromkeys(row["scenario"] for row in speaking if row["scenario"] != NO_SCENARIO)
+    witness = next((row["witness"] for row in rows if "witness" in row), None)
     first = rows[0]
     return Summary(
         requirement=first["requirement"],
@@ -64,7 +65,7 @@ def _summary(rows: list[Row]) -> Summary:
         reason="" if verdict in SAYS_SOMETHING else next((row["message"] for row in speaking), ""),
         bad=tuple(row for row in rows if Verdict(row["verdict"]) in BAD and not row.get("known")),
         known=tuple(row for row in rows if row.get("known")),
-        witness=next((row["witness"] for row in rows if "witness" in row), None),
+        witness=witness if verdict is Verdict.PASS else None,
     )
 
 
