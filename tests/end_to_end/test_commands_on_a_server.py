@@ -45,6 +45,7 @@ def test_somebody_elses_pytest_judges_a_server_by_markers(start_reference, tmp_p
         "def pytest_collection_modifyitems(items):\n    print('theirs saw', bool(items))\n", "utf-8"
     )
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n", "utf-8")
+    (tmp_path / "tokenwire.toml").write_text('dialects = ["sglang-generate"]\n', "utf-8")
     (tmp_path / "test_theirs.py").write_text("def test_theirs(): assert False\n", "utf-8")
     command = [sys.executable, "-m", "pytest", "-p", "tokenwire", "-p", "no:cacheprovider", "-v", "-s"]
     command += ["--tokenwire-target", url, "--tokenwire-budget", "quick"]

@@ -123,8 +123,7 @@ def test_nothing_that_was_judged_is_no_success(reference: str) -> None:
         (["--listen", "192.0.2.1:1", "--target", "http://h"], "cannot listen"),
     ],
 )
-def test_wrong_usage_says_what_is_meant(words: list[str], told: str) -> None:
-    command = [sys.executable, "-m", "tokenwire", "watch", *words]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+def test_wrong_usage_says_what_is_meant(tokenwire, words: list[str], told: str) -> None:
+    ran = tokenwire("watch", *words)
     assert ran.returncode == ExitStatus.USAGE, ran.stderr
     assert told in re.sub(r"[\s│]+", " ", ran.stderr)
