@@ -125,6 +125,7 @@ def benchmarks(session: nox.Session) -> None:
     session.install("-e", ".[reference,dev]", *CONSTRAINTS)
     columns = ("--benchmark-columns=min,median", "--benchmark-group-by=group", "--benchmark-sort=min")
     session.run("pytest", "benchmarks", *columns, *session.posargs)
+    session.run("python", "benchmarks/memory.py")
 
 
 def _main() -> int:
