@@ -172,7 +172,8 @@ def test_a_model_that_needs_the_host_decodes_without_graphs(
     few = [ask(f"r{i}", (5, 6, 7, i), 8, return_logprob=True) for i in range(3)]
     expected = [record(each) for each in arriving(Engine(small, disable_cuda_graph=True), few)]
     layer = small.module.model.layers[0]
-    monkeypatch.setattr(layer, "mlp", Peeking(layer.mlp))
+    # A module keeps its parts there; as an attribute it would be deleted in the end.
+    monkeypatch.setitem(layer._modules, "mlp", Peeking(layer.mlp))
     with caplog.at_level(logging.WARNING):
         again = arriving(
             Engine(small), [ask(f"r{i}", (5, 6, 7, i), 8, return_logprob=True) for i in range(3)]
@@ -180,6 +181,19 @@ def test_a_model_that_needs_the_host_decodes_without_graphs(
     assert [record(each) for each in again] == expected
     assert captured == []
     assert "builtin:tiny decodes without CUDA graphs: aten.item.default needs the host" in caplog.text
+
+
+def test_a_capture_that_fails_says_how_to_go_on_without(
+    small: LoadedModel, captured: list[RecordedGraph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(graph: object, pool: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(torch.cuda, "graph", refuse)
+    engine = Engine(small)
+    wanted = "builtin:tiny over 16 rows cannot be captured.*--disable-cuda-graph .operation not permitted"
+    with pytest.raises(RuntimeError, match=wanted):
+        arriving(engine, [ask("r", (5, 6, 7), 8)])
 
 
 @pytest.mark.parametrize(

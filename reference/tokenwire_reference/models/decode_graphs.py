@@ -101,8 +101,15 @@ class DecodeGraphs:
         return logits
 
     def _capture(self, fixed: Batch) -> None:
+        """Record the pass of a size. Raises RuntimeError where that fails: the device is of no use after it."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            logits = self._model.forward(fixed, self._cache)
+        try:
+            with torch.cuda.graph(graph, pool=self._pool):
+                logits = self._model.forward(fixed, self._cache)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"the pass of {self._model.name} over {len(fixed.input_ids)} rows cannot be captured in a "
+                f"CUDA graph; start with --disable-cuda-graph ({error})"
+            ) from error
         self._pool = graph.pool()
         self._graphs[len(fixed.input_ids)] = graph, logits
