@@ -101,7 +101,7 @@ class DecodeGraphs:
         return logits
 
     def _capture(self, fixed: Batch) -> None:
-        """Record the pass of a size. Raises RuntimeError where that fails: the device is of no use after it."""
+        """Record the pass of a size. Raises RuntimeError where it fails: the device is of no use then."""
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, pool=self._pool):
