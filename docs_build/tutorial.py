@@ -57,10 +57,13 @@ def printed(command: str, url: str, folder: Path) -> str:
 
 
 def comparable(text: str) -> Iterator[str]:
-    """The lines of an output without what differs between runs: numbers, spaces, which event was first."""
+    """The lines of an output without what differs between runs: numbers, spaces, which event was first and how
+    many ids it held.
+    """
     for line in text.splitlines():
         if line.strip() and not _DIFFERS.search(line):
-            yield re.sub(r"\d+(\.\d+)?", "#", " ".join(line.split()))
+            counted = re.sub(r"\d+(\.\d+)?", "#", " ".join(line.split()))
+            yield counted.replace("# output ids", "# output id")
 
 
 def refreshed(markdown: str, url: str, folder: Path) -> str:

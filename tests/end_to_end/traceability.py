@@ -9,6 +9,7 @@ import contextlib
 import re
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -103,8 +104,9 @@ def page(reports: Mapping[str, Mapping[str, Any]], *, like: str = "") -> str:
 
 
 def _most(seen: Mapping[Shown, int]) -> Shown | None:
-    """The place with the most witnesses: the least likely to be there by chance."""
-    return max(seen, key=lambda place: (seen[place], place), default=None)
+    """A place of the scenario that showed it in most configurations: the least likely to be there by chance."""
+    spread = Counter(scenario for _, scenario in seen)
+    return max(seen, key=lambda place: (spread[place[1]], seen[place], place), default=None)
 
 
 def _line(row: Requirement, check: Check | None, where: Shown | None) -> str:
