@@ -104,7 +104,7 @@ def page(reports: Mapping[str, Mapping[str, Any]], *, like: str = "") -> str:
 
 
 def _most(seen: Mapping[Shown, int]) -> Shown | None:
-    """A place of the scenario that showed it in most configurations: the least likely to be there by chance."""
+    """The place whose scenario shows it in most configurations: the least likely to be there by chance."""
     spread = Counter(scenario for _, scenario in seen)
     return max(seen, key=lambda place: (spread[place[1]], seen[place], place), default=None)
 
