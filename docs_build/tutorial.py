@@ -57,7 +57,7 @@ def printed(command: str, url: str, folder: Path) -> str:
 
 
 def comparable(text: str) -> Iterator[str]:
-    """The lines of an output without what differs between runs: numbers, spaces, and which event was first."""
+    """The lines of an output without what differs between runs: numbers, spaces, which event was first."""
     for line in text.splitlines():
         if line.strip() and not _DIFFERS.search(line):
             counted = re.sub(r"\d+(\.\d+)?", "#", " ".join(line.split()))
