@@ -51,7 +51,9 @@ def stream_is_utf8(stream: Stream, _target: Target) -> Iterator[Observation]:
     if offset is not None:
         place = Place(stream.exchange.name, start=offset, end=offset + 1)
     message = f"byte {offset} of the body is not UTF-8"
-    seen = demand(place, offset is None, expected="UTF-8", actual=offset, message=message)
+    seen = demand(
+        place, offset is None, expected="UTF-8", actual="UTF-8" if offset is None else offset, message=message
+    )
     yield from witnessed(stream, [seen])
 
 
@@ -68,7 +70,7 @@ def events_are_json_objects(stream: Stream, _target: Target) -> Iterator[Observa
                     event.place,
                     holds,
                     expected="one strict JSON object",
-                    actual=what * (not holds),
+                    actual="one" if holds else what,
                     message=what,
                 )
 
@@ -86,7 +88,8 @@ def events_fit_schema(stream: Stream, _target: Target) -> Iterator[Observation]:
                 faults = list(event.schema_errors)
                 expected = f"an event valid against {stream.schema}"
                 message = "; ".join(faults[:2])
-                yield demand(event.place, not faults, expected=expected, actual=faults[:5], message=message)
+                actual = faults[:5] or "valid"
+                yield demand(event.place, not faults, expected=expected, actual=actual, message=message)
 
     if _is_stream(stream) and stream.schema:
         yield from witnessed(stream, events())
@@ -130,7 +133,7 @@ def stream_ends_cleanly(stream: Stream, _target: Target) -> Iterator[Observation
         end_place(stream),
         ending is Ending.COMPLETE and not left,
         expected="a complete body and no unterminated event",
-        actual=left[:80] if ending is Ending.COMPLETE else str(ending),
+        actual=left[:80] if left and ending is Ending.COMPLETE else str(ending),
         message=message,
     )
     yield from witnessed(stream, [seen])

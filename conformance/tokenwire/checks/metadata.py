@@ -180,7 +180,7 @@ def logprob_values_are_legal(stream: Stream, _target: Target) -> Iterator[Observ
                     step.emission.at(name),
                     not wrong,
                     expected="finite numbers not above 0",
-                    actual=wrong[:3],
+                    actual=wrong[:3] or "as expected",
                     message=message,
                 )
 
@@ -405,7 +405,7 @@ def prompt_logprobs_null_only_first(stream: Stream, _target: Target) -> Iterator
                     emission.at(name),
                     not wrong,
                     expected="null in the first entry only, then finite numbers not above 0",
-                    actual=wrong[:3],
+                    actual=wrong[:3] or "as expected",
                     message=message,
                 )
 

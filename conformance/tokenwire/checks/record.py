@@ -50,7 +50,11 @@ def answer_fits_schema(stream: Stream, _target: Target) -> Iterator[Observation]
         for event in stream.events:
             faults = [event.problem] if event.problem else list(event.schema_errors)
             yield demand(
-                event.place, not faults, expected=expected, actual=faults[:5], message="; ".join(faults[:2])
+                event.place,
+                not faults,
+                expected=expected,
+                actual=faults[:5] or "one",
+                message="; ".join(faults[:2]),
             )
 
     yield from witnessed(stream, documents())
@@ -112,7 +116,11 @@ def finish_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
         )
         message = f"{content} of choice {choice.index} came after its finish reason"
         yield demand(
-            where.at("finish"), content is None, expected="nothing after it", actual=content, message=message
+            where.at("finish"),
+            content is None,
+            expected="nothing after it",
+            actual=content or "nothing",
+            message=message,
         )
 
 

@@ -132,7 +132,13 @@ def continuous_usage_follows(stream: Stream, _target: Target) -> Iterator[Observ
             continue
         message = "the event carries text and no usage, though every event was asked for it"
         place = usage.place if usage else emission.event.place
-        yield demand(place, usage is not None, expected="usage", actual="none", message=message)
+        yield demand(
+            place,
+            usage is not None,
+            expected="usage",
+            actual=usage.counts if usage else "none",
+            message=message,
+        )
         count = integer(usage.counts.get("completion_tokens")) if usage else None
         if usage is None or count is None:
             continue
