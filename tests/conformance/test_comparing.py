@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from recorded import IDS, document, streamed, whole, write_folder
 
+from tokenwire.asking.scenario import load_scenarios
+from tokenwire.comparing.answers import ABORTING, RACING
 from tokenwire.comparing.difference_report import DifferenceReport, Finding, as_json, compare_sides
 from tokenwire.comparing.side import NoReport, Side, side_from_report, side_of
 from tokenwire.comparing.terminal import print_difference
@@ -19,6 +21,10 @@ from tokenwire.replay import replay
 from tokenwire.report.document import write_document
 from tokenwire.report.terminal import make_console
 from tokenwire.wire.exchange import Exchange, HttpRequest, Read
+
+
+def test_scenarios_that_hang_on_the_moment_are_called_by_their_names() -> None:
+    assert load_scenarios().keys() >= ABORTING | RACING
 
 
 def side(folder: Path, *exchanges: Exchange) -> Side:

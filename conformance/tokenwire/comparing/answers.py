@@ -25,9 +25,9 @@ _VOLATILE = frozenset(
 )
 _VOLATILE_ENDS = ("_ts", "_time", "_latency", "_timestamp", "latency", "throughput")
 """Names of values that differ from answer to answer of one server."""
-_ABORTING = frozenset({"abort", "abort-of-one"})
+ABORTING = frozenset({"abort", "abort-of-one"})
 """Scenarios that abort what they asked."""
-_RACING = frozenset({"id-in-use"})
+RACING = frozenset({"id-in-use"})
 """Scenarios whose requests race each other: which of them comes too late is decided by their times."""
 _MOST_EVENTS = 5
 _ABSENT = object()
@@ -197,7 +197,7 @@ def differences(pair: Comparison, names: tuple[str, str]) -> Iterator[Difference
         message = f"asked differently at {asked[0] or 'the whole'}: {_words(asked[1])} and {_words(asked[2])}"
         yield Difference("request", "", message, name)
         return
-    if one.exchange.scenario in _RACING:
+    if one.exchange.scenario in RACING:
         return
     statuses = one.exchange.status, other.exchange.status
     if statuses[0] != statuses[1]:
@@ -206,7 +206,7 @@ def differences(pair: Comparison, names: tuple[str, str]) -> Iterator[Difference
         return
     if not (ended(one) and ended(other)) and (one.answered or other.answered):
         return
-    if one.exchange.scenario in _ABORTING and (_was_aborted(one) or _was_aborted(other)):
+    if one.exchange.scenario in ABORTING and (_was_aborted(one) or _was_aborted(other)):
         return
     yield from _fields(one, other, names)
     if not pair.repeats:
