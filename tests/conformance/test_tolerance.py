@@ -32,7 +32,7 @@ def entry(section: str = "failure", **changed: object) -> str:
         **changed,
     }
     lines = [
-        f"{name} = {value}" if isinstance(value, date | int) else f'{name} = "{value}"'
+        f"{name} = {value}" if isinstance(value, date | int | list) else f'{name} = "{value}"'
         for name, value in values.items()
         if value is not None
     ]
@@ -90,6 +90,32 @@ def test_an_entry_that_does_not_hold_fails_the_run_and_tolerates_nothing(changed
     assert [fault.kind for fault in held.faults] == [kind]
     assert held.faults[0].message.startswith("known.toml, failure 1, ")
     assert held.tolerated == {}
+
+
+SEVERAL = ["probe", "greedy-stream", "samples"]
+
+
+def test_a_table_of_several_scenarios_holds_an_entry_for_each() -> None:
+    failing = [told(Verdict.FAIL, KIND, scenario=name) for name in SEVERAL]
+    held = hold(entry(scenario=SEVERAL), *failing)
+    assert held.faults == ()
+    assert held.tolerated.keys() == {f"{ID}[{name}]" for name in SEVERAL}
+    gone = hold(entry(scenario=SEVERAL), *failing[:2], told(Verdict.PASS, scenario="samples"))
+    assert [(fault.kind, fault.scenario) for fault in gone.faults] == [("stale", "samples")]
+    assert gone.tolerated.keys() == {f"{ID}[{name}]" for name in SEVERAL[:2]}
+    another = told(Verdict.FAIL, KIND, scenario="cached-prompt")
+    assert another.name not in hold(entry(scenario=SEVERAL), *failing, another).tolerated
+
+
+def test_what_is_wrong_with_a_whole_table_is_said_once() -> None:
+    failing = [told(Verdict.FAIL, KIND, scenario=name) for name in SEVERAL]
+    (fault,) = hold(entry(dialect="x") + entry(scenario=SEVERAL, reason=""), *failing).faults[1:]
+    words = f"{ID}[probe] and in 2 more: it has no reason; say why this is tolerated"
+    assert (fault.kind, fault.message) == ("over-broad", f"known.toml, failure 2, {words}")
+
+
+def test_a_scenario_twice_in_a_table_is_over_broad() -> None:
+    assert faults(entry(scenario=["probe", "probe"]), FAILS) == ["over-broad"]
 
 
 def test_an_entry_on_what_gates_nothing_is_unmatched() -> None:
@@ -170,6 +196,9 @@ def test_a_rate_counts_few_runs_as_the_least() -> None:
         (entry(failures=1), "'failures' is unknown"),
         (flaky(failures=2, runs=1), "2 failures in 1 runs cannot be"),
         ("failure = 3\n", "write [[failure]]"),
+        (entry(scenario=[]), "scenario is an empty list"),
+        (entry(scenario=[3]), "scenario is 3, not a text"),
+        (flaky(scenario=["probe"]), "a flaky failure is counted by itself"),
     ],
 )
 def test_a_file_that_is_no_baseline_is_told_so(text, words) -> None:
@@ -239,6 +268,65 @@ def test_rewriting_keeps_what_people_wrote_and_removes_what_has_gone(known: Path
     assert 'reason = "upstream is asked"' in text
     assert [each.kind for each in parse_baseline(known, text).entries] == [KIND, OTHER]
     assert rewrite(known, report(KIND, OTHER)) == text
+
+
+def in_scenarios(*names: str, failing: tuple[str, ...] | None = None) -> dict[str, object]:
+    """A report on several scenarios, all or some of which fail in one way."""
+    of_one = report(KIND)
+    rows = [
+        {**of_one["verdicts"][0], "scenario": name}
+        if failing is None or name in failing
+        else {**of_one["verdicts"][0], "scenario": name, "verdict": "PASS", "kinds": []}
+        for name in names
+    ]
+    return {**of_one, "verdicts": rows}
+
+
+def test_what_fails_alike_in_several_scenarios_stands_in_one_table(known: Path) -> None:
+    first = updated(
+        known, {"r.json": in_scenarios(*SEVERAL)}, reason="one cause", link="https://example.org/2"
+    )
+    assert [new.name for new in first.added] == [f"{ID}[greedy-stream, probe, samples]"]
+    baseline = parse_baseline(known, first.text)
+    assert [len(table) for table in baseline.tables()] == [3]
+    assert {(each.reason, each.link) for each in baseline.entries} == {("one cause", "https://example.org/2")}
+    failing = [told(Verdict.FAIL, KIND, scenario=name) for name in SEVERAL]
+    assert hold_against(baseline, failing, whole=True, today=TODAY).faults == ()
+
+
+def test_a_table_loses_what_has_gone_and_gets_nothing_that_nobody_gave_a_reason(known: Path) -> None:
+    known.write_text(f"# Ours.\n{entry(scenario=SEVERAL)}# and more of it\n", "utf-8")
+    later = in_scenarios(*SEVERAL, "cached-prompt", failing=("probe", "samples", "cached-prompt"))
+    change = updated(known, {"r.json": later})
+    assert (change.kept, change.removed) == (2, (f"{ID}[greedy-stream]",))
+    old, new = parse_baseline(known, change.text).tables()
+    assert [(each.scenario, each.reason) for each in old] == [
+        ("probe", "upstream is asked"),
+        ("samples", "upstream is asked"),
+    ]
+    assert [(each.scenario, each.reason) for each in new] == [("cached-prompt", "")]
+    assert "# Ours.\n[[failure]]" in change.text
+    assert "# and more of it" in change.text
+
+
+def test_a_list_of_scenarios_that_cannot_be_edited_is_left_alone(known: Path) -> None:
+    commented = entry(scenario=["probe", "samples"]).replace("'samples']", "'samples' # not ] this\n]")
+    known.write_text(commented, "utf-8")
+    change = updated(known, {"r.json": in_scenarios("probe", "samples", failing=("probe",))})
+    assert 'scenario = "probe"\n' in change.text
+    known.write_text(commented.replace("scenario", '"scenario"'), "utf-8")
+    with pytest.raises(BaselineError, match="those that still fail are probe"):
+        updated(known, {"r.json": in_scenarios("probe", "samples", failing=("probe",))})
+
+
+def test_what_fails_now_and_then_stands_by_itself(known: Path) -> None:
+    runs = {"a.json": in_scenarios(*SEVERAL), "b.json": in_scenarios(*SEVERAL, failing=("probe",))}
+    tables = parse_baseline(known, updated(known, runs).text).tables()
+    assert [(each.section, each.scenario) for (each,) in tables] == [
+        ("failure", "probe"),
+        ("flaky", "greedy-stream"),
+        ("flaky", "samples"),
+    ]
 
 
 def test_a_failure_of_some_runs_becomes_flaky_and_is_counted_on(known: Path) -> None:

@@ -80,7 +80,10 @@ def test_settings_in_the_guides_are_settings():
 def test_known_failures_in_the_guides_are_written_as_baselines_are(tmp_path):
     [text] = [text for _, text in blocks("toml") if "[[failure]]" in text]
     entries = parse_baseline(tmp_path / "baseline.toml", text).entries
-    assert [entry.requirement for entry in entries] == ["customized-info-incremental"]
+    assert [(entry.requirement, entry.scenario) for entry in entries] == [
+        ("customized-info-incremental", "greedy-stream"),
+        ("customized-info-incremental", "samples"),
+    ]
     assert entries[0].reason
     assert entries[0].expires is not None
 

@@ -1,15 +1,17 @@
 """Baselines: the failures that are known, each with its reason, and nothing beyond them.
 
-An entry tolerates one kind of failure of one requirement in one scenario. An entry that has become wrong in
-any way fails the run, as a new failure does: what is known must stay what is written down.
+An entry tolerates one kind of failure of one requirement in one scenario; a table of the file may hold one
+for each of several scenarios. An entry that has become wrong in any way fails the run, as a new failure does:
+what is known must stay what is written down.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import date
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Entry:
-    """One known kind of failure."""
+    """One known kind of failure, in one scenario."""
 
     requirement: str
     scenario: str
@@ -62,6 +64,8 @@ class Entry:
     """How often it was counted to occur, for a flaky one."""
     runs: int = 0
     """In how many runs it was counted."""
+    table: int = field(default=1, compare=False)
+    """Which of the tables of its section holds it, from 1."""
 
     @property
     def name(self) -> str:
@@ -70,6 +74,10 @@ class Entry:
     @property
     def kind(self) -> FailureKind:
         return FailureKind(self.dialect, self.says)
+
+    @property
+    def section(self) -> str:
+        return FAILURE if self.at_most is None else FLAKY
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,13 @@ class Baseline:
     entries: tuple[Entry, ...] = ()
     budget: Budget | None = None
     """What the run could ask that the entries were written down from; None for one that asked nothing."""
+
+    def tables(self) -> list[tuple[Entry, ...]]:
+        """The entries, together as they stand in the file."""
+        return [
+            tuple(entries)
+            for _, entries in groupby(self.entries, key=lambda entry: (entry.section, entry.table))
+        ]
 
 
 def read_baseline(path: Path) -> Baseline:
@@ -110,9 +125,10 @@ def parse_baseline(path: Path, text: str) -> Baseline:
     if budget is not None and budget not in list(Budget):
         raise BaselineError(f"baseline {path}: budget is {budget!r}; write one of {', '.join(Budget)}")
     entries = [
-        _entry(f"baseline {path}, {section} {position}", row, flaky=section == FLAKY)
+        entry
         for section in (FAILURE, FLAKY)
-        for position, row in enumerate(_rows(path, document, section), start=1)
+        for table, row in enumerate(_rows(path, document, section), start=1)
+        for entry in _entries(f"baseline {path}, {section} {table}", row, table, flaky=section == FLAKY)
     ]
     return Baseline(path, tuple(entries), Budget(budget) if budget is not None else None)
 
@@ -126,10 +142,30 @@ def _rows(path: Path, document: Mapping[str, Any], section: str) -> list[dict[st
 
 _TEXTS = ("requirement", "scenario", "dialect", "says", "fingerprint")
 _COUNTS = ("failures", "runs")
-_ALL = tuple(field.name.replace("_", "-") for field in fields(Entry))
+_ALL = tuple(each.name.replace("_", "-") for each in fields(Entry) if each.name != "table")
 
 
-def _entry(where: str, row: Mapping[str, Any], *, flaky: bool) -> Entry:
+def _scenarios(where: str, row: Mapping[str, Any], *, flaky: bool) -> list[Any]:
+    """What stands for the scenario: one, or those of a list."""
+    several = row.get("scenario", "")
+    if not isinstance(several, list):
+        return [several]
+    if flaky:
+        raise BaselineError(f"{where}: scenario is a list; a flaky failure is counted by itself, in one each")
+    if not several:
+        raise BaselineError(f"{where}: scenario is an empty list; name one, or remove the table")
+    return several
+
+
+def _entries(where: str, row: Mapping[str, Any], table: int, *, flaky: bool) -> list[Entry]:
+    """What one table holds: an entry for each of its scenarios."""
+    return [
+        _entry(where, {**row, "scenario": scenario}, table, flaky=flaky)
+        for scenario in _scenarios(where, row, flaky=flaky)
+    ]
+
+
+def _entry(where: str, row: Mapping[str, Any], table: int, *, flaky: bool) -> Entry:
     allowed = _ALL if flaky else tuple(name for name in _ALL if name not in {"at-most", *_COUNTS})
     for name in row:
         if name not in allowed:
@@ -155,7 +191,7 @@ def _entry(where: str, row: Mapping[str, Any], *, flaky: bool) -> Entry:
             f"{where}: {counts['failures']} failures in {counts['runs']} runs cannot be; count again"
         )
     rate = _rate(where, row.get("at-most")) if flaky else None
-    return Entry(**texts, expires=expires, at_most=rate, **counts)
+    return Entry(**texts, expires=expires, at_most=rate, **counts, table=table)
 
 
 def _rate(where: str, value: Any) -> Rate:

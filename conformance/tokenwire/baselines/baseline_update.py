@@ -1,12 +1,13 @@
 """Rewriting a baseline from reports: what still fails stays as it is written, to the last comment.
 
-The file is edited as text, block by block: a block is one entry with the comments right above it.
+The file is edited as text, block by block: a block is one table with the comments right above it.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ from tokenwire.baselines.tolerance import told_in
 from tokenwire.judging.verdict import ExitStatus
 
 _HEAD = re.compile(rf"^\s*\[\[\s*({FAILURE}|{FLAKY})\s*\]\]")
+_LIST = re.compile(r"""^scenario\s*=\s*\[(?:"[^"]*"|'[^']*'|\#[^\n]*|[^]"'\#])*\]""", re.MULTILINE)
+_MOST_NAMED = 3
+_LONGEST_LIST = 100
 _INTRODUCTION = """\
 # Known failures. `tokenwire check --baseline FILE` tolerates exactly these: an entry that no longer fails,
 # that fails differently, that names nothing or that has expired fails the run. Give each its reason and the
@@ -43,13 +47,30 @@ class RefusedUpdate(ValueError):  # noqa: N818  # a fact about the reports
 
 
 @dataclass(frozen=True)
+class NewTable:
+    """Failures that no entry spoke of, of one kind."""
+
+    requirement: str
+    kind: FailureKind
+    scenarios: tuple[str, ...]
+    failures: int
+    """In how many runs each occurred."""
+
+    @property
+    def name(self) -> str:
+        more = len(self.scenarios) - _MOST_NAMED
+        named = ", ".join(self.scenarios[:_MOST_NAMED])
+        return f"{self.requirement}[{named}{f' and {more} more' if more > 0 else ''}]"
+
+
+@dataclass(frozen=True)
 class Update:
     """A baseline as it will be, and what changed."""
 
     text: str
     kept: int
-    added: tuple[str, ...]
-    """Names of the entries that are new; each wants a reason and a link."""
+    added: tuple[NewTable, ...]
+    """Each wants a reason and a link."""
     removed: tuple[str, ...]
 
 
@@ -80,26 +101,52 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _block(key: Key, failures: int, runs: int) -> str:
-    """A new entry; one that did not fail in every run is flaky."""
-    requirement, scenario, kind = key
-    flaky = failures < runs
+def _listed(scenarios: Sequence[str]) -> str:
+    """The setting of the scenarios of one table."""
+    if len(scenarios) == 1:
+        return f"scenario = {_quoted(scenarios[0])}"
+    names = ", ".join(map(_quoted, scenarios))
+    if len(names) <= _LONGEST_LIST:
+        return f"scenario = [{names}]"
+    lines = textwrap.wrap(
+        names, _LONGEST_LIST, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
+    )
+    return "\n".join(["scenario = [", *lines, "]"])
+
+
+def _together(often: Mapping[Key, int], runs: int) -> list[NewTable]:
+    """What always fails in one way, in one table for all scenarios; what fails now and then, by itself."""
+    tables: dict[tuple[str, FailureKind, str], list[str]] = {}
+    for requirement, scenario, kind in sorted(
+        often, key=lambda key: (key[0], key[2].dialect, key[2].says, key[1])
+    ):
+        apart = scenario if often[requirement, scenario, kind] < runs else ""
+        tables.setdefault((requirement, kind, apart), []).append(scenario)
+    return [
+        NewTable(requirement, kind, tuple(scenarios), often[requirement, scenarios[0], kind])
+        for (requirement, kind, _), scenarios in tables.items()
+    ]
+
+
+def _block(new: NewTable, runs: int, reason: str, link: str) -> str:
+    """A new table; a failure that did not occur in every run is flaky."""
+    flaky, kind = new.failures < runs, new.kind
     lines = [
         f"[[{FLAKY if flaky else FAILURE}]]",
-        f"requirement = {_quoted(requirement)}",
-        f"scenario = {_quoted(scenario)}",
+        f"requirement = {_quoted(new.requirement)}",
+        _listed(new.scenarios),
         f"dialect = {_quoted(kind.dialect)}",
         f"says = {_quoted(kind.says)}",
         f"fingerprint = {_quoted(kind.fingerprint)}",
-        *([f'at-most = "{failures} of {runs}"', f"failures = {failures}", f"runs = {runs}"] if flaky else []),
-        'reason = ""',
-        'link = ""',
+        *([f'at-most = "{new.failures} of {runs}"', f"failures = {new.failures}", f"runs = {runs}"] * flaky),
+        f"reason = {_quoted(reason)}",
+        f"link = {_quoted(link)}",
     ]
     return "\n".join(lines) + "\n"
 
 
 def _blocks(text: str) -> list[str]:
-    """The head of a file, and then one block for each entry, with the comments right above it."""
+    """The head of a file, and then one block for each table, with the comments right above it."""
     blocks: list[list[str]] = [[]]
     for line in text.splitlines(keepends=True):
         if _HEAD.match(line):
@@ -121,20 +168,35 @@ def _counted(block: str, entry: Entry, failures: int, runs: int) -> str:
     return block
 
 
-def _entry_blocks(path: Path, text: str, baseline: Baseline) -> list[tuple[str, Entry]]:
-    """Each block with its entry. Raises BaselineError where the text cannot be taken apart so."""
+def _entry_blocks(path: Path, text: str, baseline: Baseline) -> list[tuple[str, tuple[Entry, ...]]]:
+    """Each block with its entries. Raises BaselineError where the text cannot be taken apart so."""
     _, *blocks = _blocks(text)
-    found = [(block, parse_baseline(path, block).entries) for block in blocks]
-    entries = Counter(entry for _, several in found for entry in several)
-    if any(len(several) != 1 for _, several in found) or entries != Counter(baseline.entries):
+    found = [(block, parse_baseline(path, block)) for block in blocks]
+    entries = Counter(entry for _, one in found for entry in one.entries)
+    if any(len(one.tables()) != 1 for _, one in found) or entries != Counter(baseline.entries):
         raise BaselineError(f"baseline {path} cannot be edited: write each entry as a table of its own")
-    return [(block, entry) for block, (entry,) in found]
+    return [(block, one.entries) for block, one in found]
 
 
-def updated(path: Path, reports: Mapping[str, Mapping[str, Any]]) -> Update:
+def _narrowed(path: Path, block: str, entries: Sequence[Entry]) -> str:
+    """The block for these of its entries alone. Raises BaselineError where it cannot be edited."""
+    scenarios = [entry.scenario for entry in entries]
+    narrowed = _LIST.sub(lambda _: _listed(scenarios), block, count=1)
+    if [entry.scenario for entry in parse_baseline(path, narrowed).entries] != scenarios:
+        raise BaselineError(
+            f"baseline {path} cannot be edited: write the scenarios of {entries[0].requirement} as "
+            f"scenario = [ … ]; those that still fail are {', '.join(scenarios)}"
+        )
+    return narrowed
+
+
+def updated(
+    path: Path, reports: Mapping[str, Mapping[str, Any]], *, reason: str = "", link: str = ""
+) -> Update:
     """The baseline rewritten from reports, one for each run; a new one where there is no file.
 
-    Raises RefusedUpdate where a report does not speak for everything, BaselineError.
+    `reason` and `link` are those of all entries that are new. Raises RefusedUpdate where a report does not
+    speak for everything, BaselineError.
     """
     text = path.read_text("utf-8") if path.is_file() else ""
     baseline = read_baseline(path) if text else Baseline(path)
@@ -144,23 +206,31 @@ def updated(path: Path, reports: Mapping[str, Mapping[str, Any]]) -> Update:
     failed = [_failed(report) for report in reports.values()]
     often = Counter(key for run in failed for key in run)
     judged = {row["requirement"] for report in reports.values() for row in report["verdicts"]}
-    kept: list[str] = []
+    blocks: list[str] = []
+    kept = 0
     removed: list[str] = []
     said: set[Key] = set()
-    for block, entry in _entry_blocks(path, text, baseline):
-        key = (entry.requirement, entry.scenario, entry.kind)
-        if key in said or (entry.at_most is None and not often[key] and entry.requirement in judged):
-            removed.append(entry.name)
-        elif entry.at_most is not None:
-            kept.append(_counted(block, entry, often[key], len(failed)))
-        else:
-            kept.append(block)
-        said.add(key)
-    new = sorted(often.keys() - said, key=lambda key: (key[0], key[1], key[2].dialect, key[2].says))
+    for block, entries in _entry_blocks(path, text, baseline):
+        staying: list[Entry] = []
+        for entry in entries:
+            key = (entry.requirement, entry.scenario, entry.kind)
+            if key in said or (entry.at_most is None and not often[key] and entry.requirement in judged):
+                removed.append(entry.name)
+            else:
+                staying.append(entry)
+            said.add(key)
+        if staying and staying[0].at_most is not None:
+            (entry,) = staying
+            key = (entry.requirement, entry.scenario, entry.kind)
+            blocks.append(_counted(block, entry, often[key], len(failed)))
+        elif staying:
+            blocks.append(block if len(staying) == len(entries) else _narrowed(path, block, staying))
+        kept += len(staying)
+    new = _together({key: often[key] for key in often.keys() - said}, len(failed))
     head = _blocks(text)[0] if text else _beginning(reports)
-    whole = _joined([head, *kept, *(_block(key, often[key], len(failed)) for key in new)])
+    whole = _joined([head, *blocks, *(_block(each, len(failed), reason, link) for each in new)])
     parse_baseline(path, whole)
-    return Update(whole, len(kept), tuple(f"{key[0]}[{key[1]}]" for key in new), tuple(removed))
+    return Update(whole, kept, tuple(new), tuple(removed))
 
 
 def _joined(blocks: Sequence[str]) -> str:

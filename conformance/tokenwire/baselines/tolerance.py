@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from tokenwire.asking.scenario import Budget, load_scenarios
-from tokenwire.baselines.baseline import FAILURE, FLAKY, Baseline, Entry, Rate
+from tokenwire.baselines.baseline import Baseline, Entry, Rate
 from tokenwire.baselines.failure_kind import FailureKind, failure_kinds
 from tokenwire.judging.judge import NO_SCENARIO, Judgement
 from tokenwire.judging.verdict import Verdict
@@ -37,17 +37,26 @@ class FaultKind(StrEnum):
 
 @dataclass(frozen=True)
 class Fault:
-    """An entry of a baseline that is wrong: it fails the run."""
+    """An entry of a baseline that is wrong, or several of one table, wrong alike. It fails the run."""
 
     kind: FaultKind
     requirement: str
     scenario: str
+    """The first."""
     message: str
     """The file, the entry, what is wrong, and the way out."""
 
     @property
     def name(self) -> str:
         return f"baseline-{self.kind.replace(' ', '-')}[{self.requirement}[{self.scenario}]]"
+
+
+@dataclass(frozen=True)
+class _Wrong:
+    """What is wrong with an entry, and the way out."""
+
+    kind: FaultKind
+    words: str
 
 
 @dataclass(frozen=True)
@@ -127,87 +136,87 @@ def hold_against(baseline: Baseline, run: Sequence[Told], *, whole: bool, today:
     which is absent has gone. Entries on requirements that were not judged are not held against anything.
     """
     seen = {told.scenario for told in run}
-    faults = {entry: _unsound(entry, baseline, seen, today) for entry in baseline.entries}
-    sound = [entry for entry in baseline.entries if faults[entry] is None]
+    wrong = {entry: _unsound(entry, baseline, seen, today) for entry in baseline.entries}
+    sound = [entry for entry in baseline.entries if wrong[entry] is None]
     occurred = {(told.name, kind) for told in run for kind in told.kinds}
     flaky: list[str] = []
     for entry in sound:
-        faults[entry] = _outlived(entry, baseline, run, occurred, whole=whole)
+        wrong[entry] = _outlived(entry, run, occurred, whole=whole)
         if entry.at_most is not None:
             happened = (entry.name, entry.kind) in occurred
             flaky.append(_flaky_words(entry, happened, whole=whole))
-    tolerating = {(entry.name, entry.kind): entry for entry in sound if faults[entry] is None}
-    found = [fault for fault in faults.values() if fault is not None]
-    found += _twice(baseline)
-    return Held(baseline, _tolerated(run, tolerating), tuple(found), tuple(flaky))
+    tolerating = {(entry.name, entry.kind): entry for entry in sound if wrong[entry] is None}
+    found = [(entry, what) for entry, what in wrong.items() if what is not None]
+    faults = _faults(baseline, [*found, *_twice(baseline)])
+    return Held(baseline, _tolerated(run, tolerating), tuple(faults), tuple(flaky))
 
 
-def _fault(kind: FaultKind, entry: Entry, baseline: Baseline, words: str) -> Fault:
-    position = [each for each in baseline.entries if (each.at_most is None) == (entry.at_most is None)].index(
-        entry
-    )
-    section = FAILURE if entry.at_most is None else FLAKY
-    message = f"{baseline.path}, {section} {position + 1}, {entry.name}: {words}"
-    return Fault(kind, entry.requirement, entry.scenario, message)
+def _faults(baseline: Baseline, found: Iterable[tuple[Entry, _Wrong]]) -> Iterator[Fault]:
+    """What is wrong, table by table: of entries of one that are wrong alike, the first speaks for all."""
+    alike: dict[tuple[str, int, _Wrong], list[Entry]] = {}
+    for entry, what in found:
+        alike.setdefault((entry.section, entry.table, what), []).append(entry)
+    for (section, table, what), (first, *others) in alike.items():
+        name = f"{first.name} and in {len(others)} more" if others else first.name
+        message = f"{baseline.path}, {section} {table}, {name}: {what.words}"
+        yield Fault(what.kind, first.requirement, first.scenario, message)
 
 
-def _unsound(entry: Entry, baseline: Baseline, scenarios: Collection[str], today: date) -> Fault | None:
+def _unsound(entry: Entry, baseline: Baseline, scenarios: Collection[str], today: date) -> _Wrong | None:
     """What is wrong with an entry whatever the run shows."""
     known = load_requirements()
     every = {*load_scenarios(), EXPLORATION, NO_SCENARIO, *scenarios}
     if any(sign in f"{entry.requirement}{entry.scenario}{entry.dialect}" for sign in "*?"):
         words = "it holds a wildcard; write one entry for each failure (`tokenwire baseline update`)"
-        return _fault(FaultKind.TOO_BROAD, entry, baseline, words)
+        return _Wrong(FaultKind.TOO_BROAD, words)
     if entry.requirement not in known:
         words = f"there is no such requirement; {suggestion(entry.requirement, known, 'remove the entry')}"
-        return _fault(FaultKind.UNMATCHED, entry, baseline, words)
+        return _Wrong(FaultKind.UNMATCHED, words)
     if known[entry.requirement].level is not Level.MUST:
         level = known[entry.requirement].level
         words = f"the requirement is a {level}, which fails no run; remove the entry"
-        return _fault(FaultKind.UNMATCHED, entry, baseline, words)
+        return _Wrong(FaultKind.UNMATCHED, words)
     nameable = baseline.budget is not None or bool(scenarios)
     if nameable and entry.scenario not in every:  # a recording names its scenarios itself
         words = f"there is no such scenario; {suggestion(entry.scenario, every, 'remove the entry')}"
-        return _fault(FaultKind.UNMATCHED, entry, baseline, words)
+        return _Wrong(FaultKind.UNMATCHED, words)
     if entry.kind.fingerprint != entry.fingerprint:
         words = (
             "its fingerprint is not that of its dialect and its words, so that it would tolerate more than "
             "it says; take it from a report again (`tokenwire baseline update`)"
         )
-        return _fault(FaultKind.TOO_BROAD, entry, baseline, words)
+        return _Wrong(FaultKind.TOO_BROAD, words)
     if not entry.reason.strip():
-        return _fault(FaultKind.TOO_BROAD, entry, baseline, "it has no reason; say why this is tolerated")
+        return _Wrong(FaultKind.TOO_BROAD, "it has no reason; say why this is tolerated")
     if not entry.link.startswith(("https://", "http://")):
         words = f"its link is {entry.link!r}; give the address of the issue where this is being worked on"
-        return _fault(FaultKind.TOO_BROAD, entry, baseline, words)
+        return _Wrong(FaultKind.TOO_BROAD, words)
     if entry.expires is not None and today > entry.expires:
         words = f"it expired on {entry.expires}; mend the failure, or say again until when it is tolerated"
-        return _fault(FaultKind.EXPIRED, entry, baseline, words)
+        return _Wrong(FaultKind.EXPIRED, words)
     return None
 
 
-def _twice(baseline: Baseline) -> Iterator[Fault]:
+def _twice(baseline: Baseline) -> Iterator[tuple[Entry, _Wrong]]:
     """An entry that says again what another one says."""
     said: set[tuple[str, FailureKind]] = set()
     for entry in baseline.entries:
         if (entry.name, entry.kind) in said:
-            words = "another entry says the same; keep one of them"
-            yield _fault(FaultKind.TOO_BROAD, entry, baseline, words)
+            yield entry, _Wrong(FaultKind.TOO_BROAD, "another entry says the same; keep one of them")
         said.add((entry.name, entry.kind))
 
 
 def _outlived(
     entry: Entry,
-    baseline: Baseline,
     run: Sequence[Told],
     occurred: Collection[tuple[str, FailureKind]],
     *,
     whole: bool,
-) -> Fault | None:
+) -> _Wrong | None:
     """What is wrong with an entry by what the run shows."""
     happened = (entry.name, entry.kind) in occurred
     if entry.at_most is not None:
-        return _outlived_rate(entry, entry.at_most, baseline, happened=happened, whole=whole)
+        return _outlived_rate(entry, entry.at_most, happened=happened, whole=whole)
     of_requirement = [told for told in run if told.requirement == entry.requirement]
     if happened or not whole or not of_requirement:
         return None
@@ -217,12 +226,12 @@ def _outlived(
         return None
     if any(each.verdict is Verdict.FAIL for each in here):
         words = f"it fails, but no longer so: {entry.dialect}: {entry.says}; write down how it fails now"
-        return _fault(FaultKind.DIFFERS, entry, baseline, words)
+        return _Wrong(FaultKind.DIFFERS, words)
     if here:
         words = f"the verdict is {', '.join(sorted(verdicts))} now; remove the entry"
     else:
         words = f"nothing of the kind was seen there ({', '.join(sorted(verdicts))}); remove the entry"
-    return _fault(FaultKind.STALE, entry, baseline, words)
+    return _Wrong(FaultKind.STALE, words)
 
 
 def _counted(entry: Entry, *, happened: bool) -> tuple[int, int]:
@@ -230,18 +239,16 @@ def _counted(entry: Entry, *, happened: bool) -> tuple[int, int]:
     return entry.failures + happened, entry.runs + 1
 
 
-def _outlived_rate(
-    entry: Entry, rate: Rate, baseline: Baseline, *, happened: bool, whole: bool
-) -> Fault | None:
+def _outlived_rate(entry: Entry, rate: Rate, *, happened: bool, whole: bool) -> _Wrong | None:
     failures, runs = _counted(entry, happened=happened)
     if happened and not rate.allows(failures, runs):
         words = (
             f"it failed in {failures} of {runs} runs, and may in {rate}; mend it, or make it a [[failure]]"
         )
-        return _fault(FaultKind.TOO_OFTEN, entry, baseline, words)
+        return _Wrong(FaultKind.TOO_OFTEN, words)
     if whole and not failures and runs >= _STALE_AFTER * rate.runs:
         words = f"it did not fail in {runs} runs; remove the entry"
-        return _fault(FaultKind.STALE, entry, baseline, words)
+        return _Wrong(FaultKind.STALE, words)
     return None
 
 

@@ -72,14 +72,15 @@ def _report(path: Path) -> Mapping[str, Any]:
 def show(context: typer.Context, file: File = None, *, config: options.ConfigFile = None) -> None:  # noqa: ARG001
     """Tell all known failures, with reason, link and last day."""
     baseline = _read(_file(context, file))
-    for entry in baseline.entries:
+    for entry, *others in baseline.tables():
         until = f", until {entry.expires}" if entry.expires else ""
         rate = (
             f", flaky: at most {entry.at_most}, {entry.failures} of {entry.runs} counted"
             if entry.at_most
             else ""
         )
-        typer.echo(f"{entry.name}  {entry.dialect}: {entry.says}")
+        names = ", ".join(each.scenario for each in (entry, *others))
+        typer.echo(f"{entry.requirement}[{names}]  {entry.dialect}: {entry.says}")
         typer.echo(f"  {entry.reason or 'no reason'} ({entry.link or 'no link'}){until}{rate}")
     typer.echo(f"{baseline.path}: {len(baseline.entries)} known failures")
 
@@ -89,6 +90,7 @@ def show(context: typer.Context, file: File = None, *, config: options.ConfigFil
     epilog=options.examples(
         "tokenwire baseline update --from report.json",
         "tokenwire baseline update known.toml --from monday.json --from tuesday.json",
+        "tokenwire baseline update --from report.json --reason 'one cause' --link https://host/issues/17",
     ),
 )
 def update(
@@ -96,25 +98,34 @@ def update(
     file: File = None,
     *,
     reports: Reports,
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why all that is new is tolerated.")
+    ] = "",
+    link: Annotated[
+        str, typer.Option("--link", metavar="URL", help="Where all that is new is being worked on.")
+    ] = "",
     config: options.ConfigFile = None,  # noqa: ARG001  # its callback has read it
 ) -> None:
     """Rewrite a baseline from reports: what has gone is removed, what is new wants a reason and a link.
 
-    Comments, reasons and links stay. A failure that is new and does not occur in all of the reports becomes
-    a flaky one; the reports of later updates are counted. Reports that were made under filters are refused.
+    Comments, reasons and links stay. What is new and fails in one way in several scenarios stands in one
+    table. What is new and does not occur in all of the reports becomes flaky; the reports of later updates
+    are counted. Reports that were made under filters are refused.
     """
     path = _file(context, file)
     try:
-        found = updated(path, {str(report): _report(report) for report in reports})
+        found = updated(path, {str(one): _report(one) for one in reports}, reason=reason, link=link)
     except (BaselineError, RefusedUpdate, OSError) as error:
         raise typer.BadParameter(str(error)) from error
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(found.text, "utf-8")
     for name in found.removed:
         typer.echo(f"removed  {name}")
-    for name in found.added:
-        typer.echo(f"added    {name}  (give it a reason and a link)")
-    typer.echo(f"{path}: {found.kept} kept, {len(found.added)} added, {len(found.removed)} removed")
+    wanted = " and ".join(what for what, given in (("a reason", reason), ("a link", link)) if not given)
+    for new in found.added:
+        typer.echo(f"added    {new.name}{f'  (give it {wanted})' if wanted else ''}")
+    added = sum(len(new.scenarios) for new in found.added)
+    typer.echo(f"{path}: {found.kept} kept, {added} added, {len(found.removed)} removed")
 
 
 @app.command(
