@@ -18,6 +18,7 @@ _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 _BRACKETED = re.compile(r"\[[^][]*\]|\{[^{}]*\}")
 _WITH_DIGITS = re.compile(r"[\w.+-]*\d[\w.+-]*(?<![.+-])")
 _REPEATED = re.compile(r"#(?:, #)+")
+_ONE = re.compile(r"(?<=# output )id\b")
 _LETTERS_OF_A_FINGERPRINT = 12
 
 
@@ -38,12 +39,12 @@ class FailureKind:
 
 
 def lasting_words(text: str) -> str:
-    """The text without what differs from run to run: quoted texts, lists, and words with digits."""
+    """The text without what differs from run to run: quoted texts, lists, words with digits, one or many."""
     text = _QUOTED.sub("'…'", " ".join(text.split()))
     before = ""
     while before != text:
         before, text = text, _BRACKETED.sub("…", text)
-    return _REPEATED.sub("#, …", _WITH_DIGITS.sub("#", text))
+    return _ONE.sub("ids", _REPEATED.sub("#, …", _WITH_DIGITS.sub("#", text)))
 
 
 def _shape(value: Any) -> str:  # whatever stood on the wire
