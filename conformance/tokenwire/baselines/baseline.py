@@ -64,6 +64,8 @@ class Entry:
     """How often it was counted to occur, for a flaky one."""
     runs: int = 0
     """In how many runs it was counted."""
+    varies: bool = False
+    """It hangs on timing where it occurs: one scenario of the table is enough, and others may join."""
     table: int = field(default=1, compare=False)
     """Which of the tables of its section holds it, from 1."""
 
@@ -166,7 +168,8 @@ def _entries(where: str, row: Mapping[str, Any], table: int, *, flaky: bool) -> 
 
 
 def _entry(where: str, row: Mapping[str, Any], table: int, *, flaky: bool) -> Entry:
-    allowed = _ALL if flaky else tuple(name for name in _ALL if name not in {"at-most", *_COUNTS})
+    others = {"varies"} if flaky else {"at-most", *_COUNTS}
+    allowed = tuple(name for name in _ALL if name not in others)
     for name in row:
         if name not in allowed:
             hint = suggestion(name, allowed, f"known are {', '.join(allowed)}")
@@ -186,12 +189,15 @@ def _entry(where: str, row: Mapping[str, Any], table: int, *, flaky: bool) -> En
     for name, value in counts.items():
         if type(value) is not int or value < 0:
             raise BaselineError(f"{where}: {name} is {value!r}, not a count; write {name} = 0")
+    varies = row.get("varies", False)
+    if not isinstance(varies, bool):
+        raise BaselineError(f"{where}: varies is {varies!r}, not true or false; write varies = true")
     if counts["failures"] > counts["runs"]:
         raise BaselineError(
             f"{where}: {counts['failures']} failures in {counts['runs']} runs cannot be; count again"
         )
     rate = _rate(where, row.get("at-most")) if flaky else None
-    return Entry(**texts, expires=expires, at_most=rate, **counts, table=table)
+    return Entry(**texts, expires=expires, at_most=rate, **counts, varies=varies, table=table)
 
 
 def _rate(where: str, value: Any) -> Rate:

@@ -9,8 +9,10 @@ import json
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
+from math import comb
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,8 @@ _HEAD = re.compile(rf"^\s*\[\[\s*({FAILURE}|{FLAKY})\s*\]\]")
 _LIST = re.compile(r"""^scenario\s*=\s*\[(?:"[^"]*"|'[^']*'|\#[^\n]*|[^]"'\#])*\]""", re.MULTILINE)
 _MOST_NAMED = 3
 _LONGEST_LIST = 100
+_RATE_RUNS = 20
+_SURPRISE = 0.05
 _INTRODUCTION = """\
 # Known failures. `tokenwire check --baseline FILE` tolerates exactly these: an entry that no longer fails,
 # that fails differently, that names nothing or that has expired fails the run. Give each its reason and the
@@ -40,6 +44,8 @@ _INTRODUCTION = """\
 
 Key = tuple[str, str, FailureKind]
 """Requirement, scenario, and how it fails."""
+Kind = tuple[str, FailureKind]
+"""Requirement, and how it fails, in whatever scenario."""
 
 
 class RefusedUpdate(ValueError):  # noqa: N818  # a fact about the reports
@@ -55,6 +61,8 @@ class NewTable:
     scenarios: tuple[str, ...]
     failures: int
     """In how many runs each occurred."""
+    varies: bool = False
+    """Every run had the failure, and not all in the same scenarios."""
 
     @property
     def name(self) -> str:
@@ -114,18 +122,44 @@ def _listed(scenarios: Sequence[str]) -> str:
     return "\n".join(["scenario = [", *lines, "]"])
 
 
-def _together(often: Mapping[Key, int], runs: int) -> list[NewTable]:
-    """What always fails in one way, in one table for all scenarios; what fails now and then, by itself."""
+def _together(often: Mapping[Key, int], everywhere: Set[Kind], runs: int) -> list[NewTable]:
+    """What fails in one way in every run, in one table for all scenarios; what fails now and then, by itself.
+
+    `everywhere`: the requirements and kinds that failed in every run, in whatever scenario.
+    """
     tables: dict[tuple[str, FailureKind, str], list[str]] = {}
     for requirement, scenario, kind in sorted(
         often, key=lambda key: (key[0], key[2].dialect, key[2].says, key[1])
     ):
-        apart = scenario if often[requirement, scenario, kind] < runs else ""
+        apart = "" if (requirement, kind) in everywhere else scenario
         tables.setdefault((requirement, kind, apart), []).append(scenario)
     return [
-        NewTable(requirement, kind, tuple(scenarios), often[requirement, scenarios[0], kind])
-        for (requirement, kind, _), scenarios in tables.items()
+        NewTable(
+            requirement,
+            kind,
+            tuple(scenarios),
+            runs if not apart else often[requirement, apart, kind],
+            varies=not apart and any(often[requirement, each, kind] < runs for each in scenarios),
+        )
+        for (requirement, kind, apart), scenarios in tables.items()
     ]
+
+
+def _proposed_rate(failures: int, runs: int) -> str:
+    """The lowest rate under which so few failures in so many runs would be a surprise.
+
+    What was counted is no bound: half of the runs to come would exceed it.
+    """
+    for most in range(1, _RATE_RUNS):
+        rate = most / _RATE_RUNS
+        chance = sum(comb(runs, n) * rate**n * (1 - rate) ** (runs - n) for n in range(failures + 1))
+        if chance < _SURPRISE:
+            return f"{most} of {_RATE_RUNS}"
+    return f"{_RATE_RUNS - 1} of {_RATE_RUNS}"
+
+
+def _counts(failures: int, runs: int) -> list[str]:
+    return [f'at-most = "{_proposed_rate(failures, runs)}"', f"failures = {failures}", f"runs = {runs}"]
 
 
 def _block(new: NewTable, runs: int, reason: str, link: str) -> str:
@@ -138,7 +172,8 @@ def _block(new: NewTable, runs: int, reason: str, link: str) -> str:
         f"dialect = {_quoted(kind.dialect)}",
         f"says = {_quoted(kind.says)}",
         f"fingerprint = {_quoted(kind.fingerprint)}",
-        *([f'at-most = "{new.failures} of {runs}"', f"failures = {new.failures}", f"runs = {runs}"] * flaky),
+        *(["varies = true"] * new.varies),
+        *(_counts(new.failures, runs) if flaky else ()),
         f"reason = {_quoted(reason)}",
         f"link = {_quoted(link)}",
     ]
@@ -156,6 +191,14 @@ def _blocks(text: str) -> list[str]:
             blocks.append(own)
         blocks[-1].append(line)
     return ["".join(lines) for lines in blocks]
+
+
+def _key(entry: Entry) -> Key:
+    return entry.requirement, entry.scenario, entry.kind
+
+
+def _kind(entry: Entry) -> Kind:
+    return entry.requirement, entry.kind
 
 
 def _counted(block: str, entry: Entry, failures: int, runs: int) -> str:
@@ -190,6 +233,56 @@ def _narrowed(path: Path, block: str, entries: Sequence[Entry]) -> str:
     return narrowed
 
 
+@dataclass(frozen=True)
+class _Runs:
+    """What failed in each of several runs."""
+
+    failed: Sequence[Set[Key]]
+    judged: Set[str]
+    """The requirements that any of them judged."""
+
+    @cached_property
+    def often(self) -> Counter[Key]:
+        """In how many runs each failure occurred."""
+        return Counter(key for run in self.failed for key in run)
+
+    @cached_property
+    def _kinds(self) -> list[set[Kind]]:
+        return [{(requirement, kind) for requirement, _, kind in run} for run in self.failed]
+
+    @property
+    def everywhere(self) -> set[Kind]:
+        """What failed in every run, in whatever scenario."""
+        return set.intersection(*self._kinds)
+
+    def is_gone(self, entry: Entry) -> bool:
+        """Whether no run shows any more what an entry, not a flaky one, speaks of."""
+        if entry.at_most is not None or entry.requirement not in self.judged:
+            return False
+        if entry.varies:
+            return not any(_kind(entry) in kinds for kinds in self._kinds)
+        return not self.often[_key(entry)]
+
+    def has_varied(self, entries: Sequence[Entry]) -> bool:
+        """Whether every run shows the failure of a table, and not all in each of its scenarios."""
+        often = [self.often[_key(entry)] for entry in entries]
+        return _kind(entries[0]) in self.everywhere and any(0 < n < len(self.failed) for n in often)
+
+
+def _rewritten(
+    path: Path, block: str, entries: Sequence[Entry], staying: Sequence[Entry], runs: _Runs
+) -> str:
+    """The block of a table of which at least one entry stays."""
+    first = staying[0]
+    if first.at_most is not None:
+        return _counted(block, first, runs.often[_key(first)], len(runs.failed))
+    if len(staying) < len(entries):
+        block = _narrowed(path, block, staying)
+    if not first.varies and runs.has_varied(staying):
+        block = f"{block.rstrip()}\nvaries = true\n"
+    return block
+
+
 def updated(
     path: Path, reports: Mapping[str, Mapping[str, Any]], *, reason: str = "", link: str = ""
 ) -> Update:
@@ -203,34 +296,31 @@ def updated(
     for name, report in reports.items():
         if why := why_not_whole(report, baseline.budget):
             raise RefusedUpdate(f"{name} {why}")
-    failed = [_failed(report) for report in reports.values()]
-    often = Counter(key for run in failed for key in run)
     judged = {row["requirement"] for report in reports.values() for row in report["verdicts"]}
+    runs = _Runs([_failed(report) for report in reports.values()], judged)
     blocks: list[str] = []
-    kept = 0
+    kept: list[Entry] = []
     removed: list[str] = []
     said: set[Key] = set()
     for block, entries in _entry_blocks(path, text, baseline):
         staying: list[Entry] = []
         for entry in entries:
-            key = (entry.requirement, entry.scenario, entry.kind)
-            if key in said or (entry.at_most is None and not often[key] and entry.requirement in judged):
+            if _key(entry) in said or runs.is_gone(entry):
                 removed.append(entry.name)
             else:
                 staying.append(entry)
-            said.add(key)
-        if staying and staying[0].at_most is not None:
-            (entry,) = staying
-            key = (entry.requirement, entry.scenario, entry.kind)
-            blocks.append(_counted(block, entry, often[key], len(failed)))
-        elif staying:
-            blocks.append(block if len(staying) == len(entries) else _narrowed(path, block, staying))
-        kept += len(staying)
-    new = _together({key: often[key] for key in often.keys() - said}, len(failed))
+            said.add(_key(entry))
+        if staying:
+            blocks.append(_rewritten(path, block, entries, staying, runs))
+        kept += staying
+    old = "\n".join(blocks)
+    varying = {_kind(entry) for entry in parse_baseline(path, old).entries if entry.varies}
+    unsaid = {key: runs.often[key] for key in runs.often.keys() - said if (key[0], key[2]) not in varying}
+    new = _together(unsaid, runs.everywhere, len(runs.failed))
     head = _blocks(text)[0] if text else _beginning(reports)
-    whole = _joined([head, *blocks, *(_block(each, len(failed), reason, link) for each in new)])
+    whole = _joined([head, *blocks, *(_block(each, len(runs.failed), reason, link) for each in new)])
     parse_baseline(path, whole)
-    return Update(whole, kept, tuple(new), tuple(removed))
+    return Update(whole, len(kept), tuple(new), tuple(removed))
 
 
 def _joined(blocks: Sequence[str]) -> str:

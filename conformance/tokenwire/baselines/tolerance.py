@@ -83,7 +83,7 @@ class Held:
     """Names of verdicts all of whose failures are known, with the reasons in words."""
     faults: tuple[Fault, ...] = ()
     flaky: tuple[str, ...] = ()
-    """What every flaky entry did, in words: told whatever came of it."""
+    """What every flaky entry and every varying table did, in words: told whatever came of it."""
 
     def told(self, faults: Iterable[Fault]) -> dict[str, Any]:
         """The part of the JSON report that speaks of the baseline, with those of its faults that count."""
@@ -140,15 +140,21 @@ def hold_against(baseline: Baseline, run: Sequence[Told], *, whole: bool, today:
     sound = [entry for entry in baseline.entries if wrong[entry] is None]
     occurred = {(told.name, kind) for told in run for kind in told.kinds}
     flaky: list[str] = []
+    occurring = {(told.requirement, kind) for told in run for kind in told.kinds}
     for entry in sound:
-        wrong[entry] = _outlived(entry, run, occurred, whole=whole)
+        if entry.varies and (entry.requirement, entry.kind) in occurring:
+            continue
+        wrong[entry] = _outlived(entry, run, occurred, occurring, whole=whole)
         if entry.at_most is not None:
             happened = (entry.name, entry.kind) in occurred
             flaky.append(_flaky_words(entry, happened, whole=whole))
-    tolerating = {(entry.name, entry.kind): entry for entry in sound if wrong[entry] is None}
+    holding = [entry for entry in sound if wrong[entry] is None]
+    flaky += _varying_words(holding, occurred)
+    tolerating = {(entry.name, entry.kind): entry for entry in holding}
+    tolerating |= {(entry.requirement, entry.kind): entry for entry in holding if entry.varies}
     found = [(entry, what) for entry, what in wrong.items() if what is not None]
     faults = _faults(baseline, [*found, *_twice(baseline)])
-    return Held(baseline, _tolerated(run, tolerating), tuple(faults), tuple(flaky))
+    return Held(baseline, _tolerated(run, tolerating), tuple(faults), tuple(dict.fromkeys(flaky)))
 
 
 def _faults(baseline: Baseline, found: Iterable[tuple[Entry, _Wrong]]) -> Iterator[Fault]:
@@ -210,10 +216,11 @@ def _outlived(
     entry: Entry,
     run: Sequence[Told],
     occurred: Collection[tuple[str, FailureKind]],
+    occurring: Collection[tuple[str, FailureKind]],
     *,
     whole: bool,
 ) -> _Wrong | None:
-    """What is wrong with an entry by what the run shows."""
+    """What is wrong with an entry by what the run shows: there, and (`occurring`) in whatever scenario."""
     happened = (entry.name, entry.kind) in occurred
     if entry.at_most is not None:
         return _outlived_rate(entry, entry.at_most, happened=happened, whole=whole)
@@ -227,10 +234,11 @@ def _outlived(
     if any(each.verdict is Verdict.FAIL for each in here):
         words = f"it fails, but no longer so: {entry.dialect}: {entry.says}; write down how it fails now"
         return _Wrong(FaultKind.DIFFERS, words)
-    if here:
-        words = f"the verdict is {', '.join(sorted(verdicts))} now; remove the entry"
-    else:
-        words = f"nothing of the kind was seen there ({', '.join(sorted(verdicts))}); remove the entry"
+    now = ", ".join(sorted(verdicts))
+    words = f"the verdict is {now} now" if here else f"nothing of the kind was seen there ({now})"
+    words += "; remove the entry"
+    if (entry.requirement, entry.kind) in occurring:
+        words += ", or write varies = true where it hangs on timing: other scenarios still fail so"
     return _Wrong(FaultKind.STALE, words)
 
 
@@ -261,12 +269,35 @@ def _flaky_words(entry: Entry, happened: bool, *, whole: bool) -> str:
     )
 
 
+def _varying_words(holding: Sequence[Entry], occurred: Collection[tuple[str, FailureKind]]) -> Iterator[str]:
+    """Where failures showed whose places vary."""
+    tables: dict[tuple[str, FailureKind], list[Entry]] = {}
+    for entry in holding:
+        if entry.varies:
+            tables.setdefault((entry.requirement, entry.kind), []).append(entry)
+    for (requirement, kind), entries in tables.items():
+        listed = {entry.name for entry in entries}
+        now = {name for name, other in occurred if other == kind and name.startswith(f"{requirement}[")}
+        if now:
+            yield (
+                f"varies: {requirement} ({kind.dialect}) failed in {len(now & listed)} of the "
+                f"{len(listed)} scenarios that are known, and in {len(now - listed)} others: "
+                f"{entries[0].reason} ({entries[0].link})"
+            )
+
+
 def _tolerated(run: Sequence[Told], tolerating: Mapping[tuple[str, FailureKind], Entry]) -> dict[str, str]:
-    """The names of those that fail in known ways only, in every server of the run, with the reasons."""
+    """The names of those that fail in known ways only, in every server of the run, with the reasons.
+
+    `tolerating`: by the name of a verdict; by the name of a requirement where the scenario varies.
+    """
     found: dict[str, list[Entry | None]] = {}
     for told in run:
         if told.verdict is Verdict.FAIL:
-            ways = [tolerating.get((told.name, kind)) for kind in told.kinds]
+            ways = [
+                tolerating.get((told.name, kind)) or tolerating.get((told.requirement, kind))
+                for kind in told.kinds
+            ]
             found.setdefault(told.name, []).extend(ways or [None])
     return {
         name: "; ".join(dict.fromkeys(f"{one.reason} ({one.link})" for one in entries if one is not None))
