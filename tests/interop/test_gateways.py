@@ -109,7 +109,8 @@ SMG = Gateway(
     violated={
         "interval-is-kept": Seen(
             f"{_INTERVAL}; /get_server_info tells the worker's own interval",
-            "sglang-generate/long-output/interval-8",
+            # Which of the intervals is kept by chance hangs on how many events coalesce.
+            "sglang-generate/long-output/interval-",
         ),
         "stream-is-legal-delivery": Seen(_INTERVAL, "sglang-generate/long-output/interval-60"),
         "wrong-types-refused": Seen(
