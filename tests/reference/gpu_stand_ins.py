@@ -141,6 +141,13 @@ def attend_by_the_book(
     return result * (sequence_of >= 0)[:, None, None]
 
 
+def use_the_book(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let attention over pages be computed by the formula instead of the kernel."""
+    from tokenwire_reference.models import paged_attention_kernel
+
+    monkeypatch.setattr(paged_attention_kernel, "attend_to_pages", attend_by_the_book)
+
+
 def triton_pages(model: LoadedModel, num_pages: int, page_size: int) -> PagedCache:
     """`LoadedModel.new_cache` as on a GPU."""
     return TritonPagedAttention(model.shapes, num_pages, page_size, model.dtype, model.device)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from engine_requests import ask, neighbours, record, scored
-from gpu_stand_ins import PretendedCuda, RecordedGraph, attend_by_the_book, record_graphs, triton_pages
+from gpu_stand_ins import PretendedCuda, RecordedGraph, record_graphs, triton_pages, use_the_book
 
 from tokenwire_reference.engine.engine import Engine
 from tokenwire_reference.models.loaded_model import LoadedModel
@@ -25,15 +25,9 @@ TINY = {"context_length": 512}
 
 
 @pytest.fixture
-def kernel_by_the_book(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tokenwire_reference.models import paged_attention_kernel
-
-    monkeypatch.setattr(paged_attention_kernel, "attend_to_pages", attend_by_the_book)
-
-
-@pytest.fixture
-def pretended(kernel_by_the_book: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[RecordedGraph]]:
+def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[RecordedGraph]]:
     """There is a CUDA device; gives the graphs that are captured on it."""
+    use_the_book(monkeypatch)
     graphs = record_graphs(monkeypatch)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 26, 1 << 26))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from engine_requests import ask, neighbours, record, scored
-from gpu_stand_ins import RecordedGraph, attend_by_the_book, record_graphs, triton_pages
+from gpu_stand_ins import RecordedGraph, record_graphs, triton_pages, use_the_book
 from torch import Tensor, nn
 
 from tokenwire_reference.engine.engine import Engine
@@ -28,9 +28,7 @@ Run = Callable[..., list[Request]]
 def triton_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models on the CPU keep pages as on a GPU."""
     pytest.importorskip("triton", reason="triton cannot be imported here")
-    from tokenwire_reference.models import paged_attention_kernel
-
-    monkeypatch.setattr(paged_attention_kernel, "attend_to_pages", attend_by_the_book)
+    use_the_book(monkeypatch)
     monkeypatch.setattr(LoadedModel, "new_cache", triton_pages)
 
 
