@@ -1,6 +1,6 @@
 """The versions of the profiles: each member with a seal over what it demands, and whether the rows keep it.
 
-    python tests/spec/sealed_profiles.py v2     writes spec/profiles/v2.yaml from the rows as they are
+    python tests/spec/sealed_profiles.py v1     writes spec/profiles/v1.yaml from the rows as they are
 
 A version that is published stays as it is: the script does not write it again.
 """
@@ -17,8 +17,11 @@ import yaml
 from tokenwire.requirement import Requirement, load_requirements
 from tokenwire.spec_files import spec_root
 
-PUBLISHED = {"v1": "7d31854969c4e65604eec3de83cd7ce4cbb1c26c7d667e8f6b5e95339978dfec"}
-"""SHA-256 of each file that is published. A line is added with a version, and never changed."""
+PUBLISHED: dict[str, str] = {}
+"""SHA-256 of each file that is published. A line is added with a version, and never changed.
+
+Empty until 1.0: nothing was released, and `v1` is a draft that follows the rows.
+"""
 WAY_OUT = (
     "what is published stays: leave the row as it was, or withdraw it (`excluded:`), and give the new demand "
     "a new id in a new version (spec/README.md, Versions)"
