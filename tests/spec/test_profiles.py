@@ -41,7 +41,7 @@ def test_the_rows_demand_what_they_demanded_when_they_were_published(files):
 
 
 def test_the_newest_version_lists_exactly_the_rows_that_stand(files):
-    """Where this fails, a row is new or demands something else: python tests/spec/sealed_profiles.py VERSION."""
+    """Where this fails, a row is new or changed: python tests/spec/sealed_profiles.py VERSION."""
     newest = yaml.safe_load(files[max(files, key=lambda version: int(version[1:]))])["profiles"]
     expected = yaml.safe_load(sealed(ROWS.values(), "any"))["profiles"]
     listed = {
