@@ -11,6 +11,7 @@ from abort_and_invariance_pairs import (
     BUSY,
     COLD,
     FIRST,
+    LONG,
     NEIGHBOUR,
     PREFIX,
     SECOND,
@@ -23,7 +24,18 @@ from abort_and_invariance_pairs import (
     near_tie,
 )
 from control_calls import abort, at, told
-from stream_builder import FAILED, IDS, LENGTH, Told, change, incremental, logprobs, whole, with_exchange
+from stream_builder import (
+    FAILED,
+    IDS,
+    LENGTH,
+    Told,
+    change,
+    incremental,
+    logprobs,
+    named,
+    whole,
+    with_exchange,
+)
 from test_checks_pairs import look
 
 from tokenwire.judging.check import Target
@@ -92,6 +104,51 @@ def test_a_second_request_after_the_first_is_no_collision() -> None:
 def test_a_load_that_does_not_tell_is_no_finding(calls: tuple[object, ...]) -> None:
     target = Target(calls=calls)  # type: ignore[arg-type]  # calls of any kind
     assert look("left-stream-is-ended", (_left(stream=True), STAYING), target) == []
+
+
+LEFT_THREE = [_left(stream=True) for _ in range(3)]
+
+
+def _gone_after(*looks: tuple[float, int], tokens_per_second: int) -> list[str]:
+    """The faults found where three clients left a second after the start, and the server told its load so."""
+    staying = at(
+        named(incremental(Told(ids=LONG, text=None)), "sglang-generate/one/staying"),
+        0.0,
+        600 / tokens_per_second,
+    )
+    reads = {number: number / tokens_per_second for number in range(len(LONG) + 1)}
+    choice = staying.choices[0]
+    emissions = tuple(
+        replace(e, event=replace(e.event, place=replace(e.event.place, time=reads[e.event.index])))
+        for e in choice.emissions
+    )
+    staying = replace(staying, choices=(replace(choice, emissions=emissions),))
+    left = [named(one, f"sglang-generate/one/leaving-{place}") for place, one in enumerate(LEFT_THREE)]
+    calls = (told(-1.0, 0), *(told(when, live) for when, live in looks))
+    seen = look("left-stream-is-ended", (*left, staying), Target(calls=calls))
+    return [("" if one.holds else one.message) for one in seen]
+
+
+def test_only_a_look_that_shows_live_requests_says_that_clients_who_left_are_still_served() -> None:
+    """A stream of four tokens an event was 300 tokens further at the first look, which showed nobody live."""
+    assert _gone_after((0.5, 4), (1.9, 0), tokens_per_second=300) == []
+    found = _gone_after((0.5, 4), (1.9, 4), (1.98, 1), tokens_per_second=300)
+    assert found == ["3 clients left, and 273 tokens later 4 of 4 requests were still live"]
+
+
+def test_a_look_that_began_while_the_last_client_was_leaving_shows_that_all_are_gone() -> None:
+    """As vLLM was asked: a look sent before the last hang-up was over, answered after it."""
+    assert _gone_after((0.5, 4), (0.995, 1), (2.9, 0), tokens_per_second=160) == [""]
+
+
+def test_a_server_that_has_not_counted_all_requests_yet_says_nothing() -> None:
+    """SGLang's count lagged half a second: 2 of the 4 requests under way."""
+    assert _gone_after((0.5, 2), (1.2, 4), (1.98, 4), tokens_per_second=300) == []
+    assert _gone_after((0.5, 3), (1.2, 1), tokens_per_second=300) == []
+
+
+def test_after_the_neighbour_is_over_no_token_tells_how_late_a_look_is() -> None:
+    assert _gone_after((0.5, 4), (1.2, 4), (30.0, 0), tokens_per_second=500) == []
 
 
 def test_who_stays_to_the_end_has_not_left() -> None:

@@ -92,3 +92,9 @@ def test_calls_show_what_a_target_can_do_by_their_effect() -> None:
         load = load_controls()["sglang"].read(exchange("GET", "/get_load", answer=answer))
         assert load is not None
         assert capabilities([stream], Advertised(), calls=[load])["load-report"].present is told
+
+
+def test_a_load_is_read_by_the_family_that_wrote_it() -> None:
+    call = read_call(exchange("GET", "/metrics", answer=PROMETHEUS))
+    assert call is not None
+    assert call.load == Load(3)

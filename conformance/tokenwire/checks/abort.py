@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tokenwire.checks.agreement import agree, choice_pairs, same_beginning
 from tokenwire.checks.moments import began, delivered_at, over, overlap
@@ -244,55 +244,65 @@ def _left_by_clients(streams: tuple[Stream, ...], *, stream: bool) -> Iterator[l
 
 
 def _after_leaving(left: list[Stream], streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
-    """Whether a server's load falls once clients have left, before a neighbour has got many more tokens."""
+    """Whether a server's load falls once clients have left, before a neighbour has got many more tokens.
+
+    A look that shows the requests gone proves it if it came in time; a look that comes later and shows them
+    still live disproves it. One that comes later and shows them gone says nothing of when they went.
+    """
     scenario, dialect = left[0].exchange.scenario, left[0].dialect
     looks = _looks(target, scenario, dialect)
     moment = max(over(one.exchange) or 0.0 for one in left)
     before = [call for call in looks if (over(call.exchange) or 0.0) <= moment]
-    later = [call for call in looks if (began(call.exchange) or 0.0) >= moment]
     neighbours = [
         one
         for one in streams
         if (one.exchange.scenario, one.dialect) == (scenario, dialect) and ended(one) and one.answered
     ]
-    if not before or not later or not neighbours or before[0].load is None or before[0].load.live:
+    if not before or not neighbours or before[0].load is None or before[0].load.live:
         return  # others use the server, or nothing is known
-    busy = before[-1].load.live if before[-1].load else 0
-    neighbour = neighbours[0]
-    if busy < len(left):
-        return
-    at = [(call, (delivered_at(neighbour, over(call.exchange) or 0.0) or 0)) for call in later]
-    so_far = delivered_at(neighbour, moment) or 0
-    freed = [call for call, _ in at if call.load and call.load.live <= busy - len(left)]
-    in_time = [c for c, count in at if c in freed and count - so_far <= TOKENS_AFTER_LEAVING]
-    judged = in_time or any(count - so_far >= TOKENS_AFTER_LEAVING for _, count in at)
-    if judged:
-        late = [c.load.live for c, count in at if c.load and count - so_far >= TOKENS_AFTER_LEAVING]
-        still = in_time[0].load.live if in_time and in_time[0].load else late[0]
-        message = (
-            f"{len(left)} clients left, and {TOKENS_AFTER_LEAVING} tokens later {still} of {busy} requests "
-            "were still live"
-        )
+    running = max(before, key=_live)
+    neighbour, busy = neighbours[0], _live(running)
+    if busy <= len(left):
+        return  # not all of them were seen at once, with the neighbour
+    more, end = _more_tokens(neighbour, moment), over(neighbour.exchange) or 0.0
+    later = [call for call in looks[looks.index(running) + 1 :] if call.load is not None]
+    while_clocked = [call for call in later if (began(call.exchange) or 0.0) <= end]
+    freed = [c for c in while_clocked if _live(c) <= busy - len(left)]
+    in_time = [c for c in freed if more(c) <= TOKENS_AFTER_LEAVING]
+    late = [c for c in later if _live(c) > busy - len(left) and more(c) >= TOKENS_AFTER_LEAVING]
+    for call in (in_time or late)[:1]:
+        still = _live(call)
         yield demand(
             end_place(left[0]),
             bool(in_time),
             expected=f"at most {busy - len(left)} live requests",
             actual=still,
-            message=message,
+            message=f"{len(left)} clients left, and {more(call)} tokens later {still} of {busy} requests "
+            "were still live",
         )
-    first, last = before[0].load, later[-1].load
-    if last is not None and not last.live and first.used_tokens is not None and last.used_tokens is not None:
-        message = (
-            f"nobody is left, and {last.used_tokens} positions of the cache are held; before there were "
-        )
-        message += str(first.used_tokens)
+    first, last = before[0].load, later[-1].load if later else None
+    if last is None or last.live or first.used_tokens is None or last.used_tokens is None:
+        return
+    kept = last.used_tokens > first.used_tokens
+    if kept or in_time or late:
         yield demand(
             end_place(left[0]),
-            last.used_tokens <= first.used_tokens,
+            not kept,
             expected=f"at most {first.used_tokens}",
             actual=last.used_tokens,
-            message=message,
+            message=f"nobody is left, and {last.used_tokens} positions of the cache are held; before there "
+            f"were {first.used_tokens}",
         )
+
+
+def _live(look: Call) -> int:
+    return look.load.live if look.load is not None else 0
+
+
+def _more_tokens(neighbour: Stream, moment: float) -> Callable[[Call], int]:
+    """How many more tokens than at a moment a neighbour had got when a look was over."""
+    so_far = delivered_at(neighbour, moment) or 0
+    return lambda look: (delivered_at(neighbour, over(look.exchange) or 0.0) or 0) - so_far
 
 
 @check_run("left-stream-is-ended")

@@ -171,6 +171,9 @@ def load_controls() -> dict[str, Control]:
 
 
 def read_call(exchange: Exchange) -> Call | None:
-    """The call that an exchange is, with whatever family; None where it is none."""
-    calls = (control.read(exchange) for control in load_controls().values())
-    return next((call for call in calls if call is not None), None)
+    """The call that an exchange is; None where it is none.
+
+    Families share paths, such as /metrics: the one that can read the load in the answer wrote it.
+    """
+    calls = [call for one in load_controls().values() if (call := one.read(exchange)) is not None]
+    return next((call for call in calls if call.load is not None), next(iter(calls), None))

@@ -13,7 +13,7 @@ from tokenwire.wire.exchange import HttpRequest
 _LEAVING = 3
 _LONG = 1200
 _BESIDE = 480
-_EVENTS_BETWEEN_LOOKS = 24
+_TOKENS_BETWEEN_LOOKS = 24
 _PATIENCE_S = 10.0
 """How long the last of what was left may take to be cleared away."""
 
@@ -72,12 +72,21 @@ async def _leave(talk: Conversation, *, stream: bool) -> None:
         await talk.ask("staying", beside, tap=staying)
 
     async def watch() -> None:
-        events, more = 8, await staying.events(8)
+        """Leave as soon as the server counts every request: some count late. Then look more and more seldom,
+        and often enough to see what becomes of those that were left before their neighbour is far ahead.
+        """
+        most = max(1, _TOKENS_BETWEEN_LOOKS // (talk.advertised.stream_interval or 1))
+        events, more = 1, await staying.events(1)
         load = await looking.look("running")
+        while more and load is not None and load.live <= _LEAVING:
+            events += 1
+            more = await staying.events(events)
+            load = await looking.look("running")
         for position, tap in enumerate(taps):
             tap.hang_up(reset=position > 0)
+        wait = 1
         while more and load is not None and load.live > 1:
-            events += _EVENTS_BETWEEN_LOOKS
+            events, wait = events + wait, min(2 * wait, most)
             more = await staying.events(events)
             load = await looking.look("after")
 
