@@ -58,6 +58,8 @@ class Ask:
     return_prompt_token_ids: bool = False
     return_token_ids: bool = False
     return_meta_info: bool = False
+    logprob_texts: bool = False
+    """Entries of logprobs carry the text of their token, where that has to be asked for."""
     echo: bool = False
     """Repeat the prompt at the head of the answer."""
     usage: bool = False

@@ -174,6 +174,18 @@ class Said:
     """JSON values as they were sent: one, or one for each item where a list of objects says it."""
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What a request asks to be told beyond the fields of the record, as its dialect lists it."""
+
+    wire_name: str
+    """The field of the request that asks for it."""
+    names: tuple[str, ...]
+    """What it is called in an emission: one of these is there, in every choice."""
+    pointers: tuple[str, ...] = ()
+    """Where it may stand beside the choices instead, in the document or in any event."""
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """One usage object of an answer."""
@@ -219,6 +231,10 @@ class Asked:
     prompt_token_ids: bool = False
     response_token_ids: bool = False
     meta_info: bool = False
+    logprob_texts: bool = False
+    """Entries of logprobs were asked to carry the text of their token."""
+    wanted: tuple[Wanted, ...] = ()
+    """What else was asked for."""
     echo: bool = False
     media: bool = False
     """Images or other media stand beside the prompt."""

@@ -36,7 +36,7 @@ from text_pairs import TEXT_PAIRS
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.judging.check import CHECKS, Comparison, Observation, Target
-from tokenwire.record import Delivery, Finish, Stream
+from tokenwire.record import Delivery, Finish, Stream, Wanted
 from tokenwire.requirement import load_requirements
 from tokenwire.wire.exchange import Ending
 
@@ -73,6 +73,9 @@ LOGPROBS = Told(
     },
 )
 ASKED: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "chosen_ids": (7, 5), "logprob_start": 0}
+HIDDEN_STATES = (Wanted("return_hidden_states", ("hidden_states",)),)
+BESIDE = (Wanted("return_input_ids_in_sglext", (), ("/sglext/input_ids",)),)
+WITH_TEXTS: dict[str, Any] = {"logprobs": True, "logprob_texts": True}
 ECHO = Told(prompt_ids=PROMPT)
 BATCH: dict[str, Any] = {"input_ids": (PROMPT, (4, 5)), "prompts": 2, "n": 1, "batch": True}
 SECOND = Told(prompt_ids=(4, 5), counters={"prompt_tokens": 2})
@@ -519,6 +522,25 @@ PAIRS = [
         whole(prompt_token_ids=True),
     ),
     Pair("asked-or-refused", whole(LOGPROBS, **ASKED), whole(**ASKED), why="logprobs"),
+    Pair(
+        "asked-or-refused",
+        whole(Told(details={"hidden_states": [[0.5]]}), wanted=HIDDEN_STATES),
+        whole(Told(details={"hidden_states": None}), wanted=HIDDEN_STATES),
+        pointer="/hidden_states",
+        why="what only the table of a dialect knows",
+    ),
+    Pair(
+        "asked-or-refused",
+        whole(Told(series={"output_token_logprobs": [[-0.5, token, "a"] for token in IDS]}), **WITH_TEXTS),
+        whole(Told(series={"output_token_logprobs": logprobs()}), **WITH_TEXTS),
+        why="texts in logprobs",
+    ),
+    Pair(
+        "asked-or-refused",
+        change_event(whole(wanted=BESIDE), 0, data={"sglext": {"input_ids": [1]}}),
+        whole(wanted=BESIDE),
+        why="what stands beside the choices",
+    ),
     # Token in, token out.
     Pair(
         "prompt-ids-are-the-input-ids",

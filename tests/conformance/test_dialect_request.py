@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenwire.ask import OMIT, Ask
+from tokenwire.asking.flags import flagged, plain
 from tokenwire.dialects.dialect import Dialect, Unsupported, load_dialects
-from tokenwire.record import Asked
+from tokenwire.record import Asked, Wanted
+from tokenwire.spec_files import read_yaml, spec_root
 from tokenwire.wire.exchange import HttpRequest
 
 GENERATE = load_dialects()["sglang-generate"]
@@ -260,6 +262,36 @@ def test_return_token_ids_of_chat_asks_for_prompt_ids_too() -> None:
 def test_malformed_input_ids_are_no_prompt_and_have_no_key(value: object) -> None:
     read = asked(GENERATE, {"input_ids": value, "sampling_params": {"temperature": 0}})
     assert (read.input_ids, read.key, read.ids_key) == (None, "", "")
+
+
+def test_what_only_a_table_knows_is_wanted_where_it_is_true() -> None:
+    body = {"input_ids": [1], "return_hidden_states": True, "return_routed_experts": False}
+    assert asked(GENERATE, body).wanted == (Wanted("return_hidden_states", ("hidden_states",)),)
+    chat = asked(CHAT, {"messages": [], "return_routed_experts": True}).wanted
+    assert chat == (Wanted("return_routed_experts", ("routed_experts",), ("/sglext/routed_experts",)),)
+
+
+@pytest.mark.parametrize("name", sorted(load_dialects()))
+def test_every_field_that_asks_to_be_told_is_sent_as_a_flag(name: str) -> None:
+    dialect = load_dialects()[name]
+    labels = flagged(dialect, replace(plain(dialect), stream=True))
+    assert {str(at[-1]).replace("_", "-") for at in dialect.asks} <= labels.keys()
+    for label, ask in labels.items():
+        wanted = asked(dialect, body(dialect, ask)).wanted
+        assert [one.wire_name.replace("_", "-") for one in wanted] == [label] * len(wanted)
+
+
+@pytest.mark.parametrize("name", sorted(load_dialects()))
+def test_no_field_that_asks_to_be_told_hides_among_those_that_only_shape_the_report(name: str) -> None:
+    """What a request asks for is judged; a form of it is not, nor what need not be there."""
+    table = read_yaml(spec_root() / "dialects" / f"{name}.yaml")["request"]
+    hidden = {at for at in table.get("report_only", ()) if at.startswith("/return_")}
+    forms = {at for at in hidden if at.startswith("/return_flat_raw_")}
+    assert hidden - forms <= {
+        "/return_cached_tokens_details",
+        "/return_spec_tokens_details",
+        "/return_progress",
+    }
 
 
 def test_a_body_that_is_no_object_asks_for_nothing() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import PROMPT
 from tokenwire.dialects.dialect import Dialect, Unsupported
+from tokenwire.wire.json_pointer import Keys, put
 
 FLAGS: Mapping[str, Mapping[str, Any]] = {
     "prompt-ids": {"return_prompt_token_ids": True},
@@ -17,6 +18,7 @@ FLAGS: Mapping[str, Mapping[str, Any]] = {
     "logprobs": {"logprobs": True},
     "top-logprobs": {"logprobs": True, "top_logprobs": 2},
     "chosen-ids": {"logprobs": True, "chosen_ids": (40, 11)},
+    "logprob-texts": {"logprobs": True, "logprob_texts": True},
     "prompt-logprobs": {"logprobs": True, "logprob_start": 0},
     "echo": {"echo": True},
     "usage": {"usage": True},
@@ -45,10 +47,18 @@ def plain(dialect: Dialect) -> Ask:
 
 
 def flagged(dialect: Dialect, ask: Ask) -> dict[str, Ask]:
-    """The ask with each flag that the dialect has words for, by the flag's label."""
+    """The ask with each flag that the dialect has words for, or only its table knows, by the flag's label."""
     asks = {
         label: replace(ask, **fields)
         for label, fields in FLAGS.items()
         if ask.stream or label not in _OF_STREAMS
     }
+    asks |= {str(at[-1]).replace("_", "-"): replace(ask, raw=_true_at(at)) for at in dialect.asks}
     return {label: one for label, one in asks.items() if not isinstance(dialect.render(one), Unsupported)}
+
+
+def _true_at(keys: Keys) -> dict[str, Any]:
+    """An object that holds true at a place."""
+    body: dict[str, Any] = {}
+    put(body, keys, True)
+    return body

@@ -41,7 +41,8 @@ from tokenwire.checks.walk import (
 )
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.judging.check import Observation, Target, check, demand, observe
-from tokenwire.record import Choice, Delivery, Emission, Stream
+from tokenwire.record import Choice, Delivery, Emission, Stream, Wanted
+from tokenwire.wire.json_pointer import ABSENT, find, parse
 
 MIRRORED_ID = "mirror_token_id"
 MIRRORED_POSITION = "mirror_position"
@@ -486,6 +487,22 @@ def _has_top(choice: Choice) -> bool:
     return any(isinstance(info, Mapping) and any(str(key).startswith(TOP) for key in info) for info in infos)
 
 
+def _has_texts(choice: Choice) -> bool:
+    """Whether the entries of the sampled ids carry texts; where there are none, they need not."""
+    entries = as_list(choice.series(SAMPLED))
+    read = [read_entry(entry) for entry in entries or []]
+    return entries is not None and all(one is not None and isinstance(one.text, str) for one in read)
+
+
+def _is_told(stream: Stream, wanted: Wanted, choice: Choice) -> bool:
+    """Whether a choice has what was asked for, or the document has it beside the choices."""
+    fields = ({**e.details, **e.series, **e.prompt_series, **e.counters} for e in choice.emissions)
+    if any(named.get(name) is not None for named in fields for name in wanted.names):
+        return True
+    found = (find(event.data, parse(at)) for event in stream.events for at in wanted.pointers)
+    return any(value is not ABSENT and value is not None for value in found)
+
+
 def _asked_fields(stream: Stream) -> Iterator[tuple[str, Callable[[Choice], bool]]]:
     """What a request asks for, each with the way to see it in a choice."""
     asked, native = stream.asked, not is_chat(stream)
@@ -495,15 +512,19 @@ def _asked_fields(stream: Stream) -> Iterator[tuple[str, Callable[[Choice], bool
         yield "output_ids", lambda c: any(e.output_ids is not None for e in c.emissions)
     if asked.meta_info:
         yield "meta_info", lambda c: any(isinstance(e.details.get("meta_info"), Mapping) for e in c.emissions)
+    for wanted in asked.wanted:
+        yield (wanted.names or wanted.pointers)[0], partial(_is_told, stream, wanted)
     if not asked.uniform:
         return
     if asked.logprobs:
         yield SAMPLED if native else "logprobs", _has_logprobs
     if asked.top_logprobs > 0:
         yield TOP if native else NAMED_TOP, _has_top
-    if asked.chosen_ids and native:
+    if asked.chosen_ids:
         yield CHOSEN, lambda c: CHOSEN in c.series_names
-    if asked.logprob_start is not None and native:
+    if asked.logprob_texts:
+        yield f"texts in {SAMPLED}", _has_texts
+    if asked.logprob_start is not None:
         yield PROMPT, lambda c: any(any(map(is_logprob_series, e.prompt_series)) for e in c.emissions)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokenwire.ask import OMIT, Ask
-from tokenwire.record import Asked, Said
+from tokenwire.record import Asked, Said, Wanted
 from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import HttpRequest
 from tokenwire.wire.json_pointer import ABSENT, Keys, find, parse, put, remove
@@ -24,7 +24,7 @@ _SILENT = {
     "spaces_between_special_tokens": True,
 }
 """Values that an ask need not say; so are None, False and the empty tuple."""
-_NEED_LOGPROBS = ("logprob_start", "top_logprobs", "chosen_ids")
+_NEED_LOGPROBS = ("logprob_start", "top_logprobs", "chosen_ids", "logprob_texts")
 _PER_PROMPT = ("logprobs", "logprob_start", "top_logprobs")
 _OF_STREAMS = ("usage", "continuous_usage")
 """Fields that mean nothing to a whole answer."""
@@ -57,7 +57,7 @@ _TOLD_ONLY = frozenset(
         "request_id",
     }
 )
-"""Fields that shape the delivery or what is told, and never the result."""
+"""Fields that shape the delivery or which parts are told, and never what a part says."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,8 @@ class RequestBinding:
     neutral: Mapping[Keys, Any]
     same_ids_need: Mapping[Keys, Any]
     report_only: tuple[Keys, ...]
+    asks: Mapping[Keys, Wanted]
+    """Fields of the body that ask for something of the answer beyond the fields of an ask."""
     logit_bias: Keys | None = None
     """No field of `Asked` tells it: it shapes the tokens as penalties do."""
 
@@ -139,7 +141,8 @@ class RequestBinding:
             beside_input_ids=pointed("beside_input_ids"),
             neutral=pointed("neutral"),
             same_ids_need=pointed("same_ids_need"),
-            report_only=tuple(parse(at) for at in table.get("report_only", ())),
+            report_only=tuple(parse(at) for at in (*table.get("report_only", ()), *table.get("asks", ()))),
+            asks={parse(at): _wanted(at, told) for at, told in table.get("asks", {}).items()},
             logit_bias=parse(table["logit_bias"]) if "logit_bias" in table else None,
         )
 
@@ -238,6 +241,8 @@ class RequestBinding:
             prompt_token_ids=self._asks(told, "return_prompt_token_ids"),
             response_token_ids=self._asks(told, "return_token_ids"),
             meta_info=self._asks(told, "return_meta_info"),
+            logprob_texts=logprobs and self._asks(told, "logprob_texts"),
+            wanted=tuple(wanted for at, wanted in self.asks.items() if find(body, at) is True),
             echo=told.get("echo") is True,
             media=self.media is not None and find(body, self.media) not in (ABSENT, None, []),
             usage=told.get("usage") is True,
@@ -373,6 +378,13 @@ class RequestBinding:
             if find(rest, keys) == value or find(rest, keys) is None:
                 remove(rest, keys)
         return {name: value for name, value in rest.items() if value not in (None, {}, [])}
+
+
+def _wanted(at: str, told: str | list[str]) -> Wanted:
+    """What a field at a pointer asks for. What begins with "/" stands beside the choices."""
+    places = [told] if isinstance(told, str) else told
+    pointers = tuple(place for place in places if place.startswith("/"))
+    return Wanted(str(parse(at)[-1]), tuple(place for place in places if place not in pointers), pointers)
 
 
 def _said(ask: Ask) -> dict[str, Any]:

@@ -65,7 +65,8 @@ async def logprobs_at_a_temperature(talk: Conversation) -> None:
 
 @scenario(chat=False, budget=Budget.QUICK)
 async def echoed_prompt(talk: Conversation) -> None:
-    """A text and ids with and without an echo, with and without logprobs, whole and streamed. Ids are not
+    """A text and ids with and without an echo, with and without logprobs, whole and streamed, and echoed with no
+    token beside. Ids are not
     asked for beside a text: some servers tell them in the place of the echoed text.
     """
     text = Ask(text=("The sea is",), max_new_tokens=6, ignore_eos=True)
@@ -76,6 +77,9 @@ async def echoed_prompt(talk: Conversation) -> None:
         await talk.ask_all(
             {
                 f"{label}-plain": ask,
+                f"{label}-echo-alone": replace(
+                    ask, echo=True, max_new_tokens=0, logprobs=True, top_logprobs=2
+                ),
                 f"{label}-echo-stream": replace(ask, echo=True, stream=True, usage=True),
                 f"{label}-logprobs": replace(ask, logprobs=True, top_logprobs=2),
                 f"{label}-echo-logprobs": replace(ask, echo=True, logprobs=True, top_logprobs=2),

@@ -113,6 +113,10 @@ def read_call(body: dict[str, Any], served: Served) -> GenerateCall:
     if body.get("input_ids") == []:
         raise RefusalError("input_ids is empty; send at least one token id")
     hold_against_schema(body, "generate-request")
+    if body.get("return_text_in_logprobs") and served.tokenizer is None:
+        raise RefusalError(
+            "return_text_in_logprobs needs a tokenizer; start the server without --skip-tokenizer-init"
+        )
     prompts, is_batch = _prompts(body, served)
     sampling = [
         read_sampling_params(params or {}, served)

@@ -48,6 +48,18 @@ class LogprobsDroppedInStreams(Fault):
 
 
 @fault(
+    "logprob-texts-ignored",
+    "X07",
+    upstream=("sgl-project/sglang PR #34627",),
+)
+class LogprobTextsIgnored(Fault):
+    """return_text_in_logprobs is taken, and the entries have null in the place of their text."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in body.items() if name != "return_text_in_logprobs"}
+
+
+@fault(
     "chat-logprobs-null-in-streams",
     "X27",
     upstream=("sgl-project/sglang PR #28601", "sgl-project/sglang PR #26782"),

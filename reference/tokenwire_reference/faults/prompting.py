@@ -55,6 +55,23 @@ class PromptIdsDropped(_ChangesChoices):
 
 
 @fault(
+    "fields-beside-the-choices-dropped",
+    "X25",
+    upstream=("sgl-project/sglang PR #34488",),
+)
+class FieldsBesideTheChoicesDropped(Fault):
+    """A router takes the flags that ask for sglext, and strips it from answers and streams."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        if isinstance(answer, dict):
+            answer.pop("sglext", None)
+        return status, answer
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        return [] if event.pop("sglext", None) is not None and not event["choices"] else [event]
+
+
+@fault(
     "prompt-ids-null",
     "X07",
     upstream=("sgl-project/sglang PR #23751", "vllm-project/vllm PR #27561"),

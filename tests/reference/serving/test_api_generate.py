@@ -166,6 +166,9 @@ def test_without_a_tokenizer_there_is_no_text(answer, scripted_engine):
     body = {"input_ids": [5], "sampling_params": {"stop": "x"}}
     refused = answer(scripted_engine(STEPS), "/generate", body, **flags)
     assert (refused.status_code, "stop" in refused.text) == (400, True)
+    body = {"input_ids": [5], "return_logprob": True, "return_text_in_logprobs": True}
+    refused = answer(scripted_engine(STEPS), "/generate", body, **flags)
+    assert (refused.status_code, "return_text_in_logprobs" in refused.text) == (400, True)
 
 
 def test_the_stop_id_stays_in_the_ids_and_out_of_the_text(answer, scripted_engine):
