@@ -65,9 +65,8 @@ async def logprobs_at_a_temperature(talk: Conversation) -> None:
 
 @scenario(chat=False, budget=Budget.QUICK)
 async def echoed_prompt(talk: Conversation) -> None:
-    """A text and ids with and without an echo, with and without logprobs, whole and streamed, and echoed with no
-    token beside. Ids are not
-    asked for beside a text: some servers tell them in the place of the echoed text.
+    """A text and ids with and without an echo, with and without logprobs, whole and streamed, and echoed with
+    no new token. Ids are not asked for beside a text: some servers tell them in the place of the echoed text.
     """
     text = Ask(text=("The sea is",), max_new_tokens=6, ignore_eos=True)
     ids = Ask(input_ids=(PROMPT,), max_new_tokens=6, ignore_eos=True, return_token_ids=True)

@@ -10,8 +10,8 @@ from tokenwire.scenarios.plain_ask import plain_ask
 
 @scenario()
 async def usage(talk: Conversation) -> None:
-    """One request whole, and streamed with usage at the end, in every event, both, without, and with empty options: the counts
-    are the same, and stand only where they were asked for.
+    """One request whole, and streamed with usage at the end, in every event, both, without, and with empty
+    options: the counts are the same, and stand only where they were asked for.
     """
     ask = replace(plain_ask(talk), max_new_tokens=talk.fitting(16))
     streamed = replace(ask, stream=True)
@@ -29,7 +29,7 @@ async def usage(talk: Conversation) -> None:
 
 
 def _without_options(talk: Conversation, streamed: Ask) -> dict[str, Ask]:
-    """A stream with no options among its `stream_options`, where the endpoint has them: it asks for nothing."""
+    """A stream with empty `stream_options`, where the endpoint has them: they ask for nothing."""
     request = talk.dialect.render(replace(streamed, usage=True), talk.model)
     options = "stream_options"
     known = not isinstance(request, Unsupported) and options in request.body
