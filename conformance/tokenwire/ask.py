@@ -6,7 +6,7 @@ A dialect renders an ask into the request of one server family.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -81,3 +81,29 @@ class Ask:
     def prompts(self) -> int:
         """How many prompts the ask holds."""
         return max(len(self.input_ids), len(self.text), 1 if self.messages else 0)
+
+
+_WORDS = (
+    "sea",
+    "river",
+    "stone",
+    "bird",
+    "house",
+    "tree",
+    "road",
+    "cloud",
+    "hand",
+    "light",
+    "water",
+    "field",
+    "door",
+)
+
+
+def in_words(ask: Ask) -> Ask:
+    """The ask with a word for each id of its prompts, for an endpoint that takes texts and no ids.
+
+    Prompts that begin alike still do.
+    """
+    texts = tuple(" ".join(_WORDS[token % len(_WORDS)] for token in ids) for ids in ask.input_ids)
+    return replace(ask, input_ids=(), text=texts)

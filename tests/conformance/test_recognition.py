@@ -93,7 +93,7 @@ def test_where_all_have_marks_and_none_is_seen_nobody_knows() -> None:
     body = {"id": "c", "object": "text_completion", "choices": [{"index": 0, "text": "a"}]}
     unknown = replace(chat(body), request=HttpRequest("POST", "/v1/completions", {"prompt": "a"}))
     assert recognise(completions, [unknown]).dialect is None
-    assert Spoken([unknown]).dialect_of(unknown) is None
+    assert Spoken([unknown]).dialect_of(unknown) is load_dialects()["openai-completions"]
     marked = replace(unknown, server=Server("vllm"))
     assert recognise(completions, [marked]).dialect is load_dialects()["vllm-completions"]
 

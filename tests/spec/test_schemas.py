@@ -24,6 +24,8 @@ NAMES = (
     "chat-chunk",
     "openai-chat-response",
     "openai-chat-chunk",
+    "openai-completion-response",
+    "openai-completion-chunk",
     "completion-request",
     "embedding-request",
     "encode-request",
@@ -220,6 +222,12 @@ COMPLETION_CHUNK: dict[str, Any] = {
     "usage": None,
 }
 RANKED = {"logprob": -0.5, "rank": 1, "decoded_token": "b"}
+OPENAI_COMPLETION: dict[str, Any] = {
+    **COMPLETION_HEAD,
+    "choices": [{"index": 0, "text": "ab", "logprobs": LISTS, "finish_reason": "stop"}],
+    "usage": USAGE,
+}
+OPENAI_COMPLETION_CHUNK: dict[str, Any] = {**COMPLETION_HEAD, "choices": [{"index": 0, "text": "a"}]}
 VLLM_COMPLETION: dict[str, Any] = {
     **COMPLETION_HEAD,
     "choices": [
@@ -303,6 +311,11 @@ LLAMACPP_ANSWER: dict[str, Any] = {
 
 GOOD: list[tuple[str, Any]] = [
     ("completion-response", COMPLETION),
+    ("openai-completion-response", OPENAI_COMPLETION),
+    ("openai-completion-response", {**OPENAI_COMPLETION, "usage": None}),
+    ("openai-completion-chunk", OPENAI_COMPLETION_CHUNK),
+    ("openai-completion-chunk", {**COMPLETION_HEAD, "choices": [], "usage": USAGE}),
+    ("openai-completion-chunk", {"error": {"message": "no", "type": "server_error"}}),
     ("completion-chunk", COMPLETION_CHUNK),
     ("completion-chunk", {**COMPLETION_CHUNK, "choices": [], "usage": USAGE}),
     ("completion-chunk", {"error": {"object": "error", "message": "no", "type": "X", "code": 503}}),
@@ -434,6 +447,14 @@ PLANTED: list[tuple[str, Any, str, Any]] = [
     ("openai-chat-chunk", OPENAI_CHUNK, "/choices/0/finish_reason", "abort"),
     ("openai-chat-chunk", OPENAI_CHUNK, "/choices", None),
     ("openai-chat-chunk", OPENAI_CHUNK, "/error", "half an error"),
+    ("openai-completion-response", OPENAI_COMPLETION, "/object", "chat.completion"),
+    ("openai-completion-response", OPENAI_COMPLETION, "/choices", []),
+    ("openai-completion-response", OPENAI_COMPLETION, "/choices/0/text", None),
+    ("openai-completion-response", OPENAI_COMPLETION, "/choices/0/finish_reason", None),
+    ("openai-completion-response", OPENAI_COMPLETION, "/choices/0/logprobs/tokens/0", 7),
+    ("openai-completion-chunk", OPENAI_COMPLETION_CHUNK, "/object", "text_completion.chunk"),
+    ("openai-completion-chunk", OPENAI_COMPLETION_CHUNK, "/choices/0/text", REMOVED),
+    ("openai-completion-chunk", OPENAI_COMPLETION_CHUNK, "/error", "half an error"),
     ("completion-response", COMPLETION, "/object", "chat.completion"),
     ("completion-response", COMPLETION, "/choices", []),
     ("completion-response", COMPLETION, "/choices/0/text", None),
@@ -654,6 +675,8 @@ def test_planted_defects_are_refused(name, sample, pointer, value):
         "chat-chunk",
         "openai-chat-response",
         "openai-chat-chunk",
+        "openai-completion-response",
+        "openai-completion-chunk",
         "completion-response",
         "completion-chunk",
         "vllm-completion-response",

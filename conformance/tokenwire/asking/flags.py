@@ -9,6 +9,7 @@ from typing import Any
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import PROMPT
 from tokenwire.dialects.dialect import Dialect, Unsupported
+from tokenwire.wire.exchange import HttpRequest
 from tokenwire.wire.json_pointer import Keys, put
 
 FLAGS: Mapping[str, Mapping[str, Any]] = {
@@ -47,14 +48,23 @@ def plain(dialect: Dialect) -> Ask:
 
 
 def flagged(dialect: Dialect, ask: Ask) -> dict[str, Ask]:
-    """The ask with each flag that the dialect has words for, or only its table knows, by the flag's label."""
+    """The ask with each flag that the dialect has words for, or only its table knows, by the flag's label;
+    each request once.
+    """
     asks = {
         label: replace(ask, **fields)
         for label, fields in FLAGS.items()
         if ask.stream or label not in _OF_STREAMS
     }
     asks |= {str(at[-1]).replace("_", "-"): replace(ask, raw=_true_at(at)) for at in dialect.asks}
-    return {label: one for label, one in asks.items() if not isinstance(dialect.render(one), Unsupported)}
+    sent: dict[str, Ask] = {}
+    requests: list[HttpRequest] = []
+    for label, one in asks.items():
+        request = dialect.render(one)
+        if not isinstance(request, Unsupported) and request not in requests:
+            sent[label] = one
+            requests.append(request)
+    return sent
 
 
 def _true_at(keys: Keys) -> dict[str, Any]:

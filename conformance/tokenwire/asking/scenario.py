@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
-from tokenwire.ask import Ask
+from tokenwire.ask import Ask, in_words
 from tokenwire.asking.slow_reader import SlowReader
 from tokenwire.asking.tap import Tap
 from tokenwire.dialects.control import Call, Control, load_controls
@@ -144,8 +144,11 @@ class Conversation:
         """Ask for one exchange; None where the dialect has no words for it, or the run may ask no more.
 
         The exchange is named `<dialect>/<scenario>/<label>`, so a label stands once in a scenario. `tap`
-        tells how far the answer has come, and can hang up.
+        tells how far the answer has come, and can hang up. Where the endpoint completes texts only, ids are
+        said in words.
         """
+        if ask.input_ids and not (ask.text or ask.messages or self.chat or self.dialect.takes_ids):
+            ask = in_words(ask)
         request = self.dialect.render(ask, self.model)
         if isinstance(request, Unsupported):
             self.transcript.not_asked[self.name_of(label)] = request.reason

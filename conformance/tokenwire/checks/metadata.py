@@ -516,6 +516,10 @@ def _asked_fields(stream: Stream) -> Iterator[tuple[str, Callable[[Choice], bool
         yield (wanted.names or wanted.pointers)[0], partial(_is_told, stream, wanted)
     if not asked.uniform:
         return
+    if asked.logprob_start is not None:
+        yield PROMPT, lambda c: any(any(map(is_logprob_series, e.prompt_series)) for e in c.emissions)
+    if asked.max_new_tokens == 0:  # there is no token to tell of
+        return
     if asked.logprobs:
         yield SAMPLED if native else "logprobs", _has_logprobs
     if asked.top_logprobs > 0:
@@ -524,8 +528,6 @@ def _asked_fields(stream: Stream) -> Iterator[tuple[str, Callable[[Choice], bool
         yield CHOSEN, lambda c: CHOSEN in c.series_names
     if asked.logprob_texts:
         yield f"texts in {SAMPLED}", _has_texts
-    if asked.logprob_start is not None:
-        yield PROMPT, lambda c: any(any(map(is_logprob_series, e.prompt_series)) for e in c.emissions)
 
 
 @check("asked-or-refused")

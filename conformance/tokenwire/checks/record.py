@@ -26,7 +26,7 @@ from tokenwire.checks.walk import (
 )
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.judging.check import Observation, Target, check, demand, observe
-from tokenwire.record import Emission, Stream
+from tokenwire.record import Choice, Emission, Stream
 from tokenwire.wire.exchange import Ending
 
 ID_LIMIT = 2**31
@@ -313,16 +313,28 @@ def cached_details_add_up(stream: Stream, _target: Target) -> Iterator[Observati
         )
 
 
-def _zero_is_a_budget(stream: Stream) -> bool:
-    """Whether the endpoint takes a budget of zero for one, by its dialect's policy."""
-    return policy_of(stream).get("zero_budget", "answered") in {"answered", "refused"}
+def _is_a_budget(stream: Stream) -> bool:
+    """Whether a request says how many tokens it allows; whether zero does is the policy of its dialect."""
+    budget = stream.asked.max_new_tokens
+    if budget is None or budget < 0:
+        return False
+    return budget > 0 or policy_of(stream).get("zero_budget", "answered") != "unspecified"
+
+
+def _told(choice: Choice, count: int) -> str:
+    """How many tokens a choice has, in words that name where that is told."""
+    if joined_ids(choice) is not None:
+        return f"choice {choice.index} has {count} output ids"
+    if choice.counter("completion_tokens") is not None:
+        return f"completion_tokens of choice {choice.index} is {count}"
+    return f"usage counts {count} completion tokens"
 
 
 @check("budget-is-kept")
 def budget_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
     """No choice has more output ids than the request allowed."""
     budget = stream.asked.max_new_tokens
-    if budget is None or budget < 0 or (budget == 0 and not _zero_is_a_budget(stream)):
+    if budget is None or not _is_a_budget(stream):
         return
     over = {step.emission.choice: step for step in reversed(walk(stream)) if step.after > budget}
     for choice in stream.choices if stream.answered else ():
@@ -330,7 +342,7 @@ def budget_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
         if count is None or is_error(choice.finish):
             continue
         emission = over[choice.index].emission if choice.index in over else choice.emissions[-1]
-        message = f"choice {choice.index} has {count} output ids for a budget of {budget}"
+        message = f"{_told(choice, count)} for a budget of {budget}"
         yield demand(
             emission.at("output_ids"),
             count <= budget,
@@ -344,7 +356,7 @@ def budget_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
 def length_means_budget(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Only a choice that used up its budget finished with length."""
     budget = stream.asked.max_new_tokens
-    if budget is None or budget < 0 or (budget == 0 and not _zero_is_a_budget(stream)):
+    if not _is_a_budget(stream):
         return
     for choice in finished_choices(stream):
         count = count_of(stream, choice)
@@ -356,13 +368,15 @@ def length_means_budget(stream: Stream, _target: Target) -> Iterator[Observation
 @check("zero-budget-has-no-ids")
 def zero_budget_has_no_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A budget of zero yields nothing at all, in no list."""
-    if stream.asked.max_new_tokens != 0 or not _zero_is_a_budget(stream):
+    if stream.asked.max_new_tokens != 0 or not _is_a_budget(stream):
         return
     if was_refused(stream):
         yield demand(start_place(stream), True, expected="a refusal", actual=stream.exchange.status)
     for choice in finished_choices(stream):
         last = choice.emissions[-1]
-        parts: dict[str, Any] = {"output_ids": joined_ids(choice), "text": joined_text(choice)}
+        parts: dict[str, Any] = {"output_ids": joined_ids(choice)}
+        if not stream.asked.echo:  # the text begins with the prompt's then
+            parts["text"] = joined_text(choice)
         parts |= {name: choice.series(name) for name in sorted(choice.series_names)}
         for name, part in parts.items():
             if part is not None:

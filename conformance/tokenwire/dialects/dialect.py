@@ -127,6 +127,11 @@ class Dialect:
         """Whether the endpoint talks in messages."""
         return "messages" in self._request.prompt
 
+    @property
+    def takes_ids(self) -> bool:
+        """Whether a prompt may be token ids."""
+        return "input_ids" in self._request.prompt
+
     def __repr__(self) -> str:
         return f"Dialect({self.name!r})"
 

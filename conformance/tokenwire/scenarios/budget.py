@@ -65,7 +65,8 @@ async def context_border(talk: Conversation) -> None:
     each is refused or run whole, alike on every endpoint, streamed or not.
     """
     context = talk.advertised.context_length
-    if context is None or (context > _LONGEST and talk.budget is not Budget.SOAK):
+    too_long = context is not None and context > _LONGEST and talk.budget is not Budget.SOAK
+    if context is None or too_long or not (talk.chat or talk.dialect.takes_ids):
         return
     for length in range(context - 8, context + 2):
         ids = tuple(10 + (7 * position) % 240 for position in range(length))

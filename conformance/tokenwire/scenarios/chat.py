@@ -44,8 +44,11 @@ async def chat_samples(talk: Conversation) -> None:
 
 @scenario(chat=True)
 async def chat_budget(talk: Conversation) -> None:
-    """Budgets of one token and of five, whole and streamed: no more are counted, and length means all."""
-    for budget in (1, 5):
+    """Budgets of one token and of five, whole and streamed: no more are counted, and length means all. And of
+    none, where the endpoint does not take that for no limit.
+    """
+    none = () if talk.dialect.policy["zero_budget"] == "unspecified" else (0,)
+    for budget in (*none, 1, 5):
         ask = Ask(messages=_MESSAGES, max_new_tokens=budget)
         await talk.ask_all(
             {f"{budget}-whole": ask, f"{budget}-stream": replace(ask, stream=True, usage=True)}

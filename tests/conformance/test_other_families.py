@@ -1,0 +1,100 @@
+"""Servers of other families: each is correct in its own way, and the suite says so."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from openai_server import OpenAIServer
+
+from tokenwire.ask import Ask
+from tokenwire.asking.flags import flagged
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.judging.check import CHECKS, Target
+from tokenwire.judging.judge import Run, judge
+from tokenwire.judging.verdict import Verdict
+from tokenwire.record import Stream
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
+
+CHAT, COMPLETIONS = load_dialects()["openai-chat"], load_dialects()["openai-completions"]
+
+
+def answered(dialect: Any, request: dict[str, Any], body: Any, status: int = 200) -> Stream:
+    sent = HttpRequest("POST", dialect.endpoint.path, request)
+    read = (Read(0.1, json.dumps(body).encode()),)
+    headers = (("content-type", "application/json"),)
+    return dialect.read(Exchange("x", sent, "s", status, headers, read, Ending.COMPLETE))
+
+
+def faults(requirement: str, *streams: Stream) -> list[str]:
+    check = CHECKS[requirement].on_stream
+    assert check is not None
+    return [seen.message for stream in streams for seen in check(stream, Target()) if not seen.holds]
+
+
+def wrong(run: Run) -> dict[str, str]:
+    """What is violated, or broken in the suite, with the reason."""
+    bad = (Verdict.FAIL, Verdict.WARN, Verdict.HARNESS_ERROR)
+    return {each.name: each.message for each in judge([run]) if each.verdict in bad}
+
+
+def test_a_correct_server_is_asked_for_chat_and_completions() -> None:
+    found = OpenAIServer().first_words()
+    assert [dialect.name for dialect in found.speaks] == ["openai-chat", "openai-completions"]
+
+
+def test_a_correct_server_violates_nothing_and_much_is_judged() -> None:
+    run = OpenAIServer().run()
+    assert wrong(run) == {}
+    asked = {stream.dialect for stream in run.streams}
+    assert asked == {"openai-chat", "openai-completions"}
+
+
+def test_an_endpoint_that_takes_texts_only_is_asked_in_words() -> None:
+    run = OpenAIServer().run("budget-sweep", "batch-of-prompts", "context-border")
+    bodies = {stream.exchange.name.partition("/")[2]: stream.exchange.request.body for stream in run.streams}
+    assert bodies["budget-sweep/2-whole"]["prompt"].startswith("hand sea sea ")
+    assert "ignore_eos" not in bodies["budget-sweep/2-whole"]
+    assert [len(prompt.split()) for prompt in bodies["batch-of-prompts/whole"]["prompt"]] == [12, 3, 7]
+
+
+def test_a_flag_without_words_is_no_second_request() -> None:
+    ask = Ask(text=("Hello",), max_new_tokens=4)
+    assert list(flagged(COMPLETIONS, ask)) == ["prompt-ids", "logprobs", "top-logprobs", "echo"]
+
+
+def completed(tokens: int, text: str = "", finish: str = "length") -> dict[str, Any]:
+    choice = {"index": 0, "text": text, "finish_reason": finish, "message": {"content": text}}
+    usage = {"prompt_tokens": 3, "completion_tokens": tokens, "total_tokens": 3 + tokens}
+    return {"id": "c", "choices": [choice], "usage": usage}
+
+
+@pytest.mark.parametrize("dialect", [CHAT, COMPLETIONS])
+def test_a_budget_of_zero_is_judged_without_ids(dialect: Any) -> None:
+    nothing = answered(dialect, {"max_tokens": 0}, completed(0))
+    one = answered(dialect, {"max_tokens": 0}, completed(1, "a"))
+    no_end = answered(dialect, {"max_tokens": 0}, completed(0, finish="stop"))
+    assert faults("zero-budget-has-no-ids", nothing) == []
+    assert faults("zero-budget-has-no-ids", one) == ["text is not empty for a budget of zero tokens"]
+    assert len(faults("zero-budget-has-no-ids", no_end)) == 1
+    assert faults("budget-is-kept", nothing) == []
+    assert faults("budget-is-kept", one) == ["usage counts 1 completion tokens for a budget of 0"]
+
+
+def test_an_echo_is_no_text_beyond_a_budget_of_zero() -> None:
+    asked = {"prompt": "ab", "max_tokens": 0, "echo": True}
+    assert faults("zero-budget-has-no-ids", answered(COMPLETIONS, asked, completed(0, "ab"))) == []
+
+
+def test_nothing_is_asked_of_tokens_where_none_are_made() -> None:
+    asked = {"prompt": "ab", "logprobs": 1}
+    assert faults("asked-or-refused", answered(COMPLETIONS, {**asked, "max_tokens": 0}, completed(0))) == []
+    assert faults("asked-or-refused", answered(COMPLETIONS, {**asked, "max_tokens": 1}, completed(1, "a")))
+
+
+def test_zero_is_asked_of_chat_where_it_is_a_budget() -> None:
+    run = OpenAIServer().run("chat-budget")
+    budgets = [stream.asked.max_new_tokens for stream in run.streams]
+    assert budgets == [0, 0, 1, 1, 5, 5]
+    assert not wrong(run)
