@@ -11,12 +11,14 @@ from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from canned import CannedSender
 from recorded import IDS, document
 from rich.console import Console
 
+from tokenwire.ask import Ask
 from tokenwire.asking.politeness import Limits
 from tokenwire.asking.run import NoSuchTarget, Plan, Progress, Unreached, interrogate
 from tokenwire.asking.scenario import Budget, Conversation, Scenario, Transcript, load_scenarios
@@ -180,3 +182,27 @@ def test_a_bigger_budget_pays_for_more_intervals() -> None:
         for budget in Budget
     ]
     assert intervals[0] < intervals[1] < intervals[2]
+
+
+def test_what_is_perilous_is_asked_last_one_talk_at_a_time_and_the_most_perilous_last_of_all(
+    serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way: set[str] = set()
+    order: list[str] = []
+
+    def noting(name: str, **how: Any) -> Scenario:
+        async def note(talk: Conversation) -> None:
+            assert not under_way or not (how or "alone" in under_way)
+            under_way.add(name)
+            order.append(name)
+            await talk.ask("once", Ask(input_ids=((1, 2),), max_new_tokens=4))
+            under_way.discard(name)
+
+        return Scenario(name, "Notes its turn.", note, **how)
+
+    made_up = [noting("deadly", perilous=2), noting("risky", perilous=True), noting("alone", alone=True)]
+    made_up += [noting("first"), noting("second")]
+    scenarios = {"probe": load_scenarios()["probe"]} | {each.name: each for each in made_up}
+    monkeypatch.setattr("tokenwire.asking.run.load_scenarios", lambda: scenarios)
+    run(Plan(serve(lambda n: True)))
+    assert order == ["first", "second", "alone", "risky", "deadly"]

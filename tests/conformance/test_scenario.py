@@ -23,10 +23,12 @@ from tokenwire.asking.scenario import (
     text_of,
     token_ids,
 )
+from tokenwire.checks.bad_value import bad_values
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.advertised import Advertised
+from tokenwire.judging.check import Target
 from tokenwire.judging.determinism import PROBE
-from tokenwire.record import Choice, Delivery, Emission
+from tokenwire.record import Choice, Delivery, Emission, Stream
 from tokenwire.scenarios.stop import stop_across_tokens
 from tokenwire.wire.exchange import Exchange, HttpRequest
 
@@ -87,45 +89,60 @@ def test_budgets_fit_the_context_that_the_target_advertises() -> None:
     assert small.fitting(100, prompt_tokens=500) == 1
 
 
+class Echo(CannedSender):
+    """Answers like a model, so that scenarios which depend on an answer go on."""
+
+    async def send(self, name: str, scenario: str, request: HttpRequest, **rest) -> Exchange:
+        body = request.body or {}
+        params = body.get("sampling_params", body)
+        params = params if isinstance(params, dict) else {}
+        size = params.get("max_new_tokens", params.get("max_tokens", params.get("max_completion_tokens", 8)))
+        size = size if isinstance(size, int) and size > 0 else 0
+        ids = [97 + (7 * i) % 26 for i in range(size or 0)]
+        prompt = body.get("input_ids")
+        if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
+            assert len(prompt) + (size or 0) <= 512, name
+        answer = document(ids, finished=True) | {"prompt_token_ids": [1, 2, 3]}
+        if "messages" in body:
+            message = {"role": "assistant", "content": answer["text"]}
+            choice = {
+                "index": 0,
+                "message": message,
+                "finish_reason": "length",
+                "response_token_ids": ids,
+            }
+            answer = {"choices": [choice | {"prompt_token_ids": [1, 2, 3]}]}
+        self.body = json.dumps(answer).encode()
+        return await super().send(name, scenario, request, **rest)
+
+
+async def talk_everything_through(sender: CannedSender, *, perilous: bool) -> list[Stream]:
+    transcript = Transcript()
+    for each in load_scenarios().values():
+        for dialect in load_dialects().values():
+            conversation = Conversation(each.name, dialect, sender, Advertised(), transcript)
+            if each.chat in (None, conversation.chat) and (perilous or not each.perilous):
+                await each.run(conversation)
+    return transcript.streams
+
+
+def test_ordinary_scenarios_send_nothing_that_a_server_may_die_of() -> None:
+    """But what every server refuses by its type, where a refusal is what is wanted."""
+    harmless = {"max_new_tokens", "max_tokens", "max_completion_tokens", "n_predict", "temperature"}
+    streams = asyncio.run(talk_everything_through(Echo(), perilous=False))
+    bad = {
+        f"{stream.exchange.name}: {value.words}"
+        for stream in streams
+        for value in bad_values(stream, Target())
+        if value.wire_name.rpartition(".")[2] not in harmless or not isinstance(value.value, str)
+    }
+    assert bad == set()
+    assert any(any(bad_values(stream, Target())) for stream in streams), "a refused neighbour, for one"
+
+
 def test_scenarios_ask_each_exchange_under_a_name_of_its_own_and_within_the_smallest_context() -> None:
-    """Against a target that answers like a model, so that scenarios which depend on an answer go on."""
-
-    class Echo(CannedSender):
-        async def send(self, name: str, scenario: str, request: HttpRequest, **rest) -> Exchange:
-            body = request.body or {}
-            params = body.get("sampling_params", body)
-            params = params if isinstance(params, dict) else {}
-            size = params.get(
-                "max_new_tokens", params.get("max_tokens", params.get("max_completion_tokens", 8))
-            )
-            size = size if isinstance(size, int) and size > 0 else 0
-            ids = [97 + (7 * i) % 26 for i in range(size or 0)]
-            prompt = body.get("input_ids")
-            if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
-                assert len(prompt) + (size or 0) <= 512, name
-            answer = document(ids, finished=True) | {"prompt_token_ids": [1, 2, 3]}
-            if "messages" in body:
-                message = {"role": "assistant", "content": answer["text"]}
-                choice = {
-                    "index": 0,
-                    "message": message,
-                    "finish_reason": "length",
-                    "response_token_ids": ids,
-                }
-                answer = {"choices": [choice | {"prompt_token_ids": [1, 2, 3]}]}
-            self.body = json.dumps(answer).encode()
-            return await super().send(name, scenario, request, **rest)
-
     sender = Echo()
-
-    async def talk() -> None:
-        for each in load_scenarios().values():
-            for dialect in load_dialects().values():
-                conversation = Conversation(each.name, dialect, sender, Advertised(), Transcript())
-                if each.chat in (None, conversation.chat):
-                    await each.run(conversation)
-
-    asyncio.run(talk())
+    asyncio.run(talk_everything_through(sender, perilous=True))
     assert len(sender.names) == len(set(sender.names))
     asked = {name.split("/")[1] for name in sender.names}
     assert asked == load_scenarios().keys() - {"context-border"}  # asked where a context length is told

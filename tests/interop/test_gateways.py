@@ -73,7 +73,7 @@ SGLANG_ROUTER = Gateway(
         "asked-or-refused": Seen(_TITO, "sglang-generate/turns/turn-1"),
         "empty-input-ids-refused": Seen(_MESSAGES, "sglang-chat/malformed-ids/empty"),
         "malformed-input-ids-refused": Seen(_MESSAGES, "sglang-chat/malformed-ids/string"),
-        "unknown-prompt-ids-refused": Seen(_MESSAGES, "sglang-chat/unknown-ids/prompt-negative"),
+        "unknown-prompt-ids-refused": Seen(_MESSAGES, "sglang-chat/unknown-ids/prompt-"),
         "prompt-tokens-count-the-input-ids": Seen(
             f"{_TITO}: chat runs the messages instead of the input_ids", "sglang-chat/malformed-ids/empty"
         ),
@@ -81,14 +81,14 @@ SGLANG_ROUTER = Gateway(
         "continuous-usage-follows": Seen(
             "stream_options are read into a type that has only include_usage", "sglang-chat/usage/everywhere"
         ),
-        "gateway-keeps-the-status": Seen(_OWN_REFUSAL, "sglang-generate/gateway/refused-malformed"),
+        "gateway-keeps-the-status": Seen(_OWN_REFUSAL, "sglang-generate/gateway/refused-"),
         "gateway-keeps-every-field": Seen(_TITO, "sglang-generate/gateway/ids-prompt-ids-whole"),
         "gateway-keeps-the-text": Seen(_MESSAGES, "sglang-chat/gateway/ids-whole"),
         "gateway-keeps-the-series": Seen(_MESSAGES, "sglang-chat/gateway/ids-logprobs-whole"),
     },
     remarked={
         "unknown-parameter-ids-refused": Seen(_BIAS, "sglang-generate/unknown-ids/bias-negative"),
-        "gateway-keeps-the-reason": Seen(_OWN_REFUSAL, "sglang-generate/gateway/refused-malformed"),
+        "gateway-keeps-the-reason": Seen(_OWN_REFUSAL, "sglang-generate/gateway/refused-"),
     },
     lost={
         "generate": frozenset({"/prompt_token_ids"}),
@@ -117,11 +117,11 @@ SMG = Gateway(
             f"{_INTERVAL}: not even a text", "sglang-generate/wrong-types/stream_interval-0"
         ),
         "refusal-is-json": Seen(_PLAIN_TEXT, "sglang-generate/malformed-ids/string"),
-        "gateway-keeps-the-status": Seen(_OWN_REFUSAL, "sglang-generate/gateway/refused-malformed"),
+        "gateway-keeps-the-status": Seen(_OWN_REFUSAL, "sglang-generate/gateway/refused-"),
     },
     remarked={
         "unknown-parameter-ids-refused": Seen(_BIAS, "sglang-generate/unknown-ids/bias-negative"),
-        "gateway-keeps-the-reason": Seen(_OWN_REFUSAL, "sglang-generate/gateway/refused-malformed"),
+        "gateway-keeps-the-reason": Seen(_OWN_REFUSAL, "sglang-generate/gateway/refused-"),
     },
     refused=frozenset({"completions-ids"}),
 )

@@ -1,4 +1,4 @@
-"""A live run: find out what the target is, ask all scenarios of all its dialects at once, read the answers.
+"""A live run: find out what the target is, ask all scenarios of all its dialects in phases, read the answers.
 
 Everything is asked before anything is judged.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from tokenwire.asking.beside import GATEWAY, ask_both
@@ -124,6 +125,7 @@ class _Interrogation:
     found: Preflight
     sender: PoliteSender
     transcript: Transcript
+    progress: Progress
     explored: tuple[str, ...] = ()
     broken_off: str = ""
 
@@ -138,27 +140,39 @@ class _Interrogation:
             self.plan.budget,
         )
 
-    async def ask_scenarios(self, progress: Progress) -> None:
-        """Talk all scenarios through with all dialects: together, and then those that want to be alone."""
+    @cached_property
+    def _talks(self) -> list[tuple[Scenario, Conversation]]:
+        """What is to be talked through with which dialect, the most perilous last over all dialects."""
         talks = [
             (scenario, self._talk(scenario.name, dialect))
-            for scenario in _chosen(self.plan)
+            for scenario in sorted(_chosen(self.plan), key=lambda each: each.perilous)
             for dialect in self.found.speaks
         ]
-        talks = [(scenario, talk) for scenario, talk in talks if scenario.chat in (None, talk.chat)]
-        progress.planned(len(talks))
+        return [(scenario, talk) for scenario, talk in talks if scenario.chat in (None, talk.chat)]
 
-        async def talked(scenario: Scenario, talk: Conversation) -> None:
-            await scenario.run(talk)
-            progress.finished(talk)
+    async def _talk_through(self, scenario: Scenario, talk: Conversation) -> None:
+        await scenario.run(talk)
+        self.progress.finished(talk)
 
+    async def ask_ordinary(self) -> None:
+        """Talk the ordinary scenarios through: together, and then those that want to be alone."""
+        self.progress.planned(len(self._talks))
+        ordinary = [(scenario, talk) for scenario, talk in self._talks if not scenario.perilous]
         async with asyncio.TaskGroup() as together:
-            for scenario, talk in talks:
+            for scenario, talk in ordinary:
                 if not scenario.alone:
-                    together.create_task(talked(scenario, talk))
-        for scenario, talk in talks:
+                    together.create_task(self._talk_through(scenario, talk))
+        for scenario, talk in ordinary:
             if scenario.alone:
-                await talked(scenario, talk)
+                await self._talk_through(scenario, talk)
+
+    async def ask_perilous(self) -> None:
+        """Talk the perilous scenarios through, one after another: should the server die, it is known of what,
+        and nothing else is lost.
+        """
+        for scenario, talk in self._talks:
+            if scenario.perilous:
+                await self._talk_through(scenario, talk)
 
     async def ask_worker_too(self, worker: Preflight, recorder: Recorder) -> None:
         """Ask the worker behind a gateway what the gateway is asked, within the same limits."""
@@ -232,18 +246,20 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
     async with _recorder(plan, plan.url, capture, headers=plan.headers, known=found) as recorder:
         patient = PatientSender(recorder, plan.limits.max_concurrency)
         sender = polite.to(patient, found.speaks, found.advertised.context_length or SMALLEST_CONTEXT)
-        asking = _Interrogation(plan, found, sender, Transcript(on_answer=progress.answered))
+        asking = _Interrogation(plan, found, sender, Transcript(on_answer=progress.answered), progress)
         try:
-            await asking.ask_scenarios(progress)
-            if worker is not None and (not plan.scenarios or GATEWAY in plan.scenarios):
-                async with _recorder(plan, plan.worker, capture, known=worker) as behind:
-                    await asking.ask_worker_too(worker, behind)
+            await asking.ask_ordinary()
             if plan.explore:
                 await asking.explore()
             if plan.tokenizer is None:
                 asking.transcript.tokenizer = await ask_for_texts(
                     sender, found.speaks, asking.transcript.streams
                 )
+            if worker is not None and (not plan.scenarios or GATEWAY in plan.scenarios):
+                async with _recorder(plan, plan.worker, capture, known=worker) as behind:
+                    await asking.ask_worker_too(worker, behind)
+            # What is asked again to be sure of it belongs here: nothing may come behind what is perilous.
+            await asking.ask_perilous()
         except* StoppedAnswering as group:
             asking.broken_off = str(group.exceptions[0])
     asking.hear_refusals()

@@ -244,15 +244,27 @@ class Scenario:
     """Asked of a gateway and of the worker behind it, where one is named, and of nobody else."""
     alone: bool = False
     """Asked after all others, while nothing else of the run is under way."""
+    perilous: int = 0
+    """Above 0, the scenario sends what real servers died of. It is asked when all else was, one exchange at a
+    time; what is more perilous comes later, over all dialects.
+    """
 
 
 SCENARIOS: dict[str, Scenario] = {}
 
 
 def scenario(
-    *, chat: bool | None = None, budget: Budget = Budget.QUICK, worker: bool = False, alone: bool = False
+    *,
+    chat: bool | None = None,
+    budget: Budget = Budget.QUICK,
+    worker: bool = False,
+    alone: bool = False,
+    perilous: int = 0,
 ) -> Callable[[Run], Run]:
-    """Make a coroutine a scenario, named like the function; its docstring says what it provokes."""
+    """Make a coroutine a scenario, named like the function; its docstring says what it provokes.
+
+    A perilous one sends one request at a time, and behind each bad one a good one: its control.
+    """
 
     def register(run: Run) -> Run:
         name = getattr(run, "__name__", "").replace("_", "-")
@@ -261,7 +273,7 @@ def scenario(
             raise ValueError(f"scenario {name!r} has no docstring; it must say what it provokes")
         if name in SCENARIOS:
             raise ValueError(f"scenario {name!r} stands twice; rename one")
-        SCENARIOS[name] = Scenario(name, provokes, run, chat, budget, worker, alone)
+        SCENARIOS[name] = Scenario(name, provokes, run, chat, budget, worker, alone, perilous)
         return run
 
     return register

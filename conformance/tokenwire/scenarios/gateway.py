@@ -31,6 +31,6 @@ async def gateway(talk: Conversation) -> None:
     asks |= {"samples-whole": samples, "samples-stream": replace(samples, stream=True)}
     batch = replace(ids, input_ids=(PROMPT, PROMPT[:5]), logprobs=True)
     asks |= {"batch-whole": batch, "batch-stream": replace(batch, stream=True)}
-    asks |= {"refused-empty": replace(ids, raw={"input_ids": []})}
-    asks |= {"refused-malformed": replace(ids, raw={"input_ids": [12, "13"]})}
+    asks |= {"refused-budget": replace(ids, wrong={"max_new_tokens": "many"})}
+    asks |= {"refused-temperature": replace(ids, wrong={"temperature": "warm"})}
     await talk.ask_all(asks)

@@ -15,8 +15,7 @@ from tokenwire.wire.exchange import HttpRequest
 
 _DEEP = 100_000
 
-_UNKNOWN_IDS: Mapping[str, Any] = {
-    "negative": -1,
+_BEYOND: Mapping[str, int] = {
     "two-to-31": 2**31,
     "two-to-63": 2**63,
     "two-to-70": 2**70,
@@ -73,22 +72,34 @@ def _with_bias(talk: Conversation, ask: Ask, bias: Mapping[str, float]) -> Ask:
     return replace(ask, raw={"sampling_params": {"logit_bias": bias}} if nested else {"logit_bias": bias})
 
 
-@scenario(budget=Budget.STANDARD)
+@scenario(budget=Budget.STANDARD, perilous=2)
 async def unknown_ids(talk: Conversation) -> None:
-    """Ids that no vocabulary has: in the prompt, among stop ids, biased ids and ids whose logprobs are asked
-    for. None of them is run.
+    """Ids that no vocabulary has: among stop ids, biased ids and ids whose logprobs are asked for, and beyond
+    every vocabulary in the prompt. None of them is run.
     """
     ask = replace(plain_ask(talk), max_new_tokens=4)
     bad: dict[str, Ask | HttpRequest] = {}
-    for label, token in _UNKNOWN_IDS.items():
-        bad[f"prompt-{label}"] = replace(ask, wrong={"input_ids": [*PROMPT[:3], token]})
-    vocabulary = talk.advertised.vocab_size
-    if vocabulary is not None:
-        bad["prompt-vocabulary-size"] = replace(ask, wrong={"input_ids": [*PROMPT[:3], vocabulary]})
     for label, token in (("negative", -1), ("two-to-31", 2**31)):
         bad[f"stop-{label}"] = replace(ask, wrong={"stop_token_ids": [token]}, ignore_eos=False)
         bad[f"chosen-{label}"] = replace(ask, logprobs=True, wrong={"chosen_ids": [token]})
         bad[f"bias-{label}"] = _with_bias(talk, ask, {str(token): 1.0})
+    vocabulary = talk.advertised.vocab_size
+    beyond = {**_BEYOND, **({"vocabulary-size": vocabulary} if vocabulary is not None else {})}
+    for label, token in beyond.items():
+        bad[f"prompt-{label}"] = replace(ask, wrong={"input_ids": [*PROMPT[:3], token]})
+    await _each_with_a_control(talk, bad)
+
+
+@scenario(budget=Budget.STANDARD, perilous=3)
+async def negative_ids(talk: Conversation) -> None:
+    """A prompt with an id below 0, whole and streamed: it is not run, and nobody is harmed. Nothing is asked
+    after these: an unchecked index below 0 has ended more servers than all else.
+    """
+    ask = replace(plain_ask(talk), max_new_tokens=4)
+    bad: dict[str, Ask | HttpRequest] = {
+        "whole": replace(ask, wrong={"input_ids": [*PROMPT[:3], -1]}),
+        "stream": replace(ask, stream=True, wrong={"input_ids": [-1]}),
+    }
     await _each_with_a_control(talk, bad)
 
 
@@ -100,28 +111,27 @@ def _table(ask: Ask, table: Mapping[str, tuple[Any, ...]]) -> dict[str, Ask | Ht
     }
 
 
-@scenario(budget=Budget.STANDARD)
+@scenario(budget=Budget.STANDARD, perilous=True)
 async def wrong_types(talk: Conversation) -> None:
     """Fields with values of another type, which no reader can take for the right one: each is refused."""
     await _each_with_a_control(talk, _table(replace(plain_ask(talk), max_new_tokens=4), _WRONG_TYPES))
 
 
-@scenario(budget=Budget.STANDARD)
+@scenario(budget=Budget.STANDARD, perilous=True)
 async def impossible_values(talk: Conversation) -> None:
     """Numbers below what makes sense, and more tokens asked for at least than at most: each is refused."""
     await _each_with_a_control(talk, _table(replace(plain_ask(talk), max_new_tokens=4), _IMPOSSIBLE))
 
 
-@scenario(budget=Budget.STANDARD)
+@scenario(budget=Budget.STANDARD, perilous=True)
 async def wrong_in_streams(talk: Conversation) -> None:
     """The same mistakes in requests for streams: refused, by a status or in band, and nobody is harmed."""
     ask = replace(plain_ask(talk), max_new_tokens=4, stream=True)
     bad = _table(ask, {"max_new_tokens": (-1, "many"), "temperature": (-1.0,), "stop": (5,)})
-    bad["prompt-negative"] = replace(ask, wrong={"input_ids": [-1]})
     await _each_with_a_control(talk, bad)
 
 
-@scenario(budget=Budget.STANDARD)
+@scenario(budget=Budget.STANDARD, perilous=True)
 async def no_prompt(talk: Conversation) -> None:
     """A request without any prompt, and lists for each prompt that do not fit a batch: each is refused."""
     ask = replace(plain_ask(talk), max_new_tokens=4)
@@ -138,7 +148,7 @@ async def no_prompt(talk: Conversation) -> None:
     await _each_with_a_control(talk, bad)
 
 
-@scenario(budget=Budget.STANDARD)
+@scenario(budget=Budget.STANDARD, perilous=True)
 async def unreadable_bodies(talk: Conversation) -> None:
     """Bodies that are no JSON object, from nothing at all to arrays nested a hundred thousand deep."""
     endpoint = talk.dialect.endpoint

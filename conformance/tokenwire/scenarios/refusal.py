@@ -21,7 +21,7 @@ _MALFORMED: Mapping[str, Any] = {
 }
 
 
-@scenario()
+@scenario(perilous=True)
 async def malformed_ids(talk: Conversation) -> None:
     """input_ids that are no list of integers, whole: each is refused, and the request after it is answered
     as before.
@@ -33,7 +33,7 @@ async def malformed_ids(talk: Conversation) -> None:
         await talk.ask(f"{label}-control", control)
 
 
-@scenario(chat=True)
+@scenario(chat=True, perilous=True)
 async def refused_in_stream(talk: Conversation) -> None:
     """A chat stream that asks for token-in-token-out fields: refused before any event, and nobody is
     harmed.
