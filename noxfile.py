@@ -1,24 +1,53 @@
 """The sessions of Tokenwire: `conformance` checks a server; `tests`, `faults` and `lint` check Tokenwire.
 
-nox -s conformance                                    the reference engine, started and stopped for you
-nox -s conformance -- --target http://host:port       any server
-python noxfile.py -s conformance --target http://…    the same, without the `--` that nox asks for
+python3 noxfile.py -s conformance                      the reference engine, started and stopped for you
+python3 noxfile.py -s conformance --target http://…    any server
+nox -s conformance -- --target http://…                the same, where nox is installed
+
+Run by a Python without nox, this file installs nox into .nox/nox, and goes on with that.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import shutil
 import subprocess
 import sys
+import venv
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
+
+
+def _run_with_own_nox() -> int | str:
+    """Run this command again with the nox of a virtual environment, made where it is missing.
+
+    A distribution's Python takes no packages (PEP 668), and may lack `ensurepip` or pip. Gives the
+    exit status, or why there is no nox.
+    """
+    home = Path(__file__).parent / ".nox" / "nox"
+    python = home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    if not python.exists() or subprocess.call([python, "-c", "import nox"], stderr=subprocess.DEVNULL):
+        print(f"nox is not installed for {sys.executable}: it goes into {home}", flush=True)
+        has_ensurepip = find_spec("ensurepip") is not None
+        if not has_ensurepip and find_spec("pip") is None:
+            return (
+                f"{sys.executable} has neither ensurepip nor pip, and cannot install nox: on Debian and"
+                " Ubuntu, `apt install python3-venv` first. `uvx nox` and `pipx run nox` need neither."
+            )
+        venv.create(home, with_pip=has_ensurepip, symlinks=os.name != "nt")
+        pip = [python, "-m", "pip"] if has_ensurepip else [sys.executable, "-m", "pip", "--python", python]
+        if subprocess.call([*pip, "install", "nox"]):
+            return "nox could not be installed; pip says why above"
+    return subprocess.call([python, __file__, *sys.argv[1:]])
+
 
 try:
     import nox
 except ModuleNotFoundError:
-    sys.exit("nox is not installed for this Python; run `python -m pip install nox` first")
+    sys.exit(_run_with_own_nox())
 
 nox.options.sessions = ["lint", "tests", "faults"]
 nox.options.reuse_existing_virtualenvs = True
@@ -61,10 +90,10 @@ def reference_server(session: nox.Session, *flags: str) -> Iterator[str]:
 def conformance(session: nox.Session) -> None:
     """Check a server: the one that --target names, or the reference engine where none is named."""
     if any(argument.split("=")[0] == "--target" for argument in session.posargs):
-        session.install(".")
+        session.install(".", silent=False)
         session.run("tokenwire", "check", *session.posargs)
         return
-    session.install(".[reference]", *CONSTRAINTS)
+    session.install(".[reference]", *CONSTRAINTS, silent=False)
     for name, flags in EMBEDDED.items():
         session.log(f"the reference engine: {name}")
         with reference_server(session, *flags) as url:
@@ -74,14 +103,14 @@ def conformance(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """The tests of both packages and of the specification."""
-    session.install("-e", ".[reference,dev]", *CONSTRAINTS)
+    session.install("-e", ".[reference,dev]", *CONSTRAINTS, silent=False)
     session.run("pytest", "-n", "auto", *session.posargs)
 
 
 @nox.session
 def proofs(session: nox.Session) -> None:
     """The long proofs: 10,000 mutations of each kind, and all short records of up to 6 tokens."""
-    session.install("-e", ".[tokenizer]", *CONSTRAINTS)
+    session.install("-e", ".[tokenizer]", *CONSTRAINTS, silent=False)
     session.run("python", "-m", "proofs.mutations", *session.posargs)
     session.run("python", "-m", "proofs.small_scope", "--tokens", "6")
 
@@ -89,21 +118,21 @@ def proofs(session: nox.Session) -> None:
 @nox.session
 def faults(session: nox.Session) -> None:
     """The kill matrix: every fault of the reference engine against every requirement of the specification."""
-    session.install("-e", ".[reference,dev]", *CONSTRAINTS)
+    session.install("-e", ".[reference,dev]", *CONSTRAINTS, silent=False)
     session.run("python", "-m", "proofs.kill_matrix", *session.posargs)
 
 
 @nox.session
 def docs(session: nox.Session) -> None:
     """The documentation, strictly, into site/. `nox -s docs -- serve` shows it while it is written."""
-    session.install("-e", ".[docs]")
+    session.install("-e", ".[docs]", silent=False)
     session.run("python", "-m", "mkdocs", *(session.posargs or ("build",)))
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
     """Formatting, lint, types, and the walls between the packages."""
-    session.install("-e", ".[reference,dev]", *CONSTRAINTS)
+    session.install("-e", ".[reference,dev]", *CONSTRAINTS, silent=False)
     session.run("ruff", "format", "--check", ".")
     session.run("ruff", "check", ".")
     session.run("mypy")
@@ -115,14 +144,14 @@ def interop(session: nox.Session) -> None:
     """Other people's programs against ours: a client, two gateways, and another server under the suite."""
     others = ("openai", "sglang-router", "smg", "transformers[serving]")
     pinned = ("-c", str(ROOT / "constraints" / "interop.txt"))
-    session.install("-e", ".[reference,dev]", *others, *CONSTRAINTS, *pinned)
+    session.install("-e", ".[reference,dev]", *others, *CONSTRAINTS, *pinned, silent=False)
     session.run("pytest", "tests/interop", *session.posargs)
 
 
 @nox.session
 def benchmarks(session: nox.Session) -> None:
     """Both sides of every performance claim, with their ratio."""
-    session.install("-e", ".[reference,dev]", *CONSTRAINTS)
+    session.install("-e", ".[reference,dev]", *CONSTRAINTS, silent=False)
     columns = ("--benchmark-columns=min,median", "--benchmark-group-by=group", "--benchmark-sort=min")
     session.run("pytest", "benchmarks", *columns, *session.posargs)
     session.run("python", "benchmarks/memory.py")

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from tokenwire.asking.scenario import Budget
+from tokenwire.asking.terminal_progress import Meter
 from tokenwire.baselines.baseline import Baseline
 from tokenwire.baselines.tolerance import Held, hold_against, speaks_for_all, told_by, with_reasons
 from tokenwire.judging.judge import Judgement, judge
@@ -19,7 +20,8 @@ from tokenwire.pytest_plugin import run_items
 from tokenwire.report.document import document
 from tokenwire.report.files import Outputs, tell_github, write_reports
 from tokenwire.report.subject import Subject
-from tokenwire.report.terminal import print_report
+from tokenwire.report.terminal import make_console, print_report
+from tokenwire.requirement import load_requirements
 
 INTERRUPTED = 130
 _PYTEST_COULD_NOT_RUN = {2: INTERRUPTED, 3: ExitStatus.HARNESS_ERROR, 4: ExitStatus.USAGE}
@@ -56,7 +58,11 @@ def _held(judgements: Sequence[Judgement], subject: Subject, reporting: Reportin
 
 def tell(subject: Subject, reporting: Reporting, console: Console) -> int:
     """Judge, report everywhere, and give the exit status."""
-    judgements = judge(subject.runs, selected(reporting.profiles, reporting.requirements))
+    rows = selected(reporting.profiles, reporting.requirements) or [*load_requirements().values()]
+    watched = make_console(stderr=True)
+    watched.quiet = reporting.verbosity < 0
+    with Meter(watched, "judging", total=len(rows)) as meter:
+        judgements = judge(subject.runs, meter.through(rows))
     held = _held(judgements, subject, reporting)
     ran, code = run_items(
         with_reasons(judgements, held) if held else judgements,

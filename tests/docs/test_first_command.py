@@ -1,0 +1,105 @@
+"""README's first commands work on a machine with a Python and nothing else, and CI runs the same.
+
+The Python of these tests stands for a distribution's: it has no nox, and where a test says so no `ensurepip`
+and no pip. An index of one wheel stands for PyPI.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+NOX = "import sys\nprint('nox was asked for', *sys.argv[1:])\n"
+NOXFILE_NEEDS = """
+class options: pass
+class Session: pass
+def session(function): return function
+"""
+HIDE = """
+import sys
+if not sys.prefix.endswith("nox"):
+    sys.modules.update(dict.fromkeys({hidden!r}))
+"""
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    folder = tmp_path / "clone"
+    folder.mkdir()
+    shutil.copy(ROOT / "noxfile.py", folder)
+    return folder
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    """A folder with a wheel of a nox that only tells what it is asked for."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "nox-1-py3-none-any.whl", "w") as wheel:
+        about = "nox-1.dist-info"
+        wheel.writestr("nox/__init__.py", NOXFILE_NEEDS)
+        wheel.writestr("nox/__main__.py", NOX)
+        wheel.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: nox\nVersion: 1\n")
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{about}/RECORD", "")
+    return folder
+
+
+def noxfile(clone: Path, index: Path, *arguments: str, lacks: tuple[str, ...] = ()) -> tuple[int, str]:
+    """Run the noxfile by a Python that lacks nox and some modules; the exit status, and all that was said."""
+    (index / "sitecustomize.py").write_text(HIDE.format(hidden=("nox", *lacks)), "utf-8")
+    from_index = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index), "PYTHONPATH": str(index)}
+    ran = subprocess.run(
+        [sys.executable, str(clone / "noxfile.py"), *arguments],
+        env={**os.environ, **from_index},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return ran.returncode, ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("lacks", [(), ("ensurepip",)], ids=["ensurepip", "pip alone"])
+def test_a_python_without_nox_installs_it_beside_itself_and_goes_on(clone, index, lacks):
+    asked = ("-s", "conformance", "--target", "http://127.0.0.1:30000")
+    status, said = noxfile(clone, index, *asked, lacks=lacks)
+    assert status == 0, said
+    assert f"it goes into {clone / '.nox' / 'nox'}" in said
+    told = f"nox was asked for -f {clone / 'noxfile.py'} -s conformance -- --target http://127.0.0.1:30000"
+    assert told in said
+
+    again = noxfile(clone, index, *asked, lacks=("ensurepip", "pip"))
+    assert again == (0, f"{told}\n")
+
+
+def test_a_python_that_can_install_nothing_is_told_what_to_install(clone, index):
+    status, said = noxfile(clone, index, "-s", "conformance", lacks=("ensurepip", "pip"))
+    assert status == 1
+    assert "`apt install python3-venv`" in said
+    assert "`uvx nox`" in said
+    assert not (clone / ".nox").exists()
+
+
+def test_ci_runs_the_test_command_of_the_readme_and_nothing_else():
+    first = (ROOT / "README.md").read_text("utf-8").partition("```console\n")[2].partition("```")[0]
+    main_job, tests = (line.partition("#")[0].strip() for line in first.splitlines())
+    assert main_job == "python3 noxfile.py -s conformance"
+    assert (ROOT / ".ci" / "run").read_text("utf-8").splitlines()[-1] == tests
+
+
+def test_no_page_shows_pip_for_the_python_of_the_system():
+    """PEP 668: a distribution's pip refuses. Each page makes a virtual environment first."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]
+    for page in pages:
+        text = page.read_text("utf-8")
+        for block in text.split("```")[1::2]:
+            if "pip install" in block:
+                assert "-m venv" in block, f"{page.relative_to(ROOT)}: {block}"
