@@ -82,6 +82,19 @@ def test_what_a_dialect_has_no_words_for_is_noted_and_not_sent() -> None:
     assert len(talk.transcript.streams) == 1
 
 
+@pytest.mark.parametrize(
+    ("dialect", "body"),
+    [
+        ("sglang-generate", {"rid": "mine"}),
+        ("vllm-generate", {"request_ids": ["generate-tokens-mine"]}),
+    ],
+)
+def test_an_abort_names_the_id_that_the_answer_carries(dialect: str, body: dict[str, object]) -> None:
+    call = asyncio.run(talk_to(CannedSender(), dialect).abort("abort", "mine"))
+    assert call is not None
+    assert call.exchange.request.body == body
+
+
 def test_budgets_fit_the_context_that_the_target_advertises() -> None:
     assert talk_to(CannedSender()).fitting(100) == 100
     small = talk_to(CannedSender(), advertised=Advertised(context_length=64))

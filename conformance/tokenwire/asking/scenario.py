@@ -208,8 +208,11 @@ class Conversation:
         return call
 
     async def abort(self, label: str, request_id: str) -> Call | None:
-        """Abort one request by its id; None where the family has no way to, for this endpoint."""
-        request = self.control.abort_request(request_id, self.dialect.endpoint.path) if self.control else None
+        """Abort one request by the id that its client gave it, as the server's answers
+        carry it; None where the family has no way to, for this endpoint.
+        """
+        named = f"{self.dialect.policy.get('request_id_prefix', '')}{request_id}"
+        request = self.control.abort_request(named, self.dialect.endpoint.path) if self.control else None
         if request is None:
             self.transcript.not_asked[self.name_of(label)] = f"{self.dialect.name} has no abort by id"
             return None

@@ -20,6 +20,7 @@ from tokenwire.checks.walk import (
     walk,
 )
 from tokenwire.dialects.control import Call, Deed
+from tokenwire.dialects.dialect import known_as
 from tokenwire.judging.check import Observation, Target, check, check_run, demand, observe
 from tokenwire.record import Choice, Delivery, Stream
 from tokenwire.wire.exchange import Ending
@@ -35,7 +36,7 @@ def _single(stream: Stream) -> bool:
 
 def _aborts(stream: Stream, target: Target) -> list[Call]:
     """The aborts that name a request and were answered."""
-    name = stream.asked.request_id
+    name = known_as(stream)
     return [c for c in target.calls if c.deed is Deed.ABORT and c.done and name is not None and name in c.ids]
 
 
@@ -161,7 +162,7 @@ def aborted_answer_is_a_prefix(streams: tuple[Stream, ...], _target: Target) -> 
 def abort_spares_others(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
     """Requests beside an aborted one, that no abort names, are not ended by it."""
     for stream in streams:
-        name, scenario = stream.asked.request_id, stream.exchange.scenario
+        name, scenario = known_as(stream), stream.exchange.scenario
         nearby = [c for c in target.calls if c.deed is Deed.ABORT and c.exchange.scenario == scenario]
         beside = [call for call in nearby if overlap(call.exchange, stream.exchange)]
         if name is None or not beside or any(c.everything or name in c.ids for c in nearby):
@@ -180,12 +181,12 @@ def abort_spares_others(streams: tuple[Stream, ...], target: Target) -> Iterator
 @check_run("abort-of-nobody-is-no-failure")
 def abort_of_nobody_is_no_failure(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
     """An abort that comes too late, or for nobody, is no reason to fail."""
-    known = {stream.asked.request_id for stream in streams if stream.asked.request_id}
+    known = {name for name in map(known_as, streams) if name}
     for call in target.calls:
         late = [
             stream
             for stream in streams
-            if stream.asked.request_id in call.ids and not overlap(stream.exchange, call.exchange)
+            if known_as(stream) in call.ids and not overlap(stream.exchange, call.exchange)
         ]
         if call.deed is not Deed.ABORT or not call.ids or (call.ids & known and not late):
             continue

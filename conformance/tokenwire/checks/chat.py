@@ -48,14 +48,20 @@ def chat_chunks_share_a_choice_id(stream: Stream, _target: Target) -> Iterator[O
             ids[emission.choice] = chunk_id
 
 
+_INSTEAD_OF_CONTENT = ("tool_calls", "refusal", "reasoning_content")
+
+
 @check("chat-content-never-null")
 def chat_content_never_null(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """A chat message without tool calls has a string as its content, the empty one where there is no text."""
+    """A chat message has a string as its content, the empty one where there is no text; beside tool calls, a
+    refusal or reasoning it may have none.
+    """
     if not is_chat(stream) or stream.delivery is not Delivery.WHOLE:
         return
     for choice in stream.choices:
         for emission in choice.emissions:
-            if "content" in emission.details and not emission.details.get("tool_calls"):
+            beside = any(emission.details.get(name) for name in _INSTEAD_OF_CONTENT)
+            if "content" in emission.details and not beside:
                 content = emission.details["content"]
                 place = emission.at("content" if "content" in emission.pointers else "text")
                 message = f"the content is {content!r}, not a string"

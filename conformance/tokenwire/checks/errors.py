@@ -20,9 +20,9 @@ from tokenwire.checks.bad_value import (
 )
 from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, observe_refusal, was_refused, words_of
 from tokenwire.checks.walk import end_place, integer, is_error, start_place
-from tokenwire.dialects.dialect import is_chat
+from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.judging.check import Observation, Target, check, check_run, demand
-from tokenwire.record import Stream
+from tokenwire.record import Event, Stream
 from tokenwire.wire.exchange import Ending
 
 NO_ROOM = frozenset({501, 503})
@@ -107,7 +107,7 @@ def refusal_names_the_value(stream: Stream, target: Target) -> Iterator[Observat
 
 def _names(said: str, bad: BadValue) -> bool:
     """Whether a message holds the field's name or its value, as words of their own."""
-    name = rf"(?<!\w){re.escape(bad.wire_name)}s?(?!\w)"
+    name = rf"(?i:(?<!\w){re.escape(bad.wire_name)}s?(?!\w))"
     values = {json.dumps(bad.value), json.dumps(bad.value, separators=(",", ":")), str(bad.value)}
     return bool(re.search(name, said)) or any(
         re.search(rf"(?<![\w.-]){re.escape(value)}(?!\w)", said) for value in values
@@ -170,32 +170,53 @@ def stream_errors_say_why(stream: Stream, _target: Target) -> Iterator[Observati
     for position in _error_events(stream):
         event = stream.events[position]
         said, code = words_of(event.error), _code(event.error)
-        missing = [name for name, there in (("message", said), ("code", code is not None)) if not there]
+        coded = code is not None or not policy_of(stream).get("numeric_error_codes", True)
+        missing = [name for name, there in (("message", said), ("code", coded)) if not there]
         if missing or stream.answered or was_refused(stream):
             yield demand(
                 event.place,
                 not missing,
-                expected="an error with message and code",
+                expected="an error with a message and, as its dialect has them, a code",
                 actual=event.error,
                 message=f"the error event has no {' and no '.join(missing)}",
             )
 
 
+def _choice_in_error(event: Event) -> int | None:
+    """The index of the choice that an error event speaks of; None where it names none."""
+    named = (one.get("index") for one in (event.data, event.error) if isinstance(one, Mapping))
+    return next((index for one in named if (index := integer(one)) is not None), None)
+
+
+def _events_of(stream: Stream, choice: int) -> set[int]:
+    """The positions of the events that speak of a choice, errors among them."""
+    own = {e.event.index for one in stream.choices if one.index == choice for e in one.emissions}
+    failed = [event for event in stream.events if event.error is not None]
+    return own | {event.index for event in failed if _choice_in_error(event) in (choice, None)}
+
+
 @check("stream-errors-are-final")
 def stream_errors_are_final(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Nothing but the end mark follows an error event."""
-    errors = _error_events(stream)
-    if not errors:
-        return
-    later = [event for event in stream.events[errors[0] + 1 :] if not event.done]
-    if later or stream.answered or was_refused(stream):
-        yield demand(
-            later[0].place if later else stream.events[errors[0]].place,
-            not later,
-            expected="only the end mark after an error event",
-            actual=f"{len(later)} events" if later else "only the end mark after an error event",
-            message=f"{len(later)} events follow the error event",
-        )
+    """Nothing but the end mark follows an error event; of its choice only, where it names one."""
+    seen: set[int | None] = set()
+    for position in _error_events(stream):
+        choice = _choice_in_error(stream.events[position])
+        if choice in seen or None in seen:
+            continue
+        seen.add(choice)
+        later = [event for event in stream.events[position + 1 :] if not event.done]
+        if choice is not None:
+            own = _events_of(stream, choice)
+            later = [event for event in later if event.index in own]
+        if later or stream.answered or was_refused(stream):
+            yield demand(
+                later[0].place if later else stream.events[position].place,
+                not later,
+                expected="only the end mark after an error event",
+                actual=f"{len(later)} events" if later else "only the end mark after an error event",
+                message=f"{len(later)} events follow the error event"
+                + ("" if choice is None else f" of choice {choice}"),
+            )
 
 
 @check("stream-errors-replace-the-finish")

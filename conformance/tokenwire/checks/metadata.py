@@ -287,22 +287,27 @@ def _is_own(entry: LogprobEntry, sampled: LogprobEntry) -> bool:
     return entry.token_id == sampled.token_id and sampled.token_id is not None
 
 
-def _fault_in_belonging(at: Position, *, series: str, greedy: bool) -> str:
+def _fault_in_belonging(at: Position, *, told: Told, greedy: bool) -> str:
     """How the sampled id and the top logprobs of a position contradict each other; empty if they do not.
 
-    Where entries name no ids, several tokens may have one text: then only the greatest logprob is compared.
+    Where an entry names no id, several tokens may have one text: then only the greatest logprob is compared.
     """
     sampled, top = at.sampled, at.top
     if sampled is None or not top:
         return ""
     own = next((entry for entry in top if _is_own(entry, sampled)), None)
     if own is not None and not alike(own.logprob, sampled.logprob):
-        return f"gives id {own.token_id!r} the logprob {own.logprob!r}, but {series} {sampled.logprob!r}"
+        return f"gives id {own.token_id!r} the logprob {own.logprob!r}, but {told.series} {sampled.logprob!r}"
     if not greedy:
         return ""
-    if sampled.token_id is None:
+    if sampled.token_id is None or any(one.token_id is None for one in top):
         numbers = [one.logprob for one in top if type(one.logprob) in {int, float}]
         if numbers and not alike(max(numbers), sampled.logprob):
+            if told.by_text and sampled.text in [one.text for one in top]:
+                return (
+                    f"gives {sampled.text!r} another logprob than the sampled token's {sampled.logprob!r}: "
+                    "two tokens share a key"
+                )
             return f"is headed by {max(numbers)!r}, but greedy sampling chose {sampled.logprob!r}"
     elif top[0].token_id != sampled.token_id:
         tied = own is not None and alike(top[0].logprob, sampled.logprob)
@@ -323,7 +328,7 @@ def top_logprobs_belong_to_position(stream: Stream, _target: Target) -> Iterator
         for told in told_by(step):
             if not (told.top_series and told.positions):
                 continue
-            look = partial(_fault_in_belonging, series=told.series, greedy=greedy)
+            look = partial(_fault_in_belonging, told=told, greedy=greedy)
             faults = _faults_by_position(step, told, look)
             fault = next((f"position {at} of {told.top_series} {words}" for at, words in faults if words), "")
             expected = "the sampled id with its own logprob"

@@ -24,7 +24,7 @@ from tokenwire.checks.walk import (
     walk,
     witnessed,
 )
-from tokenwire.dialects.dialect import policy_of
+from tokenwire.dialects.dialect import known_as, policy_of
 from tokenwire.judging.check import Observation, Target, check, demand, observe
 from tokenwire.record import Choice, Emission, Stream
 from tokenwire.wire.exchange import Ending
@@ -391,7 +391,7 @@ def request_id_constant(stream: Stream, _target: Target) -> Iterator[Observation
     """One request id in all emissions of a choice: the client's own for a single request."""
     asked = stream.asked
     single = asked.request_id is not None and asked.prompts * asked.n == 1 and not asked.batch
-    chosen = f"{policy_of(stream).get('request_id_prefix', '')}{asked.request_id}" if single else None
+    chosen = known_as(stream) if single else None
     first: dict[int, Any] = {} if chosen is None else {0: chosen}
     for step in walk(stream):
         emission = step.emission

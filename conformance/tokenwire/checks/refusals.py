@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from tokenwire.checks.bad_value import bad_values, unreadable_body
 from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.walk import end_place, ended, integer, is_error, joined_ids, joined_text, start_place
-from tokenwire.dialects.dialect import is_chat, policy_of
+from tokenwire.dialects.control import Deed
+from tokenwire.dialects.dialect import is_chat, known_as, policy_of
 from tokenwire.judging.check import Observation, Target, check, check_run, demand
 from tokenwire.record import Asked, Stream
 from tokenwire.wire.exchange import BUSY, Ending
 
-NOT_ABOUT_THE_REQUEST = frozenset({401, 403, 404, 405, 407, 408, 429, 503})
-"""Statuses that say nothing of the request's content: no such path, no access, not now."""
+NOT_ABOUT_THE_REQUEST = frozenset({401, 403, 404, 405, 407, 408, 429, 499, 503})
+"""Statuses that say nothing of the request's content: no such path, no access, not now, nobody there."""
 
 TITO_FIELDS: Mapping[str, str] = {
     "prompt_token_ids": "prompt_token_ids",
@@ -33,13 +34,20 @@ def words_of(error: object) -> str:
     return ""
 
 
+def _is_refusal(code: int | None) -> bool:
+    return code is not None and 400 <= code < 500 and code not in NOT_ABOUT_THE_REQUEST
+
+
 def _refused_in_band(stream: Stream) -> bool:
-    """Whether a stream's first and only word was an error event with a 4xx code.
+    """Whether all that a stream says of its request is a 4xx code: in an error event without any choice
+    beside it, or in the aborts that end every choice.
 
     A server that has committed itself to status 200 before it looked at the request has no other way.
     """
-    code = None if stream.choices else _code_in_band(stream)
-    return code is not None and 400 <= code < 500 and code not in NOT_ABOUT_THE_REQUEST
+    if not stream.choices:
+        return _is_refusal(_code_in_band(stream))
+    finishes = (choice.finish for choice in stream.choices)
+    return all(f is not None and is_error(f) and _is_refusal(integer(f.raw["status_code"])) for f in finishes)
 
 
 def _code_in_band(stream: Stream) -> int | None:
@@ -57,7 +65,7 @@ def put_off(stream: Stream) -> bool:
 
 
 def was_refused(stream: Stream) -> bool:
-    """Whether the target refused what the request asks for, by its status or by a stream's first event."""
+    """Whether the target refused what the request asks for, by its status or in a stream."""
     by_status = stream.refused and stream.exchange.status not in NOT_ABOUT_THE_REQUEST
     return by_status or _refused_in_band(stream)
 
@@ -201,10 +209,18 @@ def _is_bad(stream: Stream, target: Target) -> bool:
     )
 
 
+def _was_aborted(stream: Stream, target: Target) -> bool:
+    """Whether an abort named a request: what became of it is the abort's doing."""
+    aborts = (call for call in target.calls if call.deed is Deed.ABORT)
+    return any(call.everything or known_as(stream) in call.ids for call in aborts)
+
+
 def _controls(streams: tuple[Stream, ...], target: Target) -> Iterator[tuple[Stream, Stream]]:
     """Each good request that was sent next after a bad one in the same talk, behind that bad one."""
     bad: dict[tuple[str, str], Stream] = {}
     for stream in streams:
+        if _was_aborted(stream, target):
+            continue
         talk = (stream.exchange.scenario, stream.dialect)
         if _is_bad(stream, target):
             bad[talk] = stream
@@ -235,7 +251,9 @@ def refused_request_harms_nobody(streams: tuple[Stream, ...], target: Target) ->
     after_bad = {control.exchange.name for _, control in controls}
     answers: dict[str, list[Stream]] = {}
     for stream in streams:
-        undisturbed = stream.answered and ended(stream) and not _failed(stream)
+        undisturbed = (
+            stream.answered and ended(stream) and not _failed(stream) and not _was_aborted(stream, target)
+        )
         if stream.asked.key and undisturbed and not _is_bad(stream, target):
             answers.setdefault(stream.asked.key, []).append(stream)
     repeats = bool(target.repeated) and target.contradicted <= {one.asked.key for _, one in controls}

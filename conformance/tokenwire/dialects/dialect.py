@@ -29,7 +29,16 @@ from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 from tokenwire.wire.json_pointer import Keys, parse
 from tokenwire.wire.sharing import sharing
 
-__all__ = ["Dialect", "Endpoint", "Unsupported", "dialect_of", "is_chat", "load_dialects", "policy_of"]
+__all__ = [
+    "Dialect",
+    "Endpoint",
+    "Unsupported",
+    "dialect_of",
+    "is_chat",
+    "known_as",
+    "load_dialects",
+    "policy_of",
+]
 
 _EXCERPT = 160
 _SCHEMA_ERRORS = 8
@@ -351,6 +360,12 @@ def policy_of(stream: Stream) -> Mapping[str, Any]:
     """What the dialect of a stream chose where the specification leaves a choice; nothing if unknown."""
     dialect = dialect_of(stream)
     return dialect.policy if dialect is not None else {}
+
+
+def known_as(stream: Stream) -> str | None:
+    """The id by which a server knows a request that its client named: that id behind the dialect's prefix."""
+    own = stream.asked.request_id
+    return None if own is None else f"{policy_of(stream).get('request_id_prefix', '')}{own}"
 
 
 @cache

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tokenwire.dialects.control import Call, Deed
-from tokenwire.dialects.dialect import is_chat, policy_of
+from tokenwire.dialects.dialect import is_chat, known_as, policy_of
 from tokenwire.judging.advertised import Advertised
 from tokenwire.judging.stop_string import stop_string_of
 from tokenwire.record import Delivery, Emission, Stream
@@ -227,7 +227,7 @@ def _modes(answered: list[Stream]) -> Iterable[Capability]:
 
 def _controlled(answered: list[Stream], calls: tuple[Call, ...]) -> Iterable[Capability]:
     """What control endpoints show by their effect: an abort of a request there was, a load that saw one."""
-    ids = {stream.asked.request_id for stream in answered}
+    ids = set(map(known_as, answered))
     aborts = (call for call in calls if call.deed is Deed.ABORT and call.done and call.ids & ids)
     loads = (call for call in calls if call.load is not None and call.load.live > 0)
     for name, call, absent in (
