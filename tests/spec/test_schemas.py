@@ -435,7 +435,7 @@ PLANTED: list[tuple[str, Any, str, Any]] = [
     ("chat-chunk", CHUNK, "/choices", None),
     ("openai-chat-response", OPENAI_ANSWER, "/object", "chat.completion.chunk"),
     ("openai-chat-response", OPENAI_ANSWER, "/choices", []),
-    ("openai-chat-response", OPENAI_ANSWER, "/choices/0/message/content", None),
+    ("openai-chat-response", OPENAI_ANSWER, "/choices/0/message/content", 7),
     ("openai-chat-response", OPENAI_ANSWER, "/choices/0/message/content", REMOVED),
     ("openai-chat-response", OPENAI_ANSWER, "/choices/0/message/role", "user"),
     ("openai-chat-response", OPENAI_ANSWER, "/choices/0/finish_reason", None),
@@ -701,11 +701,12 @@ def test_tool_calls_may_come_without_content():
     assert judged("chat-response", called) == (True, True)
 
 
-def test_a_refusal_may_come_without_content():
-    refused = with_value(OPENAI_ANSWER, "/choices/0/message", {"role": "assistant", "content": None})
-    assert judged("openai-chat-response", refused) == (False, False)
-    refused["choices"][0]["message"]["refusal"] = "No."
+def test_the_content_of_any_openai_compatible_server_may_be_null_and_not_missing():
+    message = {"role": "assistant", "content": None, "refusal": "No."}
+    refused = with_value(OPENAI_ANSWER, "/choices/0/message", message)
     assert judged("openai-chat-response", refused) == (True, True)
+    del refused["choices"][0]["message"]["content"]
+    assert judged("openai-chat-response", refused) == (False, False)
 
 
 @settings(deadline=None)
