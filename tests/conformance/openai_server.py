@@ -48,8 +48,10 @@ class Habits:
     """
     thoughts: int = 0
     """So many tokens of a chat answer are thoughts: `reasoning_content`, beside the content."""
-    thought_logprobs: str = "reasoning_content"
-    """Where the logprobs of thoughts stand; nowhere where empty."""
+    thought_logprobs: bool = True
+    """Thoughts have logprobs, in a list of their own."""
+    stops_in_thoughts: bool = False
+    """Stop strings are looked for in thoughts, too."""
     usage_always: bool = False
     finish: str = ""
     """Another word for the finish reason `stop`."""
@@ -180,7 +182,7 @@ class OpenAIServer:
             for at, each in enumerate(choices)
             for choice in stream(at, each, body)
         ]
-        if self.habits.filters:
+        if chat and self.habits.filters:
             events = list(_with_filters(events))
         if self.habits.usage_always or (body.get("stream_options") or {}).get("include_usage"):
             events.append({**head, "choices": [], "usage": usage})
@@ -199,6 +201,9 @@ class OpenAIServer:
             ends = [text.index(stop) for stop in stops if stop in text]
             if ends:
                 return _Written(tokens, text[: min(ends)], self.habits.finish or "stop", prompt)
+            thoughts = "".join(tokens[: self.habits.thoughts])
+            if self.habits.stops_in_thoughts and any(stop in thoughts for stop in stops):
+                return _Written(tokens, "", "stop", prompt)
         return _Written(tokens, "".join(tokens[self.habits.thoughts :]), "length", prompt)
 
     def _usage(self, prompts: Sequence[str], choices: Sequence[_Written]) -> dict[str, Any]:
@@ -208,18 +213,13 @@ class OpenAIServer:
         thoughts = sum(min(self.habits.thoughts, len(each.tokens)) for each in choices)
         return usage | ({"completion_tokens_details": {"reasoning_tokens": thoughts}} if thoughts else {})
 
-    def _chat_logprobs(self, written: _Written, body: Mapping[str, Any], part: slice) -> Any:
+    def _chat_logprobs(self, written: _Written, body: Mapping[str, Any]) -> Any:
         if not body.get("logprobs"):
             return None
         entries = [_entry(token, at, body.get("top_logprobs", 0)) for at, token in enumerate(written.tokens)]
-        thoughts = self.habits.thoughts
-        told = {"content": entries[thoughts:][part]}
-        if thoughts and self.habits.thought_logprobs:
-            told[self.habits.thought_logprobs] = (
-                entries[:thoughts][part] + told.get(self.habits.thought_logprobs, [])
-                if part == slice(None)
-                else []
-            )
+        told = {"content": entries[self.habits.thoughts :]}
+        if self.habits.thought_logprobs:
+            told["reasoning_content"] = entries[: self.habits.thoughts]
         return told
 
     def _chat_choice(self, index: int, written: _Written, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,7 +229,7 @@ class OpenAIServer:
         return {
             "index": index,
             "message": message,
-            "logprobs": self._chat_logprobs(written, body, slice(None)),
+            "logprobs": self._chat_logprobs(written, body),
             "finish_reason": written.finish,
         }
 
@@ -243,8 +243,9 @@ class OpenAIServer:
         for at, token in enumerate(written.tokens):
             entries = [_entry(token, at, top)]
             if at < thoughts:
-                where = self.habits.thought_logprobs
-                yield chunk({"reasoning_content": token}, {where: entries} if asked and where else None)
+                told = {"content": None, "reasoning_content": entries}
+                told = told if asked and self.habits.thought_logprobs else None
+                yield chunk({"content": None, "reasoning_content": token}, told)
                 continue
             piece = written.text[shown : shown + len(token)]
             shown += len(token)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from openai_server import OpenAIServer
+from openai_server import Habits, OpenAIServer
 
 from tokenwire.ask import Ask
 from tokenwire.asking.flags import flagged
@@ -98,3 +100,98 @@ def test_zero_is_asked_of_chat_where_it_is_a_budget() -> None:
     budgets = [stream.asked.max_new_tokens for stream in run.streams]
     assert budgets == [0, 0, 1, 1, 5, 5]
     assert not wrong(run)
+
+
+CHAT_SCENARIOS = (
+    "chat-messages",
+    "chat-samples",
+    "chat-stop-string",
+    "chat-logprobs",
+    "stop-string-around-the-budget",
+    "usage",
+)
+
+
+@pytest.mark.parametrize(
+    "habits",
+    [
+        Habits(filters=True),
+        Habits(thoughts=4),
+        Habits(thoughts=4, thought_logprobs=False),
+        Habits(finish="eos_token"),
+        Habits(usage_always=True),
+    ],
+    ids=str,
+)
+def test_the_habit_of_a_family_is_no_fault(habits: Habits) -> None:
+    run = OpenAIServer(habits).run(*CHAT_SCENARIOS)
+    assert wrong(run) == {}
+    assert len(run.streams) > 30
+
+
+def informed(run: Run) -> set[str]:
+    return {each.requirement.id for each in judge([run]) if each.verdict is Verdict.INFO}
+
+
+def test_what_families_do_differently_is_told_as_information() -> None:
+    assert "finish-type-is-known" in informed(OpenAIServer(Habits(finish="eos_token")).run(*CHAT_SCENARIOS))
+    assert "usage-only-on-request" in informed(OpenAIServer(Habits(usage_always=True)).run("chat-messages"))
+    assert informed(OpenAIServer().run("chat-messages")) == set()
+
+
+ENTRY = {"token": "a", "logprob": -1.0, "bytes": [97], "top_logprobs": []}
+
+
+def thinking(content: int, thoughts: int, tokens: int, reasoning: int | None, **asked: Any) -> Stream:
+    """A chat answer with so many logprobs of its content and thoughts, and what its usage counts."""
+    answer = completed(tokens, "a" * content, asked.pop("finish", "length"))
+    logprobs = {"content": [ENTRY] * content, "reasoning_content": [ENTRY] * thoughts}
+    answer["choices"][0] |= {"logprobs": logprobs}
+    answer["choices"][0]["message"]["reasoning_content"] = "bbbb" if reasoning != 0 else None
+    if reasoning is not None:
+        answer["usage"]["completion_tokens_details"] = {"reasoning_tokens": reasoning}
+    return answered(CHAT, {"logprobs": True, "messages": [], **asked}, answer)
+
+
+@pytest.mark.parametrize(
+    ("stream", "legal"),
+    [
+        (thinking(20, 4, 24, 4), True),  # DeepSeek: entries of thoughts apart
+        (thinking(20, 0, 24, 4), True),  # none of them
+        (thinking(24, 0, 24, 4), True),  # all in the content
+        (thinking(20, 0, 24, None), True),  # nobody counts them
+        (thinking(19, 0, 24, 4), False),
+        (thinking(18, 0, 24, 0), False),
+        (thinking(25, 0, 24, 4), False),
+        (thinking(20, 5, 24, 4), False),
+        (thinking(20, 0, 24, 0, stop=["sea"]), False),
+        (thinking(21, 0, 24, 0, stop=["sea"], finish="stop"), True),
+        (thinking(20, 0, 24, 0, stop=["sea"], finish="stop"), False),
+    ],
+)
+def test_logprobs_of_thoughts_and_stops_may_be_missing_and_no_others(stream: Stream, legal: bool) -> None:
+    assert (faults("chat-logprobs-count-the-tokens", stream) == []) is legal
+
+
+def test_a_stop_that_ends_the_thoughts_is_told_as_that() -> None:
+    habits = Habits(thoughts=30, stops_in_thoughts=True)
+    server = OpenAIServer(habits)
+    ask = Ask(messages=({"role": "user", "content": "Hi"},), max_new_tokens=40)
+    said = text_asked(server, ask)
+    stop = said.choices[0].emissions[0].details["reasoning_content"].split()[2]
+    again = text_asked(server, ask, "unstopped-again")
+    run = Run((said, again, text_asked(server, replace(ask, stop=(stop,)), "stopped")))
+    told = [each for each in judge([run]) if each.requirement.id == "stop-string-ends-generation"]
+    assert [each.verdict for each in told] == [Verdict.WARN], told[0].message
+    assert told[0].message == f"the stop string {stop!r} ended the thoughts of the choice, before its content"
+
+
+def text_asked(server: OpenAIServer, ask: Ask, name: str = "unstopped") -> Stream:
+    request = CHAT.render(ask, "tiny")
+    assert isinstance(request, HttpRequest)
+    return CHAT.read(asyncio.run(server.send(f"openai-chat/one/{name}", "one", request)))
+
+
+def test_n_that_was_ignored_is_called_so() -> None:
+    stream = answered(CHAT, {"messages": [], "n": 2}, completed(3, "abc"))
+    assert faults("choices-complete", stream)[0].startswith("n was ignored: the answer has the choices [0]")

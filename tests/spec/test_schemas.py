@@ -222,6 +222,20 @@ COMPLETION_CHUNK: dict[str, Any] = {
     "usage": None,
 }
 RANKED = {"logprob": -0.5, "rank": 1, "decoded_token": "b"}
+_NO_HEAD: dict[str, Any] = {"id": "", "object": "", "created": 0, "model": ""}
+FILTER_NOTE_ON_PROMPT = {**_NO_HEAD, "choices": [], "prompt_filter_results": [{"prompt_index": 0}]}
+FILTER_NOTE = {
+    **_NO_HEAD,
+    "choices": [
+        {
+            "index": 0,
+            "finish_reason": None,
+            "content_filter_results": {"hate": {"filtered": False, "severity": "safe"}},
+            "content_filter_offsets": {"check_offset": 44, "start_offset": 44, "end_offset": 198},
+        }
+    ],
+    "usage": None,
+}
 OPENAI_COMPLETION: dict[str, Any] = {
     **COMPLETION_HEAD,
     "choices": [{"index": 0, "text": "ab", "logprobs": LISTS, "finish_reason": "stop"}],
@@ -356,6 +370,12 @@ GOOD: list[tuple[str, Any]] = [
     ),
     ("openai-chat-chunk", {**OPENAI_CHUNK, "choices": [], "usage": USAGE}),
     ("openai-chat-chunk", {"error": {"message": "no", "type": "server_error"}}),
+    ("openai-chat-chunk", FILTER_NOTE_ON_PROMPT),
+    ("openai-chat-chunk", FILTER_NOTE),
+    (
+        "openai-chat-chunk",
+        {**OPENAI_CHUNK, "choices": [{"index": 0, "delta": {}, "finish_reason": "eos_token"}]},
+    ),
     ("error", {"object": "error", "message": "no", "type": "BadRequest", "param": None, "code": 400}),
     ("error", {"error": {"message": "no"}}),
     ("error", {"error": "invalid type"}),
@@ -439,12 +459,15 @@ PLANTED: list[tuple[str, Any, str, Any]] = [
     ("openai-chat-response", OPENAI_ANSWER, "/choices/0/message/content", REMOVED),
     ("openai-chat-response", OPENAI_ANSWER, "/choices/0/message/role", "user"),
     ("openai-chat-response", OPENAI_ANSWER, "/choices/0/finish_reason", None),
-    ("openai-chat-response", OPENAI_ANSWER, "/choices/0/finish_reason", "eos_token"),
+    ("openai-chat-response", OPENAI_ANSWER, "/choices/0/finish_reason", ""),
     ("openai-chat-response", OPENAI_ANSWER, "/choices/0/logprobs/content/0/logprob", None),
     ("openai-chat-response", OPENAI_ANSWER, "/usage/total_tokens", REMOVED),
     ("openai-chat-chunk", OPENAI_CHUNK, "/choices/0/delta", REMOVED),
     ("openai-chat-chunk", OPENAI_CHUNK, "/choices/0/delta/role", "user"),
-    ("openai-chat-chunk", OPENAI_CHUNK, "/choices/0/finish_reason", "abort"),
+    ("openai-chat-chunk", OPENAI_CHUNK, "/choices/0/finish_reason", 7),
+    ("openai-chat-chunk", FILTER_NOTE, "/choices/0/content_filter_results", REMOVED),
+    ("openai-chat-chunk", FILTER_NOTE, "/choices/0/delta", {}),
+    ("openai-chat-chunk", FILTER_NOTE, "/object", "chat.completion"),
     ("openai-chat-chunk", OPENAI_CHUNK, "/choices", None),
     ("openai-chat-chunk", OPENAI_CHUNK, "/error", "half an error"),
     ("openai-completion-response", OPENAI_COMPLETION, "/object", "chat.completion"),

@@ -7,7 +7,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tokenwire.checks.logprob_entry import LISTS, NAMED, NAMED_TOP, NAMES, OFFSETS, id_in_text
-from tokenwire.checks.walk import count_of, end_place, ended, finished_choices, integer, is_error, joined_text
+from tokenwire.checks.usage import part_of
+from tokenwire.checks.walk import (
+    count_of,
+    end_place,
+    ended,
+    finished_choices,
+    integer,
+    is_error,
+    joined_text,
+    thoughts_of,
+)
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.judging.check import Observation, Target, check, demand, observe
 from tokenwire.record import Choice, Emission, Stream
@@ -90,11 +100,25 @@ def chat_logprobs_have_content(stream: Stream, _target: Target) -> Iterator[Obse
             )
 
 
-def _unlisted_stops(stream: Stream) -> int:
-    """How many of the counted tokens need not have an entry: stop ids, where the dialect leaves it open."""
-    if policy_of(stream).get("stop_id_in_logprobs", True):
+def _entries(choice: Choice) -> int:
+    """How many tokens the logprobs of a choice have an entry for, those of its thoughts among them."""
+    thoughts = (emission.details.get("reasoning_logprobs") for emission in choice.emissions)
+    return len(_content(choice) or ()) + sum(len(one) for one in thoughts if isinstance(one, list))
+
+
+def _unlisted(stream: Stream) -> int:
+    """How many of the counted tokens need not have an entry, where the dialect promises entries only for what
+    the content shows: those that stopped a choice, each of a byte at least, and thoughts.
+    """
+    if policy_of(stream).get("hidden_in_logprobs", True):
         return 0
-    return sum(1 for choice in stream.choices if choice.finish and choice.finish.type == "stop")
+    longest = max((len(stop.encode()) for stop in stream.asked.stop), default=0)
+    stopped = sum(1 for choice in stream.choices if choice.finish and choice.finish.type != "length")
+    usage = stream.usage if isinstance(stream.usage, Mapping) else {}
+    thoughts = integer(part_of(usage, "completion_tokens", "reasoning_tokens"))
+    if thoughts is None:  # as many as there are, where nothing counts them
+        thoughts = integer(usage.get("completion_tokens")) if any(map(thoughts_of, stream.choices)) else 0
+    return max(1, longest) * stopped + (thoughts or 0)
 
 
 @check("chat-logprobs-count-the-tokens")
@@ -106,7 +130,7 @@ def chat_logprobs_count_the_tokens(stream: Stream, _target: Target) -> Iterator[
     contents = [_content(choice) for choice in choices]
     if len(choices) < len(stream.choices) or all(content is None for content in contents):
         return
-    entries = sum(len(content or ()) for content in contents)
+    entries = sum(map(_entries, choices))
     counts = [count_of(stream, choice) for choice in choices]
     usage = stream.usage if isinstance(stream.usage, Mapping) else {}
     due = integer(usage.get("completion_tokens"))
@@ -115,7 +139,7 @@ def chat_logprobs_count_the_tokens(stream: Stream, _target: Target) -> Iterator[
     if due is None:
         return
     place = stream.usage_place if "completion_tokens" in usage else None
-    holds = due - _unlisted_stops(stream) <= entries <= due
+    holds = due - _unlisted(stream) <= entries <= due
     message = f"the logprobs have {entries} entries for {due} completion tokens"
     yield demand(place or end_place(stream), holds, expected=due, actual=entries, message=message)
 
@@ -159,9 +183,7 @@ def chat_logprobs_spell_the_text(stream: Stream, _target: Target) -> Iterator[Ob
         return
     for choice in finished_choices(stream):
         content, text = _content(choice), joined_text(choice)
-        apart = any(
-            e.details.get("reasoning_content") or e.details.get("tool_calls") for e in choice.emissions
-        )
+        apart = bool(thoughts_of(choice)) or any(e.details.get("tool_calls") for e in choice.emissions)
         tokens = [_bytes_of(entry) for entry in content or ()]
         if not text or apart or not tokens or None in tokens:
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tokenwire.checks.logprob_entry import entries_of
@@ -27,6 +28,7 @@ from tokenwire.checks.walk import (
 from tokenwire.dialects.dialect import known_as, policy_of
 from tokenwire.judging.check import Observation, Target, check, demand, observe
 from tokenwire.record import Choice, Emission, Stream
+from tokenwire.requirement import Level
 from tokenwire.wire.exchange import Ending
 
 ID_LIMIT = 2**31
@@ -76,6 +78,8 @@ def choices_complete(stream: Stream, _target: Target) -> Iterator[Observation]:
     actual = [choice.index for choice in stream.choices]
     holds = len(actual) == len(expected) and set(actual) == set(expected)
     message = f"the answer has the choices {actual}, but {asked.prompts} x {asked.n} were asked for"
+    if asked.n > 1 and actual == list(range(asked.prompts)):
+        message = f"n was ignored: {message}"
     yield demand(end_place(stream), holds, expected=expected, actual=actual, message=message)
 
 
@@ -132,7 +136,7 @@ def _finish_types(stream: Stream) -> frozenset[str]:
 def finish_type_is_known(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The finish reason has a known type; a stop names what stopped it, and that is really there."""
     asked = stream.asked
-    known = _finish_types(stream)
+    known, open_list = _finish_types(stream), policy_of(stream).get("other_finish_types")
     for choice in stream.choices if stream.answered else ():
         for emission in choice.emissions:
             finish = emission.finish
@@ -141,7 +145,8 @@ def finish_type_is_known(stream: Stream, _target: Target) -> Iterator[Observatio
             place = emission.at("finish")
             holds = isinstance(finish.type, str) and finish.type in known
             message = f"the finish reason {finish.type!r} is none of {', '.join(sorted(known))}"
-            yield demand(place, holds, expected=sorted(known), actual=finish.type, message=message)
+            seen = demand(place, holds, expected=sorted(known), actual=finish.type, message=message)
+            yield replace(seen, level=Level.MAY) if open_list and finish.type else seen
             if finish.type != "stop":
                 continue
             ids = joined_ids(choice)

@@ -7,11 +7,19 @@ from dataclasses import replace
 
 from tokenwire.checks.relations import Whole, related_streams
 from tokenwire.checks.sameness import same_finish, same_ids, same_text
-from tokenwire.checks.walk import finished_choices, joined_ids, joined_text, running_texts, streamed
+from tokenwire.checks.walk import (
+    finished_choices,
+    joined_ids,
+    joined_text,
+    running_texts,
+    streamed,
+    thoughts_of,
+)
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.judging.check import Observation, Target, check, check_run, demand
 from tokenwire.judging.stop_string import stop_string_of
 from tokenwire.record import Asked, Choice, Delivery, Stream
+from tokenwire.requirement import Level
 
 _ONE_TOKEN = 16
 """Stop strings that end so few characters apart may be completed by one token; which is named is not said."""
@@ -122,6 +130,24 @@ def _ends(text: str, stops: Iterable[str]) -> dict[str, int]:
     return {stop: text.find(stop) + len(stop) for stop in stops if stop and stop in text}
 
 
+def _is_stop(one: Whole) -> bool:
+    """Whether a choice finished by a stop, be it in a word of its family's own."""
+    finish, policy = one.choice.finish, policy_of(one.stream)
+    if finish is None:
+        return False
+    own_word = policy.get("other_finish_types", False) and finish.type not in policy["finish_types"]
+    return finish.type == "stop" or own_word
+
+
+def _stop_in_thoughts(stops: Iterable[str], thoughts: str, all_thoughts: str) -> str:
+    """The stop string at which thoughts end that go on without it; empty where there is none."""
+    if not all_thoughts.startswith(thoughts):
+        return ""
+    beyond = len(thoughts)
+    ends = (stop for stop in stops if thoughts.endswith(stop) or all_thoughts.startswith(stop, beyond))
+    return next(ends, "")
+
+
 @check_run("stop-string-ends-generation")
 def stop_string_ends_generation(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """A stop string in the first half of what the model says without stops ends the choice there.
@@ -136,6 +162,14 @@ def stop_string_ends_generation(streams: tuple[Stream, ...], _target: Target) ->
         said = joined_text(twin.choice) if twin is not None else None
         if twin is None or not said or text is None:
             continue
+        thoughts, all_thoughts = thoughts_of(one.choice), thoughts_of(twin.choice)
+        if thoughts != all_thoughts:
+            if stop := _stop_in_thoughts(asked.stop, thoughts, all_thoughts):
+                message = f"the stop string {stop!r} ended the thoughts of the choice, before its content"
+                place = one.choice.emissions[-1].at("text")
+                seen = demand(place, False, expected="stops in the content", actual=message, message=message)
+                yield replace(seen, level=Level.SHOULD)
+            continue
         ends = _ends(said, asked.stop)
         first = min(ends.values(), default=len(said))
         if 2 * first > len(said):
@@ -147,7 +181,7 @@ def stop_string_ends_generation(streams: tuple[Stream, ...], _target: Target) ->
         stop = min(near, key=lambda each: near[each])
         yield demand(
             one.choice.emissions[-1].at("text"),
-            text in legal and one.choice.finish is not None and one.choice.finish.type == "stop",
+            text in legal and _is_stop(one),
             expected=f"a stop at {stop!r}, after {legal[0][-40:]!r}",
             actual=f"{one.choice.finish.type if one.choice.finish else None}, after {text[-40:]!r}",
             message=f"{stop!r} did not end the choice, and the same request without stops writes it",

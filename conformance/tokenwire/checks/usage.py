@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tokenwire.checks.walk import end_place, ended, integer, joined_ids, start_place, walk
+from tokenwire.dialects.dialect import policy_of
 from tokenwire.judging.check import Comparison, Observation, Target, check, compare, demand, observe
 from tokenwire.record import Delivery, Emission, Place, Stream, Usage
+from tokenwire.requirement import Level
 
 _COUNTS = ("prompt_tokens", "completion_tokens")
 _LEAST_TO_GROW = 3
@@ -46,7 +49,7 @@ def usage_counts_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
     yield observe(place, expected=count, actual=said, message=message)
 
 
-def _part(counts: Mapping[str, Any], whole: str, part: str) -> object:
+def part_of(counts: Mapping[str, Any], whole: str, part: str) -> object:
     """A part of a count: beside it, or among its details; None where the usage does not tell it."""
     details = counts.get(f"{whole}_details")
     nested = details.get(part) if isinstance(details, Mapping) else None
@@ -61,7 +64,7 @@ def usage_parts_lie_within(stream: Stream, _target: Target) -> Iterator[Observat
     held += [(step.emission.counters, step.emission) for step in walk(stream)]
     for counts, holder in held:
         for whole, part in (("prompt_tokens", "cached_tokens"), ("completion_tokens", "reasoning_tokens")):
-            said, most = _part(counts, whole, part), integer(counts.get(whole))
+            said, most = part_of(counts, whole, part), integer(counts.get(whole))
             if said is None or most is None:
                 continue
             number = integer(said)
@@ -84,9 +87,9 @@ def usage_only_on_request(stream: Stream, target: Target) -> Iterator[Observatio
     if target.advertised.usage_in_streams or "usage" not in target.capabilities:
         return
     place = stream.usages[0].place if stream.usages else end_place(stream)
-    yield observe(
-        place, expected=0, actual=len(stream.usages), message="usage was not asked for, and is there"
-    )
+    message = "usage was not asked for, and is there"
+    seen = observe(place, expected=0, actual=len(stream.usages), message=message)
+    yield replace(seen, level=Level.MAY) if policy_of(stream).get("unasked_usage") else seen
 
 
 def _last_place(stream: Stream) -> Place | None:

@@ -14,6 +14,9 @@ from tokenwire.judging.check import Observation
 from tokenwire.record import Choice, Delivery, Emission, Finish, Place, Stream
 from tokenwire.wire.exchange import Ending
 
+_THOUGHTS = ("reasoning_content", "reasoning")
+"""What thoughts go by in the details of an emission."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -152,6 +155,12 @@ def joined_text(choice: Choice) -> str | None:
     """The whole text of a choice; None where no emission carries text."""
     texts = running_texts(choice)
     return texts[-1][1] if texts else None
+
+
+def thoughts_of(choice: Choice) -> str:
+    """The thoughts that stand beside the text of a choice, as one text; empty where there are none."""
+    told = (emission.details.get(name) for emission in choice.emissions for name in _THOUGHTS)
+    return "".join(part for part in told if isinstance(part, str))
 
 
 def count_of(stream: Stream, choice: Choice) -> int | None:

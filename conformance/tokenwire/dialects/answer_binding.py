@@ -26,6 +26,7 @@ _KNOWN = {
     "customized_info",
     "echoed",
     "nulls",
+    "carrier",
     "empty_is_absent",
 }
 
@@ -72,6 +73,8 @@ class AnswerBinding:
     echoed: Echoed | None
     nulls_are_absent: bool
     """The server writes null where it has nothing to say."""
+    carrier: Keys | None
+    """What a choice has that delivers something; one without it delivers only what is not null."""
     empty_is_absent: frozenset[str]
     """Series that the server writes as an empty list where it has nothing to say."""
 
@@ -114,6 +117,7 @@ class AnswerBinding:
             if "echoed" in table
             else None,
             nulls_are_absent=table.get("nulls") == "absent",
+            carrier=parse(table["carrier"]) if "carrier" in table else None,
             empty_is_absent=frozenset(table.get("empty_is_absent", ())),
         )
 
@@ -146,6 +150,12 @@ class AnswerBinding:
 
     def _is_nothing(self, value: Any, name: str) -> bool:
         return (value is None and self.nulls_are_absent) or (value == [] and name in self.empty_is_absent)
+
+    def _says_nothing(self, item: dict[str, Any], values: Mapping[Kind, Mapping[str, Any]]) -> bool:
+        """Whether a choice stands in an event only for what no field of the record is bound to."""
+        if self.carrier is None or find(item, self.carrier) is not ABSENT:
+            return False
+        return all(value is None for named in values.values() for value in named.values())
 
     def index_of(self, item: Any, position: int) -> int:
         """The index that a choice says it has; else the position where it stands."""
@@ -181,7 +191,7 @@ class AnswerBinding:
                     values["series"][key] = value
                     pointers[key] = intern(at + join(*parent.keys, key))
                     customized.add(key)
-        if not pointers:
+        if not pointers or self._says_nothing(item, values):
             return None
         for one, value in document:
             values[one.kind].setdefault(one.name, value)

@@ -14,6 +14,7 @@ from tokenwire.dialects.control import Call
 from tokenwire.judging.advertised import Advertised
 from tokenwire.judging.tokenizer import Tokenizer
 from tokenwire.record import Delivery, Place, Stream
+from tokenwire.requirement import Level
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class Observation:
     related: tuple[Place, ...] = ()
     condition_only: bool = False
     """The observation shows only that the condition of the requirement occurred; it is no witness."""
+    level: Level | None = None
+    """How grave a violation here is at most; None for as grave as its requirement."""
 
 
 def observe(

@@ -49,6 +49,7 @@ _ACROSS_TARGETS = "across-targets"
 _TOKENIZER = "tokenizer"
 _BY_CHANCE = "ask for more, with --budget soak or a higher --max-concurrency"
 _VIOLATED = {Level.MUST: Verdict.FAIL, Level.SHOULD: Verdict.WARN, Level.MAY: Verdict.INFO}
+_GRAVEST_FIRST = list(_VIOLATED)
 
 
 @dataclass(frozen=True)
@@ -251,6 +252,19 @@ def _broken_promise(capability: Capability) -> Observation:
     return demand(Place(WHOLE_RUN), False, expected=expected, actual=capability.established, message=message)
 
 
+def _level(requirement: Requirement, violation: Observation) -> Level:
+    """How grave a violation is: as its requirement, or less where the observation says so."""
+    levels = (requirement.level, violation.level or requirement.level)
+    return max(levels, key=_GRAVEST_FIRST.index)
+
+
+def _gravest(requirement: Requirement, violations: Sequence[Observation]) -> tuple[Observation, ...]:
+    """The violations that are as grave as the gravest of them."""
+    levels = [_level(requirement, one) for one in violations]
+    most = min(levels, key=_GRAVEST_FIRST.index, default=None)
+    return tuple(one for one, level in zip(violations, levels, strict=True) if level is most)
+
+
 def _weigh(requirement: Requirement, run: Run, looked: dict[str, _Looked]) -> Iterator[Judgement]:
     """Turn what was seen into one verdict for each scenario."""
 
@@ -261,14 +275,15 @@ def _weigh(requirement: Requirement, run: Run, looked: dict[str, _Looked]) -> It
     total = sum(witnesses.values())
     answered = any(map(has_record, run.streams))
     for scenario, seen in looked.items():
-        violations = tuple(observation for observation in seen.observations if not observation.holds)
+        violations = _gravest(requirement, [one for one in seen.observations if not one.holds])
         judged = partial(
             Judgement, requirement, scenario, witnesses=witnesses[scenario], violations=violations, run=run
         )
         if seen.crash:
             yield judged(Verdict.HARNESS_ERROR, message=seen.crash)
         elif violations:
-            yield judged(_VIOLATED[requirement.level], message=violations[0].message)
+            verdict = _VIOLATED[_level(requirement, violations[0])]
+            yield judged(verdict, message=violations[0].message)
         elif not answered:
             yield judged(Verdict.INCONCLUSIVE, message="no request of the run was answered by a record")
         elif total < requirement.witnesses:
@@ -323,7 +338,8 @@ def violated_by(answer: Stream, run: Run) -> tuple[str, ...]:
         if _unexamined(requirement, run) is None:
             looked = _Looked()
             _guarded(looked, partial(check.on_stream, answer, run.target))
-            if looked.crash or not all(observation.holds for observation in looked.observations):
+            broken = [one for one in looked.observations if not one.holds]
+            if looked.crash or any(_level(requirement, one) is Level.MUST for one in broken):
                 violated.append(requirement.id)
     return tuple(violated)
 
