@@ -8,6 +8,7 @@ from control_calls import abort, at, told
 from pair import Pair
 from stream_builder import (
     ABORT,
+    GONE,
     IDS,
     PROMPT,
     STOP,
@@ -17,6 +18,7 @@ from stream_builder import (
     incremental,
     logprobs,
     named,
+    refusal,
     top_logprobs,
     whole,
     with_exchange,
@@ -50,6 +52,36 @@ PREFIX = aborted(CUT_SERIES, prompt_key="p", ignore_eos=False)
 NEIGHBOUR = at(incremental(request_id="r-10"), 0.0)
 FIRST = at(incremental(request_id="r-1"), 0.0)
 SECOND = at(_twin(incremental(request_id="r-1")), 0.2)
+
+
+AGAIN = at(_twin(FIRST), 1.5)
+CUT_AGAIN = _twin(incremental(CUT, request_id="r-1"))
+"""Aborted after another had ended under its id, and before any abort was sent."""
+
+IN_QUEUE = Told(ids=(), text="", finish=ABORT)
+GONE_CLIENT = {"error": {"message": "client disconnected", "code": 499}}
+"""What the Rust front end of SGLang answers to an aborted request."""
+
+
+def several(*choices: Told) -> Stream:
+    """Two samples with ids of their own, behind the client's id and a number."""
+    named_choices = (
+        replace(told_of, details={"request_id": f"r-1_{index}"}) for index, told_of in enumerate(choices)
+    )
+    return at(incremental(*named_choices, request_id="r-1", max_new_tokens=6, ignore_eos=True), 0.0, 2.0)
+
+
+ONE_ABORTED = Target(calls=(abort(0.05, "r-1_1"),))
+
+
+def _error_in_the_place_of_the_end(stream: Stream) -> Stream:
+    """The stream with an error event in the place of the finish of its choice."""
+    cut = change(stream, finish=None)
+    events = (*cut.events[:-1], replace(cut.events[-1], data=GONE_CLIENT, done=False))
+    return replace(cut, events=events, error=GONE_CLIENT)
+
+
+LEFT = _error_in_the_place_of_the_end(aborted())
 
 
 def _left(*, stream: bool) -> Stream:
@@ -214,6 +246,57 @@ ABORT_AND_INVARIANCE_PAIRS = [
         (at(incremental(CUT, request_id="r-1"), 0.0), SECOND),
         2,
         "/finish",
+    ),
+    Pair("ended-id-is-free-again", (FIRST, AGAIN), (FIRST, at(CUT_AGAIN, 1.5)), 2, "/finish"),
+    Pair(
+        "abort-ends-every-choice",
+        several(CUT, CUT),
+        several(CUT, Told()),
+        8,
+        "/finish",
+        target=ABORTED,
+    ),
+    Pair(
+        "abort-of-a-choice-is-of-that-alone",
+        several(Told(), CUT),
+        several(CUT, CUT),
+        4,
+        "/finish",
+        target=ONE_ABORTED,
+        why="siblings",
+    ),
+    Pair(
+        "abort-of-a-choice-is-of-that-alone",
+        several(Told(), CUT),
+        several(Told(), Told()),
+        11,
+        "/finish",
+        target=ONE_ABORTED,
+        why="itself",
+    ),
+    Pair("aborted-request-is-answered", aborted(), LEFT, 3, target=ABORTED, why="in a stream"),
+    Pair(
+        "aborted-request-is-answered",
+        at(whole(CUT, request_id="r-1"), 0.0),
+        at(refusal(499, GONE_CLIENT, request_id="r-1"), 0.0),
+        target=ABORTED,
+        why="whole",
+    ),
+    Pair(
+        "empty-abort-is-an-answer",
+        (NEIGHBOUR, aborted(IN_QUEUE)),
+        (NEIGHBOUR, change(aborted(IN_QUEUE), counters={"prompt_tokens": GONE})),
+        0,
+        "/finish",
+        why="no count of the prompt",
+    ),
+    Pair(
+        "empty-abort-is-an-answer",
+        (NEIGHBOUR, aborted(IN_QUEUE)),
+        (NEIGHBOUR, change(aborted(IN_QUEUE), output_ids=None)),
+        0,
+        "/finish",
+        why="no list of ids",
     ),
     Pair(
         "neighbours-change-nothing",

@@ -15,6 +15,8 @@ class Tap:
         self._began = self._over = False
         self._parser = EventStreamParser()
         self._changed = asyncio.Event()
+        self.body = bytearray()
+        """What has come of the answer's body."""
         self.left = asyncio.Event()
         """Set as soon as the client has left."""
         self.resets = False
@@ -41,6 +43,7 @@ class Tap:
 
     def read(self, data: bytes) -> None:
         """Bytes of the body have come."""
+        self.body += data
         self._events += len(self._parser.feed(data))
         self._changed.set()
 

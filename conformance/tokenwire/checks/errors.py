@@ -121,10 +121,15 @@ def _failure(stream: Stream) -> str:
         return f"{exchange.ending}: {exchange.detail or 'no reason known'}"
     if exchange.ending in {Ending.OUTGROWN, Ending.TIMEOUT}:
         return f"{exchange.ending}: {exchange.detail or 'no end'}"
-    codes = [exchange.status, _code(stream.error)]
-    codes += [integer(f.raw.get("status_code")) for c in stream.choices if is_error(f := c.finish) and f]
-    wrong = [code for code in codes if code is not None and code >= 500 and code not in NO_ROOM]
+    wrong = [code for code in codes_of(stream) if code >= 500 and code not in NO_ROOM]
     return f"status {wrong[0]}" if wrong else ""
+
+
+def codes_of(stream: Stream) -> list[int]:
+    """The statuses that an answer has: its own, that of its error, those of choices that failed."""
+    codes = [stream.exchange.status, _code(stream.error)]
+    codes += [integer(f.raw.get("status_code")) for c in stream.choices if is_error(f := c.finish) and f]
+    return [code for code in codes if code is not None]
 
 
 def _code(error: object) -> int | None:

@@ -32,6 +32,8 @@ class Advertised:
     """The server ends every stream with its usage, asked or not."""
     delivery: Delivery | None = None
     stream_interval: int | None = None
+    max_running_requests: int | None = None
+    """So many requests run at once; more wait."""
     sampling_backend: str = ""
     sources: tuple[str, ...] = ()
     """Where this was read, for example `GET /server_info`."""
@@ -118,6 +120,7 @@ def advertised_by(exchanges: Iterable[Exchange]) -> Advertised:
         stream_interval=_integer(
             info.get("stream_interval"), int(interval) if interval.isdecimal() else None
         ),
+        max_running_requests=_integer(info.get("max_running_requests")),
         sampling_backend=_text(info.get("sampling_backend"), _flag(flags, "--sampling-backend")),
         sources=(*(f"GET {path}" for path in found), *(("the flags of the capture",) if flags else ())),
     )

@@ -14,7 +14,7 @@ _LONG_WITH_LOGPROBS = 450
 """Fewer: where nobody heeds the abort, the whole stream still has to fit the recorder."""
 
 
-def _ask(talk: Conversation, max_new_tokens: int) -> Ask:
+def long_ask(talk: Conversation, max_new_tokens: int) -> Ask:
     budget = talk.fitting(max_new_tokens, 64)
     if talk.chat:
         say = ({"role": "user", "content": "Count as far as you can."},)
@@ -22,7 +22,7 @@ def _ask(talk: Conversation, max_new_tokens: int) -> Ask:
     return Ask(input_ids=(PROMPT,), max_new_tokens=budget, ignore_eos=True)
 
 
-def _can_abort(talk: Conversation) -> bool:
+def can_abort(talk: Conversation) -> bool:
     request = talk.control.abort_request("nobody", talk.dialect.endpoint.path) if talk.control else None
     return request is not None
 
@@ -64,9 +64,9 @@ async def abort(talk: Conversation) -> None:
     """Streams and a whole answer, each aborted by its id: after its first tokens, while its reader stalls, at
     once, when it is over. A record of the same request that nobody aborts shows what each would have given.
     """
-    if not _can_abort(talk):
+    if not can_abort(talk):
         return
-    ask = replace(_ask(talk, _LONG), request_id=f"tokenwire-{secrets.token_hex(4)}")
+    ask = replace(long_ask(talk, _LONG), request_id=f"tokenwire-{secrets.token_hex(4)}")
     short = replace(ask, max_new_tokens=min(8, ask.max_new_tokens or 8))
     logprobs = replace(ask, logprobs=True, max_new_tokens=talk.fitting(_LONG_WITH_LOGPROBS, 64))
     undisturbed = replace(ask, max_new_tokens=talk.fitting(160, 64), request_id=None)
@@ -88,10 +88,10 @@ async def abort_of_one(talk: Conversation) -> None:
     """Three streams whose ids begin alike; only the shortest id is aborted, then one that nobody has. The
     others come to their ends.
     """
-    if not _can_abort(talk):
+    if not can_abort(talk):
         return
     request_id = f"tokenwire-{secrets.token_hex(4)}"
-    ask = replace(_ask(talk, 120), stream=True)
+    ask = replace(long_ask(talk, 120), stream=True)
     taps = {ending: Tap() for ending in ("", "1", "10")}
 
     async def abort_one() -> None:
@@ -104,26 +104,3 @@ async def abort_of_one(talk: Conversation) -> None:
         *(talk.ask(f"id{end or '-alone'}", one, tap=taps[end]) for end, one in asks.items()),
         abort_one(),
     )
-
-
-@scenario(alone=True)
-async def id_in_use(talk: Conversation) -> None:
-    """A second request under the id of a stream that is under way: whatever becomes of the second, the first
-    goes on.
-    """
-    request_id = f"tokenwire-{secrets.token_hex(4)}"
-    ask = replace(_ask(talk, 96), request_id=request_id)
-    for label, second in (("whole", ask), ("stream", replace(ask, stream=True))):
-        named = f"{request_id}-{label}"
-        await _ask_twice(talk, label, replace(ask, stream=True), replace(second, max_new_tokens=8), named)
-
-
-async def _ask_twice(talk: Conversation, label: str, first: Ask, second: Ask, request_id: str) -> None:
-    """Ask for a second answer under the id of a stream, as soon as that is under way."""
-    tap = Tap()
-
-    async def come_between() -> None:
-        if await tap.events(1):
-            await talk.ask(f"second-{label}", replace(second, request_id=request_id))
-
-    await together(talk.ask(f"first-{label}", replace(first, request_id=request_id), tap=tap), come_between())

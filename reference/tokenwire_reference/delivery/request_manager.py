@@ -208,8 +208,7 @@ class RequestManager:
         names = [request.rid for request in requests]
         for name in {*names, group} - {None}:
             if name in self._live or name in self._groups or names.count(str(name)) > 1:
-                if current_fault().colliding(str(name)):
-                    self._engine.abort(str(name))
+                current_fault().colliding(str(name), self._abort_live)
                 raise DuplicateRequestIdError(
                     f"rid {name!r} is the id of a request that has not ended; choose another or send none"
                 )
@@ -241,6 +240,7 @@ class RequestManager:
             if record.finish is not None:
                 del self._live[row.rid]
                 self._forget_groups_without(row.rid)
+                record.fault.ended(row.rid, self._abort_live)
 
     def _measure(self, record: Record, row: OutputRow, last: float) -> None:
         """Count a row; `last` is when the record had grown before."""
@@ -262,8 +262,11 @@ class RequestManager:
     def abort(self, rid: str) -> None:
         """Abort the request, or the group of requests, with exactly this id; an unknown id has no effect."""
         for name in current_fault().aborting(rid, self._groups.get(rid, [rid]), self._live):
-            if name in self._live:
-                self._engine.abort(name)
+            self._abort_live(name)
+
+    def _abort_live(self, rid: str) -> None:
+        if rid in self._live:
+            self._engine.abort(rid)
 
     def abort_all(self) -> None:
         """Abort everything that has not ended."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tokenwire_reference.delivery.request_manager import Emission, Record
-from tokenwire_reference.faults.catalogue import INCREMENTAL, fault
-from tokenwire_reference.faults.fault import Fault
+from tokenwire_reference.faults.answer_shape import finish_of, meta_infos
+from tokenwire_reference.faults.catalogue import INCREMENTAL, STREAMED, fault
+from tokenwire_reference.faults.fault import Fault, Json
 
 
 def _aborted(emission: Emission) -> bool:
@@ -114,5 +117,76 @@ class AbortOfNobodyFails(Fault):
 class IdInUseEndsTheFirst(Fault):
     """A request under an id that is in use is refused, and the one that has the id is aborted as well."""
 
-    def colliding(self, rid: str) -> bool:
-        return True
+    def colliding(self, rid: str, abort: Callable[[str], None]) -> None:
+        abort(rid)
+
+
+_LATER_S = 0.25
+"""Real servers wait for some seconds; a model that makes a thousand tokens in one has no such patience."""
+
+
+@fault("id-in-use-ends-the-first-later", "X20", upstream=("sgl-project/sglang PR #19035",))
+class IdInUseEndsTheFirstLater(Fault):
+    """The clearing up after a request that was refused for an id in use ends what has the id by then."""
+
+    def colliding(self, rid: str, abort: Callable[[str], None]) -> None:
+        asyncio.get_running_loop().call_later(_LATER_S, abort, rid)
+
+
+@fault("id-used-again-is-aborted", "X20", upstream=("sgl-project/sglang PR #28341",), shows_in=STREAMED)
+class IdUsedAgainIsAborted(Fault):
+    """The clearing up after a stream that has ended aborts the request that has its id by then."""
+
+    def ended(self, rid: str, abort: Callable[[str], None]) -> None:
+        asyncio.get_running_loop().call_later(_LATER_S, abort, rid)
+
+
+@fault("abort-is-an-error", "X21", upstream=("sgl-project/sglang PR #11673",))
+class AbortIsAnError(Fault):
+    """An aborted request ends in the error 499, and what was made of it is lost."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        return (499, _LEFT) if _says_aborted(answer) else (status, answer)
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        return [_LEFT if _says_aborted(event) else event]
+
+
+_LEFT = {"error": {"message": "client disconnected", "code": 499}}
+
+
+def _says_aborted(answer: Json) -> bool:
+    finish = finish_of(answer)
+    return (finish.get("type") if isinstance(finish, dict) else finish) == "abort"
+
+
+@fault("abort-by-the-clients-id-misses-the-samples", "X20")
+class AbortByTheClientsIdMissesTheSamples(Fault):
+    """Samples and prompts of a batch have ids of their own, and an abort by the request's id misses them."""
+
+    def aborting(self, rid: str, names: Sequence[str], live: Collection[str]) -> Sequence[str]:
+        return [] if len(names) > 1 else names
+
+
+@fault("abort-of-a-sample-ends-its-siblings", "X20", upstream=("sgl-project/sglang PR #28341",))
+class AbortOfASampleEndsItsSiblings(Fault):
+    """An abort of one of several samples ends them all."""
+
+    def aborting(self, rid: str, names: Sequence[str], live: Collection[str]) -> Sequence[str]:
+        stem, mark, _ = rid.rpartition("_")
+        return [name for name in live if mark and name.startswith(stem + mark)] or names
+
+
+@fault("abort-in-the-queue-counts-nothing", "X21", upstream=("sgl-project/sglang PR #19514",))
+class AbortInTheQueueCountsNothing(Fault):
+    """A request that is aborted while it waits is answered without the counts of its prompt."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        if _says_aborted(answer):
+            for info in meta_infos(answer):
+                if not info.get("completion_tokens"):
+                    del info["prompt_tokens"]
+        return status, answer
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        return [self.answered(200, event)[1]]

@@ -6,7 +6,7 @@ two. There is one object for each HTTP request, shared by its samples and prompt
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -94,10 +94,11 @@ class Fault:
         del rid, live
         return names
 
-    def colliding(self, rid: str) -> bool:
-        """Whether a request that is refused for the id of a live one ends that one as well."""
-        del rid
-        return False
+    def colliding(self, rid: str, abort: Callable[[str], None]) -> None:
+        """A request was refused for the id of a live one; `abort` ends that one."""
+
+    def ended(self, rid: str, abort: Callable[[str], None]) -> None:
+        """A request has ended; `abort` ends the one that has its id by then, if any."""
 
 
 _current: ContextVar[Fault] = ContextVar("fault", default=Fault())  # noqa: B039 - it has no state to share

@@ -1,0 +1,202 @@
+"""Checks of how requests end that are aborted, wait in a queue, or have the id of one that has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from tokenwire.checks.errors import codes_of
+from tokenwire.checks.moments import began, delivered_at, over, overlap
+from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, put_off
+from tokenwire.checks.walk import (
+    as_list,
+    count_of,
+    end_place,
+    ended,
+    finished_choices,
+    is_error,
+    joined_ids,
+    joined_text,
+)
+from tokenwire.dialects.control import Call, Deed
+from tokenwire.judging.check import Observation, Target, check, check_run, demand
+from tokenwire.record import Choice, Stream
+
+_FOR_ITS_CONTENT = frozenset({400, 404, 413, 415, 422})
+"""Statuses with which a request is refused for what it asks, aborted or not."""
+_COUNTERS = ("prompt_tokens", "completion_tokens")
+
+
+def _told_ids(stream: Stream) -> dict[int, str]:
+    """The request id that each choice began with, by its index."""
+    told: dict[int, str] = {}
+    for emission in stream.emissions():
+        name = emission.details.get("request_id")
+        if isinstance(name, str) and name:
+            told.setdefault(emission.choice, name)
+    return told
+
+
+def _aborts(stream: Stream, target: Target) -> list[Call]:
+    """The aborts that name a request, by the client's id or by one that the answer carries, while it ran."""
+    names = {stream.asked.request_id, *_told_ids(stream).values()}
+    start, end = began(stream.exchange), over(stream.exchange)
+    aborts = (call for call in target.calls if call.deed is Deed.ABORT and call.done)
+    return [
+        call
+        for call in aborts
+        if (call.everything or call.ids & names) and _within(began(call.exchange), start, end)
+    ]
+
+
+def _within(moment: float | None, start: float | None, end: float | None) -> bool:
+    return moment is not None and start is not None and end is not None and start <= moment < end
+
+
+def _is_aborted(choice: Choice) -> bool:
+    return choice.finish is not None and choice.finish.type == "abort" and not is_error(choice.finish)
+
+
+def _error(stream: Stream) -> str:
+    """The error that an answer ended in, in words; empty for none, and for one that refuses its content."""
+    failed = any(is_error(choice.finish) for choice in stream.choices)
+    if not (stream.refused or stream.error is not None or failed):
+        return ""
+    delivered = any(joined_ids(choice) or joined_text(choice) for choice in stream.choices)
+    codes = [code for code in codes_of(stream) if code >= 400]
+    if not delivered and any(code in _FOR_ITS_CONTENT | NOT_ABOUT_THE_REQUEST for code in codes):
+        return ""
+    return f"the error {codes[0]}" if codes else "an error"
+
+
+@check("aborted-request-is-answered")
+def aborted_request_is_answered(stream: Stream, target: Target) -> Iterator[Observation]:
+    """An error in the place of what was made before an abort loses it."""
+    if stream.exchange.ending.ours or put_off(stream) or not _aborts(stream, target):
+        return
+    error = _error(stream)
+    if error or (ended(stream) and any(map(_is_aborted, stream.choices))):
+        yield demand(
+            end_place(stream),
+            not error,
+            expected="what was made before the abort",
+            actual=error or "what was made before the abort",
+            message=f"the request was aborted by its id, and ended in {error}",
+        )
+
+
+@check_run("empty-abort-is-an-answer")
+def empty_abort_is_an_answer(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """A request that was aborted in the queue is answered in the shape that all answers of its kind have."""
+    whole: dict[tuple[str, bool], Stream] = {}
+    for stream in streams:
+        if ended(stream) and finished_choices(stream) and not any(map(_is_aborted, stream.choices)):
+            whole.setdefault((stream.dialect, stream.asked.stream), stream)
+    for stream in streams:
+        usual = whole.get((stream.dialect, stream.asked.stream))
+        if usual is None or not ended(stream):
+            continue
+        for choice in finished_choices(stream):
+            if _is_aborted(choice) and not joined_ids(choice) and not joined_text(choice):
+                fault = _lack(choice, usual.choices[0])
+                yield demand(
+                    choice.emissions[-1].at("finish"),
+                    not fault,
+                    expected="no ids, and every counter",
+                    actual=fault or "no ids, and every counter",
+                    message=f"the request was aborted before its first token, and its answer has {fault}",
+                )
+
+
+def _lack(choice: Choice, usual: Choice) -> str:
+    """What a choice without tokens lacks of what a usual one has, in words; empty for nothing."""
+    for name in _COUNTERS:
+        if usual.counter(name) is not None and choice.counter(name) is None:
+            return f"no {name}"
+    if choice.counter("completion_tokens"):
+        return f"a completion_tokens of {choice.counter('completion_tokens')}"
+    told = any(as_list(emission.output_ids) is not None for emission in choice.emissions)
+    return "no list of output ids" if usual.output_ids is not None and not told else ""
+
+
+def _early(stream: Stream, calls: Sequence[Call], share: int = 4) -> bool:
+    """Whether an abort was answered when tokens had come, of each choice less than a part of its budget."""
+    budget = stream.asked.max_new_tokens
+    for call in calls if budget is not None else ():
+        sent, answered = began(call.exchange), over(call.exchange)
+        if sent is not None and answered is not None and delivered_at(stream, sent):
+            return (delivered_at(stream, answered) or 0) * share <= (budget or 0)
+    return False
+
+
+@check("abort-ends-every-choice")
+def abort_ends_every_choice(stream: Stream, target: Target) -> Iterator[Observation]:
+    """The client's id stands for all that its request asked for."""
+    name = stream.asked.request_id
+    calls = [call for call in _aborts(stream, target) if call.everything or name in call.ids]
+    if len(stream.choices) < 2 or not ended(stream) or not _early(stream, calls):
+        return
+    for choice in finished_choices(stream):
+        if choice.finish is not None and choice.finish.type in {"abort", "length"}:
+            count = count_of(stream, choice)
+            yield demand(
+                choice.emissions[-1].at("finish"),
+                _is_aborted(choice),
+                expected="an end before the budget",
+                actual=f"{choice.finish.type} after {'all' if count is None else count} tokens",
+                message=f"request {name!r} was aborted early, and its choice {choice.index} went on",
+            )
+
+
+@check("abort-of-a-choice-is-of-that-alone")
+def abort_of_a_choice_is_of_that_alone(stream: Stream, target: Target) -> Iterator[Observation]:
+    """Where every choice has an id of its own, that id is a name for the choice and not for its siblings."""
+    told = _told_ids(stream)
+    distinct = len(set(told.values())) == len(stream.choices) > 1
+    if not distinct or not ended(stream) or stream.asked.request_id in told.values():
+        return
+    calls = [call for call in _aborts(stream, target) if not call.everything]
+    named = {index for index, name in told.items() if any(name in call.ids for call in calls)}
+    by_group = any(stream.asked.request_id in call.ids for call in calls)
+    if not named or by_group or not _early(stream, calls):
+        return
+    for choice in finished_choices(stream):
+        if choice.finish is None or choice.finish.type not in {"abort", "length"}:
+            continue
+        expected = "abort" if choice.index in named else "an end of its own"
+        names = ", ".join(repr(told[index]) for index in sorted(named))
+        yield demand(
+            choice.emissions[-1].at("finish"),
+            _is_aborted(choice) == (choice.index in named),
+            expected=expected,
+            actual=choice.finish.type,
+            message=f"choice {choice.index} finished with {choice.finish.type} after an abort of {names}",
+        )
+
+
+@check_run("ended-id-is-free-again")
+def ended_id_is_free_again(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+    """What a server still does about a request that has ended must not hit the next one under its id."""
+    named: dict[str, list[Stream]] = {}
+    for stream in streams:
+        if stream.asked.request_id and began(stream.exchange) is not None:
+            named.setdefault(stream.asked.request_id, []).append(stream)
+    for name, group in named.items():
+        pairs = list(pairwise(sorted(group, key=lambda one: began(one.exchange) or 0.0)))
+        aborted = any(c.deed is Deed.ABORT and (c.everything or name in c.ids) for c in target.calls)
+        if aborted or any(overlap(one.exchange, other.exchange) for one, other in pairs):
+            continue
+        for before, stream in pairs:
+            if not ended(before) or not ended(stream):
+                continue
+            for choice in finished_choices(stream):
+                count = count_of(stream, choice)
+                yield demand(
+                    choice.emissions[-1].at("finish"),
+                    not _is_aborted(choice),
+                    expected="an end of its own",
+                    actual=choice.finish.type if choice.finish else None,
+                    message=f"request {name!r} was aborted after {count} tokens, and no abort was sent: "
+                    "only an earlier request, which had ended, had the same id",
+                    related=(end_place(before),),
+                )

@@ -1,0 +1,151 @@
+"""Requests under ids that others have or had, aborts of one choice among several, aborts in the queue."""
+
+import secrets
+from dataclasses import replace
+
+from tokenwire.ask import Ask
+from tokenwire.asking.scenario import Budget, Conversation, scenario, together
+from tokenwire.asking.tap import Tap
+from tokenwire.dialects.dialect import Unsupported
+from tokenwire.record import Stream
+from tokenwire.scenarios.abort import can_abort, long_ask
+from tokenwire.wire.exchange import Ending, Exchange, Read
+
+_MEASURED = 64
+"""So many tokens tell how fast a server makes them."""
+_TIMERS_S = {Budget.QUICK: 0.5, Budget.STANDARD: 4.0, Budget.SOAK: 8.0}
+"""Servers that clear a request away some time after its id was used do so within so many seconds."""
+_MOST_TURNS = 16
+"""Requests under one id after each other, at most: no context may be long enough for one that lasts."""
+_CHOICES = 3
+_RUNNING = 64
+"""So many requests run at once where the server does not say."""
+_MOST_RUNNING = {Budget.QUICK: 64, Budget.STANDARD: 128, Budget.SOAK: 1024}
+"""A server that runs more at once is not filled."""
+
+
+def _lasting(talk: Conversation, measured: Stream) -> int:
+    """How many tokens last as long as such timers run, as fast as they came in an answer; at most as many as
+    the context holds.
+    """
+    rate = (measured.asked.max_new_tokens or _MEASURED) / max(measured.exchange.duration, 0.001)
+    return talk.fitting(1 + int(rate * _TIMERS_S[talk.budget]), 64)
+
+
+@scenario()
+async def id_used_again(talk: Conversation) -> None:
+    """Streams under one id, each sent as soon as the one before it has ended, until more seconds have passed
+    than servers wait before they clear an ended request away: each comes to its own end.
+    """
+    ask = replace(long_ask(talk, _MEASURED), stream=True, request_id=f"tokenwire-{secrets.token_hex(4)}")
+    first = stream = await talk.ask("turn-0", ask)
+    passed, turn = 0.0, 0
+    while first and stream and stream.answered and passed < _TIMERS_S[talk.budget] and turn < _MOST_TURNS:
+        turn += 1
+        budget = _lasting(talk, first)
+        stream = await talk.ask(f"turn-{turn}", replace(ask, max_new_tokens=budget))
+        passed += stream.exchange.duration if stream else 0.0
+
+
+@scenario(alone=True)
+async def id_in_use(talk: Conversation) -> None:
+    """A second request under the id of a stream that is under way, and that goes on for longer than servers
+    take to clear away what they refused: whatever becomes of the second, the first comes to its end.
+    """
+    ask = long_ask(talk, _MEASURED)
+    measured = await talk.ask("measured", replace(ask, stream=True))
+    if measured is None or not measured.answered:
+        return
+    run = f"tokenwire-{secrets.token_hex(4)}"
+    lasting = replace(ask, max_new_tokens=_lasting(talk, measured), stream=True)
+
+    async def ask_twice(label: str, second: Ask) -> None:
+        tap, request_id = Tap(), f"{run}-{label}"
+
+        async def come_between() -> None:
+            if await tap.events(1):
+                await talk.ask(f"second-{label}", replace(second, request_id=request_id))
+
+        first = replace(lasting, request_id=request_id)
+        await together(talk.ask(f"first-{label}", first, tap=tap), come_between())
+
+    short = replace(ask, max_new_tokens=8)
+    await together(ask_twice("whole", short), ask_twice("stream", replace(short, stream=True)))
+
+
+def _ids_told(talk: Conversation, ask: Ask, tap: Tap) -> list[str]:
+    """The request ids that the choices of a stream under way have shown so far, in the order of choices."""
+    request = talk.dialect.render(ask, talk.model)
+    if isinstance(request, Unsupported):
+        return []
+    headers, reads = (("content-type", "text/event-stream"),), (Read(0.0, bytes(tap.body)),)
+    so_far = Exchange("so far", request, talk.scenario, 200, headers, reads, Ending.COMPLETE)
+    stream = talk.dialect.read(so_far, delivery_hint=talk.advertised.delivery)
+    told = (choice.emissions[0].details.get("request_id") for choice in stream.choices)
+    return [name for name in told if isinstance(name, str)]
+
+
+@scenario()
+async def abort_of_choices(talk: Conversation) -> None:
+    """Several samples of a prompt, and a batch of prompts, aborted by the id that the client gave; and one
+    sample, aborted by the id that it alone carries. The others come to their ends.
+    """
+    if not can_abort(talk):
+        return
+    asked = replace(long_ask(talk, 320), stream=True)
+    samples = replace(asked, n=_CHOICES, temperature=1.0)
+    run = f"tokenwire-{secrets.token_hex(4)}"
+
+    async def abort_all(label: str, ask: Ask) -> None:
+        tap, named = Tap(), replace(ask, request_id=f"{run}-{label}")
+
+        async def abort_it() -> None:
+            if await tap.events(2 * _CHOICES):
+                await talk.abort(f"{label}-abort", f"{run}-{label}")
+
+        await together(talk.ask(label, named, tap=tap), abort_it())
+
+    async def abort_one() -> None:
+        tap, named = Tap(), replace(samples, request_id=f"{run}-one-sample")
+
+        async def abort_it() -> None:
+            if await tap.events(4 * _CHOICES):
+                told = _ids_told(talk, named, tap)
+                if len(set(told)) > 1:
+                    await talk.abort("one-sample-abort", told[-1])
+
+        await together(talk.ask("one-sample", named, tap=tap), abort_it())
+
+    doings = [abort_all("samples", samples), abort_one()]
+    if asked.input_ids:
+        doings.append(abort_all("batch", replace(asked, input_ids=asked.input_ids * _CHOICES, batch=True)))
+    await together(*doings)
+
+
+@scenario(budget=Budget.STANDARD, alone=True)
+async def abort_in_the_queue(talk: Conversation) -> None:
+    """One request for more samples than the server runs at once, and behind it, while some of them wait, a
+    whole answer and a stream that are aborted before it is their turn.
+    """
+    running = talk.advertised.max_running_requests or _RUNNING
+    if running > _MOST_RUNNING[talk.budget] or not can_abort(talk):
+        return
+    ask, tap = long_ask(talk, 160), Tap()
+    run = f"tokenwire-{secrets.token_hex(4)}"
+    asks = {label: replace(ask, request_id=f"{run}-{label}") for label in ("whole", "stream")}
+    asks["stream"] = replace(asks["stream"], stream=True)
+    usual = replace(ask, max_new_tokens=4)
+    await talk.ask_all({"usual-whole": usual, "usual-stream": replace(usual, stream=True)})
+
+    async def abort_them() -> None:
+        if await tap.events(2 * running):
+            for label, one in asks.items():
+                await talk.abort(f"{label}-abort", str(one.request_id))
+        tap.hang_up()
+
+    async def wait_behind() -> None:
+        if await tap.events(1):
+            await talk.ask_all(asks)
+
+    filler = replace(ask, n=running + 8, temperature=1.0, stream=True)
+    await together(talk.ask("filling", filler, tap=tap), wait_behind(), abort_them())

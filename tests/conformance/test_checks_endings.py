@@ -1,0 +1,76 @@
+"""Where the checks of how requests end say nothing, or let pass what servers may do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from abort_and_invariance_pairs import (
+    ABORTED,
+    AGAIN,
+    CUT,
+    CUT_AGAIN,
+    FIRST,
+    GONE_CLIENT,
+    LEFT,
+    NEIGHBOUR,
+    aborted,
+    several,
+)
+from control_calls import abort, at
+from stream_builder import ABORT, LENGTH, Told, change, incremental, named, refusal, with_exchange
+from test_checks_pairs import look
+
+from tokenwire.judging.check import Target
+from tokenwire.wire.exchange import Ending
+
+UNCALLED = Target(calls=(abort(-1.0, "r-1"), abort(0.05, "r-2"), abort(0.05, "r-1", status=500)))
+
+
+@pytest.mark.parametrize(
+    ("stream", "target"),
+    [
+        (LEFT, UNCALLED),
+        (at(refusal(499, GONE_CLIENT, request_id="r-2"), 0.0), ABORTED),
+        (at(refusal(400, request_id="r-1"), 0.0), ABORTED),
+        (at(refusal(503, request_id="r-1"), 0.0), ABORTED),
+        (with_exchange(LEFT, ending=Ending.HUNG_UP), ABORTED),
+        (aborted(Told(finish=LENGTH)), ABORTED),
+    ],
+    ids=["too early, of another, refused", "of another", "bad request", "busy", "we left", "came too late"],
+)
+def test_an_error_is_no_answer_to_an_abort_only_where_the_abort_caused_it(
+    stream: object, target: Target
+) -> None:
+    assert look("aborted-request-is-answered", stream, target) == []  # type: ignore[arg-type]  # any subject
+
+
+def test_a_refusal_with_400_behind_delivered_tokens_is_the_aborts_doing() -> None:
+    error = {"error": {"message": "aborted", "code": 400}}
+    assert [
+        one.holds for one in look("aborted-request-is-answered", replace(LEFT, error=error), ABORTED)
+    ] == [False]
+
+
+def test_an_id_that_is_in_use_is_not_one_that_has_ended() -> None:
+    assert look("ended-id-is-free-again", (FIRST, at(CUT_AGAIN, 0.5))) == []
+    assert look("ended-id-is-free-again", (with_exchange(FIRST, ending=Ending.HUNG_UP), AGAIN)) == []
+    assert (
+        look("ended-id-is-free-again", (FIRST, at(CUT_AGAIN, 1.5)), Target(calls=(abort(1.6, "r-1"),))) == []
+    )
+
+
+def test_a_name_of_the_whole_request_is_no_name_of_one_choice() -> None:
+    by_all = Target(calls=(abort(0.05, "r-1"), abort(0.05, "r-1_1")))
+    assert look("abort-of-a-choice-is-of-that-alone", several(CUT, CUT), by_all) == []
+    assert look("abort-ends-every-choice", several(CUT, Told()), Target(calls=(abort(0.05, "r-1_1"),))) == []
+    one_name = change(several(CUT, CUT), 0, 1, details={"request_id": "r-1_0"})
+    assert look("abort-of-a-choice-is-of-that-alone", one_name, ABORTED) == []
+
+
+def test_what_no_answer_of_a_kind_tells_is_not_missed_in_an_empty_one() -> None:
+    bare = Told(ids=(), text="", finish=ABORT, counters={})
+    plain = named(incremental(Told(counters={})), "generate/plain")
+    assert [one.holds for one in look("empty-abort-is-an-answer", (plain, aborted(bare)))] == [True]
+    assert [one.holds for one in look("empty-abort-is-an-answer", (NEIGHBOUR, aborted(bare)))] == [False]
+    assert look("empty-abort-is-an-answer", (aborted(bare),)) == []
