@@ -19,11 +19,13 @@ from tokenwire.checks.walk import (
     joined_text,
 )
 from tokenwire.dialects.control import Call, Deed
+from tokenwire.dialects.dialect import known_as
 from tokenwire.judging.check import Observation, Target, check, check_run, demand
 from tokenwire.record import Choice, Stream
 
-_FOR_ITS_CONTENT = frozenset({400, 404, 413, 415, 422})
-"""Statuses with which a request is refused for what it asks, aborted or not."""
+_CLIENT_CLOSED = 499
+_REFUSALS = NOT_ABOUT_THE_REQUEST - {_CLIENT_CLOSED} | {400, 413, 415, 422}
+"""Statuses with which a request is refused, aborted or not."""
 _COUNTERS = ("prompt_tokens", "completion_tokens")
 
 
@@ -39,7 +41,7 @@ def _told_ids(stream: Stream) -> dict[int, str]:
 
 def _aborts(stream: Stream, target: Target) -> list[Call]:
     """The aborts that name a request, by the client's id or by one that the answer carries, while it ran."""
-    names = {stream.asked.request_id, *_told_ids(stream).values()}
+    names = {known_as(stream), *_told_ids(stream).values()}
     start, end = began(stream.exchange), over(stream.exchange)
     aborts = (call for call in target.calls if call.deed is Deed.ABORT and call.done)
     return [
@@ -58,13 +60,13 @@ def _is_aborted(choice: Choice) -> bool:
 
 
 def _error(stream: Stream) -> str:
-    """The error that an answer ended in, in words; empty for none, and for one that refuses its content."""
+    """The error that an answer ended in, in words; empty for none, and for one that refuses the request."""
     failed = any(is_error(choice.finish) for choice in stream.choices)
     if not (stream.refused or stream.error is not None or failed):
         return ""
     delivered = any(joined_ids(choice) or joined_text(choice) for choice in stream.choices)
     codes = [code for code in codes_of(stream) if code >= 400]
-    if not delivered and any(code in _FOR_ITS_CONTENT | NOT_ABOUT_THE_REQUEST for code in codes):
+    if not delivered and any(code in _REFUSALS for code in codes):
         return ""
     return f"the error {codes[0]}" if codes else "an error"
 
@@ -132,7 +134,7 @@ def _early(stream: Stream, calls: Sequence[Call], share: int = 4) -> bool:
 @check("abort-ends-every-choice")
 def abort_ends_every_choice(stream: Stream, target: Target) -> Iterator[Observation]:
     """The client's id stands for all that its request asked for."""
-    name = stream.asked.request_id
+    name = known_as(stream)
     calls = [call for call in _aborts(stream, target) if call.everything or name in call.ids]
     if len(stream.choices) < 2 or not ended(stream) or not _early(stream, calls):
         return
@@ -153,11 +155,11 @@ def abort_of_a_choice_is_of_that_alone(stream: Stream, target: Target) -> Iterat
     """Where every choice has an id of its own, that id is a name for the choice and not for its siblings."""
     told = _told_ids(stream)
     distinct = len(set(told.values())) == len(stream.choices) > 1
-    if not distinct or not ended(stream) or stream.asked.request_id in told.values():
+    if not distinct or not ended(stream) or known_as(stream) in told.values():
         return
     calls = [call for call in _aborts(stream, target) if not call.everything]
     named = {index for index, name in told.items() if any(name in call.ids for call in calls)}
-    by_group = any(stream.asked.request_id in call.ids for call in calls)
+    by_group = any(known_as(stream) in call.ids for call in calls)
     if not named or by_group or not _early(stream, calls):
         return
     for choice in finished_choices(stream):
@@ -179,8 +181,8 @@ def ended_id_is_free_again(streams: tuple[Stream, ...], target: Target) -> Itera
     """What a server still does about a request that has ended must not hit the next one under its id."""
     named: dict[str, list[Stream]] = {}
     for stream in streams:
-        if stream.asked.request_id and began(stream.exchange) is not None:
-            named.setdefault(stream.asked.request_id, []).append(stream)
+        if (own := known_as(stream)) and began(stream.exchange) is not None:
+            named.setdefault(own, []).append(stream)
     for name, group in named.items():
         pairs = list(pairwise(sorted(group, key=lambda one: began(one.exchange) or 0.0)))
         aborted = any(c.deed is Deed.ABORT and (c.everything or name in c.ids) for c in target.calls)
