@@ -73,7 +73,7 @@ def _seen(row: Requirement, results: Iterable[Column], page: str) -> Iterator[st
         if cell is not None and cell.verdict in {Verdict.PASS, Verdict.FAIL, Verdict.WARN}:
             what = escape(cell.message, quote=False) or f"{cell.witnesses} witnesses"
             mark = link(cell.verdict.value, f"{column.uri}#{row.id}", page)
-            yield f"| {column.server} {column.version}, {column.case} | {mark} | {in_cell(what)} |"
+            yield f"| {column.title} | {mark} | {in_cell(what)} |"
 
 
 def page(told: Explanation, results: Iterable[Column] = ()) -> Page:

@@ -59,17 +59,14 @@ class Column:
 
     capture: str
     """The file, below `fixtures/`."""
+    title: str
+    """What stood behind it, for a reader: server, version, and how it was started."""
     server: str
     version: str
     flags: tuple[str, ...]
     exchanges: int
     cells: Mapping[str, Cell]
     """By the id of the requirement."""
-
-    @property
-    def case(self) -> str:
-        """Name of the capture among those of its server."""
-        return self.capture.rpartition("/")[2].removesuffix(".jsonl.gz")
 
     @property
     def uri(self) -> str:
@@ -142,11 +139,13 @@ def judged(capture: str) -> Column:
         grouped.setdefault(each.requirement.id, []).append(each)
     cells = {name: _cell(judgements, subject) for name, judgements in grouped.items()}
     flags = tuple(known["flags"])
-    return Column(capture, known["server"], known["version"], flags, known["exchanges"], cells)
+    about = (known["title"], known["server"], known["version"], flags, known["exchanges"])
+    return Column(capture, *about, cells)
 
 
 def _kept(capture: str) -> Path:
-    digest = hashlib.sha256(f"{_code_digest()} {manifest()[capture]['sha256']}".encode()).hexdigest()
+    known = json.dumps(manifest()[capture], sort_keys=True)
+    digest = hashlib.sha256(f"{_code_digest()} {known}".encode()).hexdigest()
     return CACHE / f"{digest}.json"
 
 

@@ -48,7 +48,7 @@ def _page_of(markdown: str) -> str:
 
 def _link(column: Column, row: Requirement, cell: Cell) -> str:
     verdict = cell.verdict
-    title = escape(f"{row.id} on {column.server} {column.version} {column.case}: {verdict.value}", quote=True)
+    title = escape(f"{row.id} on {column.title}: {verdict.value}", quote=True)
     to = f"{_page_of(column.uri)}#{row.id}"
     return f'<td class="tw-{verdict.value.lower()}"><a href="{to}" title="{title}">{_MARKS[verdict]}</a></td>'
 
@@ -66,7 +66,7 @@ def _table(columns: Sequence[Column]) -> str:
         f'<th colspan="{width}">{escape(f"{name} {version}")}</th>' for (name, version), width in groups
     )
     cases = "".join(
-        f'<th class="tw-case"><a href="{_page_of(one.uri)}">{escape(one.case)}</a></th>' for one in columns
+        f'<th class="tw-case"><a href="{_page_of(one.uri)}">{escape(one.title)}</a></th>' for one in columns
     )
     body = []
     for chapter, rows in groupby(load_requirements().values(), key=lambda row: row.chapter):
@@ -110,7 +110,7 @@ def _capture(column: Column) -> Page:
     flags = " ".join(column.flags)
     started = f"started with `{flags}`" if flags else "started without flags of its own"
     parts = [
-        f"# {column.server} {column.version}: {column.case}",
+        f"# {column.title}",
         f"{column.exchanges} exchanges with {column.server} {column.version}, {started}. {told}.",
         f"```console\n$ tokenwire replay fixtures/{column.capture}\n```",
     ]

@@ -31,7 +31,7 @@ def column(**cells: Cell) -> Column:
     undecided = Cell(Verdict.UNSUPPORTED, 0, "no answer carries it | at all")
     every = dict.fromkeys(REQUIREMENTS, undecided)
     cells = every | {name.replace("_", "-"): cell for name, cell in cells.items()}
-    return Column("sglang/9.9/case.jsonl.gz", "sglang", "9.9", ("--flag",), 3, cells)
+    return Column("sglang/9.9/case.jsonl.gz", "SGLang 9.9, as it is", "sglang", "9.9", ("--flag",), 3, cells)
 
 
 RED = Cell(Verdict.FAIL, 4, "it is wrong", "one_stream", 7, "/output_ids/2", "FAIL  …\n >    7  data: {}")
@@ -62,7 +62,7 @@ def test_the_page_of_a_requirement_tells_all_of_it(name):
 def test_a_page_tells_what_recorded_servers_do():
     content = pages_of_requirements()["requirements/one-mode-per-stream.md"].content
     assert (
-        "| sglang 9.9, case | [FAIL](../results/sglang-9.9-case.md#one-mode-per-stream) | it is wrong |"
+        "| SGLang 9.9, as it is | [FAIL](../results/sglang-9.9-case.md#one-mode-per-stream) | it is wrong |"
         in content
     )
 
@@ -222,7 +222,8 @@ def test_what_a_server_wrote_into_a_cell_is_neither_markdown_nor_html():
 
 def test_a_capture_is_named_where_it_lies():
     found = judged(SMALL)
-    assert (found.capture, found.case, found.uri) == (SMALL, "Q_queue", "results/sglang-0.5.23-Q_queue.md")
+    assert (found.capture, found.title) == (SMALL, "SGLang 0.5.23, one request at a time, a queue of two")
+    assert found.uri == "results/sglang-0.5.23-Q_queue.md"
     _, evidence = results_pages.pages([found])
     assert f"$ tokenwire replay fixtures/{SMALL}\n" in evidence.content
 

@@ -20,7 +20,7 @@ from tokenwire.requirement import load_requirements
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 MANIFEST = json.loads((FIXTURES / "manifest.json").read_text("utf-8"))["files"]
 CAPTURES = sorted(path.relative_to(FIXTURES).as_posix() for path in FIXTURES.glob("*/*/*.jsonl.gz"))
-LIMIT = 15_000_000
+LIMIT = 20_000_000
 """Bytes that all fixtures together may take."""
 
 
@@ -41,6 +41,13 @@ def test_the_manifest_tells_of_every_capture() -> None:
         assert entry["sha256"] == hashlib.sha256((FIXTURES / name).read_bytes()).hexdigest(), name
         assert {"server", "version", "flags", "model", "recorded", "licence", "exchanges"} <= entry.keys()
     assert sum(path.stat().st_size for path in FIXTURES.rglob("*") if path.is_file()) <= LIMIT
+
+
+def test_every_column_of_the_results_has_a_name_of_its_own() -> None:
+    """Captures of servers with faults are no columns."""
+    titles = {name: entry.get("title", "") for name, entry in MANIFEST.items() if "fault" not in entry}
+    assert all(titles.values()), titles
+    assert len(set(titles.values())) == len(titles)
 
 
 OF_THE_REFERENCE = {name: entry for name, entry in MANIFEST.items() if entry["model"].startswith("builtin:")}

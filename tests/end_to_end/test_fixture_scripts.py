@@ -1,0 +1,109 @@
+"""The scripts that made the fixtures: they run seldom, and must not rot between."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
+    """Imports one of the scripts, as Python does where it runs it."""
+    monkeypatch.syspath_prepend(FIXTURES)
+
+    def load(name: str) -> ModuleType:
+        return importlib.import_module(name)
+
+    yield load
+    for name in ("build", "record_reference", "shorten"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("name", ["build", "record_reference", "shorten"])
+def test_a_script_can_be_imported(script, name):
+    assert callable(script(name).main)
+
+
+def test_a_fixture_keeps_its_title_when_it_is_made_again(script, monkeypatch, tmp_path):
+    build = script("build")
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text('{"files": {"a": {"title": "A name", "exchanges": 1}}}', "utf-8")
+    monkeypatch.setattr(build, "MANIFEST", manifest)
+    monkeypatch.setattr(build, "FIXTURES", tmp_path)
+    build.note({"a": {"exchanges": 2}, "b": {"exchanges": 3}})
+    files = yaml.safe_load(manifest.read_text("utf-8"))["files"]
+    assert files == {"a": {"title": "A name", "exchanges": 2}, "b": {"exchanges": 3}}
+
+
+def answer(
+    label: str, text: str, *, started: float = 0.0, duration: float = 1.0, ending: Ending = Ending.COMPLETE
+) -> Exchange:
+    """A whole answer of a plain chat server."""
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": text},
+        "finish_reason": "stop",
+        "logprobs": None,
+    }
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    about = {"id": "x", "object": "chat.completion", "created": 1, "model": "m"}
+    body = json.dumps({**about, "choices": [choice], "usage": usage})
+    request = HttpRequest(
+        "POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": label}], "max_tokens": 4}
+    )
+    return Exchange(
+        name=f"openai-chat/{label}",
+        request=request,
+        scenario=label.partition("/")[0],
+        status=200,
+        headers=(("content-type", "application/json"),),
+        reads=(Read(0.1, body.encode()),),
+        ending=ending,
+        duration=duration,
+        started=f"2026-11-22T00:00:{started:06.3f}+00:00",
+    )
+
+
+def noise(seed: int) -> str:
+    """Text that does not compress."""
+    return "".join(hashlib.sha256(f"{seed} {n}".encode()).hexdigest() for n in range(200))
+
+
+def test_bulk_is_dropped_and_the_verdicts_stay(script):
+    shorten = script("shorten")
+    crowd = [answer(f"crowd/{n}", noise(n), started=n) for n in range(12)]
+    kept = shorten.shortened([answer("plain/one", "hi"), *crowd], None)
+    names = [one.name for one in kept]
+    assert names[0] == "openai-chat/plain/one"
+    assert 1 < len(names) < 12, "some of the crowd fit"
+    assert names[1:] == [one.name for one in crowd[: len(names) - 1]], "the first of them, in their order"
+    assert [one.name for one in shorten.shortened([answer("plain/one", "hi"), *crowd], None)] == names
+
+
+def test_what_was_under_way_at_a_death_stays(script):
+    shorten = script("shorten")
+    crowd = [answer(f"crowd/{n}", noise(n), started=n, duration=0.5) for n in range(10)]
+    culprit = answer("crowd/10", noise(10), started=10, duration=5.0)
+    dead = answer("crowd/11", noise(11), started=11, ending=Ending.TRUNCATED)
+    names = [one.name for one in shorten.shortened([*crowd, culprit, dead], None)]
+    assert names[-2:] == ["openai-chat/crowd/10", "openai-chat/crowd/11"]
+    assert "openai-chat/crowd/9" not in names
+
+
+def test_what_a_client_left_stays_with_its_whole_talk(script):
+    shorten = script("shorten")
+    talk = [answer(f"disconnect/{n}", noise(n), started=n) for n in range(8)]
+    talk[3] = answer("disconnect/3", noise(3), started=3, ending=Ending.HUNG_UP)
+    assert len(shorten.shortened(talk, None)) == 8
