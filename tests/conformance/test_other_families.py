@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -195,3 +196,46 @@ def text_asked(server: OpenAIServer, ask: Ask, name: str = "unstopped") -> Strea
 def test_n_that_was_ignored_is_called_so() -> None:
     stream = answered(CHAT, {"messages": [], "n": 2}, completed(3, "abc"))
     assert faults("choices-complete", stream)[0].startswith("n was ignored: the answer has the choices [0]")
+
+
+def schema_faults(event: Mapping[str, Any], dialect: Any = CHAT) -> tuple[str, ...]:
+    data = f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n".encode()
+    sent = HttpRequest("POST", dialect.endpoint.path, {"stream": True})
+    headers = (("content-type", "text/event-stream"),)
+    return (
+        dialect.read(Exchange("x", sent, "s", 200, headers, (Read(0.1, data),), Ending.COMPLETE))
+        .events[0]
+        .schema_errors
+    )
+
+
+CHUNK = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+
+
+@pytest.mark.parametrize(
+    ("event", "faults_"),
+    [
+        (
+            {**CHUNK, "id": "", "object": "", "choices": [], "filtered": []},
+            ("/object: '' instead of 'chat.completion.chunk'",),
+        ),
+        (
+            {**CHUNK, "choices": [{"index": 0, "delta": {"content": 5}}]},
+            ('/choices/0/delta/content: 5 is not of types "null", "string"',),
+        ),
+        ({"error": "no"}, ('/error: "no" is not of type "object"',)),
+        (
+            {
+                **CHUNK,
+                "choices": [],
+                "usage": {"prompt_tokens": -1, "completion_tokens": 1, "total_tokens": 0},
+            },
+            ("/usage/prompt_tokens: -1 is less than the minimum of 0",),
+        ),
+        ({"choices": []}, (': "id" is a required property', ': "object" is a required property')),
+    ],
+)
+def test_a_fault_is_told_of_the_shape_that_is_meant(
+    event: Mapping[str, Any], faults_: tuple[str, ...]
+) -> None:
+    assert schema_faults(event)[: len(faults_)] == faults_

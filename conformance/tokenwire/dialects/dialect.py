@@ -7,10 +7,10 @@ code here only where a table cannot say it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any
 
 import jsonschema_rs
@@ -43,6 +43,8 @@ __all__ = [
 _EXCERPT = 160
 _SCHEMA_ERRORS = 8
 _SCHEMA_MESSAGE = 240
+_SHAPES = (jsonschema_rs.ValidationErrorKind.AnyOf, jsonschema_rs.ValidationErrorKind.OneOfNotValid)
+"""Errors of a value that fits none of several shapes."""
 _JSON_STARTS = (b"{", b"[")
 
 SchemaSource = Callable[[str], dict[str, Any]]
@@ -57,6 +59,25 @@ class Endpoint:
 
     def __contains__(self, request: HttpRequest) -> bool:
         return request.method in self.methods and request.path.partition("?")[0] == self.path
+
+
+def _faults(error: jsonschema_rs.ValidationError) -> Iterator[str]:
+    """What is wrong, as `pointer: words`; where all of several shapes are missed, with the one that is meant.
+
+    That is the first that the value itself has, with a fault further in, or else the first of all.
+    """
+    if isinstance(error.kind, _SHAPES):
+        at = list(error.instance_path)
+        shapes = [shape for shape in error.kind.context if shape]
+        inside = (shape for shape in shapes if all(list(one.instance_path) != at for one in shape))
+        for one in next(inside, shapes[0] if shapes else []):
+            yield from _faults(one)
+        return
+    pointer = "".join(f"/{part}" for part in error.instance_path)
+    words = error.message
+    if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Constant):
+        words = f"{error.instance!r} instead of {error.kind.expected_value!r}"
+    yield f"{pointer}: {words[:_SCHEMA_MESSAGE]}"
 
 
 class _Schemas:
@@ -79,13 +100,8 @@ class _Schemas:
         try:
             if validator.is_valid(data):
                 return ()
-            errors = []
-            for error in validator.iter_errors(data):
-                pointer = "".join(f"/{part}" for part in error.instance_path)
-                errors.append(f"{pointer}: {error.message[:_SCHEMA_MESSAGE]}")
-                if len(errors) == _SCHEMA_ERRORS:
-                    break
-            return tuple(errors)
+            told = (fault for error in validator.iter_errors(data) for fault in _faults(error))
+            return tuple(islice(told, _SCHEMA_ERRORS))
         except UnicodeEncodeError:
             return (": a key holds a lone surrogate, which no reader can carry on as UTF-8",)
 
