@@ -111,8 +111,9 @@ def remarks(run: Run, unknown: Sequence[Exchange] = ()) -> Iterator[str]:
     nobodys = [exchange for exchange in unknown if information_path(exchange.request) is None]
     if nobodys:
         yield f"{where}{len(nobodys)} exchanges with endpoints that no dialect knows: {_endpoints(nobodys)}"
-    if words := silent(run.streams):
+    if words := silent(run.heard):
         yield where + words
+    yield from (f"{where}{death.name}: {death.words}" for death in run.deaths)
     yield from (where + words for words in run.honesty.remarks())
 
 

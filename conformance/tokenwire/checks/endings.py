@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from tokenwire.checks.errors import codes_of
 from tokenwire.checks.moments import began, delivered_at, over, overlap
 from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, put_off
 from tokenwire.checks.walk import (
@@ -21,6 +20,7 @@ from tokenwire.checks.walk import (
 from tokenwire.dialects.control import Call, Deed
 from tokenwire.dialects.dialect import known_as
 from tokenwire.judging.check import Observation, Target, check, check_run, demand
+from tokenwire.judging.death import codes_of
 from tokenwire.record import Choice, Stream
 
 _CLIENT_CLOSED = 499

@@ -19,16 +19,12 @@ from tokenwire.checks.bad_value import (
     wrong_types,
 )
 from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, observe_refusal, was_refused, words_of
-from tokenwire.checks.walk import end_place, integer, is_error, start_place
+from tokenwire.checks.walk import end_place, integer, start_place
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.judging.check import Observation, Target, check, check_run, demand
+from tokenwire.judging.death import error_code, failure
 from tokenwire.record import Event, Stream
 from tokenwire.wire.exchange import Ending
-
-NO_ROOM = frozenset({501, 503})
-"""Statuses of a server that is well: it does not offer this, or has no room now."""
-
-_BROKEN = frozenset({Ending.TIMEOUT, Ending.UNREACHABLE, Ending.TRUNCATED})
 
 
 def _refused(stream: Stream, bad: Iterable[BadValue]) -> Iterator[Observation]:
@@ -114,52 +110,43 @@ def _names(said: str, bad: BadValue) -> bool:
     )
 
 
-def _failure(stream: Stream) -> str:
-    """How the server itself failed at a request, in words; empty where it did not."""
-    exchange = stream.exchange
-    if exchange.status is None or (exchange.ending in _BROKEN and not stream.asked.stream):
-        return f"{exchange.ending}: {exchange.detail or 'no reason known'}"
-    if exchange.ending in {Ending.OUTGROWN, Ending.TIMEOUT}:
-        return f"{exchange.ending}: {exchange.detail or 'no end'}"
-    wrong = [code for code in codes_of(stream) if code >= 500 and code not in NO_ROOM]
-    return f"status {wrong[0]}" if wrong else ""
-
-
-def codes_of(stream: Stream) -> list[int]:
-    """The statuses that an answer has: its own, that of its error, those of choices that failed."""
-    codes = [stream.exchange.status, _code(stream.error)]
-    codes += [integer(f.raw.get("status_code")) for c in stream.choices if is_error(f := c.finish) and f]
-    return [code for code in codes if code is not None]
-
-
-def _code(error: object) -> int | None:
-    """The numeric code of an error, wherever it stands."""
-    if not isinstance(error, Mapping):
-        return None
-    nested = error.get("error")
-    return integer((nested if isinstance(nested, Mapping) else error).get("code"))
-
-
 @check_run("requests-do-not-break-the-server")
-def requests_do_not_break_the_server(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
-    """Every request, good or bad, ends in a record or a refusal.
+def requests_do_not_break_the_server(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+    """Every request, good or bad, ends in a record or a refusal. The gravest failures come first: the end of
+    the server, then silence, then a status.
 
     A target that never gave a record may be no inference server at all.
     """
     if not any(stream.answered for stream in streams):
         return
+    for death in target.deaths:
+        yield demand(
+            end_place(death.of),
+            False,
+            expected="a record or a refusal",
+            actual="the server died",
+            message=death.words,
+        )
+    looked_at = []
     for stream in streams:
         if stream.exchange.ending in {Ending.CANCELLED, Ending.HUNG_UP}:
             continue
-        failure = _failure(stream)
-        if failure or stream.answered or was_refused(stream):
-            yield demand(
-                end_place(stream),
-                not failure,
-                expected="a record or a refusal",
-                actual=failure or "a record or a refusal",
-                message=f"the request ended in a failure of the server ({failure})",
-            )
+        failed = failure(stream)
+        if failed or stream.answered or was_refused(stream):
+            looked_at.append((stream, failed))
+    for stream, failed in sorted(looked_at, key=_gravest_first):
+        yield demand(
+            end_place(stream),
+            not failed,
+            expected="a record or a refusal",
+            actual=failed or "a record or a refusal",
+            message=f"the request ended in a failure of the server ({failed})",
+        )
+
+
+def _gravest_first(looked_at: tuple[Stream, str]) -> int:
+    stream, failed = looked_at
+    return 2 if not failed else int(stream.exchange.status is not None)
 
 
 def _error_events(stream: Stream) -> list[int]:
@@ -174,7 +161,7 @@ def stream_errors_say_why(stream: Stream, _target: Target) -> Iterator[Observati
     """A reader that sees an error event knows what happened, and whether to come again."""
     for position in _error_events(stream):
         event = stream.events[position]
-        said, code = words_of(event.error), _code(event.error)
+        said, code = words_of(event.error), error_code(event.error)
         coded = code is not None or not policy_of(stream).get("numeric_error_codes", True)
         missing = [name for name, there in (("message", said), ("code", coded)) if not there]
         if missing or stream.answered or was_refused(stream):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from tokenwire.checks.bad_value import bad_values, unreadable_body
+from tokenwire.checks.bad_value import bad_values, unknown_prompt_ids, unreadable_body
 from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.walk import end_place, ended, integer, is_error, joined_ids, joined_text, start_place
 from tokenwire.dialects.control import Deed
 from tokenwire.dialects.dialect import is_chat, known_as, policy_of
 from tokenwire.judging.check import Observation, Target, check, check_run, demand
+from tokenwire.judging.death import ORDINARY
 from tokenwire.record import Asked, Stream
 from tokenwire.wire.exchange import BUSY, Ending
 
@@ -213,6 +214,16 @@ def _was_aborted(stream: Stream, target: Target) -> bool:
     """Whether an abort named a request: what became of it is the abort's doing."""
     aborts = (call for call in target.calls if call.deed is Deed.ABORT)
     return any(call.everything or known_as(stream) in call.ids for call in aborts)
+
+
+def suspicion(stream: Stream, target: Target) -> int:
+    """How much a request is to be suspected of having ended the server: the less, the more."""
+    asked, vocabulary = stream.asked, target.advertised.vocab_size
+    if any(unknown_prompt_ids(asked, vocabulary)):
+        return 0
+    unreadable = unreadable_body(stream.exchange.request)
+    malformed = _asks_for_nothing(asked) or _sent_malformed_ids(stream)
+    return 1 if unreadable or malformed or any(bad_values(stream, target)) else ORDINARY
 
 
 def _controls(streams: tuple[Stream, ...], target: Target) -> Iterator[tuple[Stream, Stream]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from tokenwire.dialects.control import Call
 from tokenwire.judging.advertised import Advertised
+from tokenwire.judging.death import Death
 from tokenwire.judging.tokenizer import Tokenizer
 from tokenwire.record import Delivery, Place, Stream
 from tokenwire.requirement import Level
@@ -75,6 +76,8 @@ class Target:
     """Keys of requests that were answered alike when asked again."""
     contradicted: frozenset[str] = frozenset()
     """Keys of requests that were answered whole with different results."""
+    deaths: tuple[Death, ...] = ()
+    """The ends of the server in the run."""
 
 
 @dataclass(frozen=True)

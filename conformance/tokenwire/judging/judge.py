@@ -17,6 +17,7 @@ from tokenwire.dialects.dialect import is_chat, load_dialects
 from tokenwire.judging.advertised import Advertised
 from tokenwire.judging.capability import Capability, capabilities
 from tokenwire.judging.check import CHECKS, Check, Comparison, Observation, Target, demand
+from tokenwire.judging.death import Death, deaths
 from tokenwire.judging.determinism import Determinism, comparisons, determinism
 from tokenwire.judging.honesty import Honesty, honesty
 from tokenwire.judging.settled import settled
@@ -47,6 +48,8 @@ _OK = 200
 _ACROSS = "across-responses"
 _ACROSS_TARGETS = "across-targets"
 _TOKENIZER = "tokenizer"
+_OF_BAD_REQUESTS = ("refusal", "side-effect")
+"""Oracles of requirements that look at requests which are to be refused, or at what these do."""
 _BY_CHANCE = "ask for more, with --budget soak or a higher --max-concurrency"
 _VIOLATED = {Level.MUST: Verdict.FAIL, Level.SHOULD: Verdict.WARN, Level.MAY: Verdict.INFO}
 _GRAVEST_FIRST = list(_VIOLATED)
@@ -70,8 +73,27 @@ class Run:
     """Where the target is a gateway whose worker was asked too: the worker's answers, and the gateway's."""
 
     @cached_property
+    def deaths(self) -> tuple[Death, ...]:
+        """The ends of the server, each with the request that it most likely died of."""
+        from tokenwire.checks.refusals import suspicion
+
+        told = Target(advertised=self.advertised)
+        return deaths(self.streams, lambda stream: suspicion(stream, told))
+
+    @cached_property
+    def died(self) -> Death | None:
+        """The end of the server that ended the run, too."""
+        return next((death for death in self.deaths if death.final), None)
+
+    @cached_property
+    def heard(self) -> tuple[Stream, ...]:
+        """The streams that speak for themselves: without those that a death of the server cut off."""
+        cut = frozenset().union(*(death.cut for death in self.deaths))
+        return tuple(stream for stream in self.streams if stream.exchange.name not in cut)
+
+    @cached_property
     def capabilities(self) -> dict[str, Capability]:
-        return capabilities(self.streams, self.advertised, self.declared, self.calls)
+        return capabilities(self.heard, self.advertised, self.declared, self.calls)
 
     @cached_property
     def capabilities_beside(self) -> dict[str, Capability]:
@@ -81,15 +103,15 @@ class Run:
 
     @cached_property
     def honesty(self) -> Honesty:
-        return honesty(self.streams)
+        return honesty(self.heard)
 
     @cached_property
     def determinism(self) -> Determinism:
-        return determinism(self.streams)
+        return determinism(self.heard)
 
     @cached_property
     def comparisons(self) -> list[Comparison]:
-        return comparisons(self.streams, self.determinism)
+        return comparisons(self.heard, self.determinism)
 
     @cached_property
     def hollow(self) -> frozenset[str]:
@@ -115,6 +137,7 @@ class Run:
             stream_interval=self.advertised.stream_interval,
             advertised_delivery=self.advertised.delivery,
             tito_stream_refused=_refuses_tito_streams(self.streams),
+            deaths=self.deaths,
             tokenizer=self.tokenizer,
             calls=self.calls,
             advertised=self.advertised,
@@ -188,7 +211,7 @@ def _look(
     looked: dict[str, _Looked] = defaultdict(_Looked)
     target = run.target
     if check.on_stream is not None:
-        for stream in run.streams:
+        for stream in run.heard:
             _guarded(looked[stream.exchange.scenario], partial(check.on_stream, stream, target))
     if check.on_comparison is not None:
         for pair in pairs:
@@ -209,8 +232,20 @@ def how_far(observation: Observation | None) -> int:
     return 0 if observation is None else 1 + (observation.place.event or 0)
 
 
+def _cut_off(requirement: Requirement, run: Run) -> str:
+    """Where the server died before a requirement's requests were asked, in words; empty where it did not.
+
+    Once the ordinary scenarios are through, only requests that are to be refused are left.
+    """
+    died = run.died
+    left = died is not None and (died.early or requirement.oracle in _OF_BAD_REQUESTS)
+    return f"the server died of {died.name} before this was asked" if died is not None and left else ""
+
+
 def _unseen(requirement: Requirement, run: Run) -> str:
     """Why nothing was observed, or too little, in words."""
+    if cut_off := _cut_off(requirement, run):
+        return cut_off
     if requirement.oracle == _ACROSS and (run.determinism.contradicted or not run.determinism.anywhere):
         return run.determinism.reason
     if requirement.oracle == _ACROSS_TARGETS and not any(pair.repeats for pair in run.beside):
@@ -225,14 +260,18 @@ def _unexamined(requirement: Requirement, run: Run) -> Judgement | None:
     judged = partial(Judgement, requirement, NO_SCENARIO, run=run)
     if requirement.excluded:
         return judged(Verdict.NOT_TESTABLE, message=requirement.excluded)
+    early = run.died is not None and run.died.early
+    cut_off = judged(Verdict.INCONCLUSIVE, message=_cut_off(requirement, run)) if early else None
     if requirement.oracle == _ACROSS_TARGETS and not run.beside:
         return judged(Verdict.NOT_TESTABLE, message=NO_WORKER)
     if requirement.oracle == _TOKENIZER and run.tokenizer is None:
-        return judged(Verdict.NOT_TESTABLE, message=HOW_TO_ENABLE)
+        return cut_off or judged(Verdict.NOT_TESTABLE, message=HOW_TO_ENABLE)
     known = run.capabilities_beside if requirement.oracle == _ACROSS_TARGETS else run.capabilities
     missing = [known[name] for name in requirement.applies_when if not known[name].present]
     if not missing:
         return None
+    if cut_off is not None and requirement.contract != "instrumented":
+        return cut_off
     promised = next((capability for capability in missing if capability.declared), None)
     if promised is not None:
         broken = _broken_promise(promised)
@@ -288,9 +327,8 @@ def _weigh(requirement: Requirement, run: Run, looked: dict[str, _Looked]) -> It
             yield judged(Verdict.INCONCLUSIVE, message="no request of the run was answered by a record")
         elif total < requirement.witnesses:
             few = f"{total} of the {requirement.witnesses} witnesses that a PASS needs"
-            yield judged(
-                Verdict.INCONCLUSIVE, message=f"{few}; {_unseen(requirement, run)}" if not total else few
-            )
+            why = _cut_off(requirement, run) if total else _unseen(requirement, run)
+            yield judged(Verdict.INCONCLUSIVE, message=f"{few}; {why}" if why else few)
         else:
             witness = max(filter(speaks, seen.observations), key=how_far, default=None)
             yield judged(Verdict.PASS, witness=witness)
@@ -308,11 +346,11 @@ def judge_requirement(requirement: Requirement, run: Run) -> list[Judgement]:
                 requirement, NO_SCENARIO, Verdict.HARNESS_ERROR, message="no check is registered", run=run
             )
         ]
-    comparable = run.streams
+    comparable = run.heard
     if requirement.oracle == _ACROSS:
         seen = run.determinism
         comparable = (
-            tuple(s for s in run.streams if s.asked.key not in seen.contradicted) if seen.anywhere else ()
+            tuple(s for s in run.heard if s.asked.key not in seen.contradicted) if seen.anywhere else ()
         )
     pairs = run.beside if requirement.oracle == _ACROSS_TARGETS else run.comparisons
     looked = _look(check, run, comparable=comparable, pairs=pairs)

@@ -1,0 +1,246 @@
+"""Death: a server that stopped answering, and the request that it most likely died of.
+
+Told by the exchanges alone, so a replay sees what the live run saw. What the death cut off says nothing of
+the server but that it died: it is neither a witness nor a violation of anything else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from tokenwire.dialects.dialect import is_chat
+from tokenwire.record import Stream
+from tokenwire.wire.exchange import Ending, HttpRequest
+
+VITALS = "vitals"
+"""The scenario of a small good request that tells whether the server still answers."""
+RESTARTED = "restarted"
+"""The scenario of the first request that a server answers after it was started again."""
+
+NO_ROOM = frozenset({501, 503})
+"""Statuses of a server that is well: it does not offer this, or has no room now."""
+IN_A_ROW = 8
+"""So many requests without an answer, and none behind them with one, are no accident."""
+ORDINARY = 9
+"""The suspicion of a request that holds nothing bad; less means more."""
+
+_BROKEN = frozenset({Ending.TIMEOUT, Ending.UNREACHABLE, Ending.TRUNCATED})
+_NOT_LISTENING = ("ConnectError", "ConnectionRefusedError")
+_CLOCK_S = 0.001
+"""What an exchange's start is rounded to."""
+
+Suspicion = Callable[[Stream], int]
+
+
+@dataclass(frozen=True)
+class Death:
+    """One end of the server."""
+
+    of: Stream
+    """The request that it most likely died of."""
+    suspects: int
+    """How many requests were under way; with one, nothing else can have been the cause."""
+    cut: frozenset[str]
+    """The exchanges that got no answer for it, by name; the likeliest cause is among them."""
+    early: bool
+    """It cut requests that have nothing to do with its cause: the asking was far from its end."""
+    final: bool
+    """Nobody started the server again."""
+
+    @property
+    def name(self) -> str:
+        return self.of.exchange.name
+
+    @property
+    def words(self) -> str:
+        """What happened, as a clause."""
+        how = failure(self.of) or "it answered, and then answered nothing else"
+        others = len(self.cut) - 1
+        cut = f"; {others} other requests were cut" if others else ""
+        if self.suspects == 1:
+            return f"the server died of this request ({how}){cut}"
+        return (
+            f"the server died with {self.suspects} requests under way, most likely of this one ({how}){cut}"
+        )
+
+
+def failure(stream: Stream) -> str:
+    """How the server itself failed at a request, in words; empty where it did not."""
+    exchange = stream.exchange
+    if exchange.status is None or (exchange.ending in _BROKEN and not stream.asked.stream):
+        return f"{exchange.ending}: {exchange.detail or 'no reason known'}"
+    if exchange.ending in {Ending.OUTGROWN, Ending.TIMEOUT}:
+        return f"{exchange.ending}: {exchange.detail or 'no end'}"
+    wrong = [code for code in codes_of(stream) if code >= 500 and code not in NO_ROOM]
+    return f"status {wrong[0]}" if wrong else ""
+
+
+def codes_of(stream: Stream) -> list[int]:
+    """The statuses that an answer has: its own, that of its error, those of choices that failed."""
+    codes = [stream.exchange.status, error_code(stream.error)]
+    codes += [_status_of(choice.finish.raw) for choice in stream.choices if choice.finish is not None]
+    return [code for code in codes if code is not None]
+
+
+def error_code(error: object) -> int | None:
+    """The numeric code of an error, wherever it stands."""
+    if not isinstance(error, Mapping):
+        return None
+    nested = error.get("error")
+    return _integer((nested if isinstance(nested, Mapping) else error).get("code"))
+
+
+def _status_of(finish: object) -> int | None:
+    """The HTTP status of a choice that a failure ended; None where it was finished."""
+    ended_by_failure = isinstance(finish, Mapping) and finish.get("type") == "abort"
+    return _integer(finish.get("status_code")) if ended_by_failure and isinstance(finish, Mapping) else None
+
+
+def _integer(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """A stream with the times of its exchange, in seconds of one clock."""
+
+    stream: Stream
+    begun: float
+
+    @property
+    def over(self) -> float:
+        return self.begun + self.stream.exchange.duration
+
+    @property
+    def sign(self) -> float | None:
+        """When the last of what the model wrote came; None where nothing did."""
+        exchange = self.stream.exchange
+        told = exchange.status == 200 and self.stream.choices and exchange.reads
+        return self.begun + exchange.reads[-1].time if told else None
+
+    @property
+    def talk(self) -> tuple[str, str]:
+        return self.stream.exchange.scenario, self.stream.dialect
+
+    @property
+    def failed(self) -> bool:
+        """Whether the server, or what stands before it, gave no answer of its own, and was let."""
+        exchange = self.stream.exchange
+        if exchange.ending in {Ending.CANCELLED, Ending.HUNG_UP}:
+            return False
+        return bool(failure(self.stream)) or exchange.ending is Ending.TRUNCATED or exchange.status == 503
+
+    @property
+    def open(self) -> bool:
+        """Whether its end is not known: the suite ended it, or it was closed without a finish."""
+        finishes = [choice.finish for choice in self.stream.choices]
+        return self.stream.exchange.ending is Ending.CANCELLED or None in finishes
+
+
+def _timed(streams: Iterable[Stream]) -> list[_Timed]:
+    """The streams in the order of time; none where their times are not known."""
+    try:
+        timed = [_Timed(one, datetime.fromisoformat(one.exchange.started).timestamp()) for one in streams]
+    except ValueError:
+        return []
+    return sorted(timed, key=lambda one: one.begun)
+
+
+def _lives(streams: Iterable[Stream]) -> Iterator[list[_Timed]]:
+    """What was asked from each start of the server to its end."""
+    life: list[_Timed] = []
+    for one in _timed(streams):
+        if one.stream.exchange.scenario == RESTARTED and one.stream.answered:
+            yield life
+            life = []
+        life.append(one)
+    yield life
+
+
+def _question(request: HttpRequest) -> tuple[str, str]:
+    body: Any = request.body if request.raw_body is None else repr(request.raw_body)
+    return request.path, json.dumps(body, sort_keys=True)
+
+
+def deaths(streams: Iterable[Stream], suspicion: Suspicion) -> tuple[Death, ...]:
+    """The ends of the server in a run, in order. `suspicion` tells how bad a request is, by a rank."""
+    lives = list(_lives(streams))
+    found: list[Death] = []
+    for number, life in reversed(list(enumerate(lives))):
+        killers = [_question(death.of.exchange.request) for death in found]
+        death = _end(life, suspicion, killers, final=number + 1 == len(lives))
+        if death is not None:
+            found.append(death)
+    return tuple(reversed(found))
+
+
+def _end(
+    life: Sequence[_Timed], suspicion: Suspicion, killers: Sequence[tuple[str, str]], *, final: bool
+) -> Death | None:
+    """The death that a life ended in; None where it did not, or where that cannot be told.
+
+    `killers`: requests that a later life ended in.
+    """
+    signs = [one for one in life if one.sign is not None]
+    if not signs:
+        return None
+    last = max(signs, key=lambda one: one.sign or 0.0)
+    since = (last.sign or 0.0) - _CLOCK_S
+    left = [one for one in life if one.over >= since and (one.failed or one.open)]
+    failed = [one for one in left if one.failed]
+    if not _is_dead(failed, signs):
+        return None
+    until = min(one.over for one in failed)
+    under_way = [one for one in left if one.begun <= until and one.stream.exchange.scenario != VITALS]
+    told = [one for one in life if one is last or (since <= one.begun <= until and one not in under_way)]
+    of = _suspect(under_way, told, suspicion, killers)
+    cut = {one.stream.exchange.name for one in left}
+    cut |= {one.stream.exchange.name for one in life if one.begun > until}
+    cut |= {of.stream.exchange.name}
+    strangers = any(one.talk != of.talk and one.stream.exchange.scenario != VITALS for one in left)
+    early = strangers or suspicion(of.stream) >= ORDINARY
+    return Death(of.stream, max(1, len(under_way)), frozenset(cut), early, final)
+
+
+def _is_dead(failed: Sequence[_Timed], signs: Sequence[_Timed]) -> bool:
+    """Whether what failed at the end of a life shows that the server could not answer any more.
+
+    One failure may be the request's own fault. It takes a second one: of a connection, of a request that had
+    been answered before, or many more.
+    """
+    if len(failed) < 2 or all(one.stream.exchange.status == 503 for one in failed):
+        return False
+    if len(failed) >= IN_A_ROW:
+        return True
+    answered = {_question(one.stream.exchange.request) for one in signs}
+    return any(
+        one.stream.exchange.scenario == VITALS
+        or one.stream.exchange.detail.startswith(_NOT_LISTENING)
+        or _question(one.stream.exchange.request) in answered
+        for one in failed
+    )
+
+
+def _suspect(
+    under_way: Sequence[_Timed],
+    told: Sequence[_Timed],
+    suspicion: Suspicion,
+    killers: Sequence[tuple[str, str]],
+) -> _Timed:
+    """The likeliest cause: what killed the server again; else what is bad, the first of the worst; else the
+    request that came last before the end.
+
+    `told`: requests that were answered so shortly before the end that they may have been the cause too.
+    """
+    again = [one for one in under_way if _question(one.stream.exchange.request) in killers]
+    if again:
+        return again[0]
+    bad = [one for one in (*under_way, *told) if suspicion(one.stream) < ORDINARY]
+    if bad:
+        # Of two that began together, a prompt that need not be rendered first reaches the model first.
+        return min(bad, key=lambda one: (suspicion(one.stream), one.begun, is_chat(one.stream)))
+    return max(under_way or told, key=lambda one: one.begun)

@@ -1,0 +1,220 @@
+"""A server that dies in the middle of a run: of what, what it takes with it, and what is said of the rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from recorded import IDS, document
+
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.judging.death import IN_A_ROW, RESTARTED, VITALS
+from tokenwire.judging.judge import Run, judge, judge_requirement
+from tokenwire.judging.verdict import Verdict, overall
+from tokenwire.record import Stream
+from tokenwire.requirement import load_requirements
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
+
+PROMPT = tuple(range(70, 82))
+EPOCH = datetime(2026, 11, 22, 2, 0, tzinfo=UTC)
+UPSTREAM = b'{"error":{"type":"Internal Server Error","code":"call_upstream_request_error","message":"no"}}'
+NOBODY = (None, Ending.UNREACHABLE, "ConnectError: All connection attempts failed")
+SILENCE = (None, Ending.TIMEOUT, "not over after 60 s")
+BROKEN = "requests-do-not-break-the-server"
+
+
+def exchange(
+    name: str,
+    begun: float,
+    lasted: float = 0.1,
+    ids: Iterable[Any] = PROMPT,
+    how: tuple[int | None, Ending, str] = (200, Ending.COMPLETE, ""),
+    *,
+    body: bytes | None = None,
+    **fields: Any,
+) -> Exchange:
+    """One request to /generate, and what came of it."""
+    status, ending, detail = how
+    if body is None:
+        body = json.dumps(document(IDS, finished=True)).encode() if status == 200 else b""
+    params = {"max_new_tokens": len(IDS), "ignore_eos": True, "temperature": 0}
+    return Exchange(
+        f"sglang-generate/{name}",
+        HttpRequest("POST", "/generate", {"input_ids": list(ids), "sampling_params": params, **fields}),
+        name.partition("/")[0],
+        status,
+        (("content-type", "text/event-stream" if fields.get("stream") else "application/json"),),
+        (Read(lasted, body),) if body else (),
+        ending,
+        detail,
+        lasted,
+        (EPOCH + timedelta(seconds=begun)).isoformat(timespec="milliseconds"),
+    )
+
+
+def run(*exchanges: Exchange) -> Run:
+    dialect = load_dialects()["sglang-generate"]
+    return Run(tuple(map(dialect.read, exchanges)))
+
+
+def verdict(requirement: str, told: Run) -> Verdict:
+    return overall(one.verdict for one in judge_requirement(load_requirements()[requirement], told))
+
+
+PROBES = [exchange(f"probe/{n}", n / 10) for n in range(3)]
+CUT_STREAM = b"".join(
+    b"data: " + json.dumps(document(IDS[:n], finished=False)).encode() + b"\n\n" for n in (1, 2, 3)
+)
+
+
+def among_others(how: tuple[int | None, Ending, str], body: bytes = b"") -> list[Exchange]:
+    """As recorded of SGLang 0.5.23: a negative id among sixteen ordinary requests, all of which it cut."""
+    after = 60 if how is SILENCE else 6
+    cut = [
+        exchange(f"stop-places/{n}", 1 + n / 100, after, (*PROMPT[:5], n), how, body=body) for n in range(7)
+    ]
+    stream = exchange("slow-reader/slow", 0.8, after, how=(200, how[1], how[2]), stream=True, body=CUT_STREAM)
+    stream = replace(stream, reads=tuple(replace(read, time=0.5) for read in stream.reads))
+    culprit = exchange("unknown-ids/prompt-negative", 1.3, after, (73, 39, 78, -1), how, body=body)
+    late = exchange("wrong-types/temperature-0", 1.4, after, how=how, body=body)
+    return [*PROBES, stream, *cut, culprit, late]
+
+
+@pytest.mark.parametrize(
+    ("how", "body"),
+    [
+        (SILENCE, b""),
+        ((None, Ending.UNREACHABLE, "RemoteProtocolError: Server disconnected"), b""),
+        ((500, Ending.COMPLETE, ""), UPSTREAM),
+    ],
+    ids=["hangs while it dies", "hangs up", "a gateway fails for it"],
+)
+def test_of_sixteen_requests_that_a_death_cut_the_bad_one_is_named_and_nothing_else(
+    how: tuple[int | None, Ending, str], body: bytes
+) -> None:
+    told = run(*among_others(how, body))
+    (death,) = told.deaths
+    assert death.name == "sglang-generate/unknown-ids/prompt-negative"
+    assert "most likely of this one" in death.words
+    assert death.early
+    assert death.final
+    rows = [row for name, row in load_requirements().items() if name != "prompt-tokens-count-the-input-ids"]
+    broken = judge_requirement(load_requirements()[BROKEN], told)
+    failed = [one for one in broken if one.verdict is Verdict.FAIL]
+    assert [one.scenario for one in failed] == ["unknown-ids"]
+    assert [each.place.exchange for each in failed[0].violations] == [death.name]
+    assert failed[0].violations[0].actual == "the server died"
+    red = {one.requirement.id for one in judge([told], rows) if one.verdict in {Verdict.FAIL, Verdict.WARN}}
+    assert red == {BROKEN}, "what the death cut is no violation of anything else"
+
+
+def test_what_was_not_asked_any_more_is_told_by_the_death() -> None:
+    told = run(*among_others(SILENCE))
+    why = "the server died of sglang-generate/unknown-ids/prompt-negative before this was asked"
+    for requirement in ("wrong-types-refused", "id-in-use-spares-the-first", "shown-text-stays"):
+        (judgement,) = judge_requirement(load_requirements()[requirement], told)
+        assert judgement.verdict is Verdict.INCONCLUSIVE
+        assert judgement.message.endswith(why)
+
+
+def test_of_ordinary_requests_the_one_that_came_last_before_the_end_is_named() -> None:
+    """As recorded of SGLang 0.5.13: chosen ids beside requests without them."""
+    cut = [exchange(f"long-output/{n}", 1 + n / 10, 60, (*PROMPT, n), SILENCE) for n in range(IN_A_ROW)]
+    chosen = exchange("logprob-families/chosen-whole", 3, 60, how=SILENCE, token_ids_logprob=[1, 2])
+    later = exchange("logprob-families/chosen-stream", 61.5, 1, how=(None, Ending.CANCELLED, "ended"))
+    (death,) = run(*PROBES, *cut, chosen, later).deaths
+    assert death.name == "sglang-generate/logprob-families/chosen-whole"
+    assert later.name in death.cut
+
+
+def test_alone_the_request_is_named_for_sure_and_its_control_is_not() -> None:
+    bad = exchange("negative-ids/whole", 1, ids=(1, -1), how=(None, Ending.UNREACHABLE, "Remote…"))
+    (death,) = run(*PROBES, bad, exchange("negative-ids/whole-control", 2, how=NOBODY)).deaths
+    assert death.name == "sglang-generate/negative-ids/whole"
+    assert death.words.startswith("the server died of this request (unreachable: Remote…)")
+    assert not death.early
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_a_bad_request_that_was_answered_before_the_end_is_named_all_the_same(status: int) -> None:
+    bad = exchange("negative-ids/whole", 1, ids=(1, -1), how=(status, Ending.COMPLETE, ""))
+    after = [exchange(f"negative-ids/{n}", 2 + n, how=NOBODY) for n in range(2)]
+    (death,) = run(*PROBES, bad, *after).deaths
+    assert death.name == "sglang-generate/negative-ids/whole"
+
+
+def test_failures_that_are_no_death() -> None:
+    failed = exchange("wrong-types/n-0", 1, how=(500, Ending.COMPLETE, ""), body=b"oops")
+    control = exchange("wrong-types/n-0-control", 2)
+    assert run(*PROBES, failed).deaths == (), "one failure may be the request's own fault"
+    assert run(*PROBES, failed, control).deaths == (), "it answers"
+    others = [
+        exchange(f"x/{n}", 3 + n, ids=(n,), how=(500, Ending.COMPLETE, "")) for n in range(IN_A_ROW - 1)
+    ]
+    assert run(*PROBES, *others).deaths == (), "no one knows how it answers these"
+    full = [exchange(f"x/{n}", 3 + n, how=(503, Ending.COMPLETE, "")) for n in range(20)]
+    assert run(*PROBES, *full).deaths == (), "it has no room"
+    left = [exchange(f"x/{n}", 3 + n, how=(None, Ending.HUNG_UP, "on purpose")) for n in range(20)]
+    assert run(*PROBES, *left).deaths == (), "the suite left"
+    assert run(*[replace(one, started="") for one in among_others(SILENCE)]).deaths == ()
+
+
+def test_a_small_good_request_that_fails_shows_the_death() -> None:
+    failed = exchange("wrong-types/n-0", 1, ids=(9,), how=(500, Ending.COMPLETE, ""))
+    asked = exchange(f"{VITALS}/1", 2, ids=(8,), how=(500, Ending.COMPLETE, ""))
+    (death,) = run(*PROBES, failed, asked).deaths
+    assert death.name == "sglang-generate/wrong-types/n-0"
+
+
+def restarted(begun: float) -> Exchange:
+    return exchange(f"{RESTARTED}/1", begun, ids=(1, 2, 3, 4))
+
+
+def test_each_life_has_its_own_death_and_what_killed_again_is_the_cause_of_the_first_too() -> None:
+    first = [exchange(f"together/{n}", 1 + n / 10, 5, (*PROMPT, n), SILENCE) for n in range(IN_A_ROW)]
+    again = exchange("together/2-again", 11, ids=(*PROMPT, 2), how=SILENCE)
+    control = exchange("together/control", 12, how=NOBODY)
+    other = exchange("negative-ids/whole", 21, ids=(-1,), how=NOBODY)
+    last = exchange("negative-ids/whole-control", 22, how=NOBODY)
+    told = run(*PROBES, *first, restarted(10), again, control, restarted(20), other, last)
+    assert [death.name.partition("/")[2] for death in told.deaths] == [
+        "together/2",
+        "together/2-again",
+        "negative-ids/whole",
+    ]
+    assert [death.final for death in told.deaths] == [False, False, True]
+
+
+def test_a_server_that_was_started_again_after_all_deaths_leaves_nothing_open() -> None:
+    bad = exchange("negative-ids/whole", 1, ids=(1, -1), how=NOBODY)
+    control = exchange("negative-ids/whole-control", 2, how=NOBODY)
+    told = run(*PROBES, bad, control, restarted(9), *[replace(one, name=f"{one.name}-2") for one in PROBES])
+    assert told.died is None
+    assert verdict(BROKEN, told) is Verdict.FAIL
+    (judgement,) = judge_requirement(load_requirements()["wrong-types-refused"], told)
+    assert "died" not in judgement.message
+
+
+def test_the_gravest_failure_is_shown_first() -> None:
+    failed = exchange("no-prompt/one-of-two-params", 1, how=(500, Ending.COMPLETE, ""), body=b"oops")
+    silent = exchange("no-prompt/three", 2, ids=(4,), how=SILENCE)
+    dead = [exchange(f"negative-ids/{n}", 70 + n, ids=(-1,), how=NOBODY) for n in range(2)]
+    told = run(*PROBES, failed, silent, exchange("no-prompt/control", 65), *dead)
+    red = [one for one in judge_requirement(load_requirements()[BROKEN], told) if one.violations]
+    assert [one.scenario for one in red] == ["negative-ids", "no-prompt"]
+    assert [str(each.actual)[:7] for each in red[1].violations] == ["timeout", "status "]
+
+
+def hears(told: Run, name: str) -> list[Stream]:
+    return [stream for stream in told.heard if stream.exchange.name.endswith(name)]
+
+
+def test_what_came_before_the_end_is_heard() -> None:
+    told = run(*among_others(SILENCE))
+    assert len(told.heard) == len(PROBES)
+    assert hears(told, "probe/0")
+    assert told.by_exchange["sglang-generate/unknown-ids/prompt-negative"]
