@@ -18,6 +18,14 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    """Name a failure as it happens: `-q` would print a letter, and the names only when all is over."""
+    if not report.failed:
+        return None
+    word = "failed" if report.when == "call" else "error"
+    return word, f"\n{word.upper()} {report.nodeid}\n", word.upper()
+
+
 @pytest.fixture
 def tokenwire(tmp_path: Path) -> Callable[..., CompletedProcess[str]]:
     """Give `tokenwire(*words, **environment)`: the command line, run in this test's own folder."""

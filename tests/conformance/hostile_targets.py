@@ -32,6 +32,8 @@ class Hostile:
     """The sentence that tells of it holds these."""
     polite_at_first: bool = False
     """It answers the first words of the suite as a server should."""
+    hangs: bool = False
+    """It is over only with the client's patience. All others must be over by what they send."""
 
 
 def head(content_type: str = "application/json", *more: str, status: str = "200 OK") -> bytes:
@@ -115,15 +117,15 @@ HOSTILE = {
     ),
     "instant end": Hostile(stream(b"data: [DONE]\n\n"), (_NOT_SPOKEN, "data: [DONE]")),
     "HTML": Hostile(says(head("text/html"), b"<!doctype html><html></html>"), ("HTML page",)),
-    "hang before the head": Hostile(hangs_after(), (_SILENT, "loading its model")),
-    "hang in the head": Hostile(hangs_after(b"HTTP/1.1 200 OK\r\ncontent-"), (_SILENT,)),
-    "hang in the stream": Hostile(hangs_after(_STREAM, b"data: {}\n\n"), (_SILENT,)),
+    "hang before the head": Hostile(hangs_after(), (_SILENT, "loading its model"), hangs=True),
+    "hang in the head": Hostile(hangs_after(b"HTTP/1.1 200 OK\r\ncontent-"), (_SILENT,), hangs=True),
+    "hang in the stream": Hostile(hangs_after(_STREAM, b"data: {}\n\n"), (_SILENT,), hangs=True),
     "endless events": Hostile(endless(_STREAM, b"data: {}\n\n" * 1000), (_ENDLESS, "data: {}")),
     "endless records": Hostile(endless(_STREAM, _RECORDS), (_ENDLESS,)),
     "endless comments": Hostile(endless(_STREAM, b": ping\n\n" * 1000), (_ENDLESS,)),
     "endless blank lines": Hostile(endless(_STREAM, b"\r\n" * 5000), (_ENDLESS,)),
     "endless head": Hostile(endless(b"HTTP/1.1 200 OK\r\n", b"x-more: yes\r\n" * 1000), ("Nothing answers",)),
-    "a byte at a time": Hostile(drips(_STREAM + b"data: {}\n\n" * 100), (_SILENT,)),
+    "a byte at a time": Hostile(drips(_STREAM + b"data: {}\n\n" * 100), (_SILENT,), hangs=True),
     "garbage": Hostile(says(random.Random(1).randbytes(1 << 16)), ("Nothing answers", "RemoteProtocolError")),
     "garbage behind a head": Hostile(says(head(), random.Random(1).randbytes(1 << 16)), (_NOT_SPOKEN,)),
     "gzip of zeros": Hostile(
@@ -167,7 +169,7 @@ HOSTILE = {
         says(head("application/json", f"x-big: {'x' * (1 << 20)}"), b"{}"), ("Nothing answers",)
     ),
     "mute after the first words": Hostile(
-        hangs_after(), ("stopped answering", "timeout"), polite_at_first=True
+        hangs_after(), ("stopped answering", "timeout"), polite_at_first=True, hangs=True
     ),
     "endless after the first words": Hostile(
         endless(_STREAM, _RECORDS),

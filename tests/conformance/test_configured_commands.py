@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from subprocess import CompletedProcess
 
-import httpx
+import loopback
 import pytest
 
 from tokenwire.judging.verdict import ExitStatus
@@ -98,7 +98,7 @@ def test_a_watcher_takes_all_that_it_needs_from_the_file(servers: Sequence[Serve
     )
     with watching(tmp_path) as lines:
         assert lines[0].endswith(f"for {servers[0].url.removeprefix('http://')}\n")
-        httpx.get(f"{lines[0].split()[1]}/health", trust_env=False)
+        loopback.get(f"{lines[0].split()[1]}/health")
     assert [head for head in servers[0].heads if "x-own" in head] == []
     assert len(servers[0].heads) == 1
 
@@ -106,7 +106,7 @@ def test_a_watcher_takes_all_that_it_needs_from_the_file(servers: Sequence[Serve
 def test_the_command_line_of_a_watcher_beats_the_file(servers: Sequence[Server], tmp_path: Path) -> None:
     write(tmp_path, f'target = "{servers[0].url}"\n[watch]\nlisten = "192.0.2.1:1"\n')
     with watching(tmp_path, "--listen", "127.0.0.1:0", "--target", servers[1].url) as lines:
-        httpx.get(f"{lines[0].split()[1]}/health", trust_env=False)
+        loopback.get(f"{lines[0].split()[1]}/health")
     assert [len(one.heads) for one in servers] == [0, 1]
 
 

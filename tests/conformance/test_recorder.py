@@ -151,13 +151,33 @@ def test_nothing_listens() -> None:
 
 @pytest.mark.parametrize("head", [b"", CHUNKED + chunk(b"data: 1\n\n")])
 @pytest.mark.parametrize("send", [(), (("slow_reader", SlowReader(pause_s=0)),)])
-def test_a_target_that_hangs_ends_in_time(head: bytes, send: Any) -> None:
+def test_a_target_that_hangs_ends_in_time(head: bytes, send: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is over when what the target sends is there: no clock of this machine decides."""
+    limits: list[asyncio.Timeout] = []
+    set_limit, keep = asyncio.timeout, recorder_module._Recording.read
+
+    def limited(seconds: float) -> asyncio.Timeout:
+        assert seconds == 7
+        limits.append(set_limit(None))
+        return limits[-1]
+
+    def over() -> None:
+        limits[0].reschedule(asyncio.get_running_loop().time())
+
+    def kept(recording: recorder_module._Recording, data: bytes) -> None:
+        keep(recording, data)
+        over()
+
     async def handle(_head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(head)
+        if not head:
+            over()
         await hang(b"", reader, writer)
 
-    exchange = record(handle, timeout_s=0.3, send=send)
-    assert exchange.ending is Ending.TIMEOUT
+    monkeypatch.setattr(recorder_module.asyncio, "timeout", limited)
+    monkeypatch.setattr(recorder_module._Recording, "read", kept)
+    exchange = record(handle, timeout_s=7, send=send)
+    assert (exchange.ending, exchange.detail) == (Ending.TIMEOUT, "not over after 7 s")
     assert exchange.status == (200 if head else None)
     assert exchange.body == (b"data: 1\n\n" if head else b"")
 

@@ -97,7 +97,7 @@ def judged(subject: object) -> dict[str, Verdict]:
 
 
 def asked(url: str, **plan: Any) -> dict[str, Verdict]:
-    return judged(asyncio.run(interrogate(Plan(url, timeout_s=30, **plan), Progress())))
+    return judged(asyncio.run(interrogate(Plan(url, timeout_s=120, **plan), Progress())))
 
 
 def red(verdicts: dict[str, Verdict]) -> set[str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import loopback
 import pytest
 
 from tokenwire.judging.judge import judge
@@ -37,7 +38,7 @@ class Watching:
         return self.process.returncode
 
     def metrics(self) -> dict[str, int]:
-        text = httpx.get(f"{self.admin}/metrics", trust_env=False).text
+        text = loopback.get(f"{self.admin}/metrics").text
         samples = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
         return {name.removeprefix("tokenwire_watch_"): int(value) for name, value in samples}
 
@@ -62,7 +63,7 @@ def reference(start_reference: Callable[..., str]) -> str:
 def ask(url: str, fault: str = "", body: dict | None = None) -> bytes:
     headers = {"x-tokenwire-fault": fault} if fault else {}
     headers["authorization"] = "Bearer sesame"
-    answer = httpx.post(f"{url}/generate", json=body or ASK, headers=headers, trust_env=False, timeout=60)
+    answer = loopback.post(f"{url}/generate", json=body or ASK, headers=headers)
     return answer.content
 
 
@@ -89,7 +90,7 @@ def test_a_server_that_conforms_is_left_in_peace(reference: str) -> None:
     with watching(reference) as watched:
         for body in (ASK, {**ASK, "stream": False}, {**ASK, "return_logprob": True}):
             ask(watched.url, body=body)
-        httpx.get(f"{watched.url}/server_info", trust_env=False)
+        loopback.get(f"{watched.url}/server_info")
         assert watched.end() == ExitStatus.CONFORMS
     assert watched.written.splitlines()[-1] == "4 exchanges, 3 judged, 0 violating; gaps: none"
 
@@ -101,17 +102,17 @@ def test_metrics_and_page_tell_what_passed(reference: str) -> None:
         assert seen["exchanges_total"] == 1
         assert seen["open_exchanges"] == 0
         assert seen['bytes_total{direction="to_client"}'] > len(answer)
-        page = httpx.get(f"{watched.admin}/", trust_env=False)
+        page = loopback.get(f"{watched.admin}/")
         assert reference.removeprefix("http://") in page.text
-        assert httpx.get(f"{watched.admin}/healthz", trust_env=False).text == "watching\n"
-        assert httpx.get(f"{watched.admin}/no", trust_env=False).status_code == 404
-        assert httpx.post(f"{watched.admin}/", trust_env=False).status_code == 405
+        assert loopback.get(f"{watched.admin}/healthz").text == "watching\n"
+        assert loopback.get(f"{watched.admin}/no").status_code == 404
+        assert loopback.post(f"{watched.admin}/").status_code == 405
         assert httpx.head(f"{watched.admin}/metrics", trust_env=False).content == b""
 
 
 def test_nothing_that_was_judged_is_no_success(reference: str) -> None:
     with watching(reference) as watched:
-        httpx.get(f"{watched.url}/health", trust_env=False)
+        loopback.get(f"{watched.url}/health")
         assert watched.end() == ExitStatus.NOTHING_EVALUATED
 
 

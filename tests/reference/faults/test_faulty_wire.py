@@ -26,7 +26,7 @@ def post(start_reference) -> Callable[..., httpx.Response]:
     ) -> httpx.Response:
         url = start_reference(*flags)
         headers = {"x-tokenwire-fault": fault} if fault else {}
-        return loopback.post(url + path, json={**BODY, **more}, headers=headers, timeout=60)
+        return loopback.post(url + path, json={**BODY, **more}, headers=headers)
 
     return send
 

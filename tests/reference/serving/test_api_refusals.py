@@ -175,7 +175,7 @@ def test_a_control_request_works_after_each(start_reference):
     """Of a real server: the answers of good requests are what they were before the bad ones."""
     url = start_reference()
     good = {"input_ids": [72, 101], "sampling_params": {"temperature": 0, "max_new_tokens": 4}}
-    with httpx.Client(base_url=url, timeout=30) as client:
+    with httpx.Client(base_url=url, timeout=120) as client:
         expected = client.post("/generate", json=good).json()["output_ids"]
         for path, (field, rest) in DOORS.items():
             for bad in (BAD_IDS["negative"], BAD_IDS["mixed"], [], [10**9]):

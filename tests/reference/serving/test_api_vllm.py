@@ -227,7 +227,7 @@ def test_a_request_is_aborted_by_the_id_that_the_client_chose_or_was_given(start
         "stream": True,
         "sampling_params": {"max_tokens": 4000, "ignore_eos": True, "n": 2},
     }
-    with loopback.stream("POST", f"{url}{GENERATE}", json=body, timeout=30) as response:
+    with loopback.stream("POST", f"{url}{GENERATE}", json=body) as response:
         lines = response.iter_lines()
         next(lines)
         loopback.post(f"{url}/inference/v1/abort_requests", json={"request_ids": ["nobody", name]})

@@ -21,7 +21,7 @@ def test_it_counts_rows_and_then_delivers_nothing():
 
 def read(url, body, lines):
     """Add the lines of a stream to a list, as far as they come."""
-    with httpx.stream("POST", url, json=body, timeout=30) as response:
+    with httpx.stream("POST", url, json=body, timeout=120) as response:
         assert response.status_code == 200
         for line in response.iter_lines():
             lines.append(line)

@@ -35,7 +35,7 @@ def started(scripted_engine):
 def until_finish(rows):
     got = []
     while not got or got[-1].finish is None:
-        got += rows.get(timeout=10)
+        got += rows.get(timeout=120)
     return got
 
 
@@ -61,9 +61,9 @@ def test_a_request_that_cannot_run_is_answered_with_status_400(started, scripted
 def test_functions_run_between_steps(started, scripted_engine):
     engine = scripted_engine([[5]])
     thread, _ = started(engine)
-    assert thread.call(engine.flush_cache).result(timeout=10) is True
+    assert thread.call(engine.flush_cache).result(timeout=120) is True
     with pytest.raises(ZeroDivisionError):
-        thread.call(lambda: 1 / 0).result(timeout=10)
+        thread.call(lambda: 1 / 0).result(timeout=120)
     assert engine.flushed == 1
 
 

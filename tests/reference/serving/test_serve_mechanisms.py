@@ -12,7 +12,7 @@ PROMPT = list(range(40, 110))
 
 def generate(url, **body):
     sampling = {"temperature": 0, "max_new_tokens": 30, **body.pop("sampling_params", {})}
-    return loopback.post(f"{url}/generate", json={**body, "sampling_params": sampling}, timeout=60)
+    return loopback.post(f"{url}/generate", json={**body, "sampling_params": sampling})
 
 
 def stream(url, **body):
@@ -133,7 +133,7 @@ def test_vllm_ignores_the_end_alone_and_waits_with_every_stop(start_reference):
 
     def ask(ids, **body):
         fields = {"temperature": 0, "max_tokens": len(ids), "return_token_ids": True, **body}
-        answer = loopback.post(f"{url}/v1/completions", json={"prompt": ids, **fields}, timeout=60)
+        answer = loopback.post(f"{url}/v1/completions", json={"prompt": ids, **fields})
         (choice,) = answer.json()["choices"]
         return choice["token_ids"], choice["finish_reason"], choice["stop_reason"], choice["text"]
 
