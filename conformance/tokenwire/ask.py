@@ -49,6 +49,9 @@ class Ask:
     temperature: float | None = 0.0
     """Greedy unless said otherwise; None: the server's default."""
     seed: int | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
     logprobs: bool = False
     logprob_start: int | None = None
     """First prompt position whose logprob is wanted; None for none."""
@@ -69,6 +72,8 @@ class Ask:
     request_id: str | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """What is added to the logits of some ids."""
+    frequency_penalty: float = 0.0
+    """What is taken from the logit of an id for each time that it was sampled."""
     wrong: Mapping[str, Any] = field(default_factory=dict)
     """Fields of an ask with values that they must not have, written as they are."""
     raw: Mapping[str, Any] = field(default_factory=dict)

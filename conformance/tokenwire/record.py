@@ -223,6 +223,12 @@ class Asked:
     temperature: float | None = None
     """None where neither the request nor the dialect's default says one."""
     seed: int | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """What is added to the logits of some ids."""
+    frequency_penalty: float = 0.0
     logprobs: bool = False
     logprob_start: int | None = None
     """First prompt position whose logprob was asked for; None for none."""
@@ -256,10 +262,17 @@ class Asked:
     ids_key: str = ""
     """Equal for greedy requests for one sample of the same input_ids, budget and stops, on any endpoint."""
     other_sampling: str = ""
-    """JSON of all parameters that shape the tokens and have no field here: penalties, bias, grammar.
+    """JSON of all parameters that shape the tokens beside those that truncate: penalties, bias, grammar.
 
     Empty where there is none. Requests that differ in it are never related to each other.
     """
+    constrained: bool = False
+    """Something shapes the tokens that this class does not tell, such as a grammar."""
+
+    @property
+    def truncated(self) -> bool:
+        """Whether a part of the distribution is not sampled from."""
+        return (self.top_k or 0) > 0 or (self.top_p or 1.0) < 1.0 or (self.min_p or 0.0) > 0.0
 
 
 @dataclass(frozen=True)

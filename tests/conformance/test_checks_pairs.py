@@ -12,6 +12,7 @@ from abort_and_invariance_pairs import ABORT_AND_INVARIANCE_PAIRS
 from finish_and_error_pairs import FINISH_AND_ERROR_PAIRS
 from logprob_pairs import LOGPROB_PAIRS
 from pair import Pair, Subject
+from sampling_pairs import SAMPLING_PAIRS
 from stream_builder import (
     GONE,
     IDS,
@@ -727,6 +728,7 @@ PAIRS = [
 ]
 
 PAIRS += TEXT_PAIRS
+PAIRS += SAMPLING_PAIRS
 PAIRS += LOGPROB_PAIRS
 PAIRS += FINISH_AND_ERROR_PAIRS
 PAIRS += ABORT_AND_INVARIANCE_PAIRS

@@ -192,8 +192,8 @@ _ENOUGH_IDS = 8
 
 @check("logprobs-vary")
 def logprobs_vary(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Numbers that do not depend on the token are no logprobs; a grammar or a bias may leave no choice."""
-    if stream.asked.other_sampling:
+    """Numbers that do not depend on the token are no logprobs; a grammar or top_k may leave no choice."""
+    if stream.asked.other_sampling or stream.asked.truncated:
         return
     for steps in by_choice(walk(stream)).values():
         values: dict[str, list[tuple[Any, Any]]] = {}

@@ -35,7 +35,12 @@ class _Top:
 def _first_top(stream: Stream) -> _Top | None:
     """The top logprobs of the first output id; None where they are not told by id."""
     asked = stream.asked
-    if asked.prompts * asked.n != 1 or asked.other_sampling or not finished_choices(stream):
+    if (
+        asked.prompts * asked.n != 1
+        or asked.other_sampling
+        or asked.truncated
+        or not finished_choices(stream)
+    ):
         return None
     for step in walk(stream):
         for told in told_by(step):

@@ -17,6 +17,7 @@ from tokenwire.wire.json_pointer import ABSENT, Keys, find, parse, put, remove
 
 _GREEDY_BELOW = 1e-6
 """Temperatures below this are greedy (SGLang's rule)."""
+_NOTHING_TO_GREEDY = frozenset({"temperature", "top_k", "top_p", "min_p", "seed"})
 _SILENT = {
     "n": 1,
     "top_logprobs": 0,
@@ -38,9 +39,8 @@ _ANY_MODEL = "default"
 """The model's name where nobody knows one: servers of one model take any."""
 _ASK_FIELDS = {field.name for field in dataclasses.fields(Ask)} - {
     *_PROMPTS,
-    *("batch", "logit_bias", "raw", "wrong"),
+    *("batch", "logit_bias", "frequency_penalty", "raw", "wrong"),
 }
-_FIELDS = _ASK_FIELDS | {"top_k"}
 _TOLD_ONLY = frozenset(
     {
         "stream",
@@ -97,8 +97,9 @@ class RequestBinding:
     report_only: tuple[Keys, ...]
     asks: Mapping[Keys, Wanted]
     """Fields of the body that ask for something of the answer beyond the fields of an ask."""
-    logit_bias: Keys | None = None
-    """No field of `Asked` tells it: it shapes the tokens as penalties do."""
+    logit_bias: Keys | None
+    frequency_penalty: Keys | None
+    """These two shape the tokens as other penalties do, which have no field here."""
 
     @classmethod
     def load(cls, dialect: str, table: Mapping[str, Any]) -> RequestBinding:
@@ -107,10 +108,10 @@ class RequestBinding:
             name: tuple(parse(at) for at in ([where] if isinstance(where, str) else where))
             for name, where in table["fields"].items()
         }
-        unknown = (fields.keys() - _FIELDS) | (table["prompt"].keys() - set(_PROMPTS))
+        unknown = (fields.keys() - _ASK_FIELDS) | (table["prompt"].keys() - set(_PROMPTS))
         if unknown:
             raise ValueError(
-                f"dialect {dialect}: an ask has no field {sorted(unknown)[0]!r}; it has {sorted(_FIELDS)}"
+                f"dialect {dialect}: an ask has no field {sorted(unknown)[0]!r}; it has {sorted(_ASK_FIELDS)}"
             )
 
         counts = {
@@ -144,6 +145,7 @@ class RequestBinding:
             report_only=tuple(parse(at) for at in (*table.get("report_only", ()), *table.get("asks", ()))),
             asks={parse(at): _wanted(at, told) for at, told in table.get("asks", {}).items()},
             logit_bias=parse(table["logit_bias"]) if "logit_bias" in table else None,
+            frequency_penalty=parse(table["frequency_penalty"]) if "frequency_penalty" in table else None,
         )
 
     def render(self, ask: Ask, model: str = "") -> dict[str, Any] | Unsupported:
@@ -188,6 +190,10 @@ class RequestBinding:
             if self.logit_bias is None:
                 return Unsupported(f"{self.dialect} has no field for logit_bias")
             put(body, self.logit_bias, {str(token): bias for token, bias in ask.logit_bias.items()})
+        if ask.frequency_penalty:
+            if self.frequency_penalty is None:
+                return Unsupported(f"{self.dialect} has no field for frequency_penalty")
+            put(body, self.frequency_penalty, ask.frequency_penalty)
         for name, value in ask.wrong.items():
             places = self._places(name)
             if not places:
@@ -232,6 +238,11 @@ class RequestBinding:
             greedy=_is_greedy(told),
             temperature=_number_or_none(told.get("temperature")),
             seed=_int_or_none(told.get("seed")),
+            top_k=_int_or_none(told.get("top_k")),
+            top_p=_number_or_none(told.get("top_p")),
+            min_p=_number_or_none(told.get("min_p")),
+            logit_bias=_biases(self._shaping(body, self.logit_bias)),
+            frequency_penalty=_number_or_none(self._shaping(body, self.frequency_penalty)) or 0.0,
             logprobs=logprobs,
             logprob_start=start
             if type(start) is int and start >= 0 and (logprobs or "logprob_start" in self.counts)
@@ -264,7 +275,20 @@ class RequestBinding:
             prompt_key=prompt_key,
             ids_key=ids_key,
             other_sampling=_canonical(rest) if rest else "",
+            constrained=self._is_constrained(rest),
         )
+
+    def _shaping(self, body: Mapping[str, Any], at: Keys | None) -> Any:
+        """The value of a field that shapes the tokens; nothing where the endpoint has none."""
+        return find(body, at) if at is not None else ABSENT
+
+    def _is_constrained(self, rest: Mapping[str, Any]) -> bool:
+        """Whether more shapes the tokens than biases and the frequency penalty."""
+        untold = copy.deepcopy(dict(rest))
+        for at in (self.logit_bias, self.frequency_penalty):
+            if at is not None:
+                remove(untold, at)
+        return bool(untold)
 
     def _places(self, name: str) -> tuple[Keys, ...]:
         """Where a prompt or a field stands, the place to write first; nowhere where the endpoint lacks it."""
@@ -353,9 +377,7 @@ class RequestBinding:
             return "", ""
         shaping = {name: told[name] for name in told if name not in _TOLD_ONLY}
         if asked.greedy:
-            shaping = {
-                name: value for name, value in shaping.items() if name not in {"temperature", "top_k", "seed"}
-            }
+            shaping = {name: value for name, value in shaping.items() if name not in _NOTHING_TO_GREEDY}
         key = _canonical([shaping, rest])
         said = all(find(body, at) == value for at, value in self.same_ids_need.items())
         plain = (asked.skip_special_tokens, asked.spaces_between_special_tokens) == (True, True)
@@ -474,6 +496,13 @@ def _is_greedy(told: Mapping[str, Any]) -> bool:
 def _number_or_none(value: Any) -> float | None:
     small = type(value) is int and abs(value) < _LARGEST_NUMBER
     return float(value) if small or isinstance(value, float) else None
+
+
+def _biases(value: Any) -> dict[int, float]:
+    """Biases by id, from an object whose names are ids; none where it is anything else."""
+    pairs = value.items() if isinstance(value, dict) else ()
+    read = {int(key): _number_or_none(bias) for key, bias in pairs if str(key).isdecimal()}
+    return {token: bias for token, bias in read.items() if bias is not None}
 
 
 def _int_or_none(value: Any) -> int | None:

@@ -1,0 +1,278 @@
+"""Checks of sampling: what a request says of it is kept, or the request is refused.
+
+A server that drops such a field answers like one that had no reason to act on it. So each check looks where
+chance, or another way to calculate, cannot explain what came.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+
+from tokenwire.checks.logprob_entry import Position, number_of, told_by
+from tokenwire.checks.walk import Step, by_choice, finished_choices, joined_ids, joined_text, walk
+from tokenwire.judging.check import Observation, Target, check, check_run, demand
+from tokenwire.record import Asked, Choice, Stream
+
+FORCES = 100.0
+"""So large a bias leaves one id only, or none of an id: logits of models lie closer together."""
+_AHEAD = 50.0
+"""No model prefers an id by so much more than another in its logits."""
+_RARE = math.log(1e-9)
+"""What chance brings about less often than once in a billion times is not taken for chance."""
+_TIED = 0.05
+"""Logprobs that lie closer may have been ordered otherwise when the id was sampled."""
+_CERTAIN = 0.02
+"""By so much the sum of some probabilities may be off."""
+_LONG_ENOUGH = 4
+"""Shorter texts are alike by chance."""
+
+
+def _repeats(text: str) -> bool:
+    """Whether a text is one piece over and over, as a single id makes it."""
+    return len(text) >= _LONG_ENOUGH and text in (text + text)[1:-1]
+
+
+def _is_id(value: object) -> bool:
+    return type(value) is int
+
+
+def _question(stream: Stream) -> tuple[Hashable, ...]:
+    """What was asked, but for how the tokens are chosen."""
+    asked = stream.asked
+    ends = (asked.max_new_tokens, asked.min_new_tokens, asked.stop, asked.stop_token_ids, asked.stop_regex)
+    shown = (asked.skip_special_tokens, asked.spaces_between_special_tokens, asked.no_stop_trim, asked.echo)
+    return (stream.dialect, asked.prompt_key, asked.ignore_eos, *ends, *shown)
+
+
+@check_run("logit-bias-is-kept")
+def logit_bias_is_kept(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """Ids with a bias of 100 are the only ones that come, and those with -100 never do.
+
+    Without ids the text tells: it is not that of the same request without biases, unless that repeats itself.
+    """
+    natural: dict[tuple[Hashable, ...], Choice] = {}
+    for stream in streams:
+        if stream.asked.prompt_key and stream.asked.greedy and not stream.asked.other_sampling:
+            natural.update({_question(stream): choice for choice in finished_choices(stream)[:1]})
+    for stream in streams:
+        asked = stream.asked
+        if asked.constrained or asked.min_new_tokens or asked.frequency_penalty:
+            continue
+        forced = {token for token, bias in asked.logit_bias.items() if bias >= FORCES}
+        banned = {token for token, bias in asked.logit_bias.items() if bias <= -FORCES}
+        unbiased = natural.get(_question(stream))
+        for choice in finished_choices(stream) if forced or banned else ():
+            yield from _biased(choice, forced, banned, unbiased)
+
+
+def _biased(
+    choice: Choice, forced: set[int], banned: set[int], unbiased: Choice | None
+) -> Iterator[Observation]:
+    """Whether one choice was sampled as the biases of its request demand."""
+    ids, text = joined_ids(choice), joined_text(choice)
+    if ids:
+        foreign = [token for token in ids if (forced and token not in forced) or token in banned]
+        missed = joined_ids(unbiased) or [] if unbiased is not None else []
+        if foreign or forced or banned.intersection(filter(_is_id, missed)):
+            wanted = f"only {sorted(forced)}" if forced else f"none of {sorted(banned)}"
+            message = (
+                f"output id {foreign[0]!r} came, but by its biases the request allows {wanted}"
+                if foreign
+                else ""
+            )
+            place = choice.emissions[-1].at("output_ids")
+            yield demand(place, not foreign, expected=wanted, actual=foreign[:4] or ids[:4], message=message)
+    elif forced and text and unbiased is not None and len(text) >= _LONG_ENOUGH:
+        same = text == joined_text(unbiased)
+        if _repeats(text) is not same:
+            place = choice.emissions[-1].at("text")
+            message = f"biases of 100 for {sorted(forced)} left the text as it is without them"
+            yield demand(
+                place, not same, expected="one token over and over", actual=text[:40], message=message
+            )
+
+
+@check("min-new-tokens-are-kept")
+def min_new_tokens_are_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """No id ends a choice before the least number of tokens; servers differ in whether stop strings may."""
+    asked = stream.asked
+    least = asked.min_new_tokens or 0
+    if least < 1 or asked.ignore_eos or not asked.stop_token_ids or asked.stop or asked.stop_regex:
+        return
+    for choice in finished_choices(stream):
+        ids, finish = joined_ids(choice), choice.finish
+        if ids is None or finish is None or finish.type not in {"stop", "length"}:
+            continue
+        message = (
+            f"choice {choice.index} ended with {finish.type} after {len(ids)} of at least {least} tokens"
+        )
+        place = choice.emissions[-1].at("finish")
+        yield demand(place, len(ids) >= least, expected=f"at least {least}", actual=len(ids), message=message)
+
+
+@check_run("frequency-penalty-is-kept")
+def frequency_penalty_is_kept(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """An id that its bias brings about again and again gives way when the penalties outweigh the bias."""
+    for stream in streams:
+        asked = stream.asked
+        if asked.constrained or asked.frequency_penalty <= 0:
+            continue
+        for choice in finished_choices(stream):
+            ids = [token for token in joined_ids(choice) or [] if _is_id(token)]
+            if not ids:
+                continue
+            token, times = Counter(ids).most_common(1)[0]
+            bias = asked.logit_bias.get(token, 0.0)
+            most = math.floor((bias + _AHEAD) / asked.frequency_penalty) + 1
+            if times <= most and (bias <= 0 or len(ids) <= most):
+                continue
+            each = asked.frequency_penalty
+            message = (
+                f"id {token} came {times} times of {len(ids)}, each time with a penalty of {each:g} more"
+            )
+            place = choice.emissions[-1].at("output_ids")
+            yield demand(
+                place, times <= most, expected=f"at most {most} times", actual=times, message=message
+            )
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """One choice, as it came out of the distribution."""
+
+    choice: Choice
+    result: Hashable
+    """Its ids, or its text where it has none."""
+    loglikelihood: float | None
+    """The logarithm of its probability; None where its logprobs do not tell."""
+
+
+def _loglikelihood(steps: Iterable[Step]) -> float | None:
+    told = [next(iter(told_by(step)), None) for step in steps]
+    numbers = [
+        number_of(at.sampled.logprob) if at.sampled else None for one in told if one for at in one.positions
+    ]
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known and len(known) == len(numbers) else None
+
+
+def _drawn(stream: Stream) -> list[_Drawn]:
+    """The finished choices of an answer that have anything to compare."""
+    steps = by_choice(walk(stream))
+    drawn = []
+    for choice in finished_choices(stream):
+        ids = joined_ids(choice)
+        result = tuple(map(repr, ids)) if ids else joined_text(choice)
+        if result:
+            drawn.append(_Drawn(choice, result, _loglikelihood(steps.get(choice.index, ()))))
+    return drawn
+
+
+def _is_plainly_sampled(asked: Asked) -> bool:
+    """Whether the distribution was sampled from as it is: at temperature 1 all logprobs are of it."""
+    neutral = not (asked.truncated or asked.other_sampling or asked.greedy)
+    return neutral and asked.temperature == 1.0 and asked.seed is None
+
+
+@check_run("temperature-is-kept")
+def temperature_is_kept(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """At temperature 1 an answer is not always the greedy one, where that one is unlikely enough.
+
+    Answers may depend on each other, if a server has a fixed seed of its own: so one has to be unlikely
+    enough by itself.
+    """
+    greedy: dict[tuple[Hashable, ...], _Drawn] = {}
+    warm: dict[tuple[Hashable, ...], list[_Drawn]] = defaultdict(list)
+    for stream in streams:
+        asked = stream.asked
+        if not asked.prompt_key or asked.prompts != 1:
+            continue
+        if asked.greedy and not asked.other_sampling and not asked.truncated:
+            greedy.update({_question(stream): one for one in _drawn(stream)[:1]})
+        elif _is_plainly_sampled(asked):
+            warm[_question(stream)] += _drawn(stream)
+    for question, drawn in warm.items():
+        likeliest = greedy.get(question)
+        if likeliest is None:
+            continue
+        alike = all(one.result == likeliest.result for one in drawn)
+        known = [one.loglikelihood for one in (likeliest, *drawn) if one.loglikelihood is not None]
+        chance = max(known, default=0.0)
+        if not drawn or (alike and chance >= _RARE):
+            continue
+        message = f"all {len(drawn)} answers at temperature 1 are the greedy one, as likely as e^{chance:.0f}"
+        place = drawn[-1].choice.emissions[-1].at("output_ids")
+        related = (likeliest.choice.emissions[-1].at("output_ids"),)
+        yield demand(
+            place,
+            not alike,
+            expected="another answer",
+            actual="the greedy one",
+            message=message,
+            related=related,
+        )
+
+
+@check("samples-are-drawn-apart")
+def samples_are_drawn_apart(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """No two samples of a prompt are the same, where that is unlikely enough."""
+    asked = stream.asked
+    if asked.n < 2 or not _is_plainly_sampled(asked):
+        return
+    for prompt in range(asked.prompts):
+        drawn = [one for one in _drawn(stream) if one.choice.index // asked.n == prompt]
+        rare = [one for one in drawn if one.loglikelihood is not None and one.loglikelihood < _RARE]
+        for at, one in enumerate(rare[1:], 1):
+            twin = next((other for other in rare[:at] if other.result == one.result), None)
+            message = f"choice {one.choice.index} is a copy of choice {twin.choice.index}" if twin else ""
+            place = one.choice.emissions[-1].at("output_ids")
+            expected = "samples that differ"
+            yield demand(place, twin is None, expected=expected, actual=message or expected, message=message)
+
+
+def _left_out(at: Position, asked: Asked) -> str:
+    """Why the request leaves out what was sampled at a position; empty where it does not."""
+    sampled = number_of(at.sampled.logprob) if at.sampled else None
+    numbers = [number_of(entry.logprob) for entry in at.top or ()]
+    if sampled is None or not numbers:
+        return ""
+    likelier = [number for number in numbers if number is not None and number > sampled + _TIED]
+    if (asked.top_k or 0) > 0 and len(likelier) >= (asked.top_k or 0):
+        return f"stands behind {len(likelier)} ids, with top_k {asked.top_k}"
+    if asked.temperature != 1.0 or not likelier:
+        return ""  # by another temperature the probabilities were others than these
+    mass = sum(map(math.exp, likelier))
+    if (asked.top_p or 1.0) < 1.0 and mass > (asked.top_p or 1.0) + _CERTAIN:
+        return f"stands behind ids of probability {mass:.3f}, with top_p {asked.top_p}"
+    share = math.exp(sampled - max(likelier))
+    if share < (asked.min_p or 0.0) - _CERTAIN:
+        return f"is {share:.3f} times as likely as the likeliest, with min_p {asked.min_p}"
+    return ""
+
+
+@check("truncation-is-kept")
+def truncation_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """What top_k, top_p and min_p leave out is not sampled; the top logprobs tell what that is."""
+    asked = stream.asked
+    if not asked.truncated or asked.other_sampling or not asked.temperature:
+        return
+    for step in walk(stream):
+        for told in told_by(step):
+            if not (told.top_series and told.positions):
+                continue
+            before = 0 if step.delivery == "incremental" else step.before
+            found = ((at + before, _left_out(one, asked)) for at, one in enumerate(told.positions))
+            fault = next(
+                (f"the sampled id at position {at} of {told.series} {why}" for at, why in found if why), ""
+            )
+            expected = "an id that the request does not leave out"
+            yield demand(
+                step.emission.at(told.series),
+                not fault,
+                expected=expected,
+                actual=fault or expected,
+                message=fault,
+            )

@@ -1,0 +1,76 @@
+"""Sampling: biases, a least number of tokens, temperature, truncation, penalties, each so that it shows."""
+
+from dataclasses import replace
+
+from tokenwire.ask import Ask
+from tokenwire.asking.scenario import Budget, Conversation, scenario, token_ids
+from tokenwire.dialects.dialect import Unsupported
+from tokenwire.scenarios.plain_ask import plain_ask
+
+_FORCED = 40
+"""Small, so that nearly every vocabulary has it."""
+_NEUTRAL = {"top_k": -1, "top_p": 1.0, "min_p": 0.0}
+"""Said, because the model's own generation config may bring others."""
+_TRUNCATED = {"top-k": {"top_k": 2}, "top-p": {"top_p": 0.05}, "min-p": {"min_p": 0.9}}
+_SAMPLES = 3
+
+
+def _has_words(talk: Conversation, ask: Ask) -> bool:
+    return not isinstance(talk.dialect.render(ask, talk.model), Unsupported)
+
+
+def _told(talk: Conversation, ask: Ask) -> Ask:
+    """The ask with ids and logprobs, as far as the endpoint has words for them."""
+    with_ids = replace(ask, return_token_ids=True)
+    ask = with_ids if _has_words(talk, with_ids) else ask
+    scored = replace(ask, logprobs=True)
+    return scored if _has_words(talk, scored) else ask
+
+
+@scenario()
+async def sampling_fields(talk: Conversation) -> None:
+    """One prompt greedily, with biases that force an id and exclude one, with a stop id that may not end it
+    yet, and at temperature 1: several times, with samples, and truncated by top_k, top_p and min_p.
+    """
+    ask = _told(talk, replace(plain_ask(talk), max_new_tokens=talk.fitting(12, 64)))
+    natural = await talk.ask("natural", ask)
+    ids = token_ids(natural)
+    forced = replace(ask, logit_bias={_FORCED: 100.0})
+    await talk.ask_all(
+        {"forced": forced, "forced-stream": replace(forced, stream=True, return_token_ids=False)}
+    )
+    if ids:
+        await talk.ask("banned", replace(ask, logit_bias={ids[0]: -100.0}))
+        early = next((token for token in ids[1:4] if token != ids[0]), ids[0])
+        await talk.ask("not-yet", replace(ask, ignore_eos=False, stop_token_ids=(early,), min_new_tokens=8))
+    await _sampled(talk, replace(ask, max_new_tokens=talk.fitting(48, 64)))
+
+
+async def _sampled(talk: Conversation, ask: Ask) -> None:
+    """The same at temperature 1, as it is and truncated, beside the greedy answer."""
+    warm = replace(ask, temperature=1.0)
+    for name, value in _NEUTRAL.items():
+        neutral = replace(warm, **{name: value})
+        warm = neutral if _has_words(talk, neutral) else warm
+    asks = {"greedy": ask} | {f"sampled-{number}": warm for number in range(_SAMPLES)}
+    asks["samples"] = replace(warm, n=_SAMPLES)
+    short = replace(ask, temperature=1.0, max_new_tokens=talk.fitting(16, 64), top_logprobs=5)
+    for label, fields in _TRUNCATED.items():
+        asks[label] = replace(short, **fields)
+    await talk.ask_all(asks)
+
+
+@scenario(budget=Budget.STANDARD)
+async def penalties(talk: Conversation) -> None:
+    """A biased id under a frequency penalty, until the penalties outweigh the bias; and both with top
+    logprobs, which may be those before or after.
+    """
+    ask = _told(talk, replace(plain_ask(talk), max_new_tokens=talk.fitting(64, 64)))
+    penalised = replace(ask, logit_bias={_FORCED: 40.0}, frequency_penalty=2.0)
+    await talk.ask_all(
+        {
+            "whole": penalised,
+            "stream": replace(penalised, stream=True, return_token_ids=False),
+            "top-logprobs": replace(penalised, max_new_tokens=talk.fitting(16, 64), top_logprobs=2),
+        }
+    )

@@ -1,0 +1,131 @@
+"""Pairs for the chapter on sampling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pair import Pair
+from stream_builder import IDS, STOP, TEXT, Told, named, whole
+
+from tokenwire.record import Stream
+
+SURE, UNSURE = -0.01, -4.0
+OTHER_IDS = (11, 12, 13, 14, 15, 17)
+
+
+def scored(ids: tuple[int, ...] = IDS, logprob: float = UNSURE) -> Told:
+    """A choice whose sampled ids all have one logprob."""
+    return Told(ids=ids, series={"output_token_logprobs": [[logprob, token, None] for token in ids]})
+
+
+def answer(name: str, *told: Told, **asked: Any) -> Stream:
+    """A whole answer to the one prompt of the pairs."""
+    return named(whole(*told, **({"prompt_key": "p", "max_new_tokens": 6, "key": ""} | asked)), name)
+
+
+def warm(name: str, *told: Told, **asked: Any) -> Stream:
+    return answer(name, *told, greedy=False, temperature=1.0, **asked)
+
+
+GREEDY = answer("one/greedy", scored())
+NATURAL = answer("one/natural", Told())
+IN_WORDS = answer("one/natural", Told(ids=None))
+LOOP = (40,) * 30
+
+
+def biased(told: Told, **bias: float) -> Stream:
+    by_id = {int(name[1:]): value for name, value in bias.items()}
+    return answer("one/biased", told, logit_bias=by_id, other_sampling="bias")
+
+
+def ranked(*rank: int) -> Told:
+    """A choice whose first ids stand at some places among three ids that are likely by halves."""
+    ids = IDS[: len(rank)]
+    likely = [-0.7, -1.4, -2.8]
+    rows = []
+    for token, own in zip(ids, rank, strict=True):
+        row = [[logprob, 90 + place, None] for place, logprob in enumerate(likely)]
+        row[own] = [likely[own], token, None]
+        rows.append(row)
+    sampled = [[likely[own], token, None] for token, own in zip(ids, rank, strict=True)]
+    series = {"output_token_logprobs": sampled, "output_top_logprobs": rows}
+    return Told(ids=ids, text=TEXT[: len(ids)], series=series)
+
+
+def truncated(told: Told, **asked: Any) -> Stream:
+    return warm("one/truncated", told, logprobs=True, top_logprobs=3, max_new_tokens=2, **asked)
+
+
+SAMPLING_PAIRS = [
+    Pair(
+        "logit-bias-is-kept",
+        (NATURAL, biased(Told(ids=(40, 40), text="xx"), _40=100.0)),
+        (NATURAL, biased(Told(ids=(40, 11), text="xa"), _40=100.0)),
+        pointer="/output_ids",
+    ),
+    Pair(
+        "logit-bias-is-kept",
+        (NATURAL, biased(Told(ids=OTHER_IDS), _16=-100.0)),
+        (NATURAL, biased(Told(), _16=-100.0)),
+        pointer="/output_ids",
+        why="an excluded id",
+    ),
+    Pair(
+        "logit-bias-is-kept",
+        (IN_WORDS, biased(Told(ids=None, text="xxxxxx"), _40=100.0)),
+        (IN_WORDS, biased(Told(ids=None), _40=100.0)),
+        pointer="/text",
+        why="told by the text",
+    ),
+    Pair(
+        "min-new-tokens-are-kept",
+        whole(Told(finish=STOP), min_new_tokens=5, stop_token_ids=(16,), max_new_tokens=9),
+        whole(Told(finish=STOP), min_new_tokens=7, stop_token_ids=(16,), max_new_tokens=9),
+        pointer="/finish",
+    ),
+    Pair(
+        "frequency-penalty-is-kept",
+        (
+            answer(
+                "one/loop",
+                Told(ids=(*LOOP[:23], *OTHER_IDS, 7), text="x" * 30),
+                logit_bias={40: 1.0},
+                frequency_penalty=2.0,
+            ),
+        ),
+        (answer("one/loop", Told(ids=LOOP, text="x" * 30), logit_bias={40: 1.0}, frequency_penalty=2.0),),
+        pointer="/output_ids",
+    ),
+    Pair(
+        "temperature-is-kept",
+        (GREEDY, warm("one/warm", scored()), warm("two/warm", scored(OTHER_IDS))),
+        (GREEDY, warm("one/warm", scored()), warm("two/warm", scored())),
+        pointer="/output_ids",
+    ),
+    Pair(
+        "samples-are-drawn-apart",
+        warm("one/samples", scored(), scored(OTHER_IDS)),
+        warm("one/samples", scored(), scored()),
+        pointer="/output_ids",
+    ),
+    Pair(
+        "truncation-is-kept",
+        truncated(ranked(0, 1), top_k=2),
+        truncated(ranked(0, 2), top_k=2),
+        pointer="/output_token_logprobs",
+    ),
+    Pair(
+        "truncation-is-kept",
+        truncated(ranked(0, 1), top_p=0.6),
+        truncated(ranked(0, 2), top_p=0.6),
+        pointer="/output_token_logprobs",
+        why="top_p",
+    ),
+    Pair(
+        "truncation-is-kept",
+        truncated(ranked(0, 1), min_p=0.4),
+        truncated(ranked(0, 2), min_p=0.4),
+        pointer="/output_token_logprobs",
+        why="min_p",
+    ),
+]
