@@ -10,6 +10,9 @@ from tokenwire.asking.scenario import Budget, Conversation, scenario
 _BORDERS = (1, 15, 16, 17, 63, 64, 65, 127, 129, 255, 256, 257, 511, 513)
 """Lengths at and around the sizes that pages and prefill chunks have."""
 _BUDGET = 10
+_AT_ONCE = 8
+_TURNS = 12
+"""At most; a server that preempts a part of what runs is seen to after two or three."""
 
 
 @scenario(chat=False, budget=Budget.STANDARD)
@@ -36,25 +39,26 @@ async def long_stream(talk: Conversation) -> None:
     await talk.ask("stream", replace(ask, stream=True))
 
 
-@scenario(chat=False, budget=Budget.STANDARD)
+@scenario(chat=False, budget=Budget.STANDARD, alone=True)
 async def preempted(talk: Conversation) -> None:
-    """Eight requests at once, a few times: a server that is made to preempt preempts some of them, and
-    num_retractions tells which. The order changes, so that it is not always the same that are spared.
+    """Eight requests at once, whole and streamed by turns. A server that is made to preempt preempts some of
+    them, and num_retractions tells which. They are asked again, in another order, until one of each kind
+    was preempted once and spared once.
     """
     ask = Ask(max_new_tokens=talk.fitting(48), ignore_eos=True, logprobs=True)
-    prompts = [(30 + position, *range(40, 52)) for position in range(8)]
-    for turn in range(4):
-        streams = await talk.ask_all(
-            {
-                f"{position}-{turn}": replace(ask, input_ids=(ids,), stream=position % 2 == 0)
-                for position, ids in [*enumerate(prompts)][2 * turn :] + [*enumerate(prompts)][: 2 * turn]
-            }
-        )
-        told = [
-            emission.counters.get("num_retractions")
-            for stream in streams.values()
-            for emission in stream.emissions()
-        ]
-        if not any(told):
-            return  # nothing is preempted here
+    hit: set[int] = set()
+    spared: set[int] = set()
+    for turn in range(_TURNS):
+        order = [(3 * turn + place) % _AT_ONCE for place in range(_AT_ONCE)]
+        asks = {
+            position: replace(ask, input_ids=((30 + position, *range(40, 52)),), stream=position % 2 == 0)
+            for position in order
+        }
+        answers = await talk.ask_all({f"{position}-{turn}": each for position, each in asks.items()})
+        for label, answer in answers.items():
+            told = any(emission.counters.get("num_retractions") for emission in answer.emissions())
+            (hit if told else spared).add(int(label.partition("-")[0]))
+        if not hit or {position % 2 for position in hit & spared} == {0, 1}:
+            return
+        # Each turn asks something new: answers to one request that differ would not be compared at all.
         ask = replace(ask, max_new_tokens=(ask.max_new_tokens or 2) - 1)
