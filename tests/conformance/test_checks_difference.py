@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenwire.checks.difference import alike, first_difference, observe_sequence, observe_text
+from tokenwire.checks.difference import first_difference, observe_sequence, observe_text
+from tokenwire.judging.alike import alike
 from tokenwire.record import Place
 
 PLACE = Place("one")

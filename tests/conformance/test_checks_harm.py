@@ -37,10 +37,17 @@ def test_an_answer_that_changed_after_a_bad_request_is_found_though_it_contradic
     assert [one.place.exchange for one in found] == ["generate/bad-control"]
 
 
+def verdicts(*streams: Stream) -> set[Verdict]:
+    run = Run((*OTHER_KEY, BEFORE, AGAIN, refusal(), *streams))
+    return {one.verdict for one in judge_requirement(load_requirements()[HARM], run)}
+
+
 def test_the_judge_lets_the_check_see_what_contradicts_itself() -> None:
-    run = Run((*OTHER_KEY, BEFORE, AGAIN, refusal(), CHANGED))
-    verdicts = {one.verdict for one in judge_requirement(load_requirements()[HARM], run)}
-    assert verdicts == {Verdict.FAIL}
+    assert verdicts(change(AFTER, output_ids=list(IDS[:5]))) == {Verdict.FAIL}
+
+
+def test_one_answer_that_goes_another_way_may_be_a_near_tie() -> None:
+    assert verdicts(CHANGED) == {Verdict.INCONCLUSIVE}
 
 
 def test_one_answer_before_is_not_enough_to_blame_the_bad_request() -> None:

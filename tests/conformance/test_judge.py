@@ -20,7 +20,7 @@ from tokenwire.judging.check import (
 )
 from tokenwire.judging.judge import NO_SCENARIO, Run, judge, judge_requirement
 from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
-from tokenwire.record import Stream
+from tokenwire.record import Asked, Stream
 from tokenwire.requirement import Level, Requirement
 
 
@@ -184,7 +184,13 @@ def test_a_run_without_any_record_passes_nothing(register) -> None:
 
 def equal_ids(pair: Comparison, target: Target) -> Iterator[Observation]:
     ours, theirs = pair.baseline.choices[0].output_ids, pair.other.choices[0].output_ids
-    yield observe(pair.other.events[0].place, expected=ours, actual=theirs)
+    places = pair.other.events[0].place, (pair.baseline.events[0].place,)
+    yield observe(places[0], expected=ours, actual=theirs, related=places[1], by_chance=True)
+
+
+def renamed(stream: Stream, name: str) -> Stream:
+    """The same answer, given once more."""
+    return replace(stream, exchange=replace(stream.exchange, name=name))
 
 
 def compared(*streams: Stream) -> Run:
@@ -202,7 +208,12 @@ def test_comparisons_need_a_target_that_repeats_itself(register) -> None:
     assert alone.verdict is Verdict.INCONCLUSIVE
     assert "not seen to repeat itself" in alone.message
 
-    seen = only(across, compared(whole, again, streamed))
+    streamed_again = replace(streamed, exchange=replace(streamed.exchange, name="s2"))
+    for once in ((whole, again, streamed), (whole, streamed, streamed_again)):
+        doubted = only(across, compared(*once))
+        assert doubted.verdict is Verdict.INCONCLUSIVE
+        assert "was answered once" in doubted.message
+    seen = only(across, compared(whole, again, streamed, streamed_again))
     assert (seen.verdict, seen.scenario) == (Verdict.FAIL, "streams")
     assert seen.violations[0].expected == (1, 2)
 
@@ -220,7 +231,10 @@ def test_gateways_are_compared_with_a_worker_and_without_one_not_at_all(register
     assert alone.verdict is Verdict.NOT_TESTABLE
     assert "--worker URL" in alone.message
     assert only(across, beside()).verdict is Verdict.PASS
-    judgement = only(across, beside(second=3))
+    assert only(across, beside(second=3)).verdict is Verdict.INCONCLUSIVE
+    (pair,) = beside(second=3).beside
+    again = Comparison(renamed(pair.baseline, "w-2"), renamed(pair.other, "g-2"))
+    judgement = only(across, replace(beside(second=3), beside=(pair, again)))
     assert (judgement.verdict, judgement.scenario) == (Verdict.FAIL, "gateway")
     assert judgement.run.by_exchange["sglang-generate/gateway/a"].choices[0].output_ids == (1, 3)
 
@@ -255,35 +269,35 @@ def test_a_target_that_contradicts_itself_is_not_compared(register) -> None:
     assert "did not repeat itself" in judgement.message
 
 
-def test_the_probe_speaks_for_other_requests(register) -> None:
+def test_a_greedy_probe_does_not_speak_for_sampled_requests(register) -> None:
     register(on_comparison=equal_ids)
     across = row(oracle="across-responses", witnesses=1)
     probes = [ids_stream([7], name=f"p{i}", stream=False, scenario="probe", key="probe") for i in range(2)]
     pair = [ids_stream([1, 2], name="w", stream=False), ids_stream([1], [2], name="s")]
-    assert only(across, compared(*pair)).verdict is Verdict.INCONCLUSIVE
     assert only(across, compared(*pair, *probes)).verdict is Verdict.PASS
+    sampled = [replace(each, asked=replace(each.asked, greedy=False, seed=7)) for each in pair]
+    assert only(across, compared(*sampled, *probes)).verdict is Verdict.INCONCLUSIVE
+    assert only(across, compared(*sampled, renamed(sampled[0], "w-2"))).verdict is Verdict.PASS
 
 
 def test_streams_that_differ_do_not_switch_off_their_own_comparison(register) -> None:
     register(on_comparison=equal_ids)
     across = row(oracle="across-responses", witnesses=1)
     wholes = [ids_stream([1, 2], name=f"w{i}", stream=False) for i in range(2)]
-    streams = [ids_stream([1], [2], name="s1"), ids_stream([1], [], name="s2")]
+    often = Asked(stream=True, key="k", greedy=True, stream_interval=1)
+    losing = [ids_stream([1], [], name=f"s{i}", asked=often) for i in (2, 3)]
+    streams = [ids_stream([1], [2], name="s1"), *losing]
     assert only(across, compared(*wholes, *streams)).verdict is Verdict.FAIL
 
 
-def test_a_check_of_the_whole_run_sees_no_contradicted_requests(register) -> None:
-    def names(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+def test_what_no_chance_explains_is_a_violation_though_the_target_contradicts_itself(register) -> None:
+    def loses(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
         for stream in streams:
-            yield observe(stream.events[0].place, expected=1, actual=1)
+            yield observe(stream.events[0].place, expected=1, actual=2)
 
-    register(on_run=names)
+    register(on_run=loses)
     wholes = [ids_stream([i], name=f"w{i}", stream=False, key="shaky") for i in range(2)]
-    steady = [ids_stream([5], name=f"s{i}", stream=False, key="steady") for i in range(2)]
-    across = only(row(oracle="across-responses", witnesses=1), Run((*wholes, *steady)))
-    assert across.witnesses == 2
-    within = only(row(oracle="refusal", witnesses=1), Run((*wholes, *steady)))
-    assert within.witnesses == 4
+    assert only(row(oracle="across-responses", witnesses=1), Run(tuple(wholes))).verdict is Verdict.FAIL
 
 
 def test_several_runs_tell_what_was_seen_and_silence_only_once(register) -> None:

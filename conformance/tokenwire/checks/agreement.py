@@ -7,62 +7,21 @@ another text, and is not compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
+from functools import partial
 
+from tokenwire.checks.chance import DRIFT, Pair, near_tie, torn
 from tokenwire.checks.difference import first_difference, identical, observe_sequence, observe_text
-from tokenwire.checks.logprob_entry import SAMPLED, told_by
-from tokenwire.checks.walk import joined_ids, joined_text, walk
+from tokenwire.checks.logprob_entry import SAMPLED
+from tokenwire.checks.walk import joined_ids, joined_text
+from tokenwire.judging.alike import alike
 from tokenwire.judging.check import Observation
 from tokenwire.record import Choice, Stream
 
 Side = tuple[Stream, Choice]
 """A choice, and the answer that it stands in."""
 
-NEAR_TIE = 0.1
-"""Two ids whose logprobs lie closer may change places."""
-DRIFT = 0.2
-"""Logprobs may differ by so much where the order of computing does; those of another position by more."""
 _BROKEN = "\ufffd"
-
-
-def drifted(one: object, other: object) -> bool:
-    """Equal, but for numbers that may have drifted."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, float) and isinstance(other, float):
-        return one == other or abs(one - other) <= DRIFT
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(drifted, one, other))
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(drifted(one[key], other[key]) for key in one)
-    return bool(one == other)
-
-
-def _likeliest(stream: Stream, choice: int) -> dict[int, dict[Any, Any]]:
-    """The logprobs of the alternatives at each position of a choice, by id."""
-    found: dict[int, dict[Any, Any]] = {}
-    for step in walk(stream):
-        if step.emission.choice != choice:
-            continue
-        for told in told_by(step):
-            for offset, position in enumerate(told.positions):
-                entries = [*(position.top or ()), *([position.sampled] if position.sampled else ())]
-                found.setdefault(step.before + offset, {}).update(
-                    {entry.token_id: entry.logprob for entry in entries if entry.token_id is not None}
-                )
-    return found
-
-
-def near_tie(streams: Sequence[Stream], choices: Sequence[Choice], position: int) -> bool:
-    """Whether the ids that two answers have at a position were as good as equally likely in one of them."""
-    ids = [ours[position] for choice in choices if (ours := joined_ids(choice)) and position < len(ours)]
-    for stream, choice in zip(streams, choices, strict=True):
-        likeliest = _likeliest(stream, choice.index).get(position, {})
-        said = [one for token in ids if isinstance(one := likeliest.get(token), float)]
-        if len(said) == 2:
-            return abs(said[0] - said[1]) <= NEAR_TIE
-    return False
 
 
 def same_beginning(stream: Stream) -> tuple[object, ...] | None:
@@ -98,14 +57,15 @@ def _comparable_series(baseline: Side, other: Side) -> frozenset[str]:
 
 def agree(baseline: Side, other: Side, source: str) -> Iterator[Observation]:
     """Look whether two choices are one record as far as both go, up to near ties and drift."""
-    ours, theirs = joined_ids(baseline[1]), joined_ids(other[1])
+    pair = (baseline[1], other[1])
+    ours, theirs = joined_ids(pair[0]), joined_ids(pair[1])
     last, related = other[1].emissions[-1], (baseline[1].emissions[-1].event.place,)
     if not ours or not theirs:
-        yield from _same_text(baseline[1], other[1], source)
+        yield from _same_text(pair, source, by_chance=True)
         return
     common = slice(min(len(ours), len(theirs)))
     end = first_difference(ours[common], theirs[common])
-    if end is None or not near_tie((baseline[0], other[0]), (baseline[1], other[1]), end):
+    if end is None or not near_tie(pair, end):
         yield observe_sequence(
             last.at("output_ids"),
             "output id",
@@ -113,9 +73,10 @@ def agree(baseline: Side, other: Side, source: str) -> Iterator[Observation]:
             actual=theirs[common],
             source=source,
             related=related,
+            by_chance=end is not None and torn(pair, end),
         )
     if end is None:
-        yield from _same_text(baseline[1], other[1], source)
+        yield from _same_text(pair, source, by_chance=False)
     upto = common if end is None else slice(end)
     for name in sorted(_comparable_series(baseline, other)):
         expected, actual = baseline[1].series(name) or [], other[1].series(name) or []
@@ -125,17 +86,24 @@ def agree(baseline: Side, other: Side, source: str) -> Iterator[Observation]:
             expected=expected[upto],
             actual=actual[upto],
             source=source,
-            same=identical if name in other[1].customized else drifted,
+            same=identical if name in other[1].customized else partial(alike, tolerance=DRIFT),
             related=related,
         )
 
 
-def _same_text(baseline: Choice, other: Choice, source: str) -> Iterator[Observation]:
+def _same_text(pair: Pair, source: str, *, by_chance: bool) -> Iterator[Observation]:
     """Text that ends inside a character may end in U+FFFD, where a longer one goes on."""
-    ours, theirs = joined_text(baseline), joined_text(other)
+    ours, theirs = joined_text(pair[0]), joined_text(pair[1])
     if ours is not None and theirs is not None:
         ours, theirs = ours.rstrip(_BROKEN), theirs.rstrip(_BROKEN)
         end = min(len(ours), len(theirs))
         if end:
-            place = other.emissions[-1].at("text")
-            yield observe_text(place, expected=ours[:end], actual=theirs[:end], source=source)
+            places = [choice.emissions[-1].at("text") for choice in pair]
+            yield observe_text(
+                places[1],
+                expected=ours[:end],
+                actual=theirs[:end],
+                source=source,
+                related=(places[0],),
+                by_chance=by_chance,
+            )

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tokenwire.judging.check import Observation, demand
 from tokenwire.record import Place
-
-ROUNDING = 1e-3
-"""Logprobs that lie closer are taken for one value, computed in another order or printed with fewer digits.
-
-Batching, chunked prefill and other kernels move float32 logprobs by some 1e-5; entries of a wrong position
-differ by far more than this.
-"""
 
 Same = Callable[[Any, Any], bool]
 
@@ -21,27 +14,6 @@ Same = Callable[[Any, Any], bool]
 def identical(one: object, other: object) -> bool:
     """Equal, and of the same JSON type: true is not 1."""
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
-
-
-def _close(one: float, other: float) -> bool:
-    """Whether two numbers lie within `ROUNDING`; integers only beside a fraction."""
-    near, far = (one, other) if isinstance(one, float) else (other, one)
-    return isinstance(near, float) and near - ROUNDING <= far <= near + ROUNDING
-
-
-def alike(one: object, other: object) -> bool:
-    """Equal up to rounding: numbers within `ROUNDING`, arrays and objects member by member."""
-    if one is other:
-        return True
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, (int, float)) and isinstance(other, (int, float)):
-        return one == other or _close(one, other)
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(alike, one, other))
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
-    return bool(one == other)
 
 
 def first_difference(expected: Sequence[Any], actual: Sequence[Any], same: Same = identical) -> int | None:
@@ -61,6 +33,7 @@ def observe_sequence(
     source: str,
     same: Same = identical,
     related: tuple[Place, ...] = (),
+    by_chance: bool = False,
 ) -> Observation:
     """Look whether two sequences are the same; say where they first differ.
 
@@ -79,11 +52,19 @@ def observe_sequence(
         message = f"{what} {position} is too much: {len(actual)} instead of the {len(expected)} of {source}"
     else:
         message = f"{what} {position} is {theirs!r}, but {ours!r} in {source}"
-    return demand(place, False, expected=ours, actual=theirs, message=message, related=related)
+    return demand(
+        place, False, expected=ours, actual=theirs, message=message, related=related, by_chance=by_chance
+    )
 
 
 def observe_text(
-    place: Place, *, expected: str, actual: str, source: str, related: tuple[Place, ...] = ()
+    place: Place,
+    *,
+    expected: str,
+    actual: str,
+    source: str,
+    related: tuple[Place, ...] = (),
+    by_chance: bool = False,
 ) -> Observation:
     """Look whether two texts are the same; show both from a little before the first difference."""
     position = first_difference(expected, actual)
@@ -92,5 +73,11 @@ def observe_text(
     window = slice(max(0, position - 12), position + 24)
     message = f"the text differs from {source} at character {position}"
     return demand(
-        place, False, expected=expected[window], actual=actual[window], message=message, related=related
+        place,
+        False,
+        expected=expected[window],
+        actual=actual[window],
+        message=message,
+        related=related,
+        by_chance=by_chance,
     )

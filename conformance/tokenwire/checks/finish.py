@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import eq
 
 from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, was_refused
 from tokenwire.checks.relations import Whole, related_streams
-from tokenwire.checks.walk import count_of, end_place, start_place
+from tokenwire.checks.walk import count_of, end_place, joined_text, start_place
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.check import Observation, Target, check_run, demand
+from tokenwire.judging.stop_string import stop_string_of
 from tokenwire.record import Stream
 
 _BORDER = 16
@@ -44,7 +46,8 @@ def _tokens_to_stop(one: Whole) -> int | None:
 def stop_wins_within_the_budget(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """Where a choice is known to stop, each budget says which came first: the stop or the end of the budget.
 
-    The answer with the largest budget is what tells where it stops.
+    The answer with the largest budget tells where it stops, if another one stopped there too or it ends with
+    a stop of its request: one answer alone may have been cut short.
     """
     groups: dict[tuple[object, ...], list[Whole]] = {}
     for one in related_streams(streams):
@@ -53,7 +56,8 @@ def stop_wins_within_the_budget(streams: tuple[Stream, ...], _target: Target) ->
     for group in groups.values():
         most = max(group, key=lambda one: one.stream.asked.max_new_tokens or 0)
         position = _tokens_to_stop(most)
-        if position is None:
+        alike = sum(_tokens_to_stop(one) == position for one in group)
+        if position is None or not (alike > 1 or _meets_a_stop(most)):
             continue
         for one in group:
             budget, finish = one.stream.asked.max_new_tokens, one.choice.finish
@@ -70,7 +74,22 @@ def stop_wins_within_the_budget(streams: tuple[Stream, ...], _target: Target) ->
                 actual=finish.type,
                 message=message,
                 related=(most.choice.emissions[-1].at("finish"),),
+                by_chance=not _begins_alike(one, most),
             )
+
+
+def _meets_a_stop(one: Whole) -> bool:
+    """Whether a choice ends with a stop id of its request, or was ended by one of its stop strings."""
+    asked, ids = one.stream.asked, one.ids or ()
+    return ids[-1:] in {(stop,) for stop in asked.stop_token_ids} or bool(stop_string_of(asked, one.choice))
+
+
+def _begins_alike(one: Whole, other: Whole) -> bool:
+    """Whether two choices are one as far as both go: their ids, or their texts where no ids are known."""
+    if one.ids is not None and other.ids is not None:
+        return all(map(eq, one.ids, other.ids))
+    texts = joined_text(one.choice), joined_text(other.choice)
+    return bool(texts[0]) and all(map(eq, texts[0] or "", texts[1] or ""))
 
 
 def _asks_for_more(stream: Stream) -> bool:

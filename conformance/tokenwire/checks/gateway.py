@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tokenwire.checks.difference import alike, first_difference, observe_sequence
+from tokenwire.checks.difference import first_difference, observe_sequence
 from tokenwire.checks.refusals import was_refused, words_of
 from tokenwire.checks.sameness import COUNTERS, same_ids, same_series, same_text
 from tokenwire.checks.told_fields import told_by
 from tokenwire.checks.walk import as_list, end_place, ended, integer, start_place
+from tokenwire.judging.alike import alike
 from tokenwire.judging.check import Comparison, Observation, Target, compare, demand, observe
 from tokenwire.record import Choice, Place
 

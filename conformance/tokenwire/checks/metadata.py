@@ -8,7 +8,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from tokenwire.checks.difference import alike, observe_sequence
+from tokenwire.checks.difference import observe_sequence
 from tokenwire.checks.lockstep import lockstep
 from tokenwire.checks.logprob_entry import (
     CHOSEN,
@@ -40,6 +40,7 @@ from tokenwire.checks.walk import (
     walk,
 )
 from tokenwire.dialects.dialect import is_chat, policy_of
+from tokenwire.judging.alike import alike
 from tokenwire.judging.check import Observation, Target, check, demand, observe
 from tokenwire.record import Choice, Delivery, Emission, Stream, Wanted
 from tokenwire.wire.json_pointer import ABSENT, find, parse

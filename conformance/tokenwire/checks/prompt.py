@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from tokenwire.checks.difference import ROUNDING, alike, observe_sequence, observe_text
+from tokenwire.checks.chance import DRIFT, goes_apart
+from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.logprob_entry import (
     LISTS,
     NAMED,
@@ -24,6 +26,7 @@ from tokenwire.checks.logprob_entry import (
 )
 from tokenwire.checks.relations import Ids, Whole, related_streams
 from tokenwire.checks.rescoring import Pair, observe_agreement
+from tokenwire.checks.sameness import rounding_of
 from tokenwire.checks.walk import (
     as_list,
     count_of,
@@ -36,6 +39,7 @@ from tokenwire.checks.walk import (
     walk,
 )
 from tokenwire.dialects.dialect import is_chat, policy_of
+from tokenwire.judging.alike import ROUNDING, alike
 from tokenwire.judging.check import (
     Comparison,
     Observation,
@@ -121,7 +125,7 @@ def _told_of_prompt(stream: Stream) -> tuple[object, ...]:
 
 
 @compare("stream-prompt-series-equal-whole")
-def stream_prompt_series_equal_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+def stream_prompt_series_equal_whole(comparison: Comparison, target: Target) -> Iterator[Observation]:
     """A prompt-side series says the same in a stream, in all events that carry it, as in the whole answer."""
     whole, stream = comparison.baseline, comparison.other
     if whole.delivery is not Delivery.WHOLE or not streamed(stream):
@@ -137,14 +141,16 @@ def stream_prompt_series_equal_whole(comparison: Comparison, _target: Target) ->
             if expected is None or not carrying:
                 continue
             last = carrying[-1]
+            entries = as_list(last.prompt_series[name]) or []
             yield observe_sequence(
                 last.at(name),
                 f"{name} entry",
                 expected=expected[1],
-                actual=as_list(last.prompt_series[name]) or [],
+                actual=entries,
                 source="the whole answer",
-                same=alike,
+                same=partial(alike, tolerance=rounding_of(stream, target)),
                 related=(expected[0].at(name),),
+                by_chance=alike(expected[1], entries, DRIFT),
             )
 
 
@@ -321,7 +327,14 @@ def echo_adds_only_the_prompt(streams: tuple[Stream, ...], _target: Target) -> I
         source = "the prompt and the output without an echo"
         place = one.choice.emissions[-1].at("text")
         related = (twin.choice.emissions[-1].at("text"),)
-        yield observe_text(place, expected=head + ours, actual=theirs, source=source, related=related)
+        yield observe_text(
+            place,
+            expected=head + ours,
+            actual=theirs,
+            source=source,
+            related=related,
+            by_chance=theirs.startswith(head) and goes_apart((twin.choice, one.choice)),
+        )
 
 
 @check("echo-logprobs-cover-the-prompt")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from tokenwire.checks.bad_value import bad_values, unknown_prompt_ids, unreadable_body
+from tokenwire.checks.chance import goes_apart
 from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.walk import end_place, ended, integer, is_error, joined_ids, joined_text, start_place
 from tokenwire.dialects.control import Deed
@@ -301,11 +302,21 @@ def _as_before(control: Stream, twin: Stream) -> Iterator[Observation]:
         if choice.index not in others:
             continue
         last, other = choice.emissions[-1], others[choice.index]
+        by_chance, related = goes_apart((other, choice)), (other.emissions[-1].event.place,)
         ids, other_ids = joined_ids(choice), joined_ids(other)
         text, other_text = joined_text(choice), joined_text(other)
         if ids is not None and other_ids is not None:
             yield observe_sequence(
-                last.at("output_ids"), "output id", expected=other_ids, actual=ids, source=source
+                last.at("output_ids"),
+                "output id",
+                expected=other_ids,
+                actual=ids,
+                source=source,
+                related=related,
+                by_chance=by_chance,
             )
         elif text is not None and other_text is not None:
-            yield observe_text(last.at("text"), expected=other_text, actual=text, source=source)
+            place = last.at("text")
+            yield observe_text(
+                place, expected=other_text, actual=text, source=source, related=related, by_chance=by_chance
+            )

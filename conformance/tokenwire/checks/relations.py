@@ -90,15 +90,16 @@ def output_ids_continue(streams: tuple[Stream, ...], _target: Target) -> Iterato
         prompt, ids = first.prompt or (), first.ids or ()
         for k in range(1, len(ids)):
             for one in by_prompt.get((prompt + ids[:k], first.sampling), ()):
-                rest = ids[k:]
-                common = min(len(rest), len(one.ids or ()))
+                rest, actual = ids[k:], one.ids or ()
+                common = min(len(rest), len(actual))
                 yield observe_sequence(
                     one.choice.emissions[-1].at("output_ids"),
                     "output id",
                     expected=rest[:common],
-                    actual=(one.ids or ())[:common],
+                    actual=actual[:common],
                     source=f"the rest of the longer answer after {k} ids",
                     related=(first.choice.emissions[-1].at("output_ids"),),
+                    by_chance=True,
                 )
 
 

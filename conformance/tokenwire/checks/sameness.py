@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
+from tokenwire.checks.chance import DRIFT, Pair, entries_go_apart, goes_apart
 from tokenwire.checks.delivery import interval_of
-from tokenwire.checks.difference import ROUNDING, alike, observe_sequence, observe_text
+from tokenwire.checks.difference import first_difference, observe_sequence, observe_text
 from tokenwire.checks.logprob_entry import CONTENT, NAMED_TOP, TOP
 from tokenwire.checks.walk import as_list, ended, integer, joined_ids, joined_text, streamed
 from tokenwire.judging.acceptor import Rules, accept, deliveries_of, record_of
+from tokenwire.judging.alike import ROUNDING, alike
 from tokenwire.judging.check import Comparison, Observation, Target, compare, demand, observe
 from tokenwire.record import Choice, Delivery, Emission, Place, Stream
 
 COUNTERS = ("completion_tokens", "prompt_tokens", "reasoning_tokens")
 """Counters that the result decides; cached_tokens depends on what ran before."""
-
-Pair = tuple[Choice, Choice]
-
 
 _HOLD_TOP = frozenset({TOP, CONTENT, NAMED_TOP})
 """Series whose entries hold as many top logprobs as were asked for."""
@@ -64,13 +64,24 @@ def _places(pair: Pair, field: str) -> tuple[Place, tuple[Place, ...]]:
     return _carrying(pair[1], field).at(field), (_carrying(pair[0], field).at(field),)
 
 
+def rounding_of(stream: Stream, target: Target) -> float:
+    """How far numbers of two answers to the request of a stream may lie apart."""
+    return target.rounding.get(stream.dialect, ROUNDING)
+
+
 def same_ids(pair: Pair, source: str) -> Iterator[Observation]:
     """Look whether two choices have the same output ids, where both carry any list of them."""
     ours, theirs = joined_ids(pair[0]), joined_ids(pair[1])
     if ours is not None and theirs is not None:
         place, related = _places(pair, "output_ids")
         yield observe_sequence(
-            place, "output id", expected=ours, actual=theirs, source=source, related=related
+            place,
+            "output id",
+            expected=ours,
+            actual=theirs,
+            source=source,
+            related=related,
+            by_chance=ours != theirs and goes_apart(pair),
         )
 
 
@@ -79,24 +90,39 @@ def same_text(pair: Pair, source: str) -> Iterator[Observation]:
     ours, theirs = joined_text(pair[0]), joined_text(pair[1])
     if ours is not None and theirs is not None:
         place, related = _places(pair, "text")
-        yield observe_text(place, expected=ours, actual=theirs, source=source, related=related)
+        yield observe_text(
+            place,
+            expected=ours,
+            actual=theirs,
+            source=source,
+            related=related,
+            by_chance=ours != theirs and goes_apart(pair),
+        )
 
 
-def same_series(pair: Pair, source: str) -> Iterator[Observation]:
-    """Look whether the series that both choices carry are the same up to rounding."""
+def same_series(pair: Pair, source: str, rounding: float = ROUNDING) -> Iterator[Observation]:
+    """Look whether the series that both choices carry are the same up to rounding.
+
+    Logprobs that vary as much as those of different positions do are not compared.
+    """
+    same = partial(alike, tolerance=rounding)
+    customized = pair[0].customized & pair[1].customized
     for name in sorted(pair[0].series_names & pair[1].series_names):
         ours, theirs = as_list(pair[0].series(name)), as_list(pair[1].series(name))
-        if ours is not None and theirs is not None:
-            place, related = _places(pair, name)
-            yield observe_sequence(
-                place,
-                f"{name} entry",
-                expected=ours,
-                actual=theirs,
-                source=source,
-                same=alike,
-                related=related,
-            )
+        if ours is None or theirs is None or (rounding > DRIFT and name not in customized):
+            continue
+        place, related = _places(pair, name)
+        at = first_difference(ours, theirs, same)
+        yield observe_sequence(
+            place,
+            f"{name} entry",
+            expected=ours,
+            actual=theirs,
+            source=source,
+            same=same,
+            related=related,
+            by_chance=at is not None and entries_go_apart(pair, at, (ours, theirs)),
+        )
 
 
 def same_finish(pair: Pair, source: str) -> Iterator[Observation]:
@@ -105,11 +131,19 @@ def same_finish(pair: Pair, source: str) -> Iterator[Observation]:
     if ours is None or theirs is None:
         return
     place, related = _places(pair, "finish")
-    message = f"finished with {theirs.type!r}, but {source} with {ours.type!r}"
-    yield observe(place, expected=ours.type, actual=theirs.type, message=message, related=related)
+    told = [(f"finished with {theirs.type!r}, but {source} with {ours.type!r}", ours.type, theirs.type)]
     if ours.matched is not None and theirs.matched is not None:
         message = f"stopped by {theirs.matched!r}, but {source} by {ours.matched!r}"
-        yield observe(place, expected=ours.matched, actual=theirs.matched, message=message, related=related)
+        told.append((message, ours.matched, theirs.matched))
+    for message, expected, actual in told:
+        yield observe(
+            place,
+            expected=expected,
+            actual=actual,
+            message=message,
+            related=related,
+            by_chance=expected != actual and goes_apart(pair),
+        )
 
 
 @compare("result-independent-of-interval")
@@ -125,7 +159,7 @@ def result_independent_of_interval(comparison: Comparison, target: Target) -> It
     for pair in _pairs(comparison):
         yield from same_ids(pair, source)
         yield from same_text(pair, source)
-        yield from same_series(pair, source)
+        yield from same_series(pair, source, rounding_of(theirs, target))
         yield from same_finish(pair, source)
 
 
@@ -144,10 +178,10 @@ def stream_text_equals_whole(comparison: Comparison, _target: Target) -> Iterato
 
 
 @compare("stream-series-equal-whole")
-def stream_series_equal_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+def stream_series_equal_whole(comparison: Comparison, target: Target) -> Iterator[Observation]:
     """No entry is lost, repeated or changed by streaming."""
     for pair in _with_whole(comparison):
-        yield from same_series(pair, "the whole answer")
+        yield from same_series(pair, "the whole answer", rounding_of(comparison.other, target))
 
 
 @compare("customized-info-in-streams")
@@ -179,23 +213,43 @@ def stream_finish_equals_whole(comparison: Comparison, _target: Target) -> Itera
             if ours is not None and theirs is not None:
                 place, related = _places(pair, name)
                 message = f"{name} is {theirs} at the end, but {ours} in the whole answer"
-                yield observe(place, expected=ours, actual=theirs, message=message, related=related)
+                yield observe(
+                    place,
+                    expected=ours,
+                    actual=theirs,
+                    message=message,
+                    related=related,
+                    by_chance=name != "prompt_tokens" and ours != theirs and goes_apart(pair),
+                )
 
 
 @compare("stream-is-legal-delivery")
 def stream_is_legal_delivery(comparison: Comparison, target: Target) -> Iterator[Observation]:
-    """The stream sent some legal cut of the whole answer; the acceptor names the first step that is not."""
+    """The stream sent some legal cut of the whole answer; the acceptor names the first step that is not.
+
+    Where the stream is a legal cut of what it joins to itself, only its content can be at fault.
+    """
     asked = comparison.other.asked
     interval, stop = interval_of(comparison.other, target), () if asked.no_stop_trim else asked.stop
-    for ours, theirs in _with_whole(comparison):
-        rules = Rules(theirs.delivery, interval, ROUNDING, stop)
-        verdict = accept(record_of(ours), deliveries_of(theirs), rules)
+    rounding = rounding_of(comparison.other, target)
+    for pair in _with_whole(comparison) if rounding <= DRIFT else ():
+        ours, theirs = pair
+        rules = Rules(theirs.delivery, interval, rounding, stop)
+        delivered = deliveries_of(theirs)
+        verdict, loose = accept(record_of(ours), delivered, rules), replace(rules, logprob_tolerance=DRIFT)
+        by_chance = not verdict.legal and (
+            accept(record_of(ours), delivered, loose).legal
+            or (goes_apart(pair) and accept(record_of(theirs), delivered, loose).legal)
+        )
         last = len(theirs.emissions) - 1
         emission = theirs.emissions[last if verdict.at is None else min(verdict.at, last)]
+        field = verdict.field or "output_ids"
         yield demand(
-            emission.at(verdict.field or "output_ids"),
+            emission.at(field),
             verdict.legal,
             expected="a legal delivery of the whole answer",
             actual=verdict.reason or "a legal delivery of the whole answer",
             message=f"{verdict.field} {verdict.reason}",
+            related=(_carrying(ours, field).at(field),),
+            by_chance=by_chance,
         )

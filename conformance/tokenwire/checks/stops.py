@@ -18,7 +18,7 @@ from tokenwire.checks.walk import (
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.judging.check import Observation, Target, check, check_run, demand
 from tokenwire.judging.stop_string import stop_string_of
-from tokenwire.record import Asked, Choice, Delivery, Stream
+from tokenwire.record import Asked, Choice, Delivery, Place, Stream
 from tokenwire.requirement import Level
 
 _ONE_TOKEN = 16
@@ -43,17 +43,21 @@ def stop_string_not_shown(stream: Stream, _target: Target) -> Iterator[Observati
             )
 
 
-def _final_text(stream: Stream, choice: Choice, streams: tuple[Stream, ...]) -> str | None:
-    """The text of a choice up to its stop string, as something else than its own deltas says it.
+def _final_text(stream: Stream, choice: Choice, streams: tuple[Stream, ...]) -> tuple[str, Place] | None:
+    """The text of a choice up to its stop string, as something else than its own deltas says it, and where.
 
     That is the same request answered whole; failing that, the last snapshot of a cumulative stream.
     """
     for other in streams:
         if other.asked.key == stream.asked.key != "" and other.delivery is Delivery.WHOLE:
             twin = next((c for c in finished_choices(other) if c.index == choice.index), None)
-            if twin is not None and stop_string_of(other.asked, twin) == stop_string_of(stream.asked, choice):
-                return joined_text(twin)
-    return joined_text(choice) if choice.delivery is Delivery.CUMULATIVE else None
+            text = joined_text(twin) if twin is not None else None
+            if twin is None or text is None:
+                continue
+            if stop_string_of(other.asked, twin) == stop_string_of(stream.asked, choice):
+                return text, twin.emissions[-1].at("text")
+    text = joined_text(choice) if choice.delivery is Delivery.CUMULATIVE else None
+    return None if text is None else (text, choice.emissions[-1].at("text"))
 
 
 @check_run("stop-prefix-held-back")
@@ -67,15 +71,18 @@ def stop_prefix_held_back(streams: tuple[Stream, ...], _target: Target) -> Itera
             final = _final_text(stream, choice, streams) if stop else None
             if final is None:
                 continue
+            text, place = final
             for emission, shown in running_texts(choice):
                 if shown:
-                    message = f"{shown[-40:]!r} was shown, but the text before {stop!r} ends {final[-40:]!r}"
+                    message = f"{shown[-40:]!r} was shown, but the text before {stop!r} ends {text[-40:]!r}"
                     yield demand(
                         emission.at("text"),
-                        final.startswith(shown),
-                        expected=f"a beginning of {final[-80:]!r}",
+                        text.startswith(shown),
+                        expected=f"a beginning of {text[-80:]!r}",
                         actual=shown[-80:],
                         message=message,
+                        related=(place,),
+                        by_chance=not shown.startswith(text),
                     )
 
 
@@ -179,6 +186,7 @@ def stop_string_ends_generation(streams: tuple[Stream, ...], _target: Target) ->
         kept = [said[:end] for end in near.values()]
         legal = kept if asked.no_stop_trim else [*cut, *kept]
         stop = min(near, key=lambda each: near[each])
+        goes_on = any(text.startswith(said[:end]) for end in near.values())
         yield demand(
             one.choice.emissions[-1].at("text"),
             text in legal and _is_stop(one),
@@ -186,6 +194,7 @@ def stop_string_ends_generation(streams: tuple[Stream, ...], _target: Target) ->
             actual=f"{one.choice.finish.type if one.choice.finish else None}, after {text[-40:]!r}",
             message=f"{stop!r} did not end the choice, and the same request without stops writes it",
             related=(twin.choice.emissions[-1].at("text"),),
+            by_chance=not goes_on and text not in legal,
         )
 
 

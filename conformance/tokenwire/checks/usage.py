@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from tokenwire.checks.chance import goes_apart
 from tokenwire.checks.walk import end_place, ended, integer, joined_ids, start_place, walk
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.judging.check import Comparison, Observation, Target, check, compare, demand, observe
@@ -178,10 +179,12 @@ def stream_usage_equals_whole(comparison: Comparison, _target: Target) -> Iterat
         expected, actual = integer(ours.usage.get(name)), integer(theirs.usage.get(name))
         if expected is not None and actual is not None:
             message = f"{name} is {actual} in the usage of the stream, but {expected} in the whole answer"
+            pairs = zip(ours.choices, theirs.choices, strict=False)
             yield observe(
                 theirs.usage_place or end_place(theirs),
                 expected=expected,
                 actual=actual,
                 message=message,
                 related=(ours.usage_place or start_place(ours),),
+                by_chance=name != "prompt_tokens" and expected != actual and any(map(goes_apart, pairs)),
             )

@@ -93,7 +93,8 @@ def finished_choices(stream: Stream) -> list[Choice]:
     return [choice for choice in stream.choices if choice.finish is not None and not is_error(choice.finish)]
 
 
-def _steps(choice: Choice) -> Iterator[Step]:
+def steps_of(choice: Choice) -> Iterator[Step]:
+    """The emissions of one choice in wire order."""
     carries_ids = any(as_list(emission.output_ids) is not None for emission in choice.emissions)
     incremental = choice.delivery is Delivery.INCREMENTAL
     delivered = 0
@@ -117,7 +118,7 @@ def walk(stream: Stream) -> list[Step]:
     if not stream.answered:
         return []
     steps = [
-        step for choice in stream.choices for step in _steps(choice) if not is_error(step.emission.finish)
+        step for choice in stream.choices for step in steps_of(choice) if not is_error(step.emission.finish)
     ]
     return sorted(steps, key=lambda step: (step.emission.event.index, step.emission.choice))
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import islice, zip_longest
 from typing import Any
 
-from tokenwire.checks.difference import alike
 from tokenwire.checks.sameness import COUNTERS, same_finish, same_ids, same_series, same_text
 from tokenwire.checks.told_fields import fields_of, told_by
 from tokenwire.checks.walk import ended, start_place
+from tokenwire.judging.alike import alike
 from tokenwire.judging.check import Comparison, Observation
 from tokenwire.record import Choice, Place, Stream
 from tokenwire.report.wording import clause, value

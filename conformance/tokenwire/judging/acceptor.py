@@ -8,10 +8,12 @@ illegal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+from tokenwire.judging.alike import alike
 from tokenwire.record import Choice, Delivery
 
 
@@ -86,32 +88,25 @@ class Illegal:
     reason: str
 
 
-def same(one: Any, other: Any, tolerance: float) -> bool:
-    """Whether two JSON values are equal, of the same type, numbers with a fraction within the tolerance."""
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other, [tolerance] * len(one)))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key], tolerance) for key in one)
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, float) and isinstance(other, float):
-        return one == other or abs(one - other) <= tolerance
-    return type(one) is type(other) and bool(one == other)
-
-
-def _first_difference(expected: Sequence[Any], actual: Sequence[Any], tolerance: float) -> int | None:
+def _first_difference(
+    expected: Sequence[Any], actual: Sequence[Any], same: Callable[[Any, Any], bool]
+) -> int | None:
     """Index of the first entry of `actual` that is not the expected one."""
     for index, entry in enumerate(actual):
-        if index >= len(expected) or not same(expected[index], entry, tolerance):
+        if index >= len(expected) or not same(expected[index], entry):
             return index
     return None
+
+
+def _same_id(one: object, other: object) -> bool:
+    return type(one) is type(other) and one == other
 
 
 def _judge_ids(record: Record, progress: Progress, ids: Sequence[Any], rules: Rules) -> int | Illegal:
     """How many ids have been delivered after these, or why these are illegal."""
     offset = progress.ids if rules.mode is Delivery.INCREMENTAL else 0
     if record.output_ids is not None:
-        wrong = _first_difference(record.output_ids[offset:], ids, 0.0)
+        wrong = _first_difference(record.output_ids[offset:], ids, _same_id)
         if wrong is not None:
             position = offset + wrong
             if position >= len(record.output_ids):
@@ -172,7 +167,8 @@ def _judge_series(
             continue
         if len(entries) != due:
             return Illegal(name, f"holds {len(entries)} entries for {due} output ids")
-        wrong = None if whole is None else _first_difference(whole[start:], entries, rules.logprob_tolerance)
+        same = partial(alike, tolerance=rules.logprob_tolerance)
+        wrong = None if whole is None else _first_difference(whole[start:], entries, same)
         if whole is not None and wrong is not None:
             return Illegal(name, f"the entry of position {start + wrong} is not the record's")
     return None

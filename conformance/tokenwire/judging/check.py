@@ -6,7 +6,7 @@ that looked at nothing yields nothing, and a requirement without witnesses canno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,14 +33,24 @@ class Observation:
     """The observation shows only that the condition of the requirement occurred; it is no witness."""
     level: Level | None = None
     """How grave a violation here is at most; None for as grave as its requirement."""
+    by_chance: bool = False
+    """What differs is what two answers to one request may differ in (a near tie, rounding): it is a violation
+    only where the target was seen to repeat the answers here and in `related`.
+    """
 
 
 def observe(
-    place: Place, *, expected: Any, actual: Any, message: str = "", related: tuple[Place, ...] = ()
+    place: Place,
+    *,
+    expected: Any,
+    actual: Any,
+    message: str = "",
+    related: tuple[Place, ...] = (),
+    by_chance: bool = False,
 ) -> Observation:
     """Look whether two values are equal, of the same JSON type."""
     holds = bool(expected == actual) and isinstance(expected, bool) == isinstance(actual, bool)
-    return Observation(place, expected, actual, holds, message, related)
+    return Observation(place, expected, actual, holds, message, related, by_chance=by_chance)
 
 
 def demand(
@@ -51,9 +61,10 @@ def demand(
     actual: Any,
     message: str = "",
     related: tuple[Place, ...] = (),
+    by_chance: bool = False,
 ) -> Observation:
     """Look whether a condition holds; `expected` is said in words."""
-    return Observation(place, expected, actual, holds, message, related)
+    return Observation(place, expected, actual, holds, message, related, by_chance=by_chance)
 
 
 @dataclass(frozen=True)
@@ -78,15 +89,17 @@ class Target:
     """Keys of requests that were answered whole with different results."""
     deaths: tuple[Death, ...] = ()
     """The ends of the server in the run."""
+    rounding: Mapping[str, float] = field(default_factory=dict)
+    """By dialect, how far numbers of two answers may lie apart; what was measured, where anything was."""
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Two streams whose requests must yield the same record.
 
-    `baseline` is the whole answer where there is one. Comparisons are only made where the target was seen to
-    repeat itself (`spec/delivery.md`, determinism). Across targets, `baseline` is the worker's answer and
-    `other` the gateway's, and requests are compared that refuse, fail or may differ too.
+    `baseline` is the whole answer where there is one. What they differ in by chance is a violation only where
+    the target was seen to repeat both (`spec/delivery.md`, determinism). Across targets, `baseline` is the
+    worker's answer and `other` the gateway's, and requests are compared that refuse, fail or may differ too.
     """
 
     baseline: Stream

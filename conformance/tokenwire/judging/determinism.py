@@ -1,23 +1,35 @@
-"""Determinism: where the target was seen to repeat itself, so that answers may be compared."""
+"""Determinism: where the target was seen to repeat itself, so that answers may be held against each other.
+
+A server whose arithmetic depends on the batch, the cache or the chunking of the prefill may answer a greedy
+request in two ways: where two ids are as good as equally likely, either may win. So what two answers differ
+in by chance is a violation only where each of the two requests was asked again, and was answered as before.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from tokenwire.judging.alike import ROUNDING
 from tokenwire.judging.check import Comparison
-from tokenwire.record import Stream
+from tokenwire.record import Choice, Stream
 from tokenwire.wire.exchange import Ending
 
 PROBE = "probe"
 """The scenario whose repetition speaks for the whole run."""
+_OF_NOISE = 4
+"""Numbers may differ by so many times the most by which the target's own repetitions do."""
+_MEND = (
+    "start it so that greedy requests are repeatable (SGLang: --enable-deterministic-inference), "
+    "or ask it alone, with --max-concurrency 1"
+)
 
 
 @dataclass(frozen=True)
 class Determinism:
-    """Which requests, by their key, the target answered alike when asked again."""
+    """Which requests the target answered alike when asked again."""
 
     repeated: frozenset[str] = frozenset()
     """Keys of which two answers were alike, and no whole answers differed."""
@@ -25,28 +37,50 @@ class Determinism:
     """Keys whose whole answers differed from each other."""
     probed: bool = False
     """The probe was answered twice alike, and nothing in the run contradicts it."""
+    steady: frozenset[str] = frozenset()
+    """Exchanges whose request was answered alike once more, and whose very request never otherwise."""
+    unsteady: Mapping[str, str] = field(default_factory=dict)
+    """Exchanges whose very request was answered otherwise too, each with one that was."""
+    noise: Mapping[str, float] = field(default_factory=dict)
+    """By dialect, how far apart numbers at one place of repeated answers were at most."""
 
-    def trusts(self, key: str) -> bool:
-        """Whether answers to requests of this key may be compared."""
-        return bool(key) and (key in self.repeated or self.probed)
+    def trusts(self, stream: Stream) -> bool:
+        """Whether an answer may be held against others to the same request.
+
+        What a request with a seed gives is nobody's promise until the target was seen to keep it.
+        """
+        key = stream.asked.key
+        return bool(key) and (stream.asked.greedy or key in self.repeated)
 
     @property
     def anywhere(self) -> bool:
         return bool(self.repeated) or self.probed
 
     @property
-    def reason(self) -> str:
-        """Why comparisons were not made, and what to do, in words."""
-        if self.contradicted:
+    def rounding(self) -> dict[str, float]:
+        """By dialect, how far numbers of two answers may lie apart."""
+        return {dialect: max(ROUNDING, _OF_NOISE * apart) for dialect, apart in self.noise.items()}
+
+
+def doubt(exchanges: Iterable[str], seen: Iterable[Determinism]) -> str:
+    """Why a difference by chance between these exchanges is no violation, in words; empty where it is one."""
+    once = ""
+    known = list(seen)
+    for name in exchanges:
+        other = next((one.unsteady[name] for one in known if name in one.unsteady), None)
+        if other is not None:
             return (
-                "the target did not repeat itself: the same request was answered whole with different "
-                "results; start it so that greedy requests are repeatable (SGLang: "
-                "--enable-deterministic-inference), or ask it alone, with --max-concurrency 1"
+                f"the target did not repeat itself: {name} and {other} are one request, "
+                f"answered with different results; {_MEND}"
             )
-        return (
-            "the target was not seen to repeat itself: no request was answered twice alike; "
-            "ask the scenario `probe` too, and raise --timeout if its answers did not come to an end"
-        )
+        if not any(name in one.steady for one in known):
+            once = once or name
+    if not once:
+        return ""
+    return (
+        "the answers differ as two answers to one request may, and the target was not seen to repeat itself: "
+        f"the request of {once} was answered once; {_MEND}"
+    )
 
 
 def completed(stream: Stream) -> bool:
@@ -59,15 +93,45 @@ def completed(stream: Stream) -> bool:
     )
 
 
+def request_of(stream: Stream) -> Hashable:
+    """Equal for requests that ask for the same answer in the same form; None for one that need not repeat."""
+    asked = stream.asked
+    if not asked.key:
+        return None
+    told = (asked.logprobs, asked.logprob_start, asked.top_logprobs, asked.chosen_ids, asked.uniform)
+    returned = (asked.prompt_token_ids, asked.response_token_ids, asked.meta_info)
+    usage = (asked.usage, asked.continuous_usage)
+    return (stream.dialect, asked.key, asked.stream, asked.stream_interval, *told, *returned, *usage)
+
+
 def _result(stream: Stream) -> tuple[Any, ...]:
-    return tuple((choice.index, choice.output_ids, choice.text) for choice in stream.choices)
+    return tuple(
+        (choice.index, choice.output_ids, choice.text, choice.finish.type if choice.finish else None)
+        for choice in stream.choices
+    )
 
 
-def _groups(streams: Iterable[Stream]) -> dict[str, list[Stream]]:
-    groups: dict[str, list[Stream]] = defaultdict(list)
+def _forms(stream: Stream) -> Hashable:
+    """Equal for requests for one result in one form, whatever else they ask to be told."""
+    asked = stream.asked
+    return (stream.dialect, asked.key, asked.stream) if asked.key else None
+
+
+def _shown(stream: Stream) -> tuple[Any, ...]:
+    """What answers show that tell more or less of one result: the text, or the ids where there is none."""
+    return tuple(
+        (index, ids if text is None else text, finish) for index, ids, text, finish in _result(stream)
+    )
+
+
+def _grouped(
+    streams: Iterable[Stream], known_by: Callable[[Stream], Hashable]
+) -> dict[Hashable, list[Stream]]:
+    """The complete answers, those together that are known by the same."""
+    groups: dict[Hashable, list[Stream]] = defaultdict(list)
     for stream in streams:
-        if stream.asked.key and completed(stream):
-            groups[stream.asked.key].append(stream)
+        if (name := known_by(stream)) and completed(stream):
+            groups[name].append(stream)
     return groups
 
 
@@ -82,25 +146,73 @@ def _carried(stream: Stream) -> tuple[bool, bool]:
 def determinism(streams: Iterable[Stream]) -> Determinism:
     """Look for requests that were answered more than once.
 
-    Only whole answers can contradict each other: streams of one request may differ through a fault of
+    Only whole answers can contradict each other's key: streams of one request may differ through a fault of
     delivery, and that fault must not switch off the comparison that finds it.
     """
+    known = list(streams)
     repeated, contradicted = set(), set()
     probed = False
-    for key, group in _groups(streams).items():
+    for key, group in _grouped(known, lambda stream: stream.asked.key).items():
         alike: dict[tuple[Any, ...], list[Stream]] = defaultdict(list)
         for stream in group:
             alike[stream.asked.stream, stream.asked.stream_interval, _carried(stream)].append(stream)
         for (streamed, *_), same_delivery in alike.items():
             results = [_result(stream) for stream in same_delivery]
             if not streamed and any(result != results[0] for result in results):
-                contradicted.add(key)
+                contradicted.add(str(key))
             elif any(results.count(result) > 1 for result in results):
-                repeated.add(key)
+                repeated.add(str(key))
                 probed = probed or any(stream.exchange.scenario == PROBE for stream in same_delivery)
+    steady: set[str] = set()
+    for group in _grouped(known, _forms).values():
+        shown = [_shown(stream) for stream in group]
+        steady |= {one.exchange.name for one, own in zip(group, shown, strict=True) if shown.count(own) > 1}
+    unsteady: dict[str, str] = {}
+    noise: dict[str, float] = {}
+    for group in _grouped(known, request_of).values():
+        results = [(_result(stream), stream.exchange.name) for stream in group]
+        for result, name in results:
+            unsteady.update((name, other) for each, other in results if each != result)
+        for stream in group[1:]:
+            apart = _numbers_apart(group[0], stream)
+            noise[stream.dialect] = max(noise.get(stream.dialect, 0.0), apart)
     return Determinism(
-        frozenset(repeated - contradicted), frozenset(contradicted), probed and not contradicted
+        frozenset(repeated - contradicted),
+        frozenset(contradicted),
+        probed and not contradicted,
+        frozenset(steady - unsteady.keys()),
+        unsteady,
+        noise,
     )
+
+
+def _numbers_apart(one: Stream, other: Stream) -> float:
+    """How far numbers at one place of two answers lie apart at most, as far as their results are the same."""
+    others = {choice.index: choice for choice in other.choices}
+    pairs = [(choice, others[choice.index]) for choice in one.choices if choice.index in others]
+    return max((_series_apart(*pair) for pair in pairs), default=0.0)
+
+
+def _series_apart(one: Choice, other: Choice) -> float:
+    if one.output_ids != other.output_ids or one.text != other.text:
+        return 0.0
+    furthest = 0.0
+    for name in one.series_names & other.series_names - one.customized:
+        ours, theirs = one.series(name), other.series(name)
+        if ours is not None and theirs is not None and len(ours) == len(theirs):
+            furthest = max(furthest, *map(_apart, ours, theirs), 0.0)
+    return furthest
+
+
+def _apart(one: object, other: object) -> float:
+    """How far two sampled logprobs lie apart; candidates, which may change places, are left out."""
+    if isinstance(one, float) and isinstance(other, float):
+        return abs(one - other) if one != other else 0.0
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return _apart(one.get("logprob"), other.get("logprob"))
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)) and one and other:
+        return _apart(one[0], other[0]) if one[1:2] == other[1:2] else 0.0
+    return 0.0
 
 
 def _series_in_common(one: Stream, other: Stream) -> int:
@@ -128,10 +240,9 @@ def side_by_side(
     for theirs in gateway:
         baseline = ours.get(asked(theirs))
         if baseline is not None:
-            keys = (baseline.asked.key, theirs.asked.key)
             repeats = all(
-                key and side.anywhere and key not in side.contradicted
-                for key, side in zip(keys, seen, strict=True)
+                side.trusts(stream) and side.anywhere and stream.asked.key not in side.contradicted
+                for stream, side in zip((baseline, theirs), seen, strict=True)
             )
             pairs.append(Comparison(baseline, theirs, repeats))
     return pairs
@@ -140,20 +251,21 @@ def side_by_side(
 def comparisons(streams: Iterable[Stream], seen: Determinism) -> list[Comparison]:
     """Pair each stream with a whole answer to the same request, and with a stream at another interval.
 
-    The baseline is the answer that has the most per-token series in common with the other.
+    The baseline is the answer that has the most per-token series in common with the other, and of several
+    one with the same result.
     """
     pairs: list[Comparison] = []
-    for key, group in _groups(streams).items():
-        if not seen.trusts(key):
-            continue
+    for group in _grouped(filter(seen.trusts, streams), lambda stream: stream.asked.key).values():
         whole = [stream for stream in group if not stream.asked.stream]
         streamed = [stream for stream in group if stream.asked.stream]
         for position, other in enumerate(streamed):
-            if whole:
-                pairs.append(Comparison(max(whole, key=lambda one: _series_in_common(one, other)), other))
             elsewhere = [
                 s for s in streamed[:position] if s.asked.stream_interval != other.asked.stream_interval
             ]
-            if elsewhere:
-                pairs.append(Comparison(max(elsewhere, key=lambda one: _series_in_common(one, other)), other))
+            pairs += [Comparison(_nearest(each, other), other) for each in (whole, elsewhere) if each]
     return pairs
+
+
+def _nearest(answers: Sequence[Stream], other: Stream) -> Stream:
+    result = _result(other)
+    return max(answers, key=lambda one: (_series_in_common(one, other), _result(one) == result))

@@ -18,7 +18,7 @@ from tokenwire.judging.advertised import Advertised
 from tokenwire.judging.capability import Capability, capabilities
 from tokenwire.judging.check import CHECKS, Check, Comparison, Observation, Target, demand
 from tokenwire.judging.death import Death, deaths
-from tokenwire.judging.determinism import Determinism, comparisons, determinism
+from tokenwire.judging.determinism import Determinism, comparisons, determinism, doubt
 from tokenwire.judging.honesty import Honesty, honesty
 from tokenwire.judging.settled import settled
 from tokenwire.judging.tokenizer import HOW_TO_ENABLE, Tokenizer
@@ -45,7 +45,6 @@ _INSTRUMENTS = {
 NO_WORKER = "no worker was named to compare with; name the server behind this one with --worker URL"
 
 _OK = 200
-_ACROSS = "across-responses"
 _ACROSS_TARGETS = "across-targets"
 _TOKENIZER = "tokenizer"
 _OF_BAD_REQUESTS = ("refusal", "side-effect")
@@ -110,6 +109,21 @@ class Run:
         return determinism(self.heard)
 
     @cached_property
+    def _determinism_beside(self) -> tuple[Determinism, Determinism]:
+        """Of the worker and of its gateway."""
+        return (
+            determinism(pair.baseline for pair in self.beside),
+            determinism(pair.other for pair in self.beside),
+        )
+
+    def doubt(self, difference: Observation) -> str:
+        """Why a difference by chance is no violation, in words; empty where it is one."""
+        places = (difference.place, *difference.related)
+        names = {place.exchange: None for place in places if place.exchange in self.by_exchange}
+        seen = (self.determinism, *self._determinism_beside)
+        return doubt(names, seen)
+
+    @cached_property
     def comparisons(self) -> list[Comparison]:
         return comparisons(self.heard, self.determinism)
 
@@ -143,6 +157,7 @@ class Run:
             advertised=self.advertised,
             repeated=self.determinism.repeated,
             contradicted=self.determinism.contradicted,
+            rounding=self.determinism.rounding,
         )
 
 
@@ -173,6 +188,8 @@ class Judgement:
     """Why, in one clause; empty for a PASS."""
     violations: tuple[Observation, ...] = ()
     """In wire order: the first is the one to show."""
+    doubted: tuple[Observation, ...] = ()
+    """Differences by chance, between answers that the target was not seen to repeat."""
     witness: Observation | None = None
     """What speaks for a PASS, and lies furthest into a stream; None with any other verdict."""
     run: Run = field(default_factory=lambda: Run(()), repr=False, compare=False)
@@ -200,13 +217,10 @@ def _guarded(looked: _Looked, observe: Callable[[], Iterator[Observation]]) -> N
         looked.crash = looked.crash or traceback.format_exc()
 
 
-def _look(
-    check: Check, run: Run, *, comparable: tuple[Stream, ...], pairs: Sequence[Comparison]
-) -> dict[str, _Looked]:
+def _look(check: Check, run: Run, pairs: Sequence[Comparison]) -> dict[str, _Looked]:
     """Let a check look at all of a run; what it saw, by scenario.
 
-    `comparable` are the streams that a check which relates several exchanges may see, `pairs` those that one
-    which compares two answers may.
+    `pairs` are the answers that a check which compares two may see.
     """
     looked: dict[str, _Looked] = defaultdict(_Looked)
     target = run.target
@@ -218,7 +232,7 @@ def _look(
             _guarded(looked[pair.other.exchange.scenario], partial(check.on_comparison, pair, target))
     if check.on_run is not None:
         together = _Looked()
-        _guarded(together, partial(check.on_run, comparable, target))
+        _guarded(together, partial(check.on_run, run.heard, target))
         for observation in together.observations:
             source = run.by_exchange.get(observation.place.exchange)
             looked[source.exchange.scenario if source else NO_SCENARIO].observations.append(observation)
@@ -246,8 +260,6 @@ def _unseen(requirement: Requirement, run: Run) -> str:
     """Why nothing was observed, or too little, in words."""
     if cut_off := _cut_off(requirement, run):
         return cut_off
-    if requirement.oracle == _ACROSS and (run.determinism.contradicted or not run.determinism.anywhere):
-        return run.determinism.reason
     if requirement.oracle == _ACROSS_TARGETS and not any(pair.repeats for pair in run.beside):
         return "the worker or the gateway was not seen to repeat itself: they cannot be compared"
     if requirement.condition:
@@ -314,15 +326,27 @@ def _weigh(requirement: Requirement, run: Run, looked: dict[str, _Looked]) -> It
     total = sum(witnesses.values())
     answered = any(map(has_record, run.streams))
     for scenario, seen in looked.items():
-        violations = _gravest(requirement, [one for one in seen.observations if not one.holds])
+        differing = [observation for observation in seen.observations if not observation.holds]
+        doubts = [run.doubt(one) if one.by_chance else "" for one in differing]
+        pairs = list(zip(differing, doubts, strict=True))
+        doubted = tuple(one for one, doubt in pairs if doubt)
+        violations = _gravest(requirement, [one for one, doubt in pairs if not doubt])
         judged = partial(
-            Judgement, requirement, scenario, witnesses=witnesses[scenario], violations=violations, run=run
+            Judgement,
+            requirement,
+            scenario,
+            witnesses=witnesses[scenario],
+            violations=violations,
+            doubted=doubted,
+            run=run,
         )
         if seen.crash:
             yield judged(Verdict.HARNESS_ERROR, message=seen.crash)
         elif violations:
             verdict = _VIOLATED[_level(requirement, violations[0])]
             yield judged(verdict, message=violations[0].message)
+        elif doubted:
+            yield judged(Verdict.INCONCLUSIVE, message=next(filter(None, doubts)))
         elif not answered:
             yield judged(Verdict.INCONCLUSIVE, message="no request of the run was answered by a record")
         elif total < requirement.witnesses:
@@ -346,14 +370,8 @@ def judge_requirement(requirement: Requirement, run: Run) -> list[Judgement]:
                 requirement, NO_SCENARIO, Verdict.HARNESS_ERROR, message="no check is registered", run=run
             )
         ]
-    comparable = run.heard
-    if requirement.oracle == _ACROSS:
-        seen = run.determinism
-        comparable = (
-            tuple(s for s in run.heard if s.asked.key not in seen.contradicted) if seen.anywhere else ()
-        )
     pairs = run.beside if requirement.oracle == _ACROSS_TARGETS else run.comparisons
-    looked = _look(check, run, comparable=comparable, pairs=pairs)
+    looked = _look(check, run, pairs)
     if not looked:
         message = _unseen(requirement, run)
         return [Judgement(requirement, NO_SCENARIO, Verdict.INCONCLUSIVE, message=message, run=run)]

@@ -59,7 +59,9 @@ async def interval_borders(talk: Conversation) -> None:
 
 @scenario(chat=False)
 async def sampled(talk: Conversation) -> None:
-    """Sampled requests with a seed and without: what holds within one answer must hold here too."""
+    """Sampled requests with a seed, twice, and without: what holds within one answer must hold here too. A
+    stream is held against the whole answers where these are alike.
+    """
     ask = Ask(
         input_ids=(PROMPT,), max_new_tokens=talk.fitting(24), ignore_eos=True, temperature=1.0, logprobs=True
     )
@@ -68,5 +70,9 @@ async def sampled(talk: Conversation) -> None:
     for seed in seeds:
         seeded = replace(ask, seed=seed)
         await talk.ask_all(
-            {f"seed-{seed}-whole": seeded, f"seed-{seed}-stream": replace(seeded, stream=True)}
+            {
+                f"seed-{seed}-whole": seeded,
+                f"seed-{seed}-whole-again": seeded,
+                f"seed-{seed}-stream": replace(seeded, stream=True),
+            }
         )

@@ -60,7 +60,8 @@ async def logprobs_at_a_temperature(talk: Conversation) -> None:
     """
     greedy = Ask(input_ids=(PROMPT,), max_new_tokens=4, ignore_eos=True, logprobs=True, top_logprobs=3)
     warm = replace(greedy, temperature=0.5, seed=7)
-    await talk.ask_all({"greedy": greedy, "whole": warm, "stream": replace(warm, stream=True)})
+    streamed = replace(warm, stream=True)
+    await talk.ask_all({"greedy": greedy, "whole": warm, "whole-again": warm, "stream": streamed})
 
 
 @scenario(chat=False, budget=Budget.QUICK)

@@ -1,0 +1,145 @@
+"""What chance explains: how two answers to one greedy request may differ on a server that is not at fault.
+
+Beside other neighbours, or from a cache, a server computes the same thing in another order, and numbers move
+a little. Where two ids are as good as equally likely, either may win, and what comes after is another text.
+Nothing else is chance: the same ids make the same text, an answer is as long as its own counters say, and
+entries belong to their own ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tokenwire.checks.difference import first_difference
+from tokenwire.checks.logprob_entry import number_of, told_by
+from tokenwire.checks.walk import joined_ids, joined_text, steps_of
+from tokenwire.judging.alike import alike
+from tokenwire.record import Choice
+
+NEAR_TIE = 0.1
+"""Two ids whose logprobs lie closer may change places."""
+TORN = 0.5
+"""Two ids whose logprobs lie further apart never do. In between, only repetition tells."""
+DRIFT = 0.2
+"""Logprobs may differ by so much where the order of computing does; those of another position by more."""
+
+Pair = tuple[Choice, Choice]
+
+
+@dataclass
+class _Position:
+    """What an answer says of the ids that might have stood at one position."""
+
+    sampled: float | None = None
+    by_id: dict[Any, float] = field(default_factory=dict)
+    least: float | None = None
+    """The logprob of the last of the likeliest: an id that is not among them has no higher one."""
+
+
+def _told_at(choice: Choice, position: int) -> _Position:
+    found = _Position()
+    for step in steps_of(choice):
+        for told in told_by(step):
+            at = position - step.before
+            if not 0 <= at < len(told.positions):
+                continue
+            own, top = told.positions[at].sampled, told.positions[at].top or []
+            read = [(e.token_id, number) for e in top if (number := number_of(e.logprob)) is not None]
+            if own is not None and (number := number_of(own.logprob)) is not None:
+                found.sampled = number
+                read.append((own.token_id, number))
+            found.by_id |= {token: number for token, number in read if token is not None}
+            if len(top) > 1:
+                found.least = min(number for _, number in read) if read else None
+    return found
+
+
+def _gap(pair: Pair, position: int) -> tuple[float, bool] | None:
+    """How far the logprobs of the ids at a position lie apart at least, and whether exactly so far.
+
+    None where neither answer tells.
+    """
+    ids = [ours[position] for choice in pair if (ours := joined_ids(choice)) and position < len(ours)]
+    told = [_told_at(choice, position) for choice in pair]
+    exact = [abs(one.by_id[ids[0]] - one.by_id[ids[-1]]) for one in told if one.by_id.keys() >= set(ids)]
+    if exact and len(ids) == len(pair):
+        return min(exact), True
+    bounds = [
+        one.sampled - one.least
+        for one in told
+        if len(ids) == len(pair) and one.sampled is not None and one.least is not None
+    ]
+    sampled = [one.sampled for one in told if one.sampled is not None]
+    if len(sampled) == len(pair):
+        bounds.append(abs(sampled[0] - sampled[1]))
+    return (max(bounds), False) if bounds else None
+
+
+def near_tie(pair: Pair, position: int) -> bool:
+    """Whether the ids that two answers have at a position are known to have been nearly equally likely."""
+    gap = _gap(pair, position)
+    return gap is not None and gap[1] and gap[0] <= NEAR_TIE
+
+
+def torn(pair: Pair, position: int) -> bool:
+    """Whether either id may have won at the position where two answers go apart, for all that is known."""
+    gap = _gap(pair, position)
+    return gap is None or gap[0] <= TORN
+
+
+def _finished_with(choice: Choice) -> str:
+    return choice.finish.type if choice.finish is not None else ""
+
+
+def _miscounts(choice: Choice, ids: Sequence[Any]) -> bool:
+    """Whether an answer that spent its budget has another number of ids than its own counter says."""
+    count = choice.counter("completion_tokens")
+    return _finished_with(choice) == "length" and count is not None and count != len(ids)
+
+
+def goes_apart(pair: Pair) -> bool:
+    """Whether two answers to one request go apart by chance: from some token on, each goes on in its own way.
+
+    A loss, a repetition or an early end is none of that, where the ids or the counters tell.
+    """
+    ids = joined_ids(pair[0]), joined_ids(pair[1])
+    if ids[0] is None or ids[1] is None:
+        return _texts_go_apart(pair)
+    at = first_difference(ids[0], ids[1])
+    if at is None or any(map(_miscounts, pair, (ids[0], ids[1]))):
+        return False
+    short = min(pair, key=lambda choice: len(joined_ids(choice) or ()))
+    if len(ids[0]) != len(ids[1]) and _finished_with(short) != "stop":
+        return False
+    return torn(pair, at)
+
+
+def _texts_go_apart(pair: Pair) -> bool:
+    texts = [joined_text(choice) or "" for choice in pair]
+    if texts[0] == texts[1]:
+        return False
+    short, long = sorted(texts, key=len)
+    counts = [choice.counter("completion_tokens") for choice in pair]
+    spent = all(_finished_with(choice) == "length" for choice in pair)
+    as_long = spent or (counts[0] is not None and counts[0] == counts[1])
+    return not (as_long and len(short) < len(long) and _is_without_a_piece(short, long))
+
+
+def _is_without_a_piece(short: str, long: str) -> bool:
+    """Whether one text is another with one piece left out."""
+    head = first_difference(short, long)
+    tail = first_difference(short[::-1], long[::-1])
+    return (head or 0) + (tail or 0) >= len(short)
+
+
+def entries_go_apart(pair: Pair, at: int, entries: tuple[Sequence[Any], Sequence[Any]]) -> bool:
+    """Whether two series differ by chance at a position: behind the place where the answers go apart, or by
+    numbers that moved a little.
+    """
+    if all(at < len(each) for each in entries) and alike(entries[0][at], entries[1][at], DRIFT):
+        return True
+    ids = joined_ids(pair[0]), joined_ids(pair[1])
+    end = first_difference(ids[0], ids[1]) if ids[0] is not None and ids[1] is not None else 0
+    return end is not None and at >= end and goes_apart(pair)

@@ -1,0 +1,104 @@
+"""When two JSON values are the same value, computed in another order or written with fewer digits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+ROUNDING = 1e-3
+"""Numbers with a fraction that lie closer are taken for one.
+
+Batching, chunked prefill and other kernels move float32 logprobs by some 1e-5; entries of a wrong position
+differ by far more than this.
+"""
+_LOGPROB, _RANK = "logprob", "rank"
+
+
+def alike(one: object, other: object, tolerance: float = ROUNDING) -> bool:
+    """Equal, of the same JSON type, numbers with a fraction within the tolerance.
+
+    Arrays and objects are compared member by member. Candidates at one position, be it an array of entries
+    with a logprob or an object from texts or ids to logprobs, may change places where their logprobs are as
+    good as equal, and so may the last of them with one that is not listed.
+    """
+    if one is other:
+        return True
+    if isinstance(one, bool) or isinstance(other, bool):
+        return False
+    if isinstance(one, (int, float)) and isinstance(other, (int, float)):
+        return one == other or _close(one, other, tolerance)
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        if len(one) != len(other):
+            return False
+        return all(map(alike, one, other, [tolerance] * len(one))) or _tied(
+            _listed(one), _listed(other), tolerance
+        )
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        if one.keys() == other.keys() and all(_member(key, one, other, tolerance) for key in one):
+            return True
+        return len(one) == len(other) and _tied(_keyed(one), _keyed(other), tolerance)
+    return bool(one == other)
+
+
+def _close(one: float, other: float, tolerance: float) -> bool:
+    """Whether two numbers lie within the tolerance; integers only beside a fraction."""
+    near, far = (one, other) if isinstance(one, float) else (other, one)
+    return isinstance(near, float) and near - tolerance <= far <= near + tolerance
+
+
+def _member(key: object, one: Mapping[Any, object], other: Mapping[Any, object], tolerance: float) -> bool:
+    """Whether two objects have a like member. A rank counts the ids before it: ties of others change it."""
+    if key == _RANK and _LOGPROB in one and type(one[key]) is type(other[key]) is int:
+        return True
+    return alike(one[key], other[key], tolerance)
+
+
+Candidates = Sequence[tuple[object, float]]
+"""What names a candidate, and its logprob."""
+
+
+def _candidate(entry: object) -> tuple[object, float] | None:
+    """A candidate in an entry `[logprob, id, text]` or `{"token": …, "logprob": …}`; None for all else."""
+    if isinstance(entry, Mapping):
+        name = entry.get("token_id", entry.get("id"))
+        named = entry.get("token") if name is None else name
+        logprob = entry.get(_LOGPROB)
+        return (named, logprob) if isinstance(logprob, float) and isinstance(named, (int, str)) else None
+    if not isinstance(entry, (list, tuple)) or len(entry) < 2 or not isinstance(entry[0], float):
+        return None
+    return (entry[1], entry[0]) if isinstance(entry[1], (int, str)) else None
+
+
+def _listed(entries: Sequence[object]) -> Candidates:
+    """The candidates in an array of entries; none where it is not one."""
+    read = [_candidate(entry) for entry in entries]
+    known = [entry for entry in read if entry is not None]
+    return known if len(known) == len(read) else ()
+
+
+def _keyed(entries: Mapping[Any, object]) -> Candidates:
+    """The candidates in an object from texts or ids to logprobs or entries; none where it is not one."""
+    read: list[tuple[object, float]] = []
+    for key, value in entries.items():
+        logprob = value.get(_LOGPROB) if isinstance(value, Mapping) else value
+        if not isinstance(logprob, float):
+            return ()
+        read.append((key, logprob))
+    return read
+
+
+def _tied(one: Candidates, other: Candidates, tolerance: float) -> bool:
+    """Whether two lists of candidates are the same but for places among those that are as good as equal."""
+    if not one or len(one) != len(other):
+        return False
+    ranks = [sorted((logprob for _, logprob in side), reverse=True) for side in (one, other)]
+    if not all(_close(ours, theirs, tolerance) for ours, theirs in zip(*ranks, strict=True)):
+        return False
+    for ours, theirs, last in ((one, other, ranks[1][-1]), (other, one, ranks[0][-1])):
+        known: dict[object, list[float]] = {}
+        for name, logprob in theirs:
+            known.setdefault(name, []).append(logprob)
+        for name, logprob in ours:
+            if not any(_close(logprob, told, tolerance) for told in known.get(name, [last])):
+                return False
+    return True

@@ -1,0 +1,187 @@
+"""What chance explains and what it does not, on recorded answers and on such as are made for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from stream_builder import IDS, STOP, Told, incremental, logprobs, named, whole
+
+from tokenwire.checks.chance import goes_apart
+from tokenwire.judging.alike import alike
+from tokenwire.judging.judge import Judgement, Run, judge, judge_requirement
+from tokenwire.judging.verdict import Verdict
+from tokenwire.record import Stream
+from tokenwire.replay import replay
+from tokenwire.requirement import load_requirements
+
+RECORDINGS = Path(__file__).parent / "recordings"
+APART = [*IDS[:3], 94, 95, 96]
+"""Ids that go another way from the fourth on."""
+
+
+def judged(requirement: str, *streams: Stream) -> list[Judgement]:
+    return judge_requirement(load_requirements()[requirement], Run(streams))
+
+
+def verdicts(requirement: str, *streams: Stream) -> set[Verdict]:
+    return {one.verdict for one in judged(requirement, *streams)}
+
+
+def copies(stream: Stream, names: Iterable[str]) -> list[Stream]:
+    return [named(stream, f"generate/{name}") for name in names]
+
+
+def of_ids(ids: Sequence[int], text: str = "abcxyz", **told: object) -> Told:
+    return replace(Told(ids=ids, text=text), **told)  # type: ignore[arg-type]  # fields of Told
+
+
+# Recorded answers.
+
+
+@pytest.mark.parametrize("name", ["sglang_forgets_the_seed", "llamacpp_moves_with_its_cache"])
+def test_a_server_that_does_not_repeat_itself_here_is_not_failed(name: str) -> None:
+    found = judge(replay([RECORDINGS / f"{name}.jsonl"]).runs)
+    assert [one.name for one in found if one.verdict is Verdict.FAIL] == []
+
+
+# Two answers to one greedy request.
+
+
+@pytest.mark.parametrize("series", [False, True])
+def test_a_near_tie_is_a_violation_only_where_both_answers_were_repeated(series: bool) -> None:
+    """The stream goes another way. With logprobs, the two ids are as good as equally likely."""
+    told = {"series": {"output_token_logprobs": logprobs()}} if series else {}
+    ours = whole(Told(**told))  # type: ignore[arg-type]  # fields of Told
+    apart = {"series": {"output_token_logprobs": logprobs(APART)}} if series else {}
+    theirs = incremental(of_ids(APART, **apart))
+    for requirement in ("stream-ids-equal-whole", "stream-text-equals-whole", "stream-is-legal-delivery"):
+        once = [*copies(ours, "ab"), *copies(theirs, "c")]
+        assert verdicts(requirement, *once) == {Verdict.INCONCLUSIVE}, requirement
+        assert verdicts(requirement, *once, *copies(theirs, "d")) == {Verdict.FAIL}, requirement
+        flipping = [*once, *copies(theirs, "d"), *copies(incremental(Told(**told)), "e")]  # type: ignore[arg-type]
+        assert verdicts(requirement, *flipping) == {Verdict.INCONCLUSIVE}, requirement
+
+
+def test_the_doubt_names_the_pair() -> None:
+    streams = [*copies(whole(), "ab"), *copies(incremental(of_ids(APART)), "c"), *copies(incremental(), "d")]
+    (judgement,) = judged("stream-ids-equal-whole", *streams)
+    assert "generate/c and generate/d are one request" in judgement.message
+    assert [one.place.exchange for one in judgement.doubted] == ["generate/c"]
+
+
+FAR = {"output_token_logprobs": [[-0.5, token, None] for token in IDS]}
+FARTHER = {"output_token_logprobs": [[-0.5, t, None] if t in IDS else [-7.5, t, None] for t in APART]}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        pytest.param(Told(), Told(text="abcxyz"), id="the same ids, another text"),
+        pytest.param(Told(), Told(ids=IDS[:5], text="abcde"), id="an early end"),
+        pytest.param(Told(ids=None), Told(ids=None, text="abef"), id="text with a hole"),
+        pytest.param(Told(ids=None), Told(ids=None, text="abcdabcdef"), id="text said twice"),
+        pytest.param(Told(), Told(finish=STOP), id="the same ids, another finish"),
+        pytest.param(Told(series=FAR), of_ids(APART, series=FARTHER), id="ids that are far from a tie"),
+    ],
+)
+def test_what_chance_does_not_explain_needs_no_repetition(ours: Told, theirs: Told) -> None:
+    first, second = whole(ours), incremental(theirs)
+    assert not goes_apart((first.choices[0], second.choices[0]))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        pytest.param(Told(), of_ids(APART), id="other ids to the end"),
+        pytest.param(Told(), Told(ids=IDS[:4], text="abcd", finish=STOP), id="a stop that may have won"),
+        pytest.param(Told(ids=None), Told(ids=None, text="abcxyz"), id="another text to the end"),
+        pytest.param(
+            Told(ids=None, finish=STOP), Told(ids=None, text="abef", finish=STOP), id="another, shorter text"
+        ),
+    ],
+)
+def test_what_chance_explains(ours: Told, theirs: Told) -> None:
+    first, second = whole(replace(ours, counted=False)), incremental(replace(theirs, counted=False))
+    assert goes_apart((first.choices[0], second.choices[0]))
+
+
+# Numbers.
+
+
+def moved(by: float) -> Told:
+    return Told(series={"output_token_logprobs": [[entry[0] - by, *entry[1:]] for entry in logprobs()]})
+
+
+SERIES = ("stream-series-equal-whole", "stream-is-legal-delivery")
+
+
+@pytest.mark.parametrize("requirement", SERIES)
+def test_numbers_are_held_to_what_repetitions_show(requirement: str) -> None:
+    """A server whose logprobs vary by 0.002 is not held to 0.001; one that repeats every digit is."""
+    theirs = copies(incremental(moved(0.0026)), "cd")
+    steady = [*copies(whole(moved(0.0)), "ab"), *theirs]
+    assert verdicts(requirement, *steady) == {Verdict.FAIL}
+    assert verdicts(requirement, *steady[:-1]) == {Verdict.INCONCLUSIVE}
+    varying = [*copies(whole(moved(0.0)), "a"), *copies(whole(moved(0.002)), "b"), *theirs]
+    assert verdicts(requirement, *varying) == {Verdict.PASS}
+
+
+def test_numbers_that_vary_like_those_of_different_positions_tell_nothing() -> None:
+    varying = [*copies(whole(moved(0.0)), "a"), *copies(whole(moved(0.3)), "b")]
+    streams = [*varying, *copies(incremental(moved(1.0)), "cd")]
+    assert verdicts("stream-series-equal-whole", *streams) == {Verdict.INCONCLUSIVE}
+
+
+def test_entries_of_another_position_are_no_noise() -> None:
+    late = Told(series={"output_token_logprobs": [logprobs()[0], *logprobs()[:-1]]})
+    streams = [*copies(whole(moved(0.0)), "a"), *copies(incremental(late), "c")]
+    assert verdicts("stream-series-equal-whole", *streams) == {Verdict.FAIL}
+
+
+# Candidates as good as equally likely.
+
+COLD = [[-9.5481, 1876, None], [-9.567481994628906, 741, None]]
+WARM = [[-9.5481, 1876, None], [-9.567498207092285, 289, None]]
+"""What SGLang 0.5.23 answered to one prompt, cold and from its cache."""
+
+
+def test_tied_candidates_may_change_places_and_the_last_with_one_that_is_not_listed() -> None:
+    assert alike(COLD, WARM, 1e-4)
+    slow = [[-9.548023, 1876], [-9.548024, 535], [-9.548025, 1712]]
+    assert alike(slow, [[-9.548028, 1876], [-9.548029, 1712], [-9.548029, 535]], 1e-4)
+    assert alike({"a": -1.0, "b": -2.0, "c": -2.00001}, {"a": -1.0, "b": -2.0, "d": -2.0}, 1e-4)
+
+
+def test_candidates_that_are_not_tied_may_not() -> None:
+    assert not alike(COLD, [WARM[0], [-9.5685, 289, None]], 1e-4)
+    assert not alike(COLD, [[-9.5481, 741, None], [-9.567481994628906, 1876, None]], 1e-4)
+    assert not alike(COLD, [[-9.5481, 777, None], COLD[1]], 1e-4)
+    assert not alike({"a": -1.0, "b": -2.0}, {"a": -1.0, "b": -2.0, "c": -2.0}, 1e-4)
+
+
+# One answer alone.
+
+
+def budgeted(budget: int, told: Told, name: str) -> Stream:
+    return named(whole(told, max_new_tokens=budget, prompt_key="p"), f"generate/{name}")
+
+
+def test_one_answer_alone_does_not_say_where_a_choice_stops() -> None:
+    """An answer that was aborted, and says stop, is the one with the largest budget."""
+    cut = budgeted(440, Told(ids=IDS[:3], text="abc", finish=STOP), "aborted")
+    others = [budgeted(6, Told(), "a"), budgeted(6, Told(), "b")]
+    assert Verdict.FAIL not in verdicts("stop-wins-within-the-budget", cut, *others)
+    known = [budgeted(440, Told(ids=IDS[:3], text="abc", finish=STOP), f"stops-{i}") for i in range(2)]
+    assert verdicts("stop-wins-within-the-budget", *known, budgeted(3, of_ids(IDS[:3], "abc"), "a")) == {
+        Verdict.FAIL
+    }
+
+
+def test_a_delivery_that_is_not_legal_names_the_whole_answer_too() -> None:
+    streams = [*copies(whole(), "a"), *copies(incremental(Told(ids=IDS[:5], text="abcde")), "c")]
+    (judgement,) = judged("stream-is-legal-delivery", *streams)
+    assert judgement.verdict is Verdict.FAIL
+    assert [place.exchange for place in judgement.violations[0].related] == ["generate/a"]
