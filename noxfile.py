@@ -123,6 +123,13 @@ def faults(session: nox.Session) -> None:
 
 
 @nox.session
+def stability(session: nox.Session) -> None:
+    """The same verdicts every time: the reference checked again and again, idle and with all cores busy."""
+    session.install("-e", ".[reference,dev]", *CONSTRAINTS, silent=False)
+    session.run("python", "-m", "proofs.stability", *session.posargs)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """The documentation, strictly, into site/. `nox -s docs -- serve` shows it while it is written."""
     session.install("-e", ".[docs]", silent=False)

@@ -1,0 +1,123 @@
+"""Stability: one server, checked again and again, gets the same verdict on every row.
+
+The reference engine is checked in both delivery modes, on a machine that is otherwise idle and on one whose
+cores are all busy. A row whose verdict differs between two runs against one server says something of the
+clock, not of the server. What depends on timing has to be provoked until it occurs, or is INCONCLUSIVE in
+every run.
+
+    python -m proofs.stability                                          five standard runs of each kind
+    python -m proofs.stability --budget quick --runs 3 --mode incremental --load busy
+
+Exit status: 0 no row differs, 1 some do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from proofs.killing.serving import serve
+from tokenwire.asking.run import Plan, Progress, Unreached, interrogate
+from tokenwire.asking.scenario import Budget
+from tokenwire.judging.judge import Judgement, judge
+from tokenwire.judging.verdict import overall
+from tokenwire_reference.faults.catalogue import CUMULATIVE, INCREMENTAL
+
+MODES = (CUMULATIVE, INCREMENTAL)
+IDLE, BUSY = "idle", "busy"
+_TIMEOUT_S = 300
+"""For one exchange: a machine that has much to do is slow, and that is no fault of the server."""
+
+Run = Mapping[str, Judgement]
+"""By the row's id, a judgement of the verdict that the report shows for it over all scenarios."""
+
+
+@contextlib.contextmanager
+def burning(processes: int) -> Iterator[None]:
+    """Keep so many cores busy while this is open."""
+    with contextlib.ExitStack() as burners:
+        for _ in range(processes):
+            burner = burners.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            burners.callback(burner.terminate)
+        yield
+
+
+def check(url: str, budget: Budget) -> Run:
+    """Ask and judge once. Raises RuntimeError where the server does not answer to the end."""
+    subject = asyncio.run(interrogate(Plan(url, timeout_s=_TIMEOUT_S, budget=budget), Progress()))
+    if isinstance(subject, Unreached) or subject.broken_off:
+        why = subject.diagnosis if isinstance(subject, Unreached) else subject.broken_off
+        raise RuntimeError(f"the reference engine at {url} was not checked to the end: {why}")
+    rows: dict[str, list[Judgement]] = defaultdict(list)
+    for each in judge(subject.runs):
+        rows[each.requirement.id].append(each)
+    shown = {row: overall(each.verdict for each in every) for row, every in rows.items()}
+    return {row: next(each for each in rows[row] if each.verdict is shown[row]) for row in rows}
+
+
+def differing(runs: Sequence[tuple[str, Run]]) -> dict[str, list[str]]:
+    """The rows on which runs against one server disagree: a line for each verdict, and under which load."""
+    told: dict[str, list[str]] = {}
+    for row in runs[0][1]:
+        seen: dict[str, list[tuple[str, Judgement]]] = defaultdict(list)
+        for load, run in runs:
+            seen[run[row].verdict.value].append((load, run[row]))
+        if len(seen) > 1:
+            told[row] = [
+                f"{verdict} in {len(each)} ({', '.join(sorted({load for load, _ in each}))}), "
+                f"{each[0][1].scenario}: {each[0][1].message}"
+                for verdict, each in seen.items()
+            ]
+    return told
+
+
+def print_differences(console: Console, differences: Mapping[str, Mapping[str, Sequence[str]]]) -> None:
+    """All rows that differ, by the server's delivery mode."""
+    table = Table("row", "server", "verdicts", box=None, header_style="bold", pad_edge=False)
+    for mode, rows in differences.items():
+        for row, lines in rows.items():
+            table.add_row(row, mode, "\n".join(lines))
+    console.print(table)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the checks, tell which rows differ, and give the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=5, metavar="N", help="of each kind; 5 where not given")
+    parser.add_argument("--budget", type=Budget, default=Budget.STANDARD, choices=list(Budget))
+    parser.add_argument("--mode", action="append", choices=MODES, help="both where not given")
+    parser.add_argument("--load", action="append", choices=(IDLE, BUSY), help="both where not given")
+    asked = parser.parse_args(arguments)
+    differences: dict[str, dict[str, list[str]]] = {}
+    with serve(asked.mode or MODES) as urls:
+        for mode, url in urls.items():
+            runs: list[tuple[str, Run]] = []
+            for load in asked.load or (IDLE, BUSY):
+                with burning((os.cpu_count() or 1) if load == BUSY else 0):
+                    for number in range(asked.runs):
+                        begun = time.monotonic()
+                        runs.append((load, check(url, asked.budget)))
+                        took = time.monotonic() - begun
+                        print(f"{mode}, {load}: run {number + 1}, {took:.0f} s", file=sys.stderr)
+            differences[mode] = differing(runs)
+    count = sum(map(len, differences.values()))
+    if count:
+        print_differences(Console(), differences)
+    print(f"{count} rows differ between runs against one server")
+    return 1 if count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
