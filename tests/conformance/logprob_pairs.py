@@ -188,14 +188,14 @@ def with_media(ran: Sequence[int]) -> tuple[Stream, ...]:
 
 
 VARYING = Told(ids=EIGHT, text="abcdefgh", series={"output_token_logprobs": logprobs(EIGHT)})
-CONSTANT = replace(VARYING, series={"output_token_logprobs": [[0.0, token, None] for token in EIGHT]})
+CONSTANT = replace(VARYING, series={"output_token_logprobs": [[-1.5, token, None] for token in EIGHT]})
 TOP_WRITTEN_TWICE = [{**content()[0], "top_logprobs": [{"token": "a"}]}, *content()[1:]]
 
 LOGPROB_PAIRS = [
     Pair(
         "logprobs-vary",
-        whole(VARYING, logprobs=True),
-        whole(CONSTANT, logprobs=True),
+        (whole(VARYING, logprobs=True),),
+        (whole(CONSTANT, logprobs=True),),
         pointer="/output_token_logprobs",
     ),
     Pair(

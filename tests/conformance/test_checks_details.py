@@ -13,6 +13,7 @@ from stream_builder import (
     Told,
     append,
     change,
+    change_event,
     chosen_logprobs,
     cumulative,
     incremental,
@@ -609,3 +610,16 @@ def test_a_stream_that_was_cut_off_is_told_as_such() -> None:
 
 def test_a_request_for_no_choice_at_all_has_no_complete_answer() -> None:
     assert seen("choices-complete", whole(n=0)) == []
+
+
+def test_a_token_that_is_repeated_in_growing_pieces_keeps_its_mode() -> None:
+    told = Told(ids=(7,) * 15, text="a" * 15)
+    stream = incremental(told, sizes=(1, 2, 3, 4, 5))
+    assert violated(seen("one-mode-per-stream", stream)) == []
+    grown = incremental(Told(ids=range(20, 35), text="a" * 15), sizes=(1, 2, 3, 4, 5))
+    assert [one.place.pointer for one in violated(seen("one-mode-per-stream", grown))] == ["/text"]
+
+
+def test_an_event_of_the_default_name_is_heard_as_a_message() -> None:
+    assert violated(seen("events-are-unnamed", change_event(incremental(), 3, name="message"))) == []
+    assert violated(seen("events-are-unnamed", change_event(incremental(), 3, name="token")))

@@ -167,14 +167,30 @@ def test_the_sampled_token_may_come_first_where_the_dialect_says_so() -> None:
 
 def test_a_bias_may_leave_the_model_no_choice() -> None:
     ids = tuple(range(20, 28))
-    told = Told(ids=ids, text="abcdefgh", series={"output_token_logprobs": [[0.0, one, None] for one in ids]})
+    told = Told(
+        ids=ids, text="abcdefgh", series={"output_token_logprobs": [[-1.0, one, None] for one in ids]}
+    )
     assert violated("logprobs-vary", whole(told, logprobs=True))
     assert seen("logprobs-vary", whole(told, logprobs=True, other_sampling='{"regex":"a*"}')) == []
 
 
+def sure(first: int, count: int, logprob: float = 0.0) -> Stream:
+    """An answer that gives so many ids one logprob."""
+    ids = range(first, first + count)
+    series = {"output_token_logprobs": [[logprob, one, None] for one in ids]}
+    return whole(Told(ids=tuple(ids), text="x" * count, series=series), logprobs=True)
+
+
 def test_few_ids_may_have_one_logprob() -> None:
-    told = Told(series={"output_token_logprobs": [[0.0, one, None] for one in IDS]})
-    assert seen("logprobs-vary", whole(told, logprobs=True)) == []
+    assert seen("logprobs-vary", sure(10, 6, -1.0)) == []
+
+
+def test_a_model_may_be_sure_of_token_after_token_and_not_of_all() -> None:
+    """Ten ids in a row whose logprob is exactly 0.0, as a large model writes what it knows by heart."""
+    assert violated("logprobs-vary", sure(10, 10)) == []
+    assert violated("logprobs-vary", *(sure(start, 20) for start in (10, 30, 50)), sure(70, 20, -0.5)) != []
+    assert violated("logprobs-vary", *(sure(start, 20) for start in (10, 30, 50)), sure(70, 6, -0.5)) == []
+    assert len(violated("logprobs-vary", *(sure(start, 20) for start in (10, 30, 50, 70)))) == 4
 
 
 def agreement(apart: int, of: int) -> Observation:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from letter_tokenizer import HALF, OTHER_HALF, SPECIAL, LetterTokenizer
-from stream_builder import Told, change, cumulative, incremental, named, whole
+from stream_builder import Told, append, change, cumulative, incremental, named, whole
 
 from tokenwire.checks import stops
 from tokenwire.judging.check import CHECKS, Observation, Target
@@ -140,6 +140,25 @@ def test_special_tokens_are_judged_where_there_are_some() -> None:
     assert seen("special-tokens-as-asked", ended) == []
 
 
+@pytest.mark.parametrize(
+    ("finish", "asked"),
+    [
+        (Finish("stop", matched=13), {"stop_token_ids": (13,)}),
+        (Finish("stop"), {"stop_token_ids": (13,)}),
+        (Finish("stop", matched="c"), {"stop": ("c",)}),
+    ],
+    ids=["stop id", "stop id without a name", "stop string"],
+)
+def test_the_finish_may_come_alone_behind_the_ids_of_a_stop(finish: Finish, asked: dict[str, Any]) -> None:
+    """As gateways send it: the stop is complete in the ids, and never shown."""
+    told = Told(ids=(11, 12, 13), text="ab", finish=None)
+    stream = incremental(told, **asked)
+    alone = append(stream, lambda e: replace(e, output_ids=None, text=None, finish=finish))
+    assert holds("text-keeps-up-with-its-ids", alone)
+    late = change(alone, 1, text="")
+    assert not holds("text-keeps-up-with-its-ids", late)
+
+
 def test_a_stop_in_the_second_half_may_come_with_the_last_token() -> None:
     free = whole(Told(text="aaaabc"))
     assert related(free, named(whole(Told(text="aaaabc"), stop=("bc",)), "g/stop")) == []
@@ -150,7 +169,9 @@ def test_a_kept_stop_ends_the_text() -> None:
     kept = change(whole(told, stop=("bc",), no_stop_trim=True), text="bc", finish=finish)
     assert [one.holds for one in related(whole(told), named(kept, "g/kept"))] == [True]
     cut = change(kept, text="")
-    assert [one.holds for one in related(whole(told), named(cut, "g/cut"))] == [False]
+    assert [one.holds for one in related(whole(told), named(cut, "g/cut"))] == [True], "told by another row"
+    ran_on = change(kept, text="bca")
+    assert [one.holds for one in related(whole(told), named(ran_on, "g/on"))] == [False]
 
 
 def test_requests_that_differ_in_what_shapes_tokens_are_not_compared() -> None:

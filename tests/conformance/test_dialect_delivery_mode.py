@@ -93,3 +93,11 @@ def test_what_the_server_says_stands_unless_all_evidence_is_against_it(said: Del
     texts = [[replace(one, output_ids=None, counters={}) for one in against[:2]]]
     assert infer_delivery(texts, said) is said
     assert infer_delivery([], said) is said
+
+
+def test_a_token_that_is_repeated_in_growing_pieces_is_no_sign_of_cumulative_delivery() -> None:
+    """Coalesced pieces of 1, 2, 3, 4 and 5 times one token, as dummy weights give them."""
+    counts = [1, 3, 6, 10, 15]
+    pieces = [emission([7] * size, "a" * size, count) for size, count in enumerate(counts, 1)]
+    assert infer_delivery([pieces]) is Delivery.INCREMENTAL
+    assert infer_delivery([pieces], Delivery.CUMULATIVE) is Delivery.INCREMENTAL

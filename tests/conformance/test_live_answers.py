@@ -78,6 +78,61 @@ def test_a_finish_that_aborts_with_status_400_is_a_refusal() -> None:
     assert len(violated("one-length-rule", (whole, stream), context)) == 1
 
 
+def test_a_count_that_is_wrong_is_not_blamed_on_the_ids() -> None:
+    """The n of -1 is answered, and counts no prompt tokens: that it was not refused is what is wrong."""
+    body = {"prompt": [73, 39, 78], "max_tokens": 4, "n": -1, "return_token_ids": True}
+    choice = {
+        "index": 0,
+        "text": "a",
+        "finish_reason": "length",
+        "token_ids": [5],
+        "prompt_token_ids": [73, 39, 78],
+    }
+    usage = {"prompt_tokens": 0, "completion_tokens": 1, "total_tokens": 1}
+    document = {"id": "c", "object": "text_completion", "created": 1, "model": "m", "choices": [choice]}
+    stream = answered("sglang-completions", body, {**document, "usage": usage})
+    assert violated("impossible-values-refused", stream)
+    for requirement in ("prompt-tokens-count-the-input-ids", "prompt-ids-match-their-count"):
+        assert violated(requirement, stream) == []
+    stream = answered("sglang-completions", {**body, "n": 1}, {**document, "usage": usage})
+    assert violated("prompt-tokens-count-the-input-ids", stream)
+    assert violated("prompt-ids-match-their-count", stream) == [], "the ids are those that were sent"
+    told = {
+        **document,
+        "choices": [{**choice, "prompt_token_ids": [73, 39]}],
+        "usage": {**usage, "prompt_tokens": 3},
+    }
+    stream = answered("sglang-completions", {**body, "n": 1}, told)
+    assert violated("prompt-ids-match-their-count", stream)
+
+
+# SGLang 0.5.12.post1, whose answers lost what the sampler had attached to their first tokens.
+
+
+def _mirrored(*mirror: int, cached: int, rid: str) -> Stream:
+    ids = [5, 6, 7, 8]
+    info = {
+        "id": rid,
+        "finish_reason": {"type": "length", "length": 4},
+        "prompt_tokens": 2,
+        "completion_tokens": 4,
+        "cached_tokens": cached,
+        "mirror_token_id": list(mirror),
+    }
+    body = {"input_ids": [73, 39], "sampling_params": {"max_new_tokens": 4, "temperature": 0.0}}
+    return answered(
+        "sglang-generate", body, {"text": "abcd", "output_ids": ids, "meta_info": info}, label=rid
+    )
+
+
+def test_a_series_that_lost_entries_is_not_held_against_another_answer() -> None:
+    lost, whole = _mirrored(8, cached=0, rid="lost"), _mirrored(5, 6, 7, 8, cached=1, rid="whole")
+    assert violated("customized-info-whole", lost)
+    assert violated("cache-changes-nothing", (lost, whole)) == []
+    other = _mirrored(5, 6, 7, 9, cached=0, rid="other")
+    assert violated("cache-changes-nothing", (other, whole))
+
+
 # SGLang 0.5.23, Rust front end.
 
 
@@ -134,6 +189,35 @@ def test_each_refused_prompt_of_a_batch_has_its_own_error_event() -> None:
     whole_stream = {"error": {"message": "worker died", "code": 500}}
     stream = answered("sglang-generate", BATCH, whole_stream, _refused_prompt(1), DONE)
     assert len(violated("stream-errors-are-final", stream)) == 1
+
+
+def test_a_refusal_in_the_place_of_a_prompt_is_no_missing_choice() -> None:
+    fine = {"text": "a", "output_ids": [5], "meta_info": {"id": "x", "finish_reason": {"type": "length"}}}
+    error = {"error": {"message": "token id -1 is out of range", "code": 400}}
+    body = {**BATCH, "stream": False}
+    assert violated("choices-complete", answered("sglang-generate", body, [fine, error])) == []
+    assert violated("choices-complete", answered("sglang-generate", body, [error, error])) == []
+    assert violated("choices-complete", answered("sglang-generate", body, [fine]))
+
+
+def test_a_stop_that_ended_a_choice_did_so_though_its_text_was_not_kept() -> None:
+    """Completions ignores that the stop string was to be kept."""
+
+    def completed(text: str, finish: str, **stop: Any) -> Stream:
+        body = {"prompt": [1, 2], "max_tokens": 8, "temperature": 0.0, "ignore_eos": True}
+        if finish == "stop":
+            body |= {"stop": ["lusiv"], "no_stop_trim": True}
+        choice = {"index": 0, "text": text, "finish_reason": finish, **stop}
+        return answered("sglang-completions", body, {"id": "c", "choices": [choice]}, label=finish)
+
+    free = completed("exclusive have alips and more", "length", matched_stop=None)
+    cut = completed("exc", "stop", matched_stop="lusiv")
+    assert violated("stop-string-ends-generation", (free, cut)) == []
+    assert violated("kept-stop-ends-the-text", cut)
+    assert violated("stop-string-ends-generation", (free, completed("exc", "stop", matched_stop=None))) == []
+    assert violated(
+        "stop-string-ends-generation", (free, completed("exclusive", "stop", matched_stop="lusiv"))
+    )
 
 
 LONG = {
@@ -220,7 +304,68 @@ def test_a_request_is_aborted_by_the_id_that_its_answer_carries() -> None:
     assert violated("abort-is-told", aborted, server_id) == []
 
 
+def test_a_prompt_that_was_refused_for_another_reason_is_no_refusal_of_own_ids() -> None:
+    """The prompt repeats itself, and happens to begin as the answer to its first half goes on."""
+    body = {**COMPLETION, "logprobs": 5, "max_tokens": 4}
+    choice = {"index": 0, "text": "a", "finish_reason": "length", "token_ids": [180], "stop_reason": None}
+    made = answered("vllm-completions", COMPLETION, {"id": "cmpl-1", "choices": [choice]}, label="made")
+    scored = {**body, "prompt": [180, 238, 180, 238], "prompt_logprobs": 5, "stream": True}
+    words = {"message": "`prompt_logprobs` are not available when `stream=True`.", "code": 400}
+    refused = answered("vllm-completions", scored, {"error": words}, status=400, label="slow")
+    assert violated("own-ids-are-accepted", (made, refused)) == []
+    plain = {**COMPLETION, "prompt": [180, 238, 180, 238]}
+    refused = answered("vllm-completions", plain, {"error": words}, status=400, label="next")
+    assert len(violated("own-ids-are-accepted", (made, refused))) == 1
+
+
 # llama.cpp.
+
+
+SEA = {
+    "model": "tiny",
+    "messages": [{"role": "user", "content": "Tell me about the sea."}],
+    "temperature": 0.0,
+}
+
+
+def _spoken(content: str, finish: str, count: int) -> dict[str, Any]:
+    return message(finish, content=content) | {
+        "usage": {"completion_tokens": count, "prompt_tokens": 24, "total_tokens": 24 + count}
+    }
+
+
+def test_a_stop_that_no_answer_names_may_have_matched() -> None:
+    unstopped = _spoken("\ufffdne########inebleĮ moduleca example break", "length", 12)
+    free = answered("openai-chat", {**SEA, "max_tokens": 12}, unstopped, label="unstopped")
+    far = {**SEA, "max_tokens": 12, "stop": ["e"]}
+    stopped = answered("openai-chat", far, _spoken("\ufffdn", "stop", 2), label="far")
+    assert violated("unmatched-stop-changes-nothing", (free, stopped)) == []
+    never = answered("openai-chat", {**far, "stop": ["zz"]}, _spoken("\ufffdn", "stop", 2), label="never")
+    assert violated("unmatched-stop-changes-nothing", (free, never))
+
+
+BANNED = {"prompt": [73, 39], "n_predict": 1, "n_probs": 2, "temperature": 0.0, "ignore_eos": True}
+
+
+def test_the_likeliest_are_listed_before_ids_are_banned() -> None:
+    """With ignore_eos the end ids 0 and 2 head the list, and cannot be chosen."""
+    likely = [{"id": token, "token": "", "logprob": logprob} for token, logprob in ((2, -1.25), (250, -3.5))]
+    entry = {"id": 250, "token": "x", "logprob": -3.5, "top_logprobs": likely}
+    document = {
+        "index": 0,
+        "content": "x",
+        "tokens": [250],
+        "stop": True,
+        "stop_type": "limit",
+        "tokens_predicted": 1,
+        "tokens_evaluated": 2,
+        "completion_probabilities": [entry],
+    }
+    banned = answered("llamacpp-completion", BANNED, document)
+    assert look("top-logprobs-belong-to-position", banned)
+    assert violated("top-logprobs-belong-to-position", banned) == []
+    free = answered("llamacpp-completion", {**BANNED, "ignore_eos": False}, document)
+    assert violated("top-logprobs-belong-to-position", free)
 
 
 def test_a_refusal_may_begin_with_the_name_of_the_field() -> None:
@@ -247,6 +392,27 @@ def message(finish: str = "stop", **said: Any) -> dict[str, Any]:
         "choices": [{"index": 0, "message": {"role": "assistant", **said}, "finish_reason": finish}],
         "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7},
     }
+
+
+def _with_top(*logprobs: float, chosen: float) -> Stream:
+    """A chat answer of one token, with its likeliest by text."""
+    top = [{"token": str(logprob), "logprob": logprob, "bytes": None} for logprob in logprobs]
+    document = message("length", content="x")
+    entry = {"token": "x", "logprob": chosen, "bytes": [120], "top_logprobs": top}
+    document["choices"][0]["logprobs"] = {"content": [entry]}
+    return answered("openai-chat", {**WHOLE_CHAT, "logprobs": True, "top_logprobs": 2}, document)
+
+
+def test_the_likeliest_may_be_fewer_and_the_sampled_one_may_come_first() -> None:
+    """As OpenAI and DeepSeek document for rare cases, and as gateways pass on what vLLM lists."""
+    assert violated("top-logprobs-have-k", _with_top(-0.5, chosen=-0.5)) == []
+    assert violated("top-logprobs-have-k", _with_top(-0.5, -0.25, chosen=-0.5)) == []
+    assert violated("top-logprobs-have-k", _with_top(-0.25, -0.5, -0.75, chosen=-0.25))
+
+
+def test_a_penalty_that_nobody_asked_for_may_come_between_the_likeliest_and_the_choice() -> None:
+    """The server's own repeat_penalty is 1.1, its logprobs are those before it; no field switches it off."""
+    assert violated("top-logprobs-belong-to-position", _with_top(-0.5, -0.75, chosen=-0.75)) == []
 
 
 @pytest.mark.parametrize("code", ["rate_limit_exceeded", None])

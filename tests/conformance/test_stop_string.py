@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -52,6 +53,17 @@ def test_a_server_that_shows_its_stop_string_is_caught_without_its_word() -> Non
     (seen,) = look(chat("abc", Finish("stop"), "bc"), Target())
     assert not seen.holds
     assert list(look(chat("a", Finish("stop"), "bc"), Target())) == [], "it may have ended by itself"
+
+
+def test_a_stop_string_within_the_least_number_of_tokens_stays() -> None:
+    """The prompt `q a w a z a k` with the stop `a` and min_tokens 4, echoed: the first two stay."""
+    look = CHECKS["stop-string-not-shown"].on_stream
+    assert look is not None
+    answer = chat("q a w a z ", Finish("stop", matched="a"), "a")
+    assert not all(seen.holds for seen in look(answer, Target()))
+    assert list(look(replace(answer, asked=replace(answer.asked, min_new_tokens=4)), Target())) == []
+    (choice,) = whole(Told(ids=None, text="q a w", finish=Finish("stop"))).choices
+    assert stop_string_of(Asked(stop=("a",), min_new_tokens=4), choice) is None
 
 
 def unmatched(*streams: Stream) -> list[Observation]:

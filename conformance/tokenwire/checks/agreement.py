@@ -13,7 +13,7 @@ from functools import partial
 from tokenwire.checks.chance import DRIFT, Pair, near_tie, torn
 from tokenwire.checks.difference import first_difference, identical, observe_sequence, observe_text
 from tokenwire.checks.logprob_entry import SAMPLED
-from tokenwire.checks.walk import joined_ids, joined_text
+from tokenwire.checks.walk import counts_its_ids, joined_ids, joined_text
 from tokenwire.judging.alike import alike
 from tokenwire.judging.check import Observation
 from tokenwire.record import Choice, Stream
@@ -56,8 +56,13 @@ def _comparable_series(baseline: Side, other: Side) -> frozenset[str]:
 
 
 def agree(baseline: Side, other: Side, source: str) -> Iterator[Observation]:
-    """Look whether two choices are one record as far as both go, up to near ties and drift."""
+    """Look whether two choices are one record as far as both go, up to near ties and drift.
+
+    What lost ids, or entries of a series, on its way is not compared: it is told of the answer itself.
+    """
     pair = (baseline[1], other[1])
+    if not all(map(counts_its_ids, pair)):
+        return
     ours, theirs = joined_ids(pair[0]), joined_ids(pair[1])
     last, related = other[1].emissions[-1], (baseline[1].emissions[-1].event.place,)
     if not ours or not theirs:
@@ -80,6 +85,8 @@ def agree(baseline: Side, other: Side, source: str) -> Iterator[Observation]:
     upto = common if end is None else slice(end)
     for name in sorted(_comparable_series(baseline, other)):
         expected, actual = baseline[1].series(name) or [], other[1].series(name) or []
+        if len(expected) != len(ours) or len(actual) != len(theirs):
+            continue
         yield observe_sequence(
             last.at(name),
             f"{name} entry",

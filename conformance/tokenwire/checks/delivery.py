@@ -54,12 +54,20 @@ def _mode_of_length(length: int, count: int, count_before: int) -> Delivery | No
 
 def _mode_of_text(emissions: tuple[Emission, ...]) -> Delivery | None:
     """What the texts of a choice say of their mode; None where that is not clear."""
-    texts = [emission.text for emission in emissions if isinstance(emission.text, str) and emission.text]
-    grown = sum(after.startswith(before) and after != before for before, after in pairwise(texts))
-    broken = sum(not after.startswith(before) for before, after in pairwise(texts))
+    shown = [(emission, emission.text) for emission in emissions if emission.text]
+    pairs = [(a[1], b[1], _repeats_ids(a[0], b[0])) for a, b in pairwise(shown)]
+    grown = sum(after.startswith(before) and after != before for before, after, _ in pairs)
+    broken = sum(not after.startswith(before) for before, after, _ in pairs)
+    telling = sum(after.startswith(before) and after != before for before, after, same in pairs if not same)
     if broken > grown:
         return Delivery.INCREMENTAL
-    return Delivery.CUMULATIVE if not broken and grown >= TELLING_GROWTHS else None
+    return Delivery.CUMULATIVE if not broken and telling >= TELLING_GROWTHS else None
+
+
+def _repeats_ids(before: Emission, after: Emission) -> bool:
+    """Whether the ids of an emission begin with those of the one before: then its text does, in any mode."""
+    ids = list(before.output_ids or ())
+    return bool(ids) and ids == list(after.output_ids or ())[: len(ids)]
 
 
 def _modes(steps: list[Step]) -> Iterator[tuple[Step, str, Delivery]]:

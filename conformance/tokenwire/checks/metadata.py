@@ -23,6 +23,7 @@ from tokenwire.checks.logprob_entry import (
     Position,
     Told,
     illegal_logprobs,
+    number_of,
     read_entry,
     read_position,
     told_by,
@@ -41,7 +42,7 @@ from tokenwire.checks.walk import (
 )
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.judging.alike import alike
-from tokenwire.judging.check import Observation, Target, check, demand, observe
+from tokenwire.judging.check import Observation, Target, check, check_run, demand, observe
 from tokenwire.record import Choice, Delivery, Emission, Stream, Wanted
 from tokenwire.wire.json_pointer import ABSENT, find, parse
 
@@ -189,32 +190,52 @@ def logprob_values_are_legal(stream: Stream, _target: Target) -> Iterator[Observ
 
 _ENOUGH_IDS = 8
 """So many different ids do not have one logprob by chance."""
+_ENOUGH_SURE_IDS = 64
+"""A sure model gives many ids in a row the logprob 0; so many, and no other id another one, it does not."""
 
 
-@check("logprobs-vary")
-def logprobs_vary(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Numbers that do not depend on the token are no logprobs; a grammar or top_k may leave no choice."""
-    if stream.asked.other_sampling or stream.asked.truncated:
-        return
+@check_run("logprobs-vary")
+def logprobs_vary(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """Numbers that do not depend on the token are no logprobs; a grammar or top_k may leave no choice.
+
+    That all of an answer are 0 is a fault only if all of the endpoint are.
+    """
+    answers: dict[str, list[tuple[Emission, str, dict[str, set[float]]]]] = {}
+    for stream in streams:
+        if not (stream.asked.other_sampling or stream.asked.truncated):
+            answers.setdefault(stream.dialect, []).extend(_sampled_logprobs(stream))
+    for told in answers.values():
+        tokens = {token for _, _, values in told for token in values}
+        all_zero = len(tokens) >= _ENOUGH_SURE_IDS and all(
+            numbers == {0} for _, _, values in told for numbers in values.values()
+        )
+        for emission, series, values in told:
+            different = set().union(*values.values())
+            if len(values) < _ENOUGH_IDS or (different == {0} and not all_zero):
+                continue
+            yield demand(
+                emission.at(series),
+                len(different) > 1,
+                expected="logprobs that differ",
+                actual=next(iter(different)),
+                message=f"the logprobs of {len(values)} ids in {series} are all {next(iter(different))}",
+            )
+
+
+def _sampled_logprobs(stream: Stream) -> Iterator[tuple[Emission, str, dict[str, set[float]]]]:
+    """The logprobs that each choice gives its own tokens, by token, in each series that tells them."""
     for steps in by_choice(walk(stream)).values():
-        values: dict[str, list[tuple[Any, Any]]] = {}
+        series: dict[str, dict[str, set[float]]] = {}
         for step in steps:
             for told in told_by(step):
-                own = values.setdefault(told.series, [])
-                own += [
-                    (one.sampled.token_id or one.sampled.text, one.sampled.logprob)
-                    for one in told.positions
-                    if one.sampled
-                ]
-        for series, pairs in values.items():
-            if len({json.dumps(token) for token, _ in pairs}) >= _ENOUGH_IDS:
-                different = {json.dumps(logprob) for _, logprob in pairs}
-                only = next(iter(different))
-                message = f"all {len(pairs)} logprobs of {series} are {only}"
-                place = steps[-1].emission.at(series)
-                yield demand(
-                    place, len(different) > 1, expected="logprobs that differ", actual=only, message=message
-                )
+                own = series.setdefault(told.series, {})
+                for one in told.positions:
+                    number = number_of(one.sampled.logprob) if one.sampled else None
+                    if one.sampled and number is not None:
+                        own.setdefault(json.dumps(one.sampled.token_id or one.sampled.text), set()).add(
+                            number
+                        )
+        yield from ((steps[-1].emission, name, values) for name, values in series.items() if values)
 
 
 @check("logprob-counter-follows")
@@ -233,7 +254,7 @@ def logprob_counter_follows(stream: Stream, _target: Target) -> Iterator[Observa
             yield observe(emission.at(LENGTH), expected=delivered[choice], actual=counter, message=message)
 
 
-def _fault_in_top(told: Told, at: Position, k: int, *, sampled_first: bool) -> str:
+def _fault_in_top(told: Told, at: Position, k: int, *, sampled_first: bool, fewer: bool) -> str:
     """What is wrong with one position of the top logprobs, in words; empty for nothing."""
     entries = at.top if at.top is not None else read_position(at.written_top)
     if entries is None:
@@ -241,7 +262,7 @@ def _fault_in_top(told: Told, at: Position, k: int, *, sampled_first: bool) -> s
     if told.by_text:
         # The sampled token may stand beside the k likeliest, and tokens of one text share an entry.
         return "" if 1 <= len(entries) <= k + 1 else f"holds {len(entries)} entries for {k} and the sampled"
-    if len(entries) != k:
+    if len(entries) > k or len(entries) < (1 if fewer else k):
         return f"holds {len(entries)} entries instead of {k}"
     ids = [entry.token_id for entry in entries if entry.token_id is not None or entry.text is None]
     if any(one == other for place, one in enumerate(ids) for other in ids[:place]):
@@ -264,14 +285,16 @@ def _faults_by_position(
 @check("top-logprobs-have-k")
 def top_logprobs_have_k(stream: Stream, _target: Target) -> Iterator[Observation]:
     """As many alternatives at each position as were asked for, the most likely first."""
-    k, sampled_first = stream.asked.top_logprobs, _begins_with_sampled(stream)
+    k, policy = stream.asked.top_logprobs, policy_of(stream)
+    sampled_first = bool(policy.get("top_logprobs_begin_with_sampled", False))
+    fewer = bool(policy.get("fewer_top_logprobs", False))
     if k < 1:
         return
     for step in walk(stream):
         for told in told_by(step):
             if not (told.top_series and told.positions):
                 continue
-            look = partial(_fault_in_top, told, k=k, sampled_first=sampled_first)
+            look = partial(_fault_in_top, told, k=k, sampled_first=sampled_first, fewer=fewer)
             faults = _faults_by_position(step, told, look)
             fault = next((f"position {at} of {told.top_series} {words}" for at, words in faults if words), "")
             expected = f"{k} entries with different ids in falling order"
@@ -279,9 +302,16 @@ def top_logprobs_have_k(stream: Stream, _target: Target) -> Iterator[Observation
             yield demand(place, not fault, expected=expected, actual=fault or expected, message=fault)
 
 
-def _begins_with_sampled(stream: Stream) -> bool:
-    """Whether the sampled token may stand before likelier ones, by the dialect's policy."""
-    return bool(policy_of(stream).get("top_logprobs_begin_with_sampled", False))
+def _chose_the_first(stream: Stream) -> bool:
+    """Whether greedy sampling has to have chosen what heads the list of the likeliest.
+
+    Penalties and biases may come between the logprobs and the choice, and so may bans of ids where the
+    dialect lists the likeliest as the model gave them. Some servers have penalties that no request asked for.
+    """
+    asked, listed = stream.asked, policy_of(stream).get("likeliest_are_listed", "as_chosen_from")
+    banned = asked.ignore_eos or bool(asked.min_new_tokens)
+    may_differ = listed == "before_penalties" or (listed == "before_bans" and banned)
+    return asked.greedy and not asked.other_sampling and not may_differ
 
 
 def _is_own(entry: LogprobEntry, sampled: LogprobEntry) -> bool:
@@ -321,10 +351,9 @@ def _fault_in_belonging(at: Position, *, told: Told, greedy: bool) -> str:
 def top_logprobs_belong_to_position(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The sampled id has one logprob, wherever it stands; a greedy choice stands first.
 
-    Two ids of equal logprob may stand in either order. Penalties and biases may come between the logprobs and
-    the choice: with them, greedy does not mean first.
+    Two ids of equal logprob may stand in either order.
     """
-    greedy = stream.asked.greedy and not stream.asked.other_sampling
+    greedy = _chose_the_first(stream)
     for step in walk(stream):
         for told in told_by(step):
             if not (told.top_series and told.positions):

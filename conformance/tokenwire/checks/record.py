@@ -74,13 +74,21 @@ def choices_complete(stream: Stream, _target: Target) -> Iterator[Observation]:
         or asked.n < 1
     ):
         return
-    expected = list(range(asked.prompts * asked.n))
-    actual = [choice.index for choice in stream.choices]
+    refused = _refused_prompts(stream)
+    expected = [index for index in range(asked.prompts * asked.n) if index // asked.n not in refused]
+    actual = [choice.index for choice in stream.choices if choice.index // asked.n not in refused]
     holds = len(actual) == len(expected) and set(actual) == set(expected)
     message = f"the answer has the choices {actual}, but {asked.prompts} x {asked.n} were asked for"
     if asked.n > 1 and actual == list(range(asked.prompts)):
         message = f"n was ignored: {message}"
     yield demand(end_place(stream), holds, expected=expected, actual=actual, message=message)
+
+
+def _refused_prompts(stream: Stream) -> set[int]:
+    """The prompts of a batch in whose place a whole answer has an error."""
+    items = stream.events[0].data if stream.asked.prompts > 1 else None
+    errors = [isinstance(one, Mapping) and one.get("error") is not None for one in as_list(items) or ()]
+    return {position for position, error in enumerate(errors) if error}
 
 
 @check("one-finish-per-choice")
@@ -144,7 +152,8 @@ def finish_type_is_known(stream: Stream, _target: Target) -> Iterator[Observatio
                 continue
             place = emission.at("finish")
             holds = isinstance(finish.type, str) and finish.type in known
-            message = f"the finish reason {finish.type!r} is none of {', '.join(sorted(known))}"
+            shown = finish.type or finish.raw
+            message = f"the finish reason {shown!r} is none of {', '.join(sorted(known))}"
             seen = demand(place, holds, expected=sorted(known), actual=finish.type, message=message)
             yield replace(seen, level=Level.MAY) if open_list and finish.type else seen
             if finish.type != "stop":

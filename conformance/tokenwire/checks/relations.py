@@ -8,7 +8,7 @@ from typing import Any
 
 from tokenwire.checks.difference import observe_sequence
 from tokenwire.checks.sameness import same_ids, same_text
-from tokenwire.checks.walk import as_list, ended, finished_choices, joined_ids, start_place
+from tokenwire.checks.walk import as_list, counts_its_ids, ended, finished_choices, joined_ids, start_place
 from tokenwire.judging.check import Observation, Target, check_run, demand
 from tokenwire.record import Choice, Emission, Stream
 
@@ -49,7 +49,10 @@ def _hashable(values: list[Any] | None) -> Ids | None:
 
 
 def related_streams(streams: tuple[Stream, ...]) -> list[Whole]:
-    """The greedy answers of a run to one prompt and sample each, which reached their end undisturbed."""
+    """The greedy answers of a run to one prompt and sample each, which reached their end undisturbed.
+
+    Of an answer whose ids are not as many as it counts nobody knows what was sampled.
+    """
     found: list[Whole] = []
     for stream in streams:
         asked, choices = stream.asked, finished_choices(stream)
@@ -57,7 +60,7 @@ def related_streams(streams: tuple[Stream, ...]) -> list[Whole]:
         if not (asked.greedy and single and ended(stream)):
             continue
         choice = choices[0]
-        if choice.finish is None or choice.finish.type == "abort":
+        if choice.finish is None or choice.finish.type == "abort" or not counts_its_ids(choice):
             continue
         prompt: Ids | None = asked.input_ids[0] if asked.input_ids else None
         if asked.input_ids is None:
@@ -126,13 +129,27 @@ def _goes_on(sent: Ids, prompt: Ids, ids: Ids) -> bool:
     return sent[:begun] == prompt and sent[begun : begun + len(ids)] == ids[: len(sent) - begun]
 
 
+def _but_for_its_prompt(stream: Stream) -> tuple[object, ...]:
+    """All for which a request may be refused, but for its prompt and its budget."""
+    asked = stream.asked
+    told = (asked.prompt_token_ids, asked.response_token_ids, asked.meta_info, asked.echo)
+    logprobs = (asked.logprobs, asked.logprob_start, asked.top_logprobs, asked.chosen_ids)
+    return (stream.dialect, asked.stream, asked.n, asked.batch, *told, *logprobs, asked.other_sampling)
+
+
 @check_run("own-ids-are-accepted")
 def own_ids_are_accepted(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
-    """Ids that the target made are ids that it takes."""
+    """Ids that the target made are ids that it takes.
+
+    A refusal tells only where another prompt that was sent just so was answered.
+    """
     made = [(one.prompt, one.ids) for one in related_streams(streams) if one.prompt and one.ids]
+    answered = {_but_for_its_prompt(stream) for stream in streams if stream.answered}
     for stream in streams:
         sent, status = stream.asked.input_ids, stream.exchange.status
         if sent is None or len(sent) != 1 or status is None:
+            continue
+        if _but_for_its_prompt(stream) not in answered:
             continue
         if any(_goes_on(sent[0], prompt, ids) for prompt, ids in made):
             message = f"output ids that were sent back as a prompt were answered with status {status}"

@@ -90,13 +90,17 @@ def text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Obser
         return
     steps = by_choice(walk(stream))
     for one in decoded(stream, target.tokenizer):
-        may_wait = max([len(stop) - 1 for stop in stream.asked.stop if stop], default=0)
+        held_back = max([len(stop) - 1 for stop in stream.asked.stop if stop], default=0)
         shown = dict(enumerate(text for _, text in running_texts(one.choice)))
         for position, step in enumerate(_with_text(steps[one.choice.index])):
             if step.emission.finish is not None or not step.counted or not 0 < step.after <= len(one.ids):
                 continue
+            # The finish may come in an event of its own: what ended the choice is complete, and never shown.
+            complete = step.after == len(one.ids)
+            by_id = complete and (type(one.stop) is int or one.ids[-1] in stream.asked.stop_token_ids)
+            may_wait = held_back + (complete and isinstance(one.stop, str))
             # What the ids say at their head may have been half of a character of the prompt.
-            said = (one.decode(one.ids[: step.after]) or "").lstrip(BROKEN)
+            said = (one.decode(one.ids[: step.after - by_id]) or "").lstrip(BROKEN)
             if not said or said.endswith(BROKEN):
                 continue
             least, actual = one.size(said) - may_wait, one.size(shown[position])

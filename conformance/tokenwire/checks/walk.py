@@ -141,6 +141,16 @@ def joined_ids(choice: Choice) -> list[Any] | None:
     return [t for ids in carried for t in ids] if choice.delivery is Delivery.INCREMENTAL else carried[-1]
 
 
+def counts_its_ids(choice: Choice) -> bool:
+    """Whether a choice has as many output ids as it says, if it says so.
+
+    Where not, ids were lost or doubled on the way: that is told of the answer itself, and it then is no
+    evidence against another one.
+    """
+    ids, count = joined_ids(choice), choice.counter("completion_tokens")
+    return ids is None or count is None or len(ids) == count
+
+
 def running_texts(choice: Choice) -> list[tuple[Emission, str]]:
     """The text that a client holds after each emission that carries text."""
     texts: list[tuple[Emission, str]] = []

@@ -24,15 +24,17 @@ async def concurrency(talk: Conversation) -> None:
 async def slow_reader(talk: Conversation) -> None:
     """Readers that stop early and drain late: events with more ids than the interval show coalescing.
 
-    Prompt logprobs stand in every event and make it large, so that buffers on the way fill up soon. A gateway
-    reads ahead, and joins nothing: its whole stream has to fit the recorder.
+    Prompt logprobs stand in every event and make it large, so that buffers on the way fill up soon; they are
+    not asked for where streams refuse them. A gateway reads ahead, and joins nothing: its whole stream has to
+    fit the recorder.
     """
+    refused = talk.dialect.policy.get("prompt_logprobs_in_streams") == "refused"
     ask = Ask(
         input_ids=(_LONG_PROMPT,),
         max_new_tokens=talk.fitting(200, len(_LONG_PROMPT)),
         ignore_eos=True,
         logprobs=True,
-        logprob_start=0,
+        logprob_start=None if refused else 0,
         top_logprobs=5,
     )
     streamed = replace(ask, stream=True)
