@@ -112,7 +112,7 @@ def _may_have_matched(one: Whole, twin: Whole) -> bool:
     finish, stops, said = one.choice.finish, one.stream.asked.stop, joined_text(twin.choice)
     if stop_string_of(one.stream.asked, one.choice) is not None:
         return True
-    unnamed = finish is not None and finish.type == "stop" and finish.matched is None
+    unnamed = _is_stop(one) and finish is not None and finish.matched is None
     return unnamed and (said is None or any(stop in said for stop in stops))
 
 
