@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from tokenwire.spec_files import read_yaml, spec_root
@@ -39,6 +41,8 @@ class Requirement:
     """Why no check exists, where none can."""
     kills: tuple[str, ...] = ()
     """The faults of the reference engine that must turn it red."""
+    implied_by: tuple[str, ...] = ()
+    """The requirements that break this one too where an answer breaks them."""
 
 
 def _from_row(chapter: dict[str, Any], row: dict[str, Any]) -> Requirement:
@@ -56,7 +60,28 @@ def _from_row(chapter: dict[str, Any], row: dict[str, Any]) -> Requirement:
         upstream=tuple(row.get("upstream", ())),
         excluded=row.get("excluded"),
         kills=tuple(row.get("kills", ())),
+        implied_by=tuple(row.get("implied_by", ())),
     )
+
+
+def ancestors(requirements: Mapping[str, Requirement]) -> dict[str, tuple[str, ...]]:
+    """Of each requirement all that it follows from, at any distance, farthest first.
+
+    Raises ValueError where a row follows from one that does not exist, or from itself.
+    """
+    graph = TopologicalSorter({name: row.implied_by for name, row in requirements.items()})
+    try:
+        order = list(graph.static_order())
+    except CycleError as error:
+        raise ValueError(f"requirements follow from themselves: {' <- '.join(error.args[1])}") from error
+    unknown = [name for name in order if name not in requirements]
+    if unknown:
+        raise ValueError(f"implied_by names no requirement: {', '.join(unknown)}")
+    found: dict[str, set[str]] = {}
+    for name in order:
+        row = requirements[name]
+        found[name] = {*row.implied_by, *(far for near in row.implied_by for far in found[near])}
+    return {name: tuple(each for each in order if each in found[name]) for name in requirements}
 
 
 @cache

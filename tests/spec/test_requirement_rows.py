@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
-from tokenwire.requirement import load_requirements
+import pytest
+
+from tokenwire.requirement import ancestors, load_requirements
 
 PROFILES = {
     "stream-core",
@@ -28,7 +31,7 @@ ORACLES = {
     "across-targets",
 }
 REQUIRED = {"id", "level", "sentence", "contract", "oracle", "witnesses", "upstream"}
-OPTIONAL = {"profile", "applies_when", "condition", "excluded", "kills"}
+OPTIONAL = {"profile", "applies_when", "condition", "excluded", "kills", "implied_by"}
 ADDED_HERE = {"profile", "chapter"}
 
 
@@ -100,3 +103,23 @@ def test_the_loader_gives_every_row_in_order(rows):
     assert [(r.id, r.chapter, r.level.value, r.sentence, r.profile, r.witnesses) for r in loaded] == [
         (r["id"], r["chapter"], r["level"], r["sentence"], r["profile"], r["witnesses"]) for r in rows
     ]
+
+
+def test_every_row_follows_from_rows_that_exist_and_never_from_itself():
+    followed = ancestors(load_requirements())
+    assert "chat-chunks-share-a-choice-id" in followed["request-id-constant"]
+    assert "incremental-ids-are-new" in followed["stream-is-legal-delivery"], "at any distance"
+    assert not [name for name, far in followed.items() if name in far]
+
+
+def test_a_row_that_follows_from_nothing_known_or_from_itself_is_found():
+    rows = dict(load_requirements())
+    first, second = list(rows)[:2]
+    with pytest.raises(ValueError, match="implied_by names no requirement: nothing-of-the-kind"):
+        ancestors({**rows, first: replace(rows[first], implied_by=("nothing-of-the-kind",))})
+    circle = {
+        first: replace(rows[first], implied_by=(second,)),
+        second: replace(rows[second], implied_by=(first,)),
+    }
+    with pytest.raises(ValueError, match="follow from themselves"):
+        ancestors({**rows, **circle})

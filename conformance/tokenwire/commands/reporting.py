@@ -19,6 +19,7 @@ from tokenwire.profile import selected
 from tokenwire.pytest_plugin import run_items
 from tokenwire.report.document import document
 from tokenwire.report.files import Outputs, tell_github, write_reports
+from tokenwire.report.junit import fold
 from tokenwire.report.subject import Subject
 from tokenwire.report.terminal import make_console, print_report
 from tokenwire.requirement import load_requirements
@@ -89,6 +90,8 @@ def tell(subject: Subject, reporting: Reporting, console: Console) -> int:
     report = document(subject, ran, status, selection=selection, baseline=baseline)
     print_report(console, report, verbosity=reporting.verbosity)
     write_reports(report, reporting.outputs)
+    if reporting.outputs.junit is not None:
+        fold(reporting.outputs.junit, report)
     for line in tell_github(report):
         typer.echo(line)
     return status

@@ -13,10 +13,11 @@ from typing import Any
 from tokenwire import __version__
 from tokenwire.baselines.failure_kind import failure_kinds
 from tokenwire.judging.capability import Capability
+from tokenwire.judging.causes import causes, specificity
 from tokenwire.judging.check import Observation
 from tokenwire.judging.honesty import Honesty
 from tokenwire.judging.judge import Judgement, how_far
-from tokenwire.judging.verdict import Verdict
+from tokenwire.judging.verdict import SEVERITY, Verdict
 from tokenwire.report.exhibit import exhibit, witnessed
 from tokenwire.report.subject import Subject
 from tokenwire.report.wording import clause
@@ -79,7 +80,9 @@ def row(judgement: Judgement, subject: Subject) -> dict[str, Any]:
     }
 
 
-def _rows(judgements: Sequence[Judgement], subject: Subject) -> list[dict[str, Any]]:
+def _rows(
+    judgements: Sequence[Judgement], subject: Subject, folded: Mapping[int, int]
+) -> list[dict[str, Any]]:
     """All rows. One PASS of each requirement shows a witness, so that it can be looked at: the one that lies
     furthest into a stream.
     """
@@ -89,11 +92,44 @@ def _rows(judgements: Sequence[Judgement], subject: Subject) -> list[dict[str, A
         if how_far(judgement.witness) > how_far(best.witness):
             furthest[judgement.requirement.id] = judgement
     rows = []
-    for judgement in judgements:
+    for position, judgement in enumerate(judgements):
         shows = judgement.witness is not None and furthest[judgement.requirement.id] is judgement
         witness = {"witness": _plain(asdict(witnessed(judgement, subject)))} if shows else {}
-        rows.append({**row(judgement, subject), **witness})
+        cause = folded.get(position)
+        follows = {} if cause is None else {"follows_from": judgements[cause].requirement.id}
+        rows.append({**row(judgement, subject), **follows, **witness})
     return rows
+
+
+def _causes(judgements: Sequence[Judgement], folded: Mapping[int, int]) -> list[dict[str, Any]]:
+    """Each violated requirement that follows from nothing, the gravest and most specific first, and what
+    follows from it, with the scenarios in which it does.
+    """
+    found: dict[str, Judgement] = {}
+    following: dict[str, dict[str, list[str]]] = {}
+    for position, judgement in enumerate(judgements):
+        if position in folded:
+            under = following.setdefault(judgements[folded[position]].requirement.id, {})
+            under.setdefault(judgement.requirement.id, []).append(judgement.scenario)
+        elif judgement.verdict in {Verdict.FAIL, Verdict.WARN} and not judgement.known:
+            best = found.setdefault(judgement.requirement.id, judgement)
+            if SEVERITY[judgement.verdict] > SEVERITY[best.verdict]:
+                found[judgement.requirement.id] = judgement
+
+    def first(judgement: Judgement) -> tuple[Any, ...]:
+        return -SEVERITY[judgement.verdict], specificity(judgement.requirement)
+
+    return [
+        {
+            "requirement": judgement.requirement.id,
+            "verdict": judgement.verdict.value,
+            "follow": [
+                {"requirement": name, "scenarios": list(dict.fromkeys(scenarios))}
+                for name, scenarios in following.get(judgement.requirement.id, {}).items()
+            ],
+        }
+        for judgement in sorted(found.values(), key=first)
+    ]
 
 
 def _server(subject: Subject) -> dict[str, Any]:
@@ -147,6 +183,7 @@ def document(
     counts = Counter(judgement.verdict for judgement in judgements)
     every = [each for run in subject.runs for each in run.capabilities.values()]
     known = {capability.name: capability for capability in every if capability.present}
+    folded = causes(judgements)
     return {
         "tool": {"name": "tokenwire", "version": __version__, "spec": SPEC_VERSION},
         "target": {
@@ -164,7 +201,8 @@ def document(
             "broken_off": subject.broken_off,
         },
         "summary": {verdict.value: counts[verdict] for verdict in Verdict},
-        "verdicts": _rows(judgements, subject),
+        "verdicts": _rows(judgements, subject, folded),
+        "causes": _causes(judgements, folded),
         **({"selection": dict(selection)} if selection is not None else {}),
         **({"baseline": dict(baseline)} if baseline is not None else {}),
         "exit_status": exit_status,

@@ -10,9 +10,10 @@ from tokenwire.report.failure import failure
 from tokenwire.report.overview import (
     Summary,
     baseline_faults,
-    counts,
     flaky,
-    in_words,
+    following_in_words,
+    in_order,
+    numbers,
     outcome,
     summaries,
     title,
@@ -36,15 +37,15 @@ def _property(text: str) -> str:
 
 
 def _annotations(report: Mapping[str, Any]) -> Iterator[str]:
-    """One workflow command for each violated requirement, so that it shows on the page of the run."""
-    for summary in summaries(report):
-        if not summary.bad:
-            continue
-        row = summary.bad[0]
+    """One workflow command for each cause of violations, so that it shows on the page of the run."""
+    for summary in in_order(report, summaries(report)):
+        row = summary.own[0]
         name = f"{row['verdict']} {summary.requirement}"
         evidence = row["evidence"][0] if row["evidence"] else None
         seen = f" ({evidence['exchange']})" if evidence else ""
         words = f"{evidence['message'] if evidence else row['message']}{seen}\n{summary.sentence}"
+        if more := following_in_words(report, summary.requirement):
+            words += f"\n{more}"
         yield f"::{_COMMANDS[Verdict(row['verdict'])]} title={_property(name)}::{_data(words)}"
     for fault in baseline_faults(report):
         name = f"baseline: {fault['kind']} {fault['requirement']}"
@@ -81,16 +82,19 @@ def _table(every: list[Summary]) -> Iterator[str]:
     yield "|---|---|---:|---|"
     for summary in every:
         mark = _MARKS.get(summary.verdict, "▫️") if summary.mark == summary.verdict else "🔕"
-        told = summary.reason or ", ".join(summary.scenarios)
-        cells = (f"{mark} {summary.mark}", summary.requirement, str(summary.witnesses or ""), _cell(told))
+        cells = (
+            f"{mark} {summary.mark}",
+            summary.requirement,
+            str(summary.witnesses or ""),
+            _cell(summary.told),
+        )
         yield f"| {' | '.join(cells)} |"
 
 
 def step_summary(report: Mapping[str, Any]) -> str:
     """The summary of the step, in Markdown: one line, the failures, and the table folded away."""
     every = summaries(report)
-    told = in_words(counts(every))
-    parts = [f"## Tokenwire: {_cell(outcome(report))}", f"{_cell(title(report))}: {told}"]
+    parts = [f"## Tokenwire: {_cell(outcome(report))}", f"{_cell(title(report))}: {numbers(report)}"]
     baseline = [f"**{fault['kind']}**: {_cell(fault['message'])}" for fault in baseline_faults(report)]
     baseline += [_cell(words) for words in flaky(report)]
     baseline += [
@@ -100,10 +104,12 @@ def step_summary(report: Mapping[str, Any]) -> str:
     ]
     if baseline:
         parts.append("\n".join(f"- {line}" for line in baseline))
-    bad = [summary for summary in every if summary.bad]
+    bad = in_order(report, every)
     for summary in bad[:_MOST_FAILURES]:
-        row = summary.bad[0]
+        row = summary.own[0]
         told = failure(row) if "exhibit" in row else row["message"]
+        if more := following_in_words(report, summary.requirement):
+            told += f"\n\n  {more}"
         parts.append(
             f"<details><summary>{row['verdict']} <b>{summary.requirement}</b>: {_cell(summary.sentence)}"
             f"</summary>\n\n{_fenced(told)}\n\n</details>"

@@ -40,6 +40,19 @@ class Summary:
     """The exhibit of a witness of a PASS; None with any other verdict."""
 
     @property
+    def own(self) -> tuple[Row, ...]:
+        """Those of `bad` that follow from no other violation: what a report shows."""
+        return tuple(row for row in self.bad if "follows_from" not in row)
+
+    @property
+    def told(self) -> str:
+        """Where something was seen, why nothing was, or from what all that was seen follows."""
+        causes = dict.fromkeys(row["follows_from"] for row in self.bad if "follows_from" in row)
+        if causes and not self.own:
+            return f"follows from {', '.join(causes)}"
+        return self.reason or ", ".join(self.scenarios)
+
+    @property
     def mark(self) -> str:
         """The verdict in a word or two: a violation that is known in every scenario is called so."""
         tolerated = self.verdict is Verdict.FAIL and not any(
@@ -87,6 +100,48 @@ def counts(every: Iterable[Summary]) -> Counter[str]:
 def in_words(number: Mapping[str, int]) -> str:
     """Such counts as words."""
     return ", ".join(f"{count} {mark}" for mark, count in number.items()) or "no verdict"
+
+
+def in_order(report: Mapping[str, Any], every: Iterable[Summary]) -> list[Summary]:
+    """Those that have something of their own to show, in the order in which to show it: causes, the gravest
+    and most specific first, then what the suite itself failed at.
+    """
+    places = {cause["requirement"]: position for position, cause in enumerate(report.get("causes", ()))}
+    own = [summary for summary in every if summary.own]
+    return sorted(own, key=lambda summary: places.get(summary.requirement, len(places)))
+
+
+def following(report: Mapping[str, Any], requirement: str) -> list[str]:
+    """The requirements that are violated by the same cause as this one, without it."""
+    return [
+        each["requirement"]
+        for cause in report.get("causes", ())
+        if cause["requirement"] == requirement
+        for each in cause["follow"]
+        if each["requirement"] != requirement
+    ]
+
+
+def following_in_words(report: Mapping[str, Any], requirement: str) -> str:
+    """The same as one clause; empty where there are none."""
+    names = following(report, requirement)
+    if not names:
+        return ""
+    return f"{len(names)} more follow{'s' * (len(names) == 1)} from the same cause: {', '.join(names)}"
+
+
+def causes_in_words(report: Mapping[str, Any]) -> str:
+    """How many causes the violations have; empty where each has its own."""
+    causes = len(report.get("causes", ()))
+    violated = len(
+        {row["requirement"] for one in summaries(report) for row in one.bad if row.get("evidence")}
+    )
+    return f"{causes} cause{'s' * (causes > 1)} of {violated} violations" if 0 < causes < violated else ""
+
+
+def numbers(report: Mapping[str, Any]) -> str:
+    """How many requirements got which verdict, and how many causes there are of those violated, in words."""
+    return "; ".join(filter(None, (in_words(counts(summaries(report))), causes_in_words(report))))
 
 
 def baseline_faults(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:

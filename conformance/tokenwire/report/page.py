@@ -14,7 +14,19 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tokenwire.judging.verdict import Verdict
-from tokenwire.report.overview import Row, Summary, baseline_faults, counts, flaky, outcome, summaries, title
+from tokenwire.report.overview import (
+    Row,
+    Summary,
+    baseline_faults,
+    causes_in_words,
+    counts,
+    flaky,
+    following_in_words,
+    in_order,
+    outcome,
+    summaries,
+    title,
+)
 from tokenwire.report.plot import HEIGHT, WIDTH, Plot, plot
 
 _THREAD = "https://github.com/{repository}/{kind}/{number}"
@@ -68,7 +80,15 @@ def page(report: Mapping[str, Any]) -> str:
     chapters: list[tuple[str, list[Summary]]] = [
         (chapter, list(rows)) for chapter, rows in groupby(every, key=lambda summary: summary.chapter)
     ]
-    bad = [(summary, [_failure(row) for row in summary.bad]) for summary in every if summary.bad]
+    bad = [(summary, [_failure(row) for row in summary.own]) for summary in in_order(report, every)]
+    folded = {
+        cause["requirement"]: {
+            row["requirement"]: row
+            for row in reversed(report["verdicts"])
+            if row.get("follows_from") == cause["requirement"]
+        }
+        for cause in report.get("causes", ())
+    }
     return environment.get_template("page.html.jinja").render(
         report=report,
         title=title(report),
@@ -80,6 +100,9 @@ def page(report: Mapping[str, Any]) -> str:
         total=len(every),
         chapters=chapters,
         bad=bad,
+        causes=causes_in_words(report),
+        folded=folded,
+        following={name: following_in_words(report, name) for name in folded},
         crashed=Verdict.HARNESS_ERROR,
         width=WIDTH,
         height=HEIGHT,

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tokenwire.judging.verdict import Verdict
-from tokenwire.report.overview import Row, Summary, baseline_faults, summaries, title
+from tokenwire.report.overview import Row, Summary, baseline_faults, following_in_words, summaries, title
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _LEVELS = {Verdict.FAIL: "error", Verdict.WARN: "warning"}
@@ -38,28 +38,44 @@ def _location(evidence: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _fingerprint(row: Row) -> str:
-    """The same for the same requirement in the same scenario, whatever the run."""
-    return hashlib.sha256(f"{row['requirement']}\n{row['scenario']}".encode()).hexdigest()[:32]
+def _fingerprints(row: Row) -> dict[str, str]:
+    """The same in every run: of a cause by its requirement, since the scenario that shows it first may depend
+    on timing; of what a baseline knows by the scenario as well.
+    """
+    known = bool(row.get("known"))
+    told = f"{row['requirement']}\n{row['scenario']}" if known else row["requirement"]
+    name = "requirementAndScenario/v1" if known else "cause/v1"
+    return {name: hashlib.sha256(told.encode()).hexdigest()[:32]}
 
 
-def _results(every: list[Summary]) -> Iterator[dict[str, Any]]:
+def _results(report: Mapping[str, Any], every: list[Summary]) -> Iterator[dict[str, Any]]:
+    """One for each cause of violations, and one for each known violation."""
     for position, summary in enumerate(every):
-        for row in (*summary.bad, *summary.known):
+        more = following_in_words(report, summary.requirement)
+        for row in (*summary.own[:1], *summary.known):
             verdict = Verdict(row["verdict"])
             suppressed = {"kind": "external", "status": "accepted", "justification": row.get("known_because")}
             if verdict not in _LEVELS or not row["evidence"]:
                 continue
             first = row["evidence"][0]
+            also = f" {more}." if more and not row.get("known") else ""
             yield {
                 "ruleId": summary.requirement,
                 "ruleIndex": position,
                 "level": _LEVELS[verdict],
-                "message": {"text": f"{first['message']} (in {row['scenario']}). {summary.sentence}"},
+                "message": {
+                    "text": f"{first['message']} ({_seen_in(summary, row)}). {summary.sentence}{also}"
+                },
                 "locations": [_location(first)],
-                "partialFingerprints": {"requirementAndScenario/v1": _fingerprint(row)},
+                "partialFingerprints": _fingerprints(row),
                 "suppressions": [suppressed] if row.get("known") else [],
             }
+
+
+def _seen_in(summary: Summary, row: Row) -> str:
+    """Where a violation was seen; of a cause all scenarios."""
+    seen = [row] if row.get("known") else summary.own
+    return f"in {', '.join(each['scenario'] for each in seen)}"
 
 
 def _notifications(report: Mapping[str, Any], every: list[Summary]) -> list[dict[str, Any]]:
@@ -82,7 +98,7 @@ def _crashes(every: list[Summary]) -> list[dict[str, Any]]:
 
 
 def sarif(report: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON report as a SARIF log of one run: a rule for each requirement, a result for each violation."""
+    """A JSON report as a SARIF log of one run: a rule for each requirement, a result for each cause."""
     every = summaries(report)
     crashes = _crashes(every)
     invocation: dict[str, Any] = {
@@ -100,7 +116,7 @@ def sarif(report: Mapping[str, Any]) -> dict[str, Any]:
         "tool": {"driver": driver},
         "invocations": [invocation],
         "originalUriBaseIds": {"CAPTURE": {"description": {"text": "The folder that --record names."}}},
-        "results": list(_results(every)),
+        "results": list(_results(report, every)),
         "properties": {"target": title(report)},
     }
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}

@@ -14,9 +14,10 @@ from tokenwire.report.failure import failure
 from tokenwire.report.overview import (
     Summary,
     baseline_faults,
-    counts,
     flaky,
-    in_words,
+    following_in_words,
+    in_order,
+    numbers,
     outcome,
     summaries,
     title,
@@ -45,8 +46,8 @@ def make_console(*, stderr: bool = False) -> Console:
 
 def _reason(summary: Summary, *, full: bool) -> str:
     """The scenarios where something was seen; where nothing was, why. `full` tells of one witness too."""
-    if summary.reason:
-        return summary.reason
+    if summary.reason or (not summary.own and summary.bad):
+        return summary.told
     names, more = summary.scenarios, len(summary.scenarios) - _MOST_SCENARIOS
     if full:
         witness = f"; one of them: {summary.witness['first_seen']}" if summary.witness else ""
@@ -77,10 +78,12 @@ def table(every: Sequence[Summary], *, full: bool = False) -> Table:
     return shown
 
 
-def _bad_news(every: Sequence[Summary], *, full: bool) -> Iterator[Text]:
-    """Each failure: in the first scenario of its requirement, or in all of them where `full`."""
-    for summary in every:
-        for row in summary.bad if full else summary.bad[:1]:
+def _bad_news(report: Mapping[str, Any], every: Sequence[Summary], *, full: bool) -> Iterator[Text]:
+    """Each cause of failures: in the first scenario of its requirement, or in all of them where `full`; then
+    what follows from it.
+    """
+    for summary in in_order(report, every):
+        for row in summary.own if full else summary.own[:1]:
             verdict = Verdict(row["verdict"])
             if verdict is Verdict.HARNESS_ERROR:
                 told = Text(f"{verdict}  {row['requirement']}[{row['scenario']}]\n{row['message']}")
@@ -88,8 +91,10 @@ def _bad_news(every: Sequence[Summary], *, full: bool) -> Iterator[Text]:
                 told = Text(failure(row))
             told.stylize(_STYLES[verdict], 0, len(verdict))
             yield told
-        if len(summary.bad) > 1 and not full:
-            yield Text(f"  also in {', '.join(row['scenario'] for row in summary.bad[1:])}", "dim")
+        if len(summary.own) > 1 and not full:
+            yield Text(f"  also in {', '.join(row['scenario'] for row in summary.own[1:])}", "dim")
+        if words := following_in_words(report, summary.requirement):
+            yield Text(f"  {words}", "dim")
 
 
 def _known(every: Sequence[Summary]) -> Iterator[Text]:
@@ -102,7 +107,7 @@ def _known(every: Sequence[Summary]) -> Iterator[Text]:
 
 def summary_line(report: Mapping[str, Any]) -> str:
     """The last line: how many requirements got which verdict, and what that amounts to."""
-    return f"{title(report)}: {outcome(report)} ({in_words(counts(summaries(report)))})"
+    return f"{title(report)}: {outcome(report)} ({numbers(report)})"
 
 
 def print_report(console: Console, report: Mapping[str, Any], *, verbosity: int = 0) -> None:
@@ -112,7 +117,7 @@ def print_report(console: Console, report: Mapping[str, Any], *, verbosity: int 
     if verbosity >= 0 and every:
         console.print(table(every, full=verbosity > 0))
         console.print()
-    for text in _bad_news(every, full=verbosity > 0):
+    for text in _bad_news(report, every, full=verbosity > 0):
         console.print(text, soft_wrap=True)
         console.print()
     for text in _known(every):

@@ -1,0 +1,151 @@
+"""One cause, one failure: which violations follow from others.
+
+A fault on the wire seldom breaks one sentence alone: a doubled id breaks the counters, the budget, the
+equality with the whole answer, and all that is compared with it. A report tells such a fault once: a
+violation is folded under another one if that explains every finding of it.
+
+* by the row: `implied_by` names the other requirement, at any distance, and the same answer violates it. What
+  compares answers is explained as well by a violation in the same field of any answer of their endpoints;
+* by the place: the other stands at the same pointer of the same event, or of the one that the finding was
+  held against, and is more specific.
+
+No verdict changes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+
+from tokenwire.judging.check import Observation
+from tokenwire.judging.judge import Judgement
+from tokenwire.judging.verdict import SEVERITY, Verdict
+from tokenwire.record import Place
+from tokenwire.requirement import Requirement, ancestors, load_requirements
+
+_VIOLATED = (Verdict.FAIL, Verdict.WARN)
+_MOST_SPECIFIC_FIRST = (
+    "bytes",
+    "within-response",
+    "refusal",
+    "tokenizer",
+    "schema",
+    "side-effect",
+    "across-responses",
+    "across-targets",
+)
+_ACROSS = ("across-responses", "across-targets")
+
+Where = tuple[object, ...]
+Specificity = tuple[int, int, int]
+
+
+@cache
+def _ancestors() -> dict[str, tuple[str, ...]]:
+    return ancestors(load_requirements())
+
+
+@cache
+def _order() -> dict[str, int]:
+    return {name: position for position, name in enumerate(load_requirements())}
+
+
+def specificity(requirement: Requirement) -> Specificity:
+    """A key that sorts the most specific requirement first: what follows from little, then what looks at
+    little, then the order of the specification.
+    """
+    return (
+        len(_ancestors().get(requirement.id, ())),
+        _MOST_SPECIFIC_FIRST.index(requirement.oracle),
+        _order().get(requirement.id, len(_order())),
+    )
+
+
+def _field(place: Place) -> str:
+    """The name at the end of a pointer, without indices."""
+    return next((part for part in reversed(place.pointer.split("/")) if not part.isdecimal()), "")
+
+
+class _Violations:
+    """Where the judgements of a run violate something, by their positions."""
+
+    def __init__(self, judgements: Sequence[Judgement]) -> None:
+        self._judgements = judgements
+        self._at: dict[Where, set[int]] = defaultdict(set)
+        self._specific: dict[int, Specificity] = {}
+        self.positions = [
+            n
+            for n, one in enumerate(judgements)
+            if one.verdict in _VIOLATED and one.violations and not one.known
+        ]
+        for n in self.positions:
+            self._specific[n] = specificity(judgements[n].requirement)
+            for seen in judgements[n].violations:
+                for where in self._all_of(n, seen.place):
+                    self._at[where].add(n)
+        self.positions.sort(key=lambda n: (self._specific[n], n))
+
+    def _all_of(self, n: int, place: Place) -> Iterator[Where]:
+        run, name = id(self._judgements[n].run), self._judgements[n].requirement.id
+        yield run, place.exchange, place.event, place.pointer
+        yield run, name, place.exchange
+        yield run, name, self._endpoint(n, place), _field(place)
+
+    def _endpoint(self, n: int, place: Place) -> tuple[str]:
+        """The dialect of the answer that a place is in; its name where there is no such answer."""
+        stream = self._judgements[n].run.by_exchange.get(place.exchange)
+        return (stream.dialect if stream else place.exchange,)
+
+    def explaining(self, n: int, seen: Observation) -> set[int]:
+        """The judgements that a finding may follow from."""
+        one = self._judgements[n]
+        run, places = id(one.run), (seen.place, *seen.related)
+        found: set[int] = set()
+        for name in (*one.requirement.implied_by, *_ancestors().get(one.requirement.id, ())):
+            for place in places:
+                found |= self._at.get((run, name, place.exchange), set())
+                if one.requirement.oracle in _ACROSS:
+                    field = _field(seen.place)
+                    found |= self._at.get((run, name, self._endpoint(n, place), field), set())
+        for place in places:
+            if place.pointer:  # a place without one is a whole event or answer: too much to be one thing
+                there = self._at.get((run, place.exchange, place.event, place.pointer), set())
+                found |= {m for m in there if self._specific[m] < self._specific[n]}
+        return found - {n}
+
+    def nearness(self, n: int, m: int) -> tuple[bool, bool, bool, Specificity, int]:
+        """A key that sorts the likeliest cause of `n` first: the same answer, then field, then scenario."""
+        one, other = self._judgements[n], self._judgements[m]
+        first = one.violations[0]
+        answers = [
+            (id(one.run), other.requirement.id, place.exchange) for place in (first.place, *first.related)
+        ]
+        return (
+            not any(m in self._at.get(where, ()) for where in answers),
+            _field(first.place) != _field(other.violations[0].place),
+            one.scenario != other.scenario,
+            self._specific[m],
+            m,
+        )
+
+
+def causes(judgements: Sequence[Judgement]) -> Mapping[int, int]:
+    """The positions of the judgements that follow from others, each with that of its cause.
+
+    A cause follows from nothing, and is as grave as what follows from it. What a baseline knows neither folds
+    nor is folded.
+    """
+    violations = _Violations(judgements)
+    folded: dict[int, int] = {}
+    for n in violations.positions:  # a cause stands before what follows from it
+        gravity = SEVERITY[judgements[n].verdict]
+        explained: list[set[int]] = []
+        for seen in judgements[n].violations:
+            roots = {folded.get(m, m) for m in violations.explaining(n, seen)}
+            explained.append({m for m in roots if SEVERITY[judgements[m].verdict] >= gravity})
+            if not explained[-1]:
+                break
+        else:
+            folded[n] = min(explained[0], key=lambda m: violations.nearness(n, m))
+    return folded

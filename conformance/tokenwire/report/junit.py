@@ -1,0 +1,47 @@
+"""The JUnit report: one failure for each cause. pytest writes it, verdict by verdict; this folds it."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenwire.judging.verdict import Verdict
+from tokenwire.report.overview import following_in_words, summaries
+
+
+def fold(path: Path, report: Mapping[str, Any]) -> None:
+    """Leave one failure for each cause in the file that pytest wrote, and tell there what follows from it.
+
+    Every other violation stands there as skipped, with the name of its cause. Raises OSError.
+    """
+    first: dict[str, str] = {}
+    follows: dict[str, str] = {}
+    for summary in summaries(report):
+        for row in summary.bad:
+            name = f"{row['requirement']}[{row['scenario']}]"
+            if row["verdict"] != Verdict.FAIL or name in first:
+                continue
+            if "follows_from" in row:
+                follows[name] = row["follows_from"]
+            elif summary.requirement in first.values():
+                follows[name] = summary.requirement
+            else:
+                first[name] = summary.requirement
+    document = ET.parse(path)  # pytest wrote it a moment ago
+    for suite in document.iter("testsuite"):
+        folded = 0
+        for case in suite.iter("testcase"):
+            failure, name = case.find("failure"), case.get("name", "")
+            if failure is None:
+                continue
+            if name in follows:
+                case.remove(failure)
+                ET.SubElement(case, "skipped", message=f"{Verdict.FAIL}: follows from {follows[name]}")
+                folded += 1
+            elif more := following_in_words(report, first.get(name, "")):
+                failure.text = f"{failure.text or ''}\n\n  {more}"
+        for count, change in (("failures", -folded), ("skipped", folded)):
+            suite.set(count, str(int(suite.get(count, "0")) + change))
+    document.write(path, encoding="utf-8", xml_declaration=True)

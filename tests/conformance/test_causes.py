@@ -1,0 +1,289 @@
+"""One cause, one failure: what is folded under what, and how every form of the report tells it."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hand_made_stream import ids_stream
+from rich.console import Console
+
+from tokenwire.judging.causes import causes
+from tokenwire.judging.check import demand
+from tokenwire.judging.judge import Judgement, Run
+from tokenwire.judging.verdict import Verdict
+from tokenwire.pytest_plugin import run_items
+from tokenwire.record import Place
+from tokenwire.report.document import document
+from tokenwire.report.github import step_summary, workflow_commands
+from tokenwire.report.junit import fold
+from tokenwire.report.page import page
+from tokenwire.report.sarif import sarif
+from tokenwire.report.subject import Subject
+from tokenwire.report.terminal import print_report, summary_line
+from tokenwire.requirement import Level, load_requirements
+from tokenwire.spec_files import load_schema
+
+ROWS = load_requirements()
+RUN = Run(())
+
+
+def at(exchange: str, event: int | None = None, pointer: str = "") -> Place:
+    return Place(exchange, event, pointer)
+
+
+def violated(
+    requirement: str, *places: Place, scenario: str = "one", related: tuple[Place, ...] = (), known: str = ""
+) -> Judgement:
+    """A requirement that is violated at these places, each held against the related ones."""
+    row = ROWS[requirement]
+    seen = tuple(
+        demand(
+            place,
+            False,
+            expected="right",
+            actual="wrong",
+            message=f"{requirement} is broken",
+            related=related,
+        )
+        for place in places
+    )
+    verdict = Verdict.FAIL if row.level is Level.MUST else Verdict.WARN
+    return Judgement(row, scenario, verdict, 3, seen[0].message, seen, run=RUN, known=known)
+
+
+def folded(*judgements: Judgement) -> dict[str, str]:
+    """What follows, and from what."""
+    found = causes(judgements)
+    return {judgements[n].requirement.id: judgements[m].requirement.id for n, m in found.items()}
+
+
+def test_the_id_of_another_choice_is_one_cause() -> None:
+    """SGLang 0.5.23, chat with n 2: the finish chunk of choice 0 carries the id of choice 1."""
+    place = at("sglang-chat/chat-samples/stream", 20, "/id")
+    assert folded(
+        violated("request-id-constant", place), violated("chat-chunks-share-a-choice-id", place)
+    ) == {"request-id-constant": "chat-chunks-share-a-choice-id"}
+
+
+def test_a_value_that_should_have_been_refused_explains_what_its_answer_says() -> None:
+    """SGLang 0.5.23, n -1: answered, with a count of 0 prompt tokens."""
+    answer = "sglang-completions/impossible-values/n-1"
+    assert folded(
+        violated("prompt-tokens-count-the-input-ids", at(answer, None, "/usage")),
+        violated("prompt-ids-match-their-count", at(answer, None, "/choices/0/prompt_token_ids")),
+        violated("impossible-values-refused", at(answer)),
+    ) == {
+        "prompt-tokens-count-the-input-ids": "impossible-values-refused",
+        "prompt-ids-match-their-count": "impossible-values-refused",
+    }
+
+
+def test_ids_that_are_ignored_explain_that_bad_ones_are_not_refused() -> None:
+    """SGLang 0.5.23's Rust front end: chat input_ids are replaced by those of the template."""
+    empty, unknown = "sglang-chat/malformed-ids/empty", "sglang-chat/unknown-ids/prompt-negative"
+    assert folded(
+        violated("prompt-tokens-count-the-input-ids", at(empty, None, "/usage"), scenario="malformed-ids"),
+        violated("prompt-tokens-count-the-input-ids", at(unknown, None, "/usage"), scenario="unknown-ids"),
+        violated("empty-input-ids-refused", at(empty), scenario="malformed-ids"),
+        violated("unknown-prompt-ids-refused", at(unknown), scenario="unknown-ids"),
+    ) == {
+        "empty-input-ids-refused": "prompt-tokens-count-the-input-ids",
+        "unknown-prompt-ids-refused": "prompt-tokens-count-the-input-ids",
+    }
+
+
+def test_a_usage_of_zero_is_one_cause() -> None:
+    answer = "sglang-completions/prompt-logprobs/whole"
+    assert folded(
+        violated("usage-adds-up", at(answer, None, "/usage/total_tokens")),
+        violated("prompt-tokens-count-the-input-ids", at(answer, None, "/usage")),
+        violated("prompt-ids-match-their-count", at(answer, None, "/choices/0/prompt_token_ids")),
+        violated("logprob-values-are-legal", at(answer, None, "/choices/0/logprobs/token_logprobs")),
+        violated("top-logprobs-belong-to-position", at(answer, None, "/choices/0/logprobs/top_logprobs")),
+    ) == dict.fromkeys(
+        (
+            "usage-adds-up",
+            "prompt-ids-match-their-count",
+            "logprob-values-are-legal",
+            "top-logprobs-belong-to-position",
+        ),
+        "prompt-tokens-count-the-input-ids",
+    )
+
+
+def test_what_compares_answers_follows_from_any_answer_of_its_endpoint_in_the_same_field() -> None:
+    """SGLang 0.5.13 loses text in streams of /v1/completions: whatever is compared with one differs."""
+    stream = ids_stream([1], [2])
+    other = replace(stream, exchange=replace(stream.exchange, name="generate/two"))
+    run = Run((stream, other))
+    lost = violated("stream-text-equals-whole", at(stream.exchange.name, 1, "/choices/0/text"), scenario="a")
+    alone = violated("batch-items-stand-alone", at(other.exchange.name, 1, "/choices/0/text"), scenario="b")
+    ids = violated("batch-items-stand-alone", at(other.exchange.name, 1, "/output_ids"), scenario="c")
+    found = causes([replace(one, run=run) for one in (lost, alone, ids)])
+    assert found == {1: 0}, "what differs in another field has another cause"
+    assert causes([lost, alone]) == {}, "exchanges of no known endpoint have none in common"
+
+
+def test_nothing_is_folded_with_a_finding_left_to_explain() -> None:
+    stream, other = at("a/one", 3, "/id"), at("a/two", 5, "/id")
+    cause = violated("chat-chunks-share-a-choice-id", stream)
+    assert folded(cause, violated("request-id-constant", stream, other)) == {}
+    assert folded(cause, violated("request-id-constant", stream)) != {}
+
+
+def test_two_requirements_at_one_event_but_not_at_one_pointer_have_two_causes() -> None:
+    assert (
+        folded(
+            violated("usage-adds-up", at("a/one", 3, "/usage/total_tokens")),
+            violated("finish-comes-last", at("a/one", 3, "/choices/0/finish_reason")),
+        )
+        == {}
+    )
+    assert folded(violated("asked-or-refused", at("a/one")), violated("choices-complete", at("a/one"))) == {}
+
+
+def test_the_more_specific_is_the_cause_at_one_pointer() -> None:
+    place = at("a/one", 3, "/choices/0/text")
+    assert folded(violated("own-ids-are-accepted", place), violated("done-ends-the-stream", place)) == {
+        "own-ids-are-accepted": "done-ends-the-stream"
+    }
+    assert folded(
+        violated("own-ids-are-accepted", at("a/two"), related=(place,)),
+        violated("done-ends-the-stream", place),
+    ) == {"own-ids-are-accepted": "done-ends-the-stream"}
+
+
+def test_a_failure_does_not_hide_under_a_warning_nor_under_what_a_baseline_knows() -> None:
+    place = at("a/one", 3, "/output_ids")
+    fail, warning = violated("own-ids-are-accepted", place), violated("no-idle-emissions", place)
+    assert warning.verdict is Verdict.WARN
+    assert folded(fail, warning) == {}
+    known = violated("done-ends-the-stream", place, known="it is being worked on")
+    assert folded(fail, known) == {}
+    assert folded(replace(fail, known="so is this"), violated("done-ends-the-stream", place)) == {}
+
+
+def test_runs_are_kept_apart() -> None:
+    place = at("a/one", 3, "/id")
+    cause, effect = violated("chat-chunks-share-a-choice-id", place), violated("request-id-constant", place)
+    assert folded(cause, replace(effect, run=Run((), name="another"))) == {}
+
+
+@pytest.fixture
+def judgements() -> list[Judgement]:
+    """Two causes; the first one in two scenarios, and in both with something that follows."""
+    scenarios = [at("a/one", 3, "/id"), at("a/two", 5, "/id")]
+    return [
+        violated("finish-comes-last", at("a/three", 9, "/choices/0/finish_reason"), scenario="a/three"),
+        *(violated("request-id-constant", place, scenario=place.exchange) for place in scenarios),
+        *(violated("chat-chunks-share-a-choice-id", place, scenario=place.exchange) for place in scenarios),
+    ]
+
+
+@pytest.fixture
+def report(judgements: list[Judgement]) -> Mapping[str, Any]:
+    return document(Subject(url="http://h:1", runs=(RUN,)), judgements, 1)
+
+
+MORE = "1 more follows from the same cause: request-id-constant"
+
+
+def test_the_json_report_names_causes_and_what_follows(report: Mapping[str, Any]) -> None:
+    jsonschema.validate(report, load_schema("report"))
+    assert report["causes"] == [
+        {"requirement": "finish-comes-last", "verdict": "FAIL", "follow": []},
+        {
+            "requirement": "chat-chunks-share-a-choice-id",
+            "verdict": "FAIL",
+            "follow": [{"requirement": "request-id-constant", "scenarios": ["a/one", "a/two"]}],
+        },
+    ]
+    told = [(row["requirement"], row["verdict"], row.get("follows_from")) for row in report["verdicts"]]
+    assert told == [
+        ("finish-comes-last", "FAIL", None),
+        *[("request-id-constant", "FAIL", "chat-chunks-share-a-choice-id")] * 2,
+        *[("chat-chunks-share-a-choice-id", "FAIL", None)] * 2,
+    ]
+
+
+def test_the_terminal_shows_a_cause_once(report: Mapping[str, Any]) -> None:
+    console = Console(width=140, record=True, file=StringIO())
+    print_report(console, report)
+    text = console.export_text()
+    assert text.count("FAIL  chat-chunks-share-a-choice-id  in ") == 1
+    assert "FAIL  request-id-constant  in " not in text
+    assert MORE in text
+    assert "also in a/two" in text
+    assert "follows from chat-chunks-share-a-choice-id" in text, "the table says why it is not shown"
+    assert summary_line(report).endswith("does not conform (3 FAIL; 2 causes of 3 violations)")
+
+
+def test_github_is_told_of_each_cause(report: Mapping[str, Any]) -> None:
+    lines = workflow_commands(report)
+    assert [line.partition("::")[2].partition("::")[0] for line in lines] == [
+        "error title=FAIL finish-comes-last",
+        "error title=FAIL chat-chunks-share-a-choice-id",
+    ]
+    assert lines[1].endswith(MORE)
+    summary = step_summary(report)
+    assert summary.count("<details><summary>FAIL") == 2
+    assert MORE in summary
+
+
+def test_sarif_holds_a_result_for_each_cause(report: Mapping[str, Any]) -> None:
+    results = sarif(report)["runs"][0]["results"]
+    assert {result["ruleId"] for result in results} == {"finish-comes-last", "chat-chunks-share-a-choice-id"}
+    assert len(results) == 2
+    (told,) = (one["message"]["text"] for one in results if one["ruleId"] != "finish-comes-last")
+    assert told.startswith("chat-chunks-share-a-choice-id is broken (in a/one, a/two). ")
+    assert told.endswith(f"{MORE}.")
+
+
+def test_the_page_folds_what_follows(report: Mapping[str, Any]) -> None:
+    text = page(report)
+    assert '<section id="chat-chunks-share-a-choice-id">' in text
+    assert '<section id="request-id-constant">' not in text
+    assert '<a href="#request-id-constant">' not in text
+    assert f"<summary>{MORE}</summary>" in text
+    assert "request-id-constant is broken" in text
+    assert "2 causes of 3 violations" in text
+
+
+def test_junit_holds_a_failure_for_each_cause(
+    report: Mapping[str, Any], judgements: list[Judgement], tmp_path: Path
+) -> None:
+    path = tmp_path / "report.xml"
+    run_items(judgements, Subject(url="http://h:1", runs=(RUN,)), junit=path)
+    fold(path, report)
+    (suite,) = ET.parse(path).iter("testsuite")
+    assert {name: suite.get(name) for name in ("tests", "failures", "skipped", "errors")} == {
+        "tests": "5",
+        "failures": "2",
+        "skipped": "3",
+        "errors": "0",
+    }
+    failing = {case.get("name"): case.find("failure") for case in suite.iter("testcase")}
+    failing = {name: failure for name, failure in failing.items() if failure is not None}
+    assert set(failing) == {"finish-comes-last[a/three]", "chat-chunks-share-a-choice-id[a/one]"}
+    assert failing["chat-chunks-share-a-choice-id[a/one]"].text.endswith(MORE)
+    skipped = {case.get("name"): case.find("skipped") for case in suite.iter("testcase")}
+    assert skipped["request-id-constant[a/two]"].get("message") == (
+        "FAIL: follows from chat-chunks-share-a-choice-id"
+    )
+
+
+def test_a_report_of_before_there_were_causes_is_still_told(report: Mapping[str, Any]) -> None:
+    old = {key: value for key, value in report.items() if key != "causes"}
+    old["verdicts"] = [
+        {key: value for key, value in row.items() if key != "follows_from"} for row in report["verdicts"]
+    ]
+    assert summary_line(old).endswith("does not conform (3 FAIL)")
+    assert len(workflow_commands(old)) == 3
+    assert '<section id="request-id-constant">' in page(old)
