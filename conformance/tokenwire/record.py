@@ -210,6 +210,8 @@ class Asked:
     text_prompt: bool = False
     """A text prompt or messages were sent (perhaps beside input_ids)."""
     max_new_tokens: int | None = None
+    budgets: tuple[int, ...] = ()
+    """That of each prompt, where they differ; then there is none for all of them."""
     stream_interval: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
@@ -268,6 +270,11 @@ class Asked:
     """
     constrained: bool = False
     """Something shapes the tokens that this class does not tell, such as a grammar."""
+
+    def budget(self, choice: int) -> int | None:
+        """How many tokens a choice may have, as far as the request says."""
+        prompt = choice // max(self.n, 1)
+        return self.budgets[prompt] if prompt < len(self.budgets) else self.max_new_tokens
 
     @property
     def truncated(self) -> bool:

@@ -313,6 +313,14 @@ ABORT_AND_INVARIANCE_PAIRS = [
         "/output_ids",
     ),
     Pair(
+        "batch-items-stand-alone",
+        (*SINGLES, BATCH),
+        (*SINGLES, change(BATCH, choice=1, output_ids=[*IDS[::-1], 0])),
+        None,
+        "/finish",
+        why="an item that is padded",
+    ),
+    Pair(
         "cache-changes-nothing",
         (COLD, WARM),
         (COLD, change(WARM, output_ids=[11, 12, 13, 14, 15, 9])),

@@ -24,7 +24,7 @@ def answer(name: str, *told: Told, **asked: Any) -> Stream:
 
 
 def warm(name: str, *told: Told, **asked: Any) -> Stream:
-    return answer(name, *told, greedy=False, temperature=1.0, **asked)
+    return answer(name, *told, **({"greedy": False, "temperature": 1.0} | asked))
 
 
 GREEDY = answer("one/greedy", scored())

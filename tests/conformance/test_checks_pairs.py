@@ -74,6 +74,14 @@ LOGPROBS = Told(
     },
 )
 ASKED: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "chosen_ids": (7, 5), "logprob_start": 0}
+SHORT = Told(ids=IDS[:2], text=TEXT[:2])
+TWO_PROMPTS: dict[str, Any] = {
+    "input_ids": (PROMPT, (4, 5)),
+    "prompts": 2,
+    "n": 1,
+    "batch": True,
+    "max_new_tokens": None,
+}
 HIDDEN_STATES = (Wanted("return_hidden_states", ("hidden_states",)),)
 BESIDE = (Wanted("return_input_ids_in_sglext", (), ("/sglext/input_ids",)),)
 WITH_TEXTS: dict[str, Any] = {"logprobs": True, "logprob_texts": True}
@@ -224,6 +232,20 @@ PAIRS = [
     ),
     Pair("budget-is-kept", incremental(), incremental(max_new_tokens=5), 5, "/output_ids"),
     Pair("length-means-budget", whole(), whole(max_new_tokens=8), pointer="/finish"),
+    Pair(
+        "budget-is-kept",
+        whole(Told(), SHORT, **TWO_PROMPTS, budgets=(6, 2)),
+        whole(Told(), SHORT, **TWO_PROMPTS, budgets=(6, 1)),
+        pointer="/output_ids",
+        why="a budget for each prompt",
+    ),
+    Pair(
+        "length-means-budget",
+        whole(Told(), SHORT, **TWO_PROMPTS, budgets=(6, 2)),
+        whole(Told(), SHORT, **TWO_PROMPTS, budgets=(6, 3)),
+        pointer="/finish",
+        why="a budget for each prompt",
+    ),
     Pair(
         "zero-budget-has-no-ids",
         whole(Told(ids=(), text="", series={"output_token_logprobs": ()})),

@@ -264,6 +264,14 @@ def test_malformed_input_ids_are_no_prompt_and_have_no_key(value: object) -> Non
     assert (read.input_ids, read.key, read.ids_key) == (None, "", "")
 
 
+def test_each_prompt_may_have_a_budget_of_its_own() -> None:
+    params = [{"max_new_tokens": 9, "n": 2}, {"max_new_tokens": 1, "n": 2}]
+    batch = asked(GENERATE, {"input_ids": [[1], [2]], "sampling_params": params})
+    assert (batch.max_new_tokens, batch.budgets) == (None, (9, 1))
+    assert [batch.budget(choice) for choice in range(4)] == [9, 9, 1, 1]
+    assert asked(GENERATE, {"input_ids": [[1], [2]], "sampling_params": [params[0]] * 2}).budget(3) == 9
+
+
 def test_what_only_a_table_knows_is_wanted_where_it_is_true() -> None:
     body = {"input_ids": [1], "return_hidden_states": True, "return_routed_experts": False}
     assert asked(GENERATE, body).wanted == (Wanted("return_hidden_states", ("hidden_states",)),)

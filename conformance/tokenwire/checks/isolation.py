@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tokenwire.checks.agreement import agree, choice_pairs, same_beginning
+from tokenwire.checks.agreement import Side, agree, choice_pairs, same_beginning
 from tokenwire.checks.moments import began, overlap
-from tokenwire.checks.walk import ended, finished_choices
-from tokenwire.judging.check import Observation, Target, check_run
+from tokenwire.checks.walk import ended, finished_choices, joined_ids
+from tokenwire.judging.check import Observation, Target, check_run, observe
 from tokenwire.record import Stream
 
 CROWD = 4
@@ -83,6 +83,18 @@ def batch_items_stand_alone(streams: tuple[Stream, ...], _target: Target) -> Ite
             twin = repeated(alone.get((asked.input_ids[choice.index], *_shape(stream)), []))
             if twin is not None:
                 yield from agree((twin, twin.choices[0]), (stream, choice), "the same prompt by itself")
+                yield from _same_end((twin, twin.choices[0]), (stream, choice))
+
+
+def _same_end(baseline: Side, other: Side) -> Iterator[Observation]:
+    """Look whether a choice ends where its prompt ends by itself, of which its ids are those so far."""
+    ours, theirs = joined_ids(baseline[1]), joined_ids(other[1])
+    budgets = [stream.asked.budget(choice.index) for stream, choice in (baseline, other)]
+    if not ours or not theirs or budgets[0] != budgets[1] or ours[: len(theirs)] != theirs[: len(ours)]:
+        return
+    message = f"choice {other[1].index} has {len(theirs)} output ids, but its prompt by itself {len(ours)}"
+    place, related = other[1].emissions[-1].at("finish"), (baseline[1].emissions[-1].at("finish"),)
+    yield observe(place, expected=len(ours), actual=len(theirs), message=message, related=related)
 
 
 def _shape(stream: Stream) -> tuple[object, ...]:

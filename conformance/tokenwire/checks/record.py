@@ -11,6 +11,7 @@ from tokenwire.checks.refusals import was_refused
 from tokenwire.checks.walk import (
     Step,
     as_list,
+    by_choice,
     carries,
     count_of,
     end_place,
@@ -327,12 +328,13 @@ def cached_details_add_up(stream: Stream, _target: Target) -> Iterator[Observati
         )
 
 
-def _is_a_budget(stream: Stream) -> bool:
-    """Whether a request says how many tokens it allows; whether zero does is the policy of its dialect."""
-    budget = stream.asked.max_new_tokens
+def _budget_of(stream: Stream, choice: int = 0) -> int | None:
+    """How many tokens a choice may have; None where the request or its dialect does not say."""
+    budget = stream.asked.budget(choice)
     if budget is None or budget < 0:
-        return False
-    return budget > 0 or policy_of(stream).get("zero_budget", "answered") != "unspecified"
+        return None
+    is_one = budget > 0 or policy_of(stream).get("zero_budget", "answered") != "unspecified"
+    return budget if is_one else None
 
 
 def _told(choice: Choice, count: int) -> str:
@@ -347,15 +349,13 @@ def _told(choice: Choice, count: int) -> str:
 @check("budget-is-kept")
 def budget_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
     """No choice has more output ids than the request allowed."""
-    budget = stream.asked.max_new_tokens
-    if budget is None or not _is_a_budget(stream):
-        return
-    over = {step.emission.choice: step for step in reversed(walk(stream)) if step.after > budget}
+    steps = by_choice(walk(stream))
     for choice in stream.choices if stream.answered else ():
-        count = count_of(stream, choice)
-        if count is None or is_error(choice.finish):
+        budget, count = _budget_of(stream, choice.index), count_of(stream, choice)
+        if budget is None or count is None or is_error(choice.finish):
             continue
-        emission = over[choice.index].emission if choice.index in over else choice.emissions[-1]
+        over = next((step for step in steps.get(choice.index, ()) if step.after > budget), None)
+        emission = over.emission if over is not None else choice.emissions[-1]
         message = f"{_told(choice, count)} for a budget of {budget}"
         yield demand(
             emission.at("output_ids"),
@@ -369,20 +369,18 @@ def budget_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
 @check("length-means-budget")
 def length_means_budget(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Only a choice that used up its budget finished with length."""
-    budget = stream.asked.max_new_tokens
-    if not _is_a_budget(stream):
-        return
     for choice in finished_choices(stream):
-        count = count_of(stream, choice)
-        if choice.finish is not None and choice.finish.type == "length" and count is not None:
-            message = f"choice {choice.index} finished with length after {count} of {budget} tokens"
-            yield observe(choice.emissions[-1].at("finish"), expected=budget, actual=count, message=message)
+        budget, count = _budget_of(stream, choice.index), count_of(stream, choice)
+        if choice.finish is None or choice.finish.type != "length" or budget is None or count is None:
+            continue
+        message = f"choice {choice.index} finished with length after {count} of {budget} tokens"
+        yield observe(choice.emissions[-1].at("finish"), expected=budget, actual=count, message=message)
 
 
 @check("zero-budget-has-no-ids")
 def zero_budget_has_no_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A budget of zero yields nothing at all, in no list."""
-    if stream.asked.max_new_tokens != 0 or not _is_a_budget(stream):
+    if stream.asked.max_new_tokens != 0 or _budget_of(stream) is None:
         return
     if was_refused(stream):
         yield demand(start_place(stream), True, expected="a refusal", actual=stream.exchange.status)

@@ -226,6 +226,7 @@ class RequestBinding:
             input_ids=input_ids,
             text_prompt=bool(text),
             max_new_tokens=_int_or_none(told.get("max_new_tokens")),
+            budgets=_budgets(told.get("max_new_tokens")),
             stream_interval=_int_or_none(told.get("stream_interval")),
             stop=_texts(told.get("stop")),
             stop_token_ids=_ints(told.get("stop_token_ids")),
@@ -503,6 +504,12 @@ def _biases(value: Any) -> dict[int, float]:
     pairs = value.items() if isinstance(value, dict) else ()
     read = {int(key): _number_or_none(bias) for key, bias in pairs if str(key).isdecimal()}
     return {token: bias for token, bias in read.items() if bias is not None}
+
+
+def _budgets(value: Any) -> tuple[int, ...]:
+    """The budgets of the prompts of a batch where they differ; none where one of them is no number."""
+    each = tuple(number for number in value if _is_id(number)) if isinstance(value, tuple) else ()
+    return each if isinstance(value, tuple) and len(each) == len(value) else ()
 
 
 def _int_or_none(value: Any) -> int | None:

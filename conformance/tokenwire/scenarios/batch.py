@@ -1,9 +1,12 @@
 """Several choices in one answer: batches of prompts, and samples of one prompt."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import PROMPT, Conversation, scenario
+from tokenwire.wire.exchange import HttpRequest
 
 _PROMPTS = (PROMPT, PROMPT[:3], PROMPT[2:9])
 """Of unequal lengths, so that prompt ids that change places are seen."""
@@ -61,6 +64,52 @@ async def batch_of_one(talk: Conversation) -> None:
     """A list of one prompt is still a batch: the answer is a list of one choice."""
     ask = Ask(input_ids=(PROMPT,), batch=True, max_new_tokens=8, return_prompt_token_ids=True)
     await talk.ask_all({"whole": ask, "stream": replace(ask, stream=True)})
+
+
+_BUDGETS = (9, 6, 4, 1)
+"""One for each of four prompts: the last ends first."""
+
+
+def stops_apart(answers: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Stop ids that end some answers at different places, the last of them early, as far as they differ."""
+    late = {token for ids in answers[:-1] for token in ids}
+    early = next((token for token in answers[-1][1:] if token not in late), None)
+    rest = {token for ids in answers[1:] for token in ids}
+    then = next((token for token in answers[0][len(answers[0]) // 2 :] if token not in rest), None)
+    return tuple(token for token in (early, then) if token is not None)
+
+
+@scenario(chat=False)
+async def uneven_ends(talk: Conversation) -> None:
+    """Prompts in one request that end at different tokens, the last one first: by stop ids, by stop strings
+    and, where each prompt may have its own, by budgets. And samples that a stop string ends where it comes.
+    """
+    prompts = (PROMPT[1:], PROMPT[3:5], PROMPT[:9], PROMPT * 2)
+    ask = Ask(input_ids=prompts, batch=True, max_new_tokens=16, logprobs=True)
+    free = await talk.ask("unstopped", ask)
+    if free is None or len(free.choices) < len(prompts):
+        return
+    asks: dict[str, Ask] = {}
+    ids = [choice.output_ids or () for choice in free.choices]
+    if stops := stops_apart(ids) if all(ids) else ():
+        asks["ids"] = replace(ask, stop_token_ids=stops)
+        for at in (0, -1):
+            alone = replace(asks["ids"], input_ids=(prompts[at],), batch=False)
+            await talk.ask_all({f"alone{at}": alone, f"alone{at}-again": alone})
+    letters = Counter(letter for choice in free.choices for letter in choice.text or "" if letter.isalnum())
+    if often := tuple(letter for letter, _ in letters.most_common(2)):
+        one = replace(ask, input_ids=prompts[:1], batch=False, n=4, temperature=1.0)
+        asks |= {"strings": replace(ask, stop=often), "samples": replace(one, stop=often)}
+    request = talk.dialect.render(ask, talk.model)
+    params = request.body.get("sampling_params") if isinstance(request, HttpRequest) else None
+    if params is not None:
+        each = [params | {"max_new_tokens": budget} for budget in _BUDGETS]
+        asks["budgets"] = replace(ask, raw={"sampling_params": each})
+    for label, one in asks.items():
+        streamed = replace(one, stream=True)
+        await talk.ask_all({label: one, f"{label}-stream": streamed})
+        if one.temperature == 0.0:
+            await talk.ask(f"{label}-interval-4", replace(streamed, stream_interval=4))
 
 
 @scenario(chat=False)

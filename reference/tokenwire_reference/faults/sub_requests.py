@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from tokenwire_reference.delivery.request_manager import Emission, Record
 from tokenwire_reference.faults.answer_shape import choices_of, finish_of
-from tokenwire_reference.faults.catalogue import INCREMENTAL, STREAMED, fault
+from tokenwire_reference.faults.catalogue import INCREMENTAL, STREAMED, WHOLE, fault
 from tokenwire_reference.faults.fault import Fault, Json
 
 
@@ -64,6 +64,41 @@ class FlagLostInSamples(Fault):
 
     def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
         return [self.answered(200, event)[1]]
+
+
+@fault("batch-padded", "X19", shows_in=(WHOLE,))
+class BatchPadded(Fault):
+    """The items of a batch are padded to the longest one, as the rows of a tensor are."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        names = ("output_ids", "token_ids", "response_token_ids")
+        rows = [choice[name] for choice in choices_of(answer) for name in names if choice.get(name)]
+        longest = max(map(len, rows), default=0)
+        for row in rows:
+            row.extend([0] * (longest - len(row)))
+        return status, answer
+
+
+@fault("stop-string-shown-in-later-choices", "X12", upstream=("smg-project/smg PR #2203",))
+class StopStringShownInLaterChoices(Fault):
+    """Only the first choice's text is cut at the stop string."""
+
+    def text(self, record: Record, text: str) -> str:
+        matched = record.finish.matched if record.finish else None
+        shown = record.index > 0 and isinstance(matched, str) and not record.sampling.no_stop_trim
+        return text + str(matched) if shown else text
+
+
+@fault("one-budget-for-the-batch", "X19")
+class OneBudgetForTheBatch(Fault):
+    """Of a list of sampling parameters, the budget of the first prompt is taken for all of them."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        params = body.get("sampling_params")
+        if isinstance(params, list) and params and all(isinstance(one, dict) for one in params):
+            first = params[0].get("max_new_tokens")
+            return {**body, "sampling_params": [{**one, "max_new_tokens": first} for one in params]}
+        return body
 
 
 @fault(

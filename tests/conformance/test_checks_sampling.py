@@ -1,0 +1,85 @@
+"""Sampling: what a proof takes, and where there is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sampling_pairs import GREEDY, OTHER_IDS, SURE, answer, biased, scored, truncated, warm
+from stream_builder import IDS, STOP, Told, named, whole
+
+import tokenwire.checks  # noqa: F401  # fills CHECKS
+from tokenwire.judging.check import CHECKS, Observation, Target
+from tokenwire.record import Stream
+from tokenwire.scenarios.batch import stops_apart
+
+
+def seen(requirement: str, *streams: Stream) -> list[Observation]:
+    check = CHECKS[requirement]
+    if check.on_run is not None:
+        return list(check.on_run(streams, Target()))
+    assert check.on_stream is not None
+    return [each for stream in streams for each in check.on_stream(stream, Target())]
+
+
+def test_a_model_that_is_sure_of_its_tokens_proves_nothing() -> None:
+    sure = scored(logprob=SURE)
+    greedy = answer("one/greedy", sure)
+    assert seen("temperature-is-kept", greedy, warm("one/warm", sure), warm("two/warm", sure)) == []
+    assert seen("samples-are-drawn-apart", warm("one/samples", sure, sure)) == []
+
+
+def test_without_logprobs_answers_that_are_alike_prove_nothing() -> None:
+    untold = Told()
+    assert seen("temperature-is-kept", answer("one/greedy", untold), warm("one/warm", untold)) == []
+    assert seen("samples-are-drawn-apart", warm("one/samples", untold, untold)) == []
+
+
+def test_a_fixed_seed_of_the_server_makes_no_greedy_answers() -> None:
+    """Answers that depend on each other are alike, and need not be the greedy one."""
+    fixed = scored(OTHER_IDS)
+    assert all(
+        one.holds
+        for one in seen("temperature-is-kept", GREEDY, warm("one/warm", fixed), warm("two/warm", fixed))
+    )
+
+
+def test_a_seed_a_bias_and_a_truncation_are_left_aside() -> None:
+    asides: list[dict[str, Any]] = [
+        {"seed": 7},
+        {"top_k": 2},
+        {"other_sampling": "bias"},
+        {"temperature": 0.5},
+    ]
+    for asked in asides:
+        told = warm("one/warm", scored(), **asked)
+        assert seen("temperature-is-kept", GREEDY, told) == []
+
+
+def test_ids_that_nearly_tie_may_have_changed_places() -> None:
+    rows = [[[-0.70, 90, None], [-0.72, 11, None]]]
+    tied = Told(
+        ids=IDS[:1],
+        text="a",
+        series={"output_token_logprobs": [[-0.72, 11, None]], "output_top_logprobs": rows},
+    )
+    assert all(one.holds for one in seen("truncation-is-kept", truncated(tied, top_k=1)))
+
+
+def test_an_excluded_id_that_would_not_have_come_is_no_witness() -> None:
+    assert seen("logit-bias-is-kept", answer("one/natural", Told()), biased(Told(), _99=-100.0)) == []
+
+
+def test_a_text_that_repeats_itself_anyway_tells_nothing_of_a_bias() -> None:
+    loop = Told(ids=None, text="xxxxxx")
+    assert seen("logit-bias-is-kept", answer("one/natural", loop), biased(loop, _40=100.0)) == []
+
+
+def test_a_stop_string_may_end_a_choice_before_its_least_tokens() -> None:
+    early = whole(Told(finish=STOP), min_new_tokens=7, stop_token_ids=(16,), stop=("f",), max_new_tokens=9)
+    assert seen("min-new-tokens-are-kept", named(early, "one/early")) == []
+
+
+def test_stops_end_the_last_answer_early_and_others_later() -> None:
+    answers = [(1, 2, 3, 4, 5, 6), (1, 2, 3, 9, 9, 9), (7, 8, 1, 2, 3, 4)]
+    assert stops_apart(answers) == (8, 5)
+    assert stops_apart([(1, 2, 3)] * 2) == ()
