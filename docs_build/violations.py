@@ -98,7 +98,8 @@ def show(missing: set[str]) -> set[str]:
     from tokenwire_reference.faults.catalogue import load_faults
 
     rows, missing = load_requirements(), set(missing)
-    faults = [fault for fault in load_faults().values() if missing & set(fault.kills)]
+    lasting = [fault for fault in load_faults().values() if not fault.ends_the_server]
+    faults = [fault for fault in lasting if missing & set(fault.kills)]
     trials = [(fault, server) for fault in faults for server in servers_for(fault)]
     for server in dict.fromkeys(server for _, server in trials):
         here = [fault for fault, other in trials if other == server]

@@ -20,7 +20,7 @@ from tokenwire.asking.run import Plan, Progress, Unreached, interrogate
 from tokenwire.asking.scenario import load_scenarios
 from tokenwire.judging.judge import judge
 from tokenwire.judging.verdict import Verdict
-from tokenwire_reference.faults.catalogue import KnownFault
+from tokenwire_reference.faults.catalogue import KnownFault, load_faults
 from tokenwire_reference.faults.faulty_wire import HEADER
 
 CORE = ("greedy-stream", "batch-of-prompts", "chat-ids", "chat-messages", "logprob-families")
@@ -29,6 +29,8 @@ GATEWAY = "gateway"
 AT_ONCE = 3
 """Processes that ask; what a server takes for itself is left to two cores."""
 _TIMEOUT_S = 60
+_HANGING_S = 15
+"""The time limit of an exchange where a fault may leave one without an answer."""
 
 
 def scenarios_for(fault: str) -> tuple[str, ...]:
@@ -49,7 +51,7 @@ async def try_fault(fault: str, server: str, url: str, scenarios: Sequence[str])
     """
     plan = Plan(
         url,
-        timeout_s=_TIMEOUT_S,
+        timeout_s=_HANGING_S if load_faults()[fault].ends_the_server else _TIMEOUT_S,
         headers=((HEADER, fault),),
         scenarios=tuple(scenarios),
         worker=url if GATEWAY in scenarios else "",
@@ -57,7 +59,8 @@ async def try_fault(fault: str, server: str, url: str, scenarios: Sequence[str])
     subject = await interrogate(plan, Progress())
     if isinstance(subject, Unreached):
         return Trial(fault, server, failure=subject.diagnosis)
-    failures = [subject.broken_off]
+    fatal = load_faults()[fault].ends_the_server
+    failures = ["" if fatal else subject.broken_off]
     messages: dict[str, str] = {}
     places: dict[str, set[str]] = defaultdict(set)
     for each in judge(subject.runs):

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from tokenwire_reference.faults.catalogue import CUMULATIVE, INCREMENTAL, WHOLE, KnownFault
 
 _FLAGS = {CUMULATIVE: (), INCREMENTAL: ("--incremental-streaming-output",)}
+_ITS_OWN = ", for "
+"""Between a server and the one fault that it is for: that fault ends it."""
 
 
 def servers_for(fault: KnownFault) -> list[str]:
@@ -18,6 +20,8 @@ def servers_for(fault: KnownFault) -> list[str]:
 
     A server is named by its delivery mode, or by its flags where the fault needs special ones.
     """
+    if fault.ends_the_server:
+        return [f"{CUMULATIVE}{_ITS_OWN}{fault.name}"]
     if fault.server:
         return [" ".join(fault.server)]
     return [mode for mode in _FLAGS if mode in fault.shows_in or WHOLE in fault.shows_in]
@@ -27,10 +31,14 @@ def servers_for(fault: KnownFault) -> list[str]:
 def serve(names: Iterable[str]) -> Iterator[dict[str, str]]:
     """Start servers, side by side; their URLs by name. Raises RuntimeError where one does not start."""
     with contextlib.ExitStack() as stack:
-        started = {
-            name: stack.enter_context(_process(_FLAGS.get(name, tuple(name.split())))) for name in names
-        }
+        started = {name: stack.enter_context(_process(_flags(name))) for name in names}
         yield {name: _url(process) for name, process in started.items()}
+
+
+def _flags(name: str) -> tuple[str, ...]:
+    """The flags of a server, by its name."""
+    kind = name.partition(_ITS_OWN)[0]
+    return _FLAGS.get(kind, tuple(kind.split()))
 
 
 @contextlib.contextmanager

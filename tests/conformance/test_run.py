@@ -25,6 +25,7 @@ from tokenwire.asking.scenario import Budget, Conversation, Scenario, Transcript
 from tokenwire.asking.terminal_progress import TerminalProgress
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.advertised import Advertised
+from tokenwire.judging.death import VITALS
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.report.subject import Subject
 
@@ -86,19 +87,25 @@ def test_only_dialects_that_give_a_record_are_asked(serve) -> None:
     assert subject.broken_off == ""
 
 
-def test_a_target_that_stops_answering_is_given_up_and_what_was_answered_is_judged(serve) -> None:
+def test_a_target_that_dies_is_given_up_and_what_was_answered_is_judged(serve) -> None:
     subject = run(Plan(serve(lambda n: n < 20), limits=Limits(max_concurrency=1)))
-    assert "stopped answering: 8 exchanges in a row" in subject.broken_off
+    (death,) = subject.runs[0].deaths
+    left = f"{len(subject.not_asked)} exchanges were not asked"
+    assert subject.broken_off == f"the server died of {death.name}; {left}"
     answered = [stream for stream in subject.runs[0].streams if stream.answered]
     assert len(answered) == 19  # the first one was the preflight's
-    assert len(subject.runs[0].streams) < 60
+    failed = [stream.exchange for stream in subject.runs[0].streams if not stream.answered]
+    assert [exchange.scenario for exchange in failed[1:]] == 3 * [VITALS]
 
 
 def test_a_target_that_answers_now_and_then_is_asked_to_the_end(serve) -> None:
-    subject = run(Plan(serve(lambda n: n % 3 == 0), limits=Limits(max_concurrency=1)))
+    some = ("budget-sweep", "concurrency", "malformed-ids", "prompt-ids")
+    subject = run(Plan(serve(lambda n: n % 7 < 4), limits=Limits(max_concurrency=1), scenarios=some))
     assert subject.broken_off == ""
     assert "gave no record" in " ".join(subject.remarks)
-    assert {stream.exchange.scenario for stream in subject.runs[0].streams} <= load_scenarios().keys()
+    asked = {stream.exchange.scenario for stream in subject.runs[0].streams}
+    assert asked <= {VITALS, *load_scenarios()}
+    assert subject.runs[0].deaths == ()
 
 
 def test_a_run_that_was_broken_off_is_no_success(serve, tokenwire, tmp_path: Path) -> None:
@@ -108,7 +115,7 @@ def test_a_run_that_was_broken_off_is_no_success(serve, tokenwire, tmp_path: Pat
     report = json.loads((tmp_path / "r.json").read_text("utf-8"))
     assert report["summary"]["PASS"] > 0
     assert ran.returncode == report["exit_status"] == ExitStatus.NOTHING_EVALUATED, ran.stdout + ran.stderr
-    assert "broken off: the target stopped answering" in ran.stdout.splitlines()[-1]
+    assert "broken off: the server died of sglang-generate/" in ran.stdout.splitlines()[-1]
 
 
 def test_everything_is_recorded_as_it_was_asked(serve, tmp_path: Path) -> None:

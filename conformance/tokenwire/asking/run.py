@@ -6,6 +6,7 @@ Everything is asked before anything is judged.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,18 +15,19 @@ from pathlib import Path
 from tokenwire.asking.beside import GATEWAY, ask_both
 from tokenwire.asking.detokenization import ask_for_texts
 from tokenwire.asking.exploration import Exploration
-from tokenwire.asking.patience import PatientSender, StoppedAnswering
 from tokenwire.asking.politeness import Limits, PoliteSender
-from tokenwire.asking.preflight import Preflight, preflight
+from tokenwire.asking.preflight import Preflight, minimal_request, preflight
 from tokenwire.asking.recorder import MAX_BODY_BYTES, Recorder
 from tokenwire.asking.scenario import (
     SMALLEST_CONTEXT,
     Budget,
     Conversation,
+    NotAsked,
     Scenario,
     Transcript,
     load_scenarios,
 )
+from tokenwire.asking.vital_signs import Revival, VitalSigns
 from tokenwire.dialects.dialect import Dialect, load_dialects
 from tokenwire.judging.determinism import PROBE
 from tokenwire.judging.judge import Run
@@ -76,6 +78,12 @@ class Plan:
     """The server behind the target, where that is a gateway: both are asked the same. It gets no headers."""
     secrets: frozenset[str] = frozenset()
     """Names of headers, in lower case, whose values are recorded nowhere."""
+    revival: Revival | None = None
+    """How the server comes back where it dies; None where nobody starts it again."""
+    without: tuple[str, ...] = ()
+    """Scenarios that are left out."""
+    gentle: bool = False
+    """Neither what servers died of is asked, nor what is a storm to a server that others use."""
     on_exchange: Callable[[Exchange], None] = lambda _: None
     """Told of every exchange when it is over; for a wire log."""
 
@@ -109,6 +117,8 @@ def _chosen(plan: Plan) -> list[Scenario]:
     """The scenarios that the plan asks for, the probe first and then by what they take."""
 
     def is_chosen(scenario: Scenario) -> bool:
+        if scenario.name in plan.without or (plan.gentle and (scenario.perilous or scenario.storm)):
+            return False
         if plan.scenarios:
             return scenario.name in (PROBE, *plan.scenarios)
         return plan.budget.covers(scenario.budget) or scenario.name == PROBE
@@ -124,10 +134,10 @@ class _Interrogation:
     plan: Plan
     found: Preflight
     sender: PoliteSender
+    vitals: VitalSigns
     transcript: Transcript
     progress: Progress
     explored: tuple[str, ...] = ()
-    broken_off: str = ""
 
     def _talk(self, name: str, dialect: Dialect) -> Conversation:
         return Conversation(
@@ -174,11 +184,18 @@ class _Interrogation:
             if scenario.perilous:
                 await self._talk_through(scenario, talk)
 
+    async def ask_for_texts(self) -> None:
+        """Ask the server for the text of what it wrote so far."""
+        with contextlib.suppress(NotAsked):  # it died of that, or before; the run says so
+            self.transcript.tokenizer = await ask_for_texts(
+                self.sender, self.found.speaks, self.transcript.streams
+            )
+
     async def ask_worker_too(self, worker: Preflight, recorder: Recorder) -> None:
         """Ask the worker behind a gateway what the gateway is asked, within the same limits."""
-        patient = PatientSender(recorder, self.plan.limits.max_concurrency)
+        vitals = _vital_signs(self.plan, recorder, worker)
         to_worker = self.sender.to(
-            patient, worker.speaks, worker.advertised.context_length or SMALLEST_CONTEXT
+            vitals, worker.speaks, worker.advertised.context_length or SMALLEST_CONTEXT
         )
         await ask_both(worker, to_worker, self.found, self.sender, self.transcript)
 
@@ -187,11 +204,13 @@ class _Interrogation:
         talks = [self._talk(EXPLORATION, dialect) for dialect in self.found.speaks]
         self.explored = await Exploration(talks, self.run(), self.plan.explore, self.plan.seed).explore()
 
-    def hear_refusals(self) -> None:
-        """Let the attempts that met a busy server be judged as what they are: refusals."""
+    def hear_besides(self) -> None:
+        """Let be judged as what they are: the attempts that met a busy server, and what was asked to see
+        whether the server lives.
+        """
         self.transcript.streams += (
             dialect.read(exchange, delivery_hint=self.found.advertised.delivery)
-            for exchange in self.sender.turned_away
+            for exchange in (*self.sender.turned_away, *self.vitals.besides)
             for dialect in self.found.speaks
             if exchange.request in dialect.endpoint
         )
@@ -211,6 +230,8 @@ class _Interrogation:
     def subject(self) -> Subject:
         """What the report is about."""
         plan, found, run = self.plan, self.found, self.run()
+        left = f"{len(self.transcript.not_asked)} exchanges were not asked"
+        died = f"the server died of {run.died.name}; {left}" if run.died is not None else ""
         return Subject(
             url=plan.url,
             runs=(run,),
@@ -219,7 +240,7 @@ class _Interrogation:
             left_out=found.left_out,
             remarks=(*remarks(run), *self.explored, *self.sender.remarks()),
             not_asked=self.transcript.not_asked,
-            broken_off=self.broken_off,
+            broken_off=(died or self.vitals.over) if self.vitals.over else "",
             recorded=str(plan.record) if plan.record else "",
             explored=("--explore", str(plan.explore), "--seed", str(plan.seed)) if plan.explore else (),
         )
@@ -243,27 +264,41 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
     worker = await _worker(plan, polite, dialects) if plan.worker else None
     if not found.speaks:
         return Unreached(Subject(url=plan.url, left_out=found.left_out), found.diagnosis)
-    async with _recorder(plan, plan.url, capture, headers=plan.headers, known=found) as recorder:
-        patient = PatientSender(recorder, plan.limits.max_concurrency)
-        sender = polite.to(patient, found.speaks, found.advertised.context_length or SMALLEST_CONTEXT)
-        asking = _Interrogation(plan, found, sender, Transcript(on_answer=progress.answered), progress)
-        try:
-            await asking.ask_ordinary()
-            if plan.explore:
-                await asking.explore()
-            if plan.tokenizer is None:
-                asking.transcript.tokenizer = await ask_for_texts(
-                    sender, found.speaks, asking.transcript.streams
-                )
-            if worker is not None and (not plan.scenarios or GATEWAY in plan.scenarios):
-                async with _recorder(plan, plan.worker, capture, known=worker) as behind:
-                    await asking.ask_worker_too(worker, behind)
-            # What is asked again to be sure of it belongs here: nothing may come behind what is perilous.
-            await asking.ask_perilous()
-        except* StoppedAnswering as group:
-            asking.broken_off = str(group.exceptions[0])
-    asking.hear_refusals()
+    async with (
+        _recorder(plan, plan.url, capture, headers=plan.headers, known=found) as recorder,
+        _recorder(plan, plan.url, None, headers=plan.headers, scouts=True) as scout,
+    ):
+        vitals = _vital_signs(plan, recorder, found, scout)
+        sender = polite.to(vitals, found.speaks, found.advertised.context_length or SMALLEST_CONTEXT)
+        transcript = Transcript(on_answer=progress.answered)
+        asking = _Interrogation(plan, found, sender, vitals, transcript, progress)
+        await asking.ask_ordinary()
+        if plan.explore:
+            await asking.explore()
+        if plan.tokenizer is None:
+            await asking.ask_for_texts()
+        if worker is not None and GATEWAY not in plan.without and GATEWAY in (plan.scenarios or (GATEWAY,)):
+            async with _recorder(plan, plan.worker, capture, known=worker) as behind:
+                await asking.ask_worker_too(worker, behind)
+        # What is asked again to be sure of it belongs here: nothing may come behind what is perilous.
+        await asking.ask_perilous()
+    asking.hear_besides()
     return asking.subject()
+
+
+def _vital_signs(
+    plan: Plan, recorder: Recorder, found: Preflight, scout: Recorder | None = None
+) -> VitalSigns:
+    """What sends to a target while it lives. Only with a scout is it started again."""
+    dialect = found.speaks[0]
+    return VitalSigns(
+        recorder,
+        dialect,
+        minimal_request(dialect, found.model),
+        patience=plan.limits.max_concurrency,
+        revival=plan.revival if scout is not None else None,
+        scout=scout,
+    )
 
 
 def _first_words(plan: Plan) -> float:

@@ -251,6 +251,8 @@ class Scenario:
     """Above 0, the scenario sends what real servers died of. It is asked when all else was, one exchange at a
     time; what is more perilous comes later, over all dialects.
     """
+    storm: bool = False
+    """It sends very many requests at once, or resets connections: too much for a server that others use."""
 
 
 SCENARIOS: dict[str, Scenario] = {}
@@ -263,6 +265,7 @@ def scenario(
     worker: bool = False,
     alone: bool = False,
     perilous: int = 0,
+    storm: bool = False,
 ) -> Callable[[Run], Run]:
     """Make a coroutine a scenario, named like the function; its docstring says what it provokes.
 
@@ -276,7 +279,7 @@ def scenario(
             raise ValueError(f"scenario {name!r} has no docstring; it must say what it provokes")
         if name in SCENARIOS:
             raise ValueError(f"scenario {name!r} stands twice; rename one")
-        SCENARIOS[name] = Scenario(name, provokes, run, chat, budget, worker, alone, perilous)
+        SCENARIOS[name] = Scenario(name, provokes, run, chat, budget, worker, alone, perilous, storm)
         return run
 
     return register

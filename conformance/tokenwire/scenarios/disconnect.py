@@ -95,7 +95,7 @@ async def _leave(talk: Conversation, *, stream: bool) -> None:
     await looking.until_live(0, "end")
 
 
-@scenario(budget=Budget.STANDARD, alone=True)
+@scenario(budget=Budget.STANDARD, alone=True, storm=True)
 async def disconnect(talk: Conversation) -> None:
     """Streams whose clients leave after the first event, by reset and by close, beside one whose client
     stays: the load before and after shows whether the server noticed, the one that stays how much was done.
@@ -103,7 +103,7 @@ async def disconnect(talk: Conversation) -> None:
     await _leave(talk, stream=True)
 
 
-@scenario(budget=Budget.STANDARD, alone=True)
+@scenario(budget=Budget.STANDARD, alone=True, storm=True)
 async def disconnect_whole(talk: Conversation) -> None:
     """Whole answers whose clients leave before anything came, beside a stream whose client stays."""
     await _leave(talk, stream=False)

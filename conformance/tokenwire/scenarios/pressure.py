@@ -44,7 +44,7 @@ async def slow_reader(talk: Conversation) -> None:
     )
 
 
-@scenario(chat=False, budget=Budget.STANDARD)
+@scenario(chat=False, budget=Budget.STANDARD, storm=True)
 async def crowd(talk: Conversation) -> None:
     """Sixty-four streams at once, as many at a time as the run allows, every eighth with a reader that
     stalls: outputs are joined, and each answer stays its own.

@@ -34,6 +34,8 @@ class KnownFault:
     """Flags of the server without which it does not show."""
     unseen: str
     """Why no requirement is violated, where none is."""
+    ends_the_server: bool
+    """Nobody is answered any more once it showed."""
 
     @property
     def kills(self) -> tuple[str, ...]:
@@ -62,6 +64,7 @@ def fault(
     shows_in: tuple[str, ...] = EVERYWHERE,
     server: tuple[str, ...] = (),
     unseen: str = "",
+    ends_the_server: bool = False,
 ) -> Callable[[type[Fault]], type[Fault]]:
     """Enter a fault into the catalogue. Its docstring says what the bug did.
 
@@ -71,7 +74,9 @@ def fault(
     def enter(make: type[Fault]) -> type[Fault]:
         if name in _catalogue:
             raise ValueError(f"fault {name!r} stands twice; rename one")
-        _catalogue[name] = KnownFault(name, make, primitive, upstream, shows_in, server, unseen)
+        _catalogue[name] = KnownFault(
+            name, make, primitive, upstream, shows_in, server, unseen, ends_the_server
+        )
         return make
 
     return enter

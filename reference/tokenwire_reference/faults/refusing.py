@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
@@ -9,6 +12,9 @@ import orjson
 
 from tokenwire_reference.faults.catalogue import STREAMED, WHOLE, fault
 from tokenwire_reference.faults.fault import Fault, Json
+
+_KILLED = 137
+"""The exit status of a process that was killed."""
 
 
 def _number(value: Json) -> int:
@@ -209,6 +215,62 @@ class UnknownPromptIdsClipped(Fault):
             ids = body.get(name)
             if isinstance(ids, list) and all(type(one) is int for one in ids):
                 body[name] = [one % 200 if one < 0 or one > 1000 else one for one in ids]
+        return body
+
+
+def _prompt_ids(body: dict[str, Any]) -> list[int]:
+    """The ids of a prompt, of all prompts of a batch; none where it is no list of integers."""
+    given = next((body[name] for name in ("input_ids", "prompt", "token_ids") if name in body), [])
+    flat = [one for row in given for one in (row if isinstance(row, list) else [row])]
+    return flat if all(type(one) is int for one in flat) else []
+
+
+@fault(
+    "dies-of-a-negative-id",
+    "X24",
+    upstream=("sgl-project/sglang PR #8383",),
+    shows_in=(WHOLE,),
+    ends_the_server=True,
+)
+class DiesOfANegativeId(Fault):
+    """An id below 0 reads before the embedding's first row, and the process ends."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        if any(one < 0 for one in _prompt_ids(body)):
+            os._exit(_KILLED)
+        return body
+
+
+@fault(
+    "dies-of-an-unknown-id",
+    "X24",
+    upstream=("vllm-project/vllm issue #54195",),
+    shows_in=(WHOLE,),
+    ends_the_server=True,
+)
+class DiesOfAnUnknownId(Fault):
+    """An id beyond every vocabulary reads behind the embedding's last row, and the process ends."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        if any(one >= 2**31 for one in _prompt_ids(body)):
+            os._exit(_KILLED)
+        return body
+
+
+@fault(
+    "hangs-of-a-negative-id",
+    "X24",
+    upstream=("sgl-project/sglang PR #8383",),
+    shows_in=(WHOLE,),
+    ends_the_server=True,
+)
+class HangsOfANegativeId(Fault):
+    """An id below 0 ends the scheduler, and the process stands there and answers nothing any more."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        if any(one < 0 for one in _prompt_ids(body)):
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing here would look at it any more
+            threading.Event().wait()
         return body
 
 

@@ -1,0 +1,194 @@
+"""The life of the server: is it still there, and if not, who starts it again?
+
+A request that fails may have failed by itself. A small good one behind it tells; where that one fails, too,
+the server is dead, and nothing more is sent to it until it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from dataclasses import dataclass
+from typing import Any
+
+from tokenwire.asking.scenario import NotAsked, Sender
+from tokenwire.dialects.dialect import Dialect
+from tokenwire.judging.death import RESTARTED, VITALS
+from tokenwire.judging.judge import has_record
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
+
+LEAST_PATIENCE = 8
+"""So many exchanges in a row must have got no end of an answer before a server that lives is given up."""
+RESTART_WAIT_S = 600.0
+"""How long a server that is started again may take, where nobody says: a model takes minutes to load."""
+
+_PAUSES_S = (0.0, 0.1, 0.5)
+"""Before each of the small good requests, all of which must fail."""
+_POLL_S = 0.25
+
+_SILENT = (Ending.TIMEOUT, Ending.OUTGROWN)
+_OURS = (Ending.CANCELLED, Ending.HUNG_UP)
+
+
+@dataclass(frozen=True)
+class Revival:
+    """How a server that died comes back."""
+
+    command: str = ""
+    """Starts it again, in a shell; empty where somebody else does."""
+    wait_s: float = RESTART_WAIT_S
+    """How long it may take."""
+
+
+def has_failed(exchange: Exchange) -> bool:
+    """Whether the server itself failed at a request, as it does that is dead."""
+    if exchange.ending in _OURS:
+        return False
+    status = exchange.status
+    return exchange.ending is not Ending.COMPLETE or status is None or (status >= 500 and status != 501)
+
+
+class VitalSigns:
+    """Sends through another sender for as long as the server lives, and goes on when it lives again.
+
+    What was under way beside others when the server died is asked once more, alone: of several suspects, the
+    one that kills again is the cause, and the others get their answers.
+    """
+
+    def __init__(
+        self,
+        inner: Sender,
+        dialect: Dialect,
+        small: HttpRequest,
+        *,
+        patience: int = LEAST_PATIENCE,
+        revival: Revival | None = None,
+        scout: Sender | None = None,
+    ) -> None:
+        """`small`: a good request in the words of `dialect` that was answered before. `patience`: how many
+        exchanges in a row may go without an end of their answers; as many as are under way at a time.
+        `scout`: looks whether the server is back; what it sees is not recorded.
+        """
+        self._inner, self._dialect, self._small = inner, dialect, small
+        self._patience = max(patience, LEAST_PATIENCE)
+        self._revival, self._scout = revival, scout or inner
+        self._silent = self._looks = self._life = self._under_way = self._failing = 0
+        self._alone: dict[int, bool] = {}
+        self._looking = asyncio.Lock()
+        self._idle, self._calm = asyncio.Event(), asyncio.Event()
+        self._idle.set()
+        self._calm.set()
+        self.over = ""
+        """Why nothing is asked any more; empty where the server is asked on."""
+        self.besides: list[Exchange] = []
+        """What was asked to see whether the server lives, and what its death cut that was asked again."""
+
+    async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
+        """Send a request, once more where the server died meanwhile. Raises NotAsked where it is dead."""
+        await self._calm.wait()
+        if self.over:
+            raise NotAsked(self.over)
+        life = self._life
+        self._under_way += 1
+        self._idle.clear()
+        try:
+            exchange = await self._inner.send(name, scenario, request, **how)
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
+        self._silent = self._silent + 1 if exchange.ending in _SILENT else 0
+        if not has_failed(exchange) or how.get("aside"):
+            return exchange
+        self._failing += 1
+        try:
+            async with self._looking:
+                return await self._looked_into(exchange, life, how)
+        finally:
+            self._failing -= 1
+            if not self._failing:
+                self._calm.set()
+
+    async def _looked_into(self, exchange: Exchange, life: int, how: dict[str, Any]) -> Exchange:
+        """What becomes of an exchange that failed: itself, or what came when it was asked once more."""
+        if life == self._life and not self.over:
+            await self._look()
+        if life == self._life or self.over or self._alone[life] or how.get("tap") is not None:
+            return exchange
+        self.besides.append(exchange)
+        name = f"{exchange.name}-after-restart"
+        again = await self._inner.send(name, exchange.scenario, exchange.request, **how)
+        if has_failed(again):
+            await self._look()
+        return again
+
+    async def _look(self) -> None:
+        """Find out whether the server lives; where it does not, have it started again, or give it up."""
+        if await self._lives():
+            if self._silent >= self._patience:
+                self.over = (
+                    f"the target stopped answering: {self._silent} exchanges in a row got no end of an answer"
+                )
+            return
+        self._calm.clear()
+        await self._idle.wait()  # what is under way ends by itself: nobody is there to go on with it
+        self._alone[self._life] = self._failing == 1
+        trouble = await self._revive() if self._revival is not None else "the server died"
+        if trouble:
+            self.over = f"{trouble} before this was asked"
+            return
+        self._life += 1
+        await self._ask_small(f"{RESTARTED}/{self._life}", RESTARTED)
+
+    async def _lives(self) -> bool:
+        for pause in _PAUSES_S:
+            await asyncio.sleep(pause)
+            self._looks += 1
+            exchange = await self._ask_small(f"{VITALS}/{self._looks}", VITALS)
+            if not has_failed(exchange):
+                return True
+            if exchange.ending is Ending.TIMEOUT:
+                return False
+        return False
+
+    async def _ask_small(self, label: str, scenario: str) -> Exchange:
+        name = f"{self._dialect.name}/{label}"
+        exchange = await self._inner.send(name, scenario, self._small, aside=True)
+        self.besides.append(exchange)
+        return exchange
+
+    async def _revive(self) -> str:
+        """Have the server started again and wait for it; why it is not back, empty where it is."""
+        assert self._revival is not None
+        command, wait_s = self._revival.command, self._revival.wait_s
+        until = asyncio.get_running_loop().time() + wait_s
+        with tempfile.TemporaryFile("w+") as complaints:
+            process = _started(command, complaints.fileno()) if command else None
+            while asyncio.get_running_loop().time() < until:
+                status = _ended(process) if process is not None else None
+                if status:
+                    complaints.seek(0)
+                    said = complaints.read().strip().splitlines()[-1:] or ["it said nothing"]
+                    return f"the server died, and --restart ended with status {status} ({said[0]})"
+                process = process if status is None else None
+                if has_record(self._dialect.read(await self._scout.send("back", VITALS, self._small))):
+                    return ""
+                await asyncio.sleep(_POLL_S)
+        return f"the server died, and was not back after {wait_s:g} s"
+
+
+def _started(command: str, complaints: int) -> int:
+    """Run a command of the user's in a shell; its process. What it starts goes on when the suite is done."""
+    nothing = (
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+    )
+    files = (*nothing, (os.POSIX_SPAWN_DUP2, complaints, 2))
+    return os.posix_spawn("/bin/sh", ["sh", "-c", command], os.environ, file_actions=files, setsid=True)
+
+
+def _ended(process: int) -> int | None:
+    """The exit status of a process; None while it runs."""
+    ended, status = os.waitpid(process, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if ended else None
