@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import errno
 import logging
 import os
 from collections.abc import Callable, Iterable
@@ -17,6 +19,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from tokenwire_reference.cache.kv import PagePool
 from tokenwire_reference.cache.page_files import PageFiles
+from tokenwire_reference.cache.prefix_keys import PageKey, PrefixKeys
 from tokenwire_reference.cache.prefix_tiers import PrefixTiers, StoredPage, TierError
 from tokenwire_reference.engine.engine import Engine
 from tokenwire_reference.models.loaded_model import LoadedModel
@@ -130,7 +133,7 @@ def test_a_damaged_file_is_no_page(
     engine = small_engine(tiny, host_cache_pages=1, storage_dir=tmp_path)
     with caplog.at_level(logging.WARNING):
         (again,) = run_to_end(engine, scored(prompt=PROMPT, new=5, logprob_start_len=-1))
-    assert "is damaged and was removed" in caplog.text
+    assert "is damaged or another page and was removed" in caplog.text
     assert (record(again), again.cached_tokens) == (record(cold), 0)
     assert len(list(tmp_path.rglob("*.page"))) == len(files) - 1
 
@@ -166,14 +169,18 @@ def test_a_copy_that_differs_is_noticed(tiny: LoadedModel, run_to_end: Run) -> N
 def test_files_give_back_what_they_took(tmp_path: Path) -> None:
     files = PageFiles(tmp_path, "model")
     payload = [torch.randn(2, 3), torch.randn(4).bfloat16(), *(torch.full((1,), float(i)) for i in range(20))]
-    files.write(b"\x01", payload)
-    files.write(b"\x01", [torch.zeros(1)])
-    assert files.read(b"\x02") is None
-    found = files.read(b"\x01")
+    files.write(page_key(b"\x01"), payload)
+    files.write(page_key(b"\x01"), [torch.zeros(1)])
+    assert files.read(page_key(b"\x02")) is None
+    found = files.read(page_key(b"\x01"))
     assert found is not None
     assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(found, payload, strict=True))
-    assert PageFiles(tmp_path, "other").read(b"\x01") is None
+    assert PageFiles(tmp_path, "other").read(page_key(b"\x01")) is None
     assert [path.suffix for path in tmp_path.rglob("*") if path.is_file()] == [".page"]
+
+
+def page_key(digest: bytes) -> PageKey:
+    return PageKey(digest, b"")
 
 
 def kept(directory: Path) -> set[str]:
@@ -184,7 +191,7 @@ PAGE_PAYLOAD = [torch.zeros(100)]
 
 
 def page_bytes(directory: Path) -> int:
-    PageFiles(directory, "size").write(b"\x00", PAGE_PAYLOAD)
+    PageFiles(directory, "size").write(page_key(b"\x00"), PAGE_PAYLOAD)
     return next(directory.glob("size/*")).stat().st_size
 
 
@@ -193,39 +200,39 @@ class TestSizeLimit:
         size = page_bytes(tmp_path / "other")
         files = PageFiles(tmp_path / "kept", "model", max_bytes=5 * size)
         for name in range(5):
-            files.write(bytes([name]), PAGE_PAYLOAD)
+            files.write(page_key(bytes([name])), PAGE_PAYLOAD)
         assert kept(tmp_path / "kept") == {"00", "01", "02", "03", "04"}
-        assert files.read(b"\x00") is not None
-        files.write(b"\x05", PAGE_PAYLOAD)
+        assert files.read(page_key(b"\x00")) is not None
+        files.write(page_key(b"\x05"), PAGE_PAYLOAD)
         files.check_integrity()
         assert kept(tmp_path / "kept") == {"00", "02", "03", "04", "05"}
-        assert files.read(b"\x01") is None
+        assert files.read(page_key(b"\x01")) is None
 
     def test_it_holds_for_all_models_and_what_was_there_before(self, tmp_path: Path) -> None:
         size = page_bytes(tmp_path / "other")
         before = PageFiles(tmp_path / "kept", "first")
         for name in range(8):
-            before.write(bytes([name]), PAGE_PAYLOAD)
+            before.write(page_key(bytes([name])), PAGE_PAYLOAD)
         (tmp_path / "kept" / "first" / "half.4711").write_bytes(b"of a server that died")
         os.utime(tmp_path / "kept" / "first" / "half.4711", ns=(1, 1))
         limited = PageFiles(tmp_path / "kept", "second", max_bytes=4 * size)
         limited.check_integrity()
         assert {path.name for path in (tmp_path / "kept").glob("*/*")} == {"05.page", "06.page", "07.page"}
-        limited.write(b"\x10", PAGE_PAYLOAD)
-        limited.write(b"\x11", PAGE_PAYLOAD)
+        limited.write(page_key(b"\x10"), PAGE_PAYLOAD)
+        limited.write(page_key(b"\x11"), PAGE_PAYLOAD)
         limited.check_integrity()
         assert kept(tmp_path / "kept") == {"06", "07", "10", "11"}
 
     def test_an_overfull_directory_and_an_unfinished_file_are_noticed(self, tmp_path: Path) -> None:
         size = page_bytes(tmp_path / "other")
         files = PageFiles(tmp_path / "kept", "model", max_bytes=size)
-        files.write(b"\x00", PAGE_PAYLOAD)
+        files.write(page_key(b"\x00"), PAGE_PAYLOAD)
         draft = tmp_path / "kept" / "model" / f"01.{os.getpid()}"
         draft.write_bytes(b"")
         with pytest.raises(TierError, match="was not finished"):
             files.check_integrity()
         draft.unlink()
-        PageFiles(tmp_path / "kept", "model").write(b"\x01", PAGE_PAYLOAD)
+        PageFiles(tmp_path / "kept", "model").write(page_key(b"\x01"), PAGE_PAYLOAD)
         with pytest.raises(TierError, match=f"holds {2 * size} bytes, and may hold {size}"):
             files.check_integrity()
 
@@ -259,15 +266,15 @@ class Device:
 def test_the_least_recently_used_page_leaves_host_memory_first() -> None:
     storage = DictStorage()
     tiers = PrefixTiers(Device(), 2, storage)
-    tiers.keep(b"a", 1)
-    tiers.keep(b"b", 2)
-    assert tiers.find(b"a") == StoredPage("host", 1)
-    tiers.keep(b"c", 3)
-    assert storage.pages == {b"b": 2}
-    tiers.keep(b"a", 1)
-    tiers.keep(b"d", 4)
-    assert list(storage.pages) == [b"b", b"c"]
-    assert [tiers.find(digest) for digest in (b"b", b"a", b"x")] == [
+    tiers.keep(page_key(b"a"), 1)
+    tiers.keep(page_key(b"b"), 2)
+    assert tiers.find(page_key(b"a")) == StoredPage("host", 1)
+    tiers.keep(page_key(b"c"), 3)
+    assert storage.pages == {page_key(b"b"): 2}
+    tiers.keep(page_key(b"a"), 1)
+    tiers.keep(page_key(b"d"), 4)
+    assert list(storage.pages) == [page_key(b"b"), page_key(b"c")]
+    assert [tiers.find(page_key(digest)) for digest in (b"b", b"a", b"x")] == [
         StoredPage("storage", 2),
         StoredPage("host", 1),
         None,
@@ -276,13 +283,13 @@ def test_the_least_recently_used_page_leaves_host_memory_first() -> None:
 
 class DictStorage:
     def __init__(self) -> None:
-        self.pages: dict[bytes, Any] = {}
+        self.pages: dict[PageKey, Any] = {}
 
-    def write(self, digest: bytes, payload: object) -> None:
-        self.pages.setdefault(digest, payload)
+    def write(self, key: PageKey, payload: object) -> None:
+        self.pages.setdefault(key, payload)
 
-    def read(self, digest: bytes) -> object | None:
-        return self.pages.get(digest)
+    def read(self, key: PageKey) -> object | None:
+        return self.pages.get(key)
 
     def check_integrity(self) -> None:
         """A dictionary holds whatever it is given."""
@@ -315,12 +322,15 @@ class TierMachine(RuleBasedStateMachine):
 
     @rule(target=holders, ids=st.lists(st.integers(0, 1), min_size=2, max_size=8).map(tuple))
     def admit(self, ids: tuple[int, ...]) -> Holder:
-        prefix = self.pool.hold_prefix(ids, None, len(ids))
+        grown = PrefixKeys(SIZE, None)
+        grown.grow(ids)
+        keys = grown.pages(0, len(ids))
+        prefix = self.pool.hold_prefix(keys)
         missing = self.pool.pages_for(len(ids)) - len(prefix)
         if missing > self.pool.available:
             self.pool.release(prefix)
             return [], ids
-        stored = self.pool.find_stored(ids, None, len(ids), held=len(prefix))
+        stored = self.pool.find_stored(keys[len(prefix) :])
         fresh = self.pool.allocate(missing)
         self.pool.restore(fresh, stored)
         pages = prefix + fresh
@@ -330,7 +340,7 @@ class TierMachine(RuleBasedStateMachine):
                 assert self.contents[page] == right
             else:
                 self.contents[page] = right
-        self.pool.publish(ids, None, pages)
+        self.pool.publish(keys, pages[: len(keys)])
         self.held.append(pages)
         return pages, ids
 
@@ -351,3 +361,62 @@ class TierMachine(RuleBasedStateMachine):
 
 TierMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestTiers = TierMachine.TestCase
+
+
+class TestStorageIsBestEffort:
+    """A cache that cannot be written or read is a miss, and never the end of the engine."""
+
+    @pytest.fixture
+    def full_disk(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def no_space(path: Path, content: bytes) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+        monkeypatch.setattr(Path, "write_bytes", no_space)
+
+    @pytest.mark.usefixtures("full_disk")
+    def test_a_full_disk_costs_no_request(
+        self, tiny: LoadedModel, tmp_path: Path, run_to_end: Run, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        engine = small_engine(tiny, host_cache_pages=1, storage_dir=tmp_path)
+        cold, again = warm(engine, run_to_end, 6)
+        assert record(again) == record(cold)
+        assert kept(tmp_path) == set()
+        assert engine.load.storage_failures > 1
+        assert caplog.text.count("was not written") == 1
+        engine.check_integrity()
+
+    def test_a_page_under_another_name_is_no_page(self, tmp_path: Path) -> None:
+        files = PageFiles(tmp_path, "model")
+        files.write(page_key(b"\x01"), PAGE_PAYLOAD)
+        files.write(PageKey(b"\x02", b"its ids"), PAGE_PAYLOAD)
+        (tmp_path / "model" / "01.page").rename(tmp_path / "model" / "03.page")
+        assert files.read(page_key(b"\x03")) is None
+        assert files.read(PageKey(b"\x02", b"other ids")) is None
+        assert files.failures == 2
+        assert kept(tmp_path) == set()
+
+    def test_a_page_of_another_shape_is_no_page(self, tmp_path: Path) -> None:
+        files = PageFiles(tmp_path, "model")
+        files.write(page_key(b"\x01"), PAGE_PAYLOAD)
+        files.expect([torch.zeros(99)])
+        assert files.read(page_key(b"\x01")) is None
+        files.expect(PAGE_PAYLOAD)
+        assert files.read(page_key(b"\x01")) is not None
+
+    def test_a_file_that_cannot_be_read_is_no_page(self, tmp_path: Path) -> None:
+        files = PageFiles(tmp_path, "model")
+        (tmp_path / "model" / "01.page").mkdir()
+        assert files.read(page_key(b"\x01")) is None
+        assert files.failures == 1
+
+
+def test_models_that_differ_in_their_configuration_only_share_no_page(tiny: LoadedModel) -> None:
+    """The weights say nothing of, for example, the base of the rotary embedding."""
+    config = copy.deepcopy(tiny.module.config)
+    before = tiny.fingerprint()
+    tiny.module.config.rope_parameters = {**tiny.module.config.rope_parameters, "rope_theta": 1e2}
+    try:
+        assert tiny.fingerprint() != before
+    finally:
+        tiny.module.config = config
+    assert tiny.fingerprint() == before

@@ -22,6 +22,7 @@ def exposition(args: ServerArgs, meters: Meters, load: EngineLoad) -> str:
         "cached_tokens_total": ("Prompt tokens that came from the cache.", meters.cached_tokens),
         "num_requests_total": ("Requests that ended.", meters.requests),
         "num_aborted_requests_total": ("Requests that were aborted.", meters.aborted),
+        "cache_storage_failures_total": ("Pages that storage lost or damaged.", load.storage_failures),
     }
     gauges = {
         "num_requests_running" if vllm else "num_running_reqs": ("Requests that run.", load.running),

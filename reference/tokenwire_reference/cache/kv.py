@@ -1,18 +1,17 @@
 """Pages of the KV cache: who holds them, which prefixes they store. No torch.
 
-A page stores the keys and values of `page_size` consecutive positions. Page 0 belongs to nobody: padding rows
-write there. A full page can be *published* under the digest of everything up to its end; a later request with
-the same prefix then holds the same page. A published page that nobody holds stays until its room is needed,
-least recently used first.
+A page stores the keys and values of `page_size` consecutive positions. Page 0 belongs to no request: padding
+rows write there. A full page can be *published* under a key that stands for everything up to its end; a later
+request with the same prefix then holds the same page. A published page without a holder stays until its room
+is needed, least recently used first.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
-from hashlib import blake2b
+from collections.abc import Iterable, Sequence
 
+from tokenwire_reference.cache.prefix_keys import PageKey
 from tokenwire_reference.cache.prefix_tiers import PrefixTiers, StoredPage
 
 PADDING_PAGE = 0
@@ -52,8 +51,8 @@ class PagePool:
         self._tiers = tiers
         self._free = list(range(num_pages - 1, PADDING_PAGE, -1))
         self._holders: Counter[int] = Counter()
-        self._page_of: dict[bytes, int] = {}
-        self._digest_of: dict[int, bytes] = {}
+        self._page_of: dict[PageKey, int] = {}
+        self._key_of: dict[int, PageKey] = {}
         self._evictable: OrderedDict[int, None] = OrderedDict()
 
     @property
@@ -69,11 +68,11 @@ class PagePool:
     def pages_for(self, positions: int) -> int:
         return -(-positions // self.page_size)
 
-    def hold_prefix(self, token_ids: Sequence[int], extra_key: str | None, limit: int) -> list[int]:
-        """Hold the published pages that store a prefix of `token_ids`, at most `limit` positions of it."""
+    def hold_prefix(self, keys: Sequence[PageKey]) -> list[int]:
+        """Hold the published pages of a prefix, up to the first of `keys` that has none."""
         held: list[int] = []
-        for digest in self._digests(token_ids[:limit], extra_key):
-            page = self._page_of.get(digest)
+        for key in keys:
+            page = self._page_of.get(key)
             if page is None:
                 break
             held.append(page)
@@ -82,14 +81,12 @@ class PagePool:
             self._holders[page] += 1
         return held
 
-    def find_stored(
-        self, token_ids: Sequence[int], extra_key: str | None, limit: int, *, held: int
-    ) -> list[StoredPage]:
-        """Pages of lower tiers that continue the `held` pages of `hold_prefix`, up to its `limit`."""
+    def find_stored(self, keys: Sequence[PageKey]) -> list[StoredPage]:
+        """Pages of lower tiers, up to the first of `keys` that has none."""
         stored: list[StoredPage] = []
         if self._tiers is not None:
-            for digest in list(self._digests(token_ids[:limit], extra_key))[held:]:
-                page = self._tiers.find(digest)
+            for key in keys:
+                page = self._tiers.find(key)
                 if page is None:
                     break
                 stored.append(page)
@@ -111,14 +108,14 @@ class PagePool:
         self._holders.update(pages)
         return pages
 
-    def publish(self, token_ids: Sequence[int], extra_key: str | None, pages: Sequence[int]) -> None:
-        """Let others share the full ones of `pages`, which store `token_ids` from position 0."""
+    def publish(self, keys: Sequence[PageKey], pages: Sequence[int]) -> None:
+        """Let others share `pages`, which are full and store what `keys` say, in the same order."""
         if not self.prefix_caching:
             return
-        for page, digest in zip(pages, self._digests(token_ids, extra_key), strict=False):
-            if digest not in self._page_of and page not in self._digest_of:
-                self._page_of[digest] = page
-                self._digest_of[page] = digest
+        for page, key in zip(pages, keys, strict=True):
+            if key not in self._page_of and page not in self._key_of:
+                self._page_of[key] = page
+                self._key_of[page] = key
 
     def release(self, pages: Sequence[int]) -> None:
         """Give pages back. The end of a prefix goes first, since it is useless without its beginning."""
@@ -126,7 +123,7 @@ class PagePool:
             self._holders[page] -= 1
             if self._holders[page] == 0:
                 del self._holders[page]
-                if page in self._digest_of:
+                if page in self._key_of:
                     self._evictable[page] = None
                 else:
                     self._free.append(page)
@@ -141,7 +138,7 @@ class PagePool:
         self._free.extend(reversed(self._evictable))
         self._evictable.clear()
         self._page_of.clear()
-        self._digest_of.clear()
+        self._key_of.clear()
 
     def check_integrity(self, held: Iterable[Sequence[int]]) -> None:
         """Raise PageAccountingError unless `held`, one list of pages for each holder, explains every page."""
@@ -153,23 +150,15 @@ class PagePool:
         wrong = sorted(page for page in range(1, self.num_pages) if places[page] != 1)
         if wrong or places[PADDING_PAGE]:
             raise PageAccountingError(f"pages {wrong or [PADDING_PAGE]} are lost, or in two places at once")
-        if {page: digest for digest, page in self._page_of.items()} != self._digest_of:
+        if {page: key for key, page in self._page_of.items()} != self._key_of:
             raise PageAccountingError("the prefix index and the pages do not agree")
         if self._tiers is not None:
             self._tiers.check_integrity(self._page_of)
 
     def _evict(self) -> int:
         page, _ = self._evictable.popitem(last=False)
-        digest = self._digest_of.pop(page)
-        del self._page_of[digest]
+        key = self._key_of.pop(page)
+        del self._page_of[key]
         if self._tiers is not None:
-            self._tiers.keep(digest, page)
+            self._tiers.keep(key, page)
         return page
-
-    def _digests(self, token_ids: Sequence[int], extra_key: str | None) -> Iterator[bytes]:
-        """One digest for each full page; each covers the extra key and every id up to the end of its page."""
-        digest = b"" if extra_key is None else blake2b(extra_key.encode(), digest_size=32).digest()
-        for end in range(self.page_size, len(token_ids) + 1, self.page_size):
-            page_ids = array("q", token_ids[end - self.page_size : end]).tobytes()
-            digest = blake2b(digest + page_ids, digest_size=32).digest()
-            yield digest

@@ -2,10 +2,14 @@
 
 Servers may share a directory, and any of them may die at any moment. So a file appears whole or not at all,
 nothing but the directory itself knows what is in it, and every server copes with files that others remove.
+
+It is only a cache: a full disk, a file that cannot be read and a page of another kind are misses. They are
+counted, the first is logged, and the engine goes on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -14,9 +18,11 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
+import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from tokenwire_reference.cache.prefix_keys import PageKey
 from tokenwire_reference.cache.prefix_tiers import TierError
 
 logger = logging.getLogger(__name__)
@@ -46,43 +52,66 @@ class PageFiles:
         self._pages.mkdir(parents=True, exist_ok=True)
         self._max_bytes = max_bytes
         self._used = 0
+        self._shape: list[_Shape] | None = None
+        self.failures = 0
+        """Pages that could not be written or read, although there was a reason to expect it."""
         self._make_room(0)
 
     def expect(self, payload: Sequence[Tensor]) -> None:
-        """Raise ValueError where not one page like this fits."""
-        size = len(_content(payload))
+        """From now on, read only pages of this shape. Raise ValueError if not one of them fits."""
+        self._shape = _shape(payload)
+        size = CHECKSUM_BYTES + len(_data(payload))
         if self._max_bytes is not None and size > self._max_bytes:
             raise ValueError(
                 f"{self._directory} may hold {self._max_bytes} bytes and a page takes {size}; "
                 "raise --hicache-storage-max-bytes"
             )
 
-    def write(self, digest: bytes, payload: Sequence[Tensor]) -> None:
-        path = self._path(digest)
-        if path.exists():
-            return
-        content = _content(payload)
-        self._make_room(len(content))
+    def write(self, key: PageKey, payload: Sequence[Tensor]) -> None:
+        path = self._path(key)
         draft = path.with_suffix(f".{os.getpid()}")
-        draft.write_bytes(content)
-        _touch(draft)
-        draft.replace(path)
-        self._used += len(content)
+        try:
+            if path.exists():
+                return
+            data = _data(payload)
+            content = _checksum(key, data) + data
+            self._make_room(len(content))
+            draft.write_bytes(content)
+            _touch(draft)
+            draft.replace(path)
+            self._used += len(content)
+        except OSError as error:
+            self._failed(f"{path} was not written: {error}")
+            with contextlib.suppress(OSError):  # what cannot be removed either is a file like any other
+                draft.unlink(missing_ok=True)
 
-    def read(self, digest: bytes) -> list[Tensor] | None:
-        """The page, or None where there is none. A damaged file is removed: it is only a cache."""
-        path = self._path(digest)
+    def read(self, key: PageKey) -> list[Tensor] | None:
+        """The page, or None if there is none that can be read. A damaged file is removed."""
+        path = self._path(key)
         try:
             content = path.read_bytes()
             _touch(path)
+            data = content[CHECKSUM_BYTES:]
+            if content[:CHECKSUM_BYTES] != _checksum(key, data):
+                self._failed(f"{path} is damaged or another page and was removed")
+                path.unlink(missing_ok=True)
+                return None
         except FileNotFoundError:
             return None
-        data = content[CHECKSUM_BYTES:]
-        if content[:CHECKSUM_BYTES] != _checksum(data):
-            logger.warning("%s is damaged and was removed; its prefix is computed anew", path)
-            path.unlink(missing_ok=True)
+        except OSError as error:
+            self._failed(f"{path} was not read: {error}")
             return None
-        return [tensor for _, tensor in sorted(load(data).items())]
+        payload = [tensor for _, tensor in sorted(load(data).items())]
+        if self._shape is not None and _shape(payload) != self._shape:
+            self._failed(f"{path} holds a page of another shape")
+            return None
+        return payload
+
+    def _failed(self, what: str) -> None:
+        """Count a failure. The first is logged: a full disk fails at every page."""
+        self.failures += 1
+        if self.failures == 1:
+            logger.warning("%s; its prefix is computed anew. Further failures are only counted.", what)
 
     def check_integrity(self) -> None:
         """Raise TierError where all files together take more than they may, or one of ours is no page."""
@@ -118,13 +147,19 @@ class PageFiles:
             files.append(_File(stat.st_mtime_ns, path, stat.st_size))
         return files
 
-    def _path(self, digest: bytes) -> Path:
-        return self._pages / f"{digest.hex()}.page"
+    def _path(self, key: PageKey) -> Path:
+        return self._pages / f"{key.digest.hex()}.page"
 
 
-def _content(payload: Sequence[Tensor]) -> bytes:
-    data = save({f"{index:04}": tensor for index, tensor in enumerate(payload)})
-    return _checksum(data) + data
+_Shape = tuple[torch.Size, torch.dtype]
+
+
+def _shape(payload: Sequence[Tensor]) -> list[_Shape]:
+    return [(tensor.shape, tensor.dtype) for tensor in payload]
+
+
+def _data(payload: Sequence[Tensor]) -> bytes:
+    return save({f"{index:04}": tensor for index, tensor in enumerate(payload)})
 
 
 def _touch(path: Path) -> None:
@@ -133,5 +168,6 @@ def _touch(path: Path) -> None:
     os.utime(path, ns=(now, now))
 
 
-def _checksum(data: bytes) -> bytes:
-    return blake2b(data, digest_size=CHECKSUM_BYTES).digest()
+def _checksum(key: PageKey, data: bytes) -> bytes:
+    """Over the page and its key, ids included: a page under another page's name is as good as damaged."""
+    return blake2b(key.digest + key.token_ids + data, digest_size=CHECKSUM_BYTES).digest()

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from tokenwire_reference.cache.prefix_keys import PageKey
+
 Payload = Any
 """The contents of one page, in all layers. Only stores look into it."""
 
@@ -31,11 +33,11 @@ class PageStore(Protocol):
 
 
 class PageStorage(Protocol):
-    """Keeps pages by the digest of their prefix."""
+    """Keeps pages by their keys. Best effort: what cannot be written or read is not there."""
 
-    def write(self, digest: bytes, payload: Payload) -> None: ...
+    def write(self, key: PageKey, payload: Payload) -> None: ...
 
-    def read(self, digest: bytes) -> Payload | None: ...
+    def read(self, key: PageKey) -> Payload | None: ...
 
     def check_integrity(self) -> None:
         """Raise TierError where more is kept than may be, or something that is no page."""
@@ -56,24 +58,24 @@ class PrefixTiers:
         self.host_pages = host_pages
         self._device = device
         self._storage = storage
-        self._host: OrderedDict[bytes, Payload] = OrderedDict()
+        self._host: OrderedDict[PageKey, Payload] = OrderedDict()
 
-    def keep(self, digest: bytes, page: int) -> None:
+    def keep(self, key: PageKey, page: int) -> None:
         """Take over a page that the device is about to lose."""
-        if digest not in self._host:
-            self._host[digest] = self._device.read_page(page)
-        self._host.move_to_end(digest)
+        if key not in self._host:
+            self._host[key] = self._device.read_page(page)
+        self._host.move_to_end(key)
         while len(self._host) > self.host_pages:
             oldest, payload = self._host.popitem(last=False)
             if self._storage is not None:
                 self._storage.write(oldest, payload)
 
-    def find(self, digest: bytes) -> StoredPage | None:
+    def find(self, key: PageKey) -> StoredPage | None:
         """The page of a prefix, from the nearest tier that has it."""
-        if digest in self._host:
-            self._host.move_to_end(digest)
-            return StoredPage("host", self._host[digest])
-        payload = None if self._storage is None else self._storage.read(digest)
+        if key in self._host:
+            self._host.move_to_end(key)
+            return StoredPage("host", self._host[key])
+        payload = None if self._storage is None else self._storage.read(key)
         return None if payload is None else StoredPage("storage", payload)
 
     def restore(self, page: int, stored: StoredPage) -> None:
@@ -84,12 +86,12 @@ class PrefixTiers:
         """Forget what host memory keeps."""
         self._host.clear()
 
-    def check_integrity(self, on_device: Mapping[bytes, int]) -> None:
-        """Raise TierError where a tier is overfull, or differs from the device's pages by digest."""
+    def check_integrity(self, on_device: Mapping[PageKey, int]) -> None:
+        """Raise TierError where a tier is overfull, or differs from the device's pages of the same keys."""
         if len(self._host) > self.host_pages:
             raise TierError(f"host memory keeps {len(self._host)} pages, and may keep {self.host_pages}")
-        for digest in self._host.keys() & on_device.keys():
-            if not self._device.same_page(on_device[digest], self._host[digest]):
-                raise TierError(f"page {on_device[digest]} and its copy in host memory differ")
+        for key in self._host.keys() & on_device.keys():
+            if not self._device.same_page(on_device[key], self._host[key]):
+                raise TierError(f"page {on_device[key]} and its copy in host memory differ")
         if self._storage is not None:
             self._storage.check_integrity()

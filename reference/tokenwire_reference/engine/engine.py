@@ -76,12 +76,12 @@ class Engine:
         tokens = max_total_tokens or _default_total_tokens(model, max_running_requests)
         num_pages = -(-tokens // page_size) + 1
         self._cache = model.new_cache(num_pages, page_size)
-        storage = tiers = None
+        self._storage = tiers = None
         if storage_dir is not None:
-            storage = PageFiles(storage_dir, model.fingerprint(), max_bytes=storage_max_bytes)
-            storage.expect(self._cache.read_page(PADDING_PAGE))
+            self._storage = PageFiles(storage_dir, model.fingerprint(), max_bytes=storage_max_bytes)
+            self._storage.expect(self._cache.read_page(PADDING_PAGE))
         if host_cache_pages:
-            tiers = PrefixTiers(self._cache, host_cache_pages, storage)
+            tiers = PrefixTiers(self._cache, host_cache_pages, self._storage)
         pool = PagePool(num_pages, page_size, prefix_caching=prefix_caching, tiers=tiers)
         self.scheduler = Scheduler(
             pool, max_running_requests=max_running_requests, chunked_prefill_size=chunked_prefill_size
@@ -117,6 +117,7 @@ class Engine:
             waiting=len(self.scheduler.waiting),
             used_tokens=len(pages) * pool.page_size,
             total_tokens=pool.capacity,
+            storage_failures=0 if self._storage is None else self._storage.failures,
         )
 
     def add(self, request: Request) -> None:

@@ -14,3 +14,5 @@ class EngineLoad:
     used_tokens: int
     """Positions of the KV cache that live requests hold."""
     total_tokens: int
+    storage_failures: int = 0
+    """Pages that storage could not write or read, since the start."""

@@ -67,8 +67,9 @@ class LoadedModel:
         return sum(s.kv_heads * (s.key_dim + s.value_dim) for s in self.shapes) * width
 
     def fingerprint(self) -> str:
-        """Of the weights' shapes and beginnings, and of what else decides the bits of keys and values."""
+        """Of the configuration, the weights' shapes and beginnings, and what else decides a page's bits."""
         digest = blake2b(f"{torch.__version__} {self.device} {self.dtype}".encode(), digest_size=16)
+        digest.update(self.module.config.to_json_string(use_diff=False).encode())
         for name, weight in self.module.state_dict().items():
             digest.update(f"{name} {tuple(weight.shape)} {weight.flatten()[:64].tolist()}".encode())
         return digest.hexdigest()

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tokenwire_reference.cache.kv import PagePool
+from tokenwire_reference.cache.prefix_keys import PrefixKeys
 from tokenwire_reference.request import Request
 from tokenwire_reference.scheduling.drafting import Drafter
 from tokenwire_reference.scheduling.stopping import StopRules
@@ -32,6 +33,8 @@ class Sequence:
     computed: int = 0
     """How many of `token_ids` have their keys and values in `pages`."""
     pages: list[int] = field(default_factory=list)
+    keys: PrefixKeys = field(init=False, repr=False)
+    """Of its full pages. Set when the sequence is queued: the pool decides how large a page is."""
 
     @property
     def prompt_len(self) -> int:
@@ -121,6 +124,7 @@ class Scheduler:
                 f"request {sequence.request.rid} may need {sequence.positions} positions of the KV cache, "
                 f"which holds {self.pool.capacity}; lower max_new_tokens or raise max_total_tokens"
             )
+        sequence.keys = PrefixKeys(self.pool.page_size, sequence.request.extra_key)
         self.waiting.append(sequence)
 
     def next_step(self) -> list[Segment]:
@@ -138,10 +142,9 @@ class Scheduler:
 
     def advance(self, segment: Segment, accepted: int = 0) -> None:
         """Note that a segment and its first `accepted` drafts are in the cache; share full pages."""
-        sequence, size = segment.sequence, self.pool.page_size
+        sequence = segment.sequence
         sequence.computed = segment.end + accepted
-        if sequence.computed // size > segment.start // size:
-            self._publish(sequence)
+        self._publish(sequence, segment.start)
 
     def retract(self, sequence: Sequence) -> None:
         """Take a running sequence's pages away and let it wait, first in line. All that it sampled stays."""
@@ -174,19 +177,19 @@ class Scheduler:
         """Reserve every page that the sequence can need; False when they are not all there."""
         # The last id is always run again: its logits choose the next token.
         limit = min(len(sequence.token_ids) - 1, sequence.next_prompt_logprob)
-        pool, ids, key = self.pool, sequence.token_ids, sequence.request.extra_key
-        prefix = pool.hold_prefix(ids, key, limit)
+        pool, keys = self.pool, self._keys(sequence).pages(0, limit)
+        prefix = pool.hold_prefix(keys)
         missing = pool.pages_for(sequence.positions) - len(prefix)
         if missing > pool.available:
             pool.release(prefix)
             return False
         # Looked up before allocation evicts anything: what is found now cannot be lost on the way.
-        stored = pool.find_stored(ids, key, limit, held=len(prefix))
+        stored = pool.find_stored(keys[len(prefix) :])
         fresh = pool.allocate(missing)
         pool.restore(fresh, stored)
         sequence.pages = prefix + fresh
         sequence.computed = (len(prefix) + len(stored)) * pool.page_size
-        self._publish(sequence)
+        self._publish(sequence, len(prefix) * pool.page_size)
         if sequence.request.num_retractions == 0:
             request, below = sequence.request, Counter(page.tier for page in stored)
             request.cached_tokens_device = len(prefix) * pool.page_size
@@ -194,9 +197,18 @@ class Scheduler:
             request.cached_tokens_storage = below["storage"] * pool.page_size
         return True
 
-    def _publish(self, sequence: Sequence) -> None:
-        token_ids = sequence.token_ids[: sequence.computed]
-        self.pool.publish(token_ids, sequence.request.extra_key, sequence.pages)
+    def _publish(self, sequence: Sequence, start: int) -> None:
+        """Share the pages that became full with the positions from `start` on."""
+        size = self.pool.page_size
+        first, end = start // size, sequence.computed // size
+        if end > first:
+            keys = self._keys(sequence).pages(start, sequence.computed)
+            self.pool.publish(keys, sequence.pages[first:end])
+
+    def _keys(self, sequence: Sequence) -> PrefixKeys:
+        """The keys of a sequence's full pages, up to its last id."""
+        sequence.keys.grow(sequence.token_ids)
+        return sequence.keys
 
     def _next_segment(self, sequence: Sequence) -> Segment:
         # Boundaries lie at absolute multiples, never at what a busy step has left over.

@@ -1,0 +1,48 @@
+"""The keys under which the pages of a sequence are shared. No torch."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import NamedTuple
+
+_DIGEST_BYTES = 32
+
+
+class PageKey(NamedTuple):
+    """What a full page stores: its own ids, behind one certain prefix. Equal keys store equal pages."""
+
+    digest: bytes
+    """Of the extra key, the page size and every id up to the end of the page."""
+    token_ids: bytes
+    """The ids of this page, eight bytes each. As a part of the key they are compared on every hit."""
+
+
+class PrefixKeys:
+    """The keys of one sequence's full pages, in order. Each page is hashed once, however long the sequence.
+
+    A digest goes on from that of the page before. The chain begins with the extra key, hashed in a domain of
+    its own: no choice of ids, and no choice of an extra key, makes one sequence's page another's.
+    """
+
+    def __init__(self, page_size: int, extra_key: str | None) -> None:
+        """`extra_key`: sequences share pages only under an equal one; None is a key like any other."""
+        self._page_size = page_size
+        self._keys: list[PageKey] = []
+        secret = b"none" if extra_key is None else b"key" + extra_key.encode("utf-8", "surrogatepass")
+        root = blake2b(secret, digest_size=_DIGEST_BYTES, person=b"extra key", salt=page_size.to_bytes(8))
+        self._last = root.digest()
+
+    def grow(self, token_ids: Sequence[int]) -> None:
+        """Add the keys of the pages that are full by now. `token_ids` are all ids; they only ever grow."""
+        size = self._page_size
+        for start in range(len(self._keys) * size, len(token_ids) - size + 1, size):
+            page_ids = array("q", token_ids[start : start + size]).tobytes()
+            page = blake2b(self._last + page_ids, digest_size=_DIGEST_BYTES, person=b"page")
+            self._last = page.digest()
+            self._keys.append(PageKey(self._last, page_ids))
+
+    def pages(self, start: int, end: int) -> list[PageKey]:
+        """The keys of the full pages that lie between two positions, the first of which begins a page."""
+        return self._keys[start // self._page_size : end // self._page_size]
