@@ -68,7 +68,7 @@ def test_buckets_are_cumulative_and_labels_escaped():
     assert buckets == [0 if bound < 0.1 else 4 for bound in SECONDS]
     assert found["sglang:time_to_first_token_seconds_bucket", "0.001"] == 1
     assert found["sglang:inter_token_latency_seconds_sum", None] == pytest.approx(0.4)
-    assert text.count("# TYPE") == text.count("# HELP") == 11
+    assert text.count("# TYPE") == text.count("# HELP") == 12
 
 
 def test_a_time_on_a_bound_is_within_it():
