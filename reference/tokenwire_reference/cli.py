@@ -61,6 +61,9 @@ def serve(  # noqa: PLR0917 - one parameter for each flag; typer calls it by nam
     max_queued_requests: Annotated[
         int | None, _flag("Requests that may wait; more are refused with 503.")
     ] = DEFAULTS.max_queued_requests,
+    max_body_bytes: Annotated[
+        int, _flag("Size of a request body; a longer one is refused with 413.")
+    ] = DEFAULTS.max_body_bytes,
     max_total_tokens: Annotated[
         int | None, _flag("Tokens that the KV cache holds.")
     ] = DEFAULTS.max_total_tokens,

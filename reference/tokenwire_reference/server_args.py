@@ -12,6 +12,9 @@ _CHOICES: dict[str, tuple[str | None, ...]] = {
 _LEAST = {
     "stream_interval": 1,
     "max_queued_requests": 1,
+    "max_body_bytes": 1,
+    "page_size": 1,
+    "max_running_requests": 1,
     "hicache_size_pages": 1,
     "hicache_storage_max_bytes": 1,
     "speculative_num_draft_tokens": 1,
@@ -67,6 +70,8 @@ class ServerArgs:
     enable_cache_report: bool = False
     return_input_ids: bool = False
     return_output_ids: bool = False
+    max_body_bytes: int = 16 * 1024 * 1024
+    """A longer body of a request is refused with 413."""
     random_seed: int | None = None
     weight_version: str = "default"
     enable_metrics: bool = False

@@ -142,3 +142,24 @@ def test_the_cpu_and_the_device_draw_the_same_ids(device: str) -> None:
     torch.manual_seed(1)
     logits = torch.randn(700)
     assert draw(device, 200, logits) == draw("cpu", 200, logits)
+
+
+def test_a_bias_brings_back_no_banned_id() -> None:
+    row = SamplingRow(
+        SamplingParams(temperature=0.0, logit_bias={5: 1e4}),
+        seed=0,
+        position=0,
+        output_ids=(),
+        banned_ids=frozenset({5}),
+    )
+    adjusted = adjust(torch.zeros(1, 8), [row])
+    assert adjusted[0, 5] == float("-inf")
+    assert not adjusted.isnan().any()
+    assert choose(adjusted, [row]) == [0]
+
+
+def test_whole_temperatures_are_numbers_like_any_other() -> None:
+    """A batch in which all were integers made a tensor of int64, which 2**63 overflows."""
+    rows = [SamplingRow(SamplingParams(temperature=t), 0, 0, ()) for t in (1, 2, 100)]
+    assert adjust(torch.ones(3, 4), rows)[:, 0].tolist() == pytest.approx([1.0, 0.5, 0.01])
+    assert adjust(torch.ones(3, 4), rows).dtype == torch.float32

@@ -108,3 +108,10 @@ def test_strings_need_a_tokenizer() -> None:
 def test_a_broken_pattern_is_named() -> None:
     with pytest.raises(ValueError, match=r"stop_regex '\(' is not a regular expression"):
         StopRules(SamplingParams(stop_regex=("(",)), frozenset(), 5, decode)
+
+
+def test_no_pattern_takes_exponential_time() -> None:
+    """Python's own `re` doubles the time of this search with every letter: 2**200 steps here."""
+    rules = StopRules(SamplingParams(stop_regex=("(a+)+b", "(.?.?.?.?.?)*\\b\\B#")), frozenset(), 999, decode)
+    assert rules.check(ids("a" * 200)) is None
+    assert rules.check(ids("a" * 200 + "b")) == FinishReason("stop", matched="(a+)+b")

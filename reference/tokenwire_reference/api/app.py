@@ -56,7 +56,7 @@ ROUTES = [
     Route("/get_load", load.get_load),
     Route("/metrics", load.metrics),
     Route("/abort_request", control.abort_request, methods=["POST"]),
-    Route("/flush_cache", control.flush_cache, methods=["GET", "POST"]),
+    Route("/flush_cache", control.flush_cache, methods=["POST"]),
     Route("/pause_generation", control.pause_generation, methods=["POST"]),
     Route("/continue_generation", control.continue_generation, methods=["POST"]),
 ]

@@ -2,28 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import jsonschema_rs
 import orjson
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 
 from tokenwire.spec_files import load_schema
 from tokenwire_reference.api.errors import INVALID, MALFORMED, RefusalError
+from tokenwire_reference.api.event_stream import ClientLeftError
 from tokenwire_reference.api.json_answer import Json
+from tokenwire_reference.api.served import served_by
+
+LONG_BODY_BYTES = 32 * 1024
+"""What takes longer to read than a thread takes to start."""
+
+Read = TypeVar("Read")
 
 
-async def read_object(http_request: HttpRequest) -> dict[str, Any]:
-    """The JSON object that a request carries. Raises RefusalError where it carries anything else."""
+async def understood(http_request: HttpRequest, read: Callable[[], Read]) -> Read:
+    """Let a function make sense of a body that was read: off the event loop, if it is long."""
+    if http_request.state.body_bytes <= LONG_BODY_BYTES:
+        return read()
+    return await asyncio.to_thread(read)
+
+
+async def read_object(http_request: HttpRequest, *, empty: bool = False) -> dict[str, Any]:
+    """The JSON object that a request carries; with `empty`, no body is an empty object.
+
+    Raises RefusalError if it carries anything else.
+    """
+    content = await _read(http_request, served_by(http_request).args.max_body_bytes)
+    http_request.state.body_bytes = len(content)
+    if empty and not content:
+        return {}
     content_type = http_request.headers.get("content-type", "")
     if content_type.split(";")[0].strip().lower() != "application/json":
         raise RefusalError(
             f"content-type is {content_type!r}; send the body as application/json", type=MALFORMED
         )
     try:
-        body = orjson.loads(await http_request.body())
+        body = orjson.loads(content)
     except orjson.JSONDecodeError as error:
         raise RefusalError(f"the body is not JSON: {error}", type=MALFORMED) from error
     if not isinstance(body, dict):
@@ -31,9 +54,31 @@ async def read_object(http_request: HttpRequest) -> dict[str, Any]:
     return body
 
 
+async def _read(http_request: HttpRequest, most: int) -> bytes:
+    """The bytes of a body. Raises RefusalError for too many, ClientLeftError for a body that is cut."""
+    body = bytearray()
+    try:
+        async for part in http_request.stream():
+            body += part
+            if len(body) > most:
+                raise RefusalError(
+                    f"the body has more than {most} bytes; send less, or start the server with a larger "
+                    "--max-body-bytes",
+                    status=413,
+                    type=MALFORMED,
+                )
+    except ClientDisconnect as left:
+        raise ClientLeftError from left
+    return bytes(body)
+
+
 def hold_against_schema(body: dict[str, Any], schema: str) -> None:
     """Raise RefusalError for the first thing in a body that its schema (`spec/schemas/`) refuses."""
-    if (error := next(_validator(schema).iter_errors(body), None)) is not None:
+    try:
+        error = next(_validator(schema).iter_errors(body), None)
+    except ValueError as too_deep:  # what the validator says of arrays nested some 250 deep
+        raise RefusalError(f"the body cannot be checked: {too_deep}; nest less", type=MALFORMED) from too_deep
+    if error is not None:
         problems = _most_telling(error)
         where = _where(problems[0].instance_path) or "the body"
         message = ", and ".join(dict.fromkeys(problem.message for problem in problems))

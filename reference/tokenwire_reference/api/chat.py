@@ -10,7 +10,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from tokenwire_reference.api.answering import answer_stream, answer_whole
-from tokenwire_reference.api.body import read_object
+from tokenwire_reference.api.body import read_object, understood
 from tokenwire_reference.api.chat_request import ChatCall, read_chat_call
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.json_answer import Json
@@ -27,7 +27,8 @@ PATH = "/v1/chat/completions"
 async def chat_completions(http_request: HttpRequest) -> Response:
     """Answer POST /v1/chat/completions."""
     served = served_by(http_request)
-    call = read_chat_call(await read_object(http_request), http_request.headers, served)
+    body = await read_object(http_request)
+    call = await understood(http_request, lambda: read_chat_call(body, http_request.headers, served))
     if call.stream:
         return await answer_stream(
             http_request,

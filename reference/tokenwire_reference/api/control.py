@@ -63,7 +63,6 @@ async def pause_generation(http_request: HttpRequest) -> Response:
 async def continue_generation(http_request: HttpRequest) -> Response:
     """Compute again after a pause; without a pause, nothing changes. The body may be empty."""
     served = served_by(http_request)
-    if await http_request.body():
-        await read_object(http_request)
+    await read_object(http_request, empty=True)
     await asyncio.wrap_future(served.engine_thread.call(served.engine.continue_generation))
     return json_answer({"message": "Generation continued successfully.", "status": "ok"})

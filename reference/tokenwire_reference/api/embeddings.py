@@ -13,7 +13,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from tokenwire_reference.api.answering import answer_whole
-from tokenwire_reference.api.body import hold_against_schema, read_object
+from tokenwire_reference.api.body import hold_against_schema, read_object, understood
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.json_answer import Json
 from tokenwire_reference.api.prompts import read_prompts
@@ -32,8 +32,8 @@ async def embeddings(http_request: HttpRequest) -> Response:
     body = await read_object(http_request)
     if body.get("input") in ("", []):
         raise RefusalError("input is empty; send a text or token ids", param="input")
-    hold_against_schema(body, "embedding-request")
-    prompts, _ = read_prompts(body["input"], "input", served)
+    await understood(http_request, lambda: hold_against_schema(body, "embedding-request"))
+    prompts, _ = await understood(http_request, lambda: read_prompts(body["input"], "input", served))
     requests = _requests([uuid.uuid4().hex for _ in prompts], prompts, served)
     return await answer_whole(
         http_request, served, requests, group=None, write=lambda results: _listed(results, body, served)
@@ -69,11 +69,11 @@ async def encode(http_request: HttpRequest) -> Response:
     for name in ("text", "input_ids"):
         if body.get(name) in ("", []):
             raise RefusalError(f"{name} is empty; send a prompt that has tokens", param=name)
-    hold_against_schema(body, "encode-request")
+    await understood(http_request, lambda: hold_against_schema(body, "encode-request"))
     name = "text" if body.get("input_ids") is None else "input_ids"
     if body.get(name) is None:
         raise RefusalError("neither text nor input_ids is given; send one of them as the prompt")
-    prompts, is_batch = read_prompts(body[name], name, served)
+    prompts, is_batch = await understood(http_request, lambda: read_prompts(body[name], name, served))
     rid = body.get("rid")
     requests = _requests(_rids(rid, len(prompts), is_batch=is_batch), prompts, served)
 

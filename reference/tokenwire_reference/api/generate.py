@@ -11,9 +11,10 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from tokenwire_reference.api.answering import answer_stream, answer_whole
-from tokenwire_reference.api.body import hold_against_schema, read_object
+from tokenwire_reference.api.body import hold_against_schema, read_object, understood
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.json_answer import Json
+from tokenwire_reference.api.limits import MOST_SAMPLES, refuse_long_rids, refuse_more
 from tokenwire_reference.api.meta_info import LogprobsAsked, meta_info
 from tokenwire_reference.api.prompts import read_prompts, refused
 from tokenwire_reference.api.sampling_fields import (
@@ -52,7 +53,7 @@ async def generate(http_request: HttpRequest) -> Response:
     """Answer POST and PUT /generate."""
     served = served_by(http_request)
     body = await read_object(http_request)
-    call = read_call(body, served)
+    call = await understood(http_request, lambda: read_call(body, served))
     if call.stream:
         incremental = served.args.incremental_streaming_output
         return await answer_stream(
@@ -131,6 +132,7 @@ def read_call(body: dict[str, Any], served: Served) -> GenerateCall:
         for name in ("return_logprob", "logprob_start_len", "top_logprobs_num", "extra_key")
     }
     columns["token_ids_logprob"] = _id_lists(body.get("token_ids_logprob"), len(prompts))
+    refuse_more("n", n * len(prompts), MOST_SAMPLES, "samples of all prompts together")
     rids = _rids(body.get("rid"), len(prompts), n, is_batch)
     stream = body.get("stream", False)
     requests = [
@@ -199,6 +201,7 @@ def _id_lists(value: list[Any] | None, count: int) -> list[list[int]]:
 
 
 def _rids(rid: str | list[str] | None, prompts: int, n: int, is_batch: bool) -> list[str]:
+    refuse_long_rids([rid] if isinstance(rid, str) else rid or [])
     if rid is None:
         return [uuid.uuid4().hex for _ in range(prompts * n)]
     if isinstance(rid, str):

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tokenwire_reference.api.errors import RefusalError
+from tokenwire_reference.api.limits import MOST_PROMPTS, refuse_long_text, refuse_more
 from tokenwire_reference.api.sampling_fields import refuse_unknown_ids
 from tokenwire_reference.api.served import Served
 from tokenwire_reference.text.images import image_text, read_image, takes_images
@@ -20,6 +21,8 @@ def read_prompts(value: str | list[Any], name: str, served: Served) -> tuple[lis
     """
     if isinstance(value, str):
         return [encode(value, name, served)], False
+    if isinstance(value[0], (str, list)):
+        refuse_more(name, len(value), MOST_PROMPTS, "prompts")
     if isinstance(value[0], str):
         return [encode(text, f"{name}[{i}]", served) for i, text in enumerate(value)], True
     if isinstance(value[0], list):
@@ -37,6 +40,7 @@ def encode(text: str, name: str, served: Served) -> list[int]:
             f"{name} needs a tokenizer and the server runs without one; send ids (input_ids or prompt)",
             param=name,
         )
+    refuse_long_text(name, text, served.model.context_length)
     ids = served.tokenizer.encode(text)
     if not ids:
         raise RefusalError(f"{name} {text!r} has no tokens; send a prompt that has", param=name)

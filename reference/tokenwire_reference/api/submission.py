@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokenwire_reference.api.errors import RefusalError
+from tokenwire_reference.api.limits import refuse_many_logprobs
 from tokenwire_reference.api.served import Served
 from tokenwire_reference.delivery.request_manager import DuplicateRequestIdError, Emission, Generation
 from tokenwire_reference.request import Request
 
 
 def submit(served: Served, requests: Sequence[Request], *, group: str | None) -> Generation:
-    """Start the requests of one call. Raises RefusalError where an id is in use or the engine is gone."""
+    """Start the requests of one call.
+
+    Raises RefusalError if they ask for too much, if an id is in use or if the engine is gone.
+    """
     if (failure := served.engine_thread.failure) is not None:
         raise RefusalError(f"the engine stopped: {failure}; restart the server", type="503", status=503)
+    refuse_many_logprobs(requests)
     try:
         return served.manager.submit(requests, group=group)
     except DuplicateRequestIdError as error:

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from tokenwire_reference.api.body import hold_against_schema, read_object
+from tokenwire_reference.api.body import hold_against_schema, read_object, understood
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.json_answer import json_answer
 from tokenwire_reference.api.prompts import template_ids
@@ -20,18 +20,22 @@ async def tokenize(http_request: HttpRequest) -> Response:
     """Give the ids of a prompt, of several, or of messages."""
     served = served_by(http_request)
     body = await read_object(http_request)
-    hold_against_schema(body, "tokenize-request")
+    await understood(http_request, lambda: hold_against_schema(body, "tokenize-request"))
     prompt, messages = body.get("prompt"), body.get("messages")
     if (prompt is None) == (messages is None):
         raise RefusalError("prompt and messages: send one of them, and not both", param="prompt")
     tokenizer = _tokenizer(served)
     if messages is not None:
         generate = body.get("add_generation_prompt", True)
-        ids: list[Any] = template_ids(messages, tokenizer, add_generation_prompt=generate)
+        ids: list[Any] = await understood(
+            http_request, lambda: template_ids(messages, tokenizer, add_generation_prompt=generate)
+        )
     else:
         special = body.get("add_special_tokens", True)
         texts: list[str] = [prompt] if isinstance(prompt, str) else prompt or []
-        lists = [tokenizer.encode(text, add_special_tokens=special) for text in texts]
+        lists = await understood(
+            http_request, lambda: [tokenizer.encode(text, add_special_tokens=special) for text in texts]
+        )
         ids = lists[0] if isinstance(prompt, str) else lists
     nested = isinstance(prompt, list)
     count = [len(one) for one in ids] if nested else len(ids)
@@ -48,7 +52,7 @@ async def detokenize(http_request: HttpRequest) -> Response:
     """Give the text of some ids, or of several lists of them."""
     served = served_by(http_request)
     body = await read_object(http_request)
-    hold_against_schema(body, "detokenize-request")
+    await understood(http_request, lambda: hold_against_schema(body, "detokenize-request"))
     tokens = body["tokens"]
     nested = bool(tokens) and isinstance(tokens[0], list)
     tokenizer = _tokenizer(served)
@@ -57,9 +61,12 @@ async def detokenize(http_request: HttpRequest) -> Response:
     if served.args.api_dialect == "vllm":
         if nested:
             raise RefusalError("tokens is a list of lists; this dialect takes one list", param="tokens")
-        return json_answer({"prompt": tokenizer.decode(tokens)})
+        return json_answer({"prompt": await understood(http_request, lambda: tokenizer.decode(tokens))})
     skip = body.get("skip_special_tokens", True)
-    texts = [tokenizer.decode(ids, skip_special_tokens=skip) for ids in (tokens if nested else [tokens])]
+    lists = tokens if nested else [tokens]
+    texts = await understood(
+        http_request, lambda: [tokenizer.decode(ids, skip_special_tokens=skip) for ids in lists]
+    )
     return json_answer({"text": texts if nested else texts[0]})
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -206,8 +207,10 @@ class RequestManager:
         Raises DuplicateRequestIdError where an id is in use or stands twice; nothing is started then.
         """
         names = [request.rid for request in requests]
+        if twice := [name for name, times in Counter(names).items() if times > 1]:
+            raise DuplicateRequestIdError(f"rid {twice[0]!r} stands twice; give each request its own")
         for name in {*names, group} - {None}:
-            if name in self._live or name in self._groups or names.count(str(name)) > 1:
+            if name in self._live or name in self._groups:
                 current_fault().colliding(str(name), self._abort_live)
                 raise DuplicateRequestIdError(
                     f"rid {name!r} is the id of a request that has not ended; choose another or send none"

@@ -40,19 +40,21 @@ def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     """Logits [R, V] after penalties, bans, bias and temperature. Output logprobs speak of these.
 
     A temperature below 1e-6 means greedy, and is taken as 1. The order is that of sgl-project/sglang:
-    frequency and presence, repetition, `logit_bias`, temperature. Penalties count output ids only.
+    frequency and presence, repetition, `logit_bias`, temperature; but what is banned stays banned. Penalties
+    count output ids only.
     """
     adjusted = logits.clone()
     for values, row in zip(adjusted, rows, strict=True):
         p = row.sampling
         if p.frequency_penalty or p.presence_penalty or p.repetition_penalty != 1.0:
             _penalise(values, p, Counter(row.output_ids))
-        if row.banned_ids:
-            values[list(row.banned_ids)] = float("-inf")
         for token_id, bias in p.logit_bias.items():
             values[token_id] += bias
+        if row.banned_ids:
+            # Last: no bias brings back what may not come yet.
+            values[list(row.banned_ids)] = float("-inf")
     temperatures = [1.0 if row.sampling.temperature < 1e-6 else row.sampling.temperature for row in rows]
-    return adjusted / torch.tensor(temperatures, device=logits.device)[:, None]
+    return adjusted / torch.tensor(temperatures, dtype=logits.dtype, device=logits.device)[:, None]
 
 
 def _penalise(values: Tensor, p: SamplingParams, counts: Counter[int]) -> None:

@@ -7,13 +7,41 @@ budget. So a stop that completes exactly at the budget is reported as a stop (up
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import re2
 
 from tokenwire_reference.request import FinishReason, SamplingParams
 
 Decode = Callable[[Sequence[int]], str]
 """Token ids to text, special tokens spelled out."""
+
+
+@cache
+def _quiet() -> Any:
+    options = re2.Options()
+    options.log_errors = False
+    return options
+
+
+def compiled(patterns: Sequence[str]) -> tuple[Any, ...]:
+    """Patterns, ready to search with. Raises ValueError for one that is no regular expression of RE2.
+
+    RE2 has no backtracking, so no look-around and no back-references either: the time of a search is linear
+    in the text, whatever the pattern. It runs on the engine's thread, where every other request waits for it.
+    """
+    found = []
+    for pattern in patterns:
+        try:
+            found.append(re2.compile(pattern, options=_quiet()))
+        except (re2.error, UnicodeEncodeError) as error:
+            raise ValueError(
+                f"stop_regex {pattern!r} is not a regular expression of RE2 (no look-around, no "
+                f"back-references): {error.args[0].decode() if isinstance(error, re2.error) else error}"
+            ) from error
+    return tuple(found)
 
 
 class StopRules:
@@ -43,10 +71,7 @@ class StopRules:
         # Every id spells at least one byte, so a stop string spans at most as many ids as it has bytes. Three
         # more let the character in which the tail begins be whole.
         self._tail = max((len(string.encode()) for string in self._strings), default=0) + 3
-        try:
-            self._patterns = tuple(re.compile(pattern) for pattern in sampling.stop_regex)
-        except re.error as error:
-            raise ValueError(f"stop_regex {error.pattern!r} is not a regular expression: {error}") from error
+        self._patterns = compiled(sampling.stop_regex)
         self._decode = decode
 
     def check(self, output_ids: Sequence[int]) -> FinishReason | None:

@@ -198,7 +198,10 @@ def test_the_stop_id_stays_in_the_ids_and_out_of_the_text(answer, scripted_engin
         ({"input_ids": [5], "sampling_params": {"no_such": 1}}, "'no_such' was unexpected"),
         ({"input_ids": [5], "sampling_params": {"top_k": 0}}, "sampling_params.top_k"),
         ({"input_ids": [5], "sampling_params": {"stop": [""]}}, "stop holds an empty string"),
-        ({"input_ids": [5], "sampling_params": {"stop_regex": "("}}, "stop_regex '(' is not a pattern"),
+        (
+            {"input_ids": [5], "sampling_params": {"stop_regex": "("}},
+            "stop_regex '(' is not a regular",
+        ),
         ({"input_ids": [5], "sampling_params": {"logit_bias": {"2000": 1}}}, "logit_bias[0] is 2000"),
         (
             {"input_ids": [5], "sampling_params": {"min_new_tokens": 9, "max_new_tokens": 3}},

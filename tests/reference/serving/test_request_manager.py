@@ -210,7 +210,9 @@ def test_a_duplicate_id_is_refused_and_harms_nobody():
         inbox = Inbox()
         manager = RequestManager(inbox, spell)
         first = manager.submit([ask("a"), ask("b")], group="g")
-        for names, group in ((["a"], None), (["c", "c"], None), (["g"], None), (["c"], "a"), (["c"], "g")):
+        with pytest.raises(DuplicateRequestIdError, match="'c' stands twice"):
+            manager.submit([ask("c"), ask("c")])
+        for names, group in ((["a"], None), (["g"], None), (["c"], "a"), (["c"], "g")):
             with pytest.raises(DuplicateRequestIdError, match="has not ended"):
                 manager.submit([ask(name) for name in names], group=group)
         assert inbox.added == ["a", "b"]

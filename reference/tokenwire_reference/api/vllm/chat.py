@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from tokenwire_reference.api.body import hold_against_schema, read_object
+from tokenwire_reference.api.body import hold_against_schema, read_object, understood
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.prompts import template_ids
 from tokenwire_reference.api.served import Served, served_by
@@ -26,15 +26,16 @@ async def chat_completions(http_request: HttpRequest) -> Response:
     """Answer POST /v1/chat/completions in vLLM's shapes."""
     served = served_by(http_request)
     body = await read_object(http_request)
-    hold_against_schema(body, "vllm-chat-request")
+    await understood(http_request, lambda: hold_against_schema(body, "vllm-chat-request"))
     refuse_unsupported(body)
     if served.tokenizer is None:
         raise RefusalError(
             "messages need a tokenizer and the server runs without one; use /inference/v1/generate",
             param="messages",
         )
-    prompt = template_ids(
-        body["messages"], served.tokenizer, add_generation_prompt=body.get("add_generation_prompt", True)
+    tokenizer, opening = served.tokenizer, body.get("add_generation_prompt", True)
+    prompt = await understood(
+        http_request, lambda: template_ids(body["messages"], tokenizer, add_generation_prompt=opening)
     )
     if body.get("top_logprobs") and not body.get("logprobs"):
         raise RefusalError("top_logprobs is set and logprobs is not; set it to true", param="top_logprobs")

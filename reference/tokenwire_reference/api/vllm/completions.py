@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from tokenwire_reference.api.body import hold_against_schema, read_object
+from tokenwire_reference.api.body import hold_against_schema, read_object, understood
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.prompts import read_prompts
 from tokenwire_reference.api.served import Served, served_by
@@ -31,9 +31,9 @@ async def completions(http_request: HttpRequest) -> Response:
     body = await read_object(http_request)
     if body.get("prompt") in ("", [], [""], [[]], None):
         raise RefusalError("prompt is empty or not there; send a text or token ids", param="prompt")
-    hold_against_schema(body, "vllm-completion-request")
+    await understood(http_request, lambda: hold_against_schema(body, "vllm-completion-request"))
     refuse_unsupported(body)
-    prompts, _ = read_prompts(body["prompt"], "prompt", served)
+    prompts, _ = await understood(http_request, lambda: read_prompts(body["prompt"], "prompt", served))
     budget, top, prompt_top = body.get("max_tokens"), body.get("logprobs"), body.get("prompt_logprobs")
     echo = bool(body.get("echo"))
     if echo and served.tokenizer is None:

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from tokenwire_reference.api.body import hold_against_schema, read_object
+from tokenwire_reference.api.body import hold_against_schema, read_object, understood
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.sampling_fields import refuse_unknown_ids
 from tokenwire_reference.api.served import Served, served_by
@@ -27,7 +27,7 @@ async def generate(http_request: HttpRequest) -> Response:
     """Answer POST /inference/v1/generate."""
     served = served_by(http_request)
     body = await read_object(http_request)
-    hold_against_schema(body, "vllm-generate-request")
+    await understood(http_request, lambda: hold_against_schema(body, "vllm-generate-request"))
     params = body["sampling_params"]
     refuse_unsupported(body)
     refuse_unsupported(params)
