@@ -139,12 +139,16 @@ def serve(  # noqa: PLR0917 - one parameter for each flag; typer calls it by nam
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     # torch and transformers take seconds to import: only a server pays for them, not --help.
+    from tokenwire_reference.serve import EngineStoppedError
     from tokenwire_reference.serve import serve as serve_model
 
     try:
         serve_model(args)
     except (ValueError, OSError) as error:
         raise typer.Exit(_complain(error)) from error
+    except EngineStoppedError as error:
+        _complain(error)
+        raise typer.Exit(1) from error
 
 
 @app.command()

@@ -58,6 +58,16 @@ class FinishReason:
     status_code: int | None = None
     """abort: the HTTP status that the request is answered with; None for an abort that a client asked for."""
 
+    @classmethod
+    def of_failure(cls, error: BaseException) -> FinishReason:
+        """The end of a request that a failure of the server ended."""
+        return cls("abort", message=f"{type(error).__name__}: {error}", status_code=500)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the server failed at the request."""
+        return self.status_code is not None and self.status_code >= 500
+
     def to_wire(self) -> dict[str, Any]:
         """The value of `meta_info.finish_reason`."""
         match self.type:

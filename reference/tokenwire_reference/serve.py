@@ -29,6 +29,11 @@ from tokenwire_reference.request import OutputRow
 from tokenwire_reference.server_args import ServerArgs
 from tokenwire_reference.text.tokenizer import decode_as_asked
 
+
+class EngineStoppedError(RuntimeError):
+    """The engine is broken for good; every client was told, and the process ends."""
+
+
 SHUTDOWN_SECONDS = 1
 """How long an open answer may go on after the server was told to end."""
 
@@ -36,7 +41,7 @@ SHUTDOWN_SECONDS = 1
 def serve(args: ServerArgs) -> None:
     """Load the model, print the URL once requests are answered, and serve until SIGTERM or SIGINT.
 
-    Raises what `load_model` and `Engine` raise, and OSError where the port is taken.
+    Raises what `load_model` and `Engine` raise, OSError where the port is taken, and EngineStoppedError.
     """
     logging.basicConfig(
         level=args.log_level.upper(), stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
@@ -53,13 +58,16 @@ def serve(args: ServerArgs) -> None:
     )
     loop = asyncio.new_event_loop()
     served = assemble(replace(args, port=listening.getsockname()[1]), model, loop)
+    server = _Server(served)
+    served.engine_thread.on_failure = lambda: loop.call_soon_threadsafe(server.end)
     try:
         served.engine_thread.start()
-        server = _Server(served)
         # The signal that ended the server is raised again by uvicorn once everything is closed.
         loop.run_until_complete(server.serve(sockets=[listening]))
     finally:
         served.engine_thread.stop()
+    if served.engine_thread.failure is not None:
+        raise EngineStoppedError(f"the engine stopped: {served.engine_thread.failure}")
 
 
 def listen(args: ServerArgs) -> socket.socket:
@@ -162,6 +170,10 @@ class _Server(uvicorn.Server):  # type: ignore[misc]  # uvicorn is not followed 
         args = self._served.args
         host = f"[{args.host}]" if ":" in args.host else args.host
         print(f"{args.model_path} is served at http://{host}:{args.port}", flush=True)
+
+    def end(self) -> None:
+        """Tell the server to end, as a signal does."""
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._served.manager.abort_all()

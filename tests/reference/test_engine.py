@@ -11,6 +11,7 @@ import torch
 from engine_requests import GREEDY, PROMPT, SEEDED, ask, neighbours, record, scored
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from tokenwire_reference.cache.kv import PageAccountingError
 from tokenwire_reference.engine.engine import Engine
@@ -19,6 +20,7 @@ from tokenwire_reference.models.loading import load_model
 from tokenwire_reference.request import FinishReason, Request
 from tokenwire_reference.sampling import backends
 from tokenwire_reference.sampling.backends import register_sampler_backend
+from tokenwire_reference.sampling.sampling import SamplingRow
 
 Run = Callable[..., list[Request]]
 
@@ -403,7 +405,79 @@ class TestCustomizedInfo:
         engine = Engine(tiny, sampling_backend=name)
         engine.add(ask("a"))
         engine.add(ask("b"))
-        with pytest.raises(ValueError, match=message):
+        engine.step()
+        ended = engine.step()
+        assert [request.finish and request.finish.status_code for request in ended] == [500, 500]
+        assert all(request.finish and message in str(request.finish.message) for request in ended)
+        engine.check_integrity()
+
+
+def raises(*_: object) -> Any:
+    raise RuntimeError("boom")
+
+
+class TestIsolation:
+    """What is computed for one request fails for that one alone."""
+
+    @pytest.fixture
+    def engine(self, tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> Engine:
+        """One whose sampler backend fails at rows with the seed 666."""
+        monkeypatch.setattr(backends, "_factories", {})
+
+        def backend(_: Tensor, rows: Sequence[SamplingRow], token_ids: Sequence[int]) -> Any:
+            if any(row.seed == 666 for row in rows):
+                raise RuntimeError("boom")
+            return {"mine": list(token_ids)}
+
+        register_sampler_backend("picky", lambda: backend)
+        return Engine(tiny, sampling_backend="picky", speculative_num_draft_tokens=2)
+
+    def alone(self, engine: Engine, run_to_end: Run) -> Any:
+        (request,) = run_to_end(engine, scored("good"))
+        return record(request)
+
+    @pytest.mark.parametrize("seam", ["rules", "drafter", "backend", "prompt logprobs"])
+    def test_a_failure_ends_its_request_alone(
+        self, engine: Engine, run_to_end: Run, monkeypatch: pytest.MonkeyPatch, seam: str
+    ) -> None:
+        expected = self.alone(engine, run_to_end)
+        bad, good = scored("bad", sampling_seed=666 if seam == "backend" else 1), scored("good")
+        engine.add(bad)
+        engine.add(good)
+        sequence = engine.scheduler.find("bad")
+        assert sequence is not None
+        match seam:
+            case "rules":
+                monkeypatch.setattr(sequence.rules, "check", raises)
+            case "drafter":
+                monkeypatch.setattr(sequence.drafter, "draft", raises)
+            case "prompt logprobs":
+                del bad.prompt_series["input_top_logprobs"]
+        run_to_end(engine)
+        assert bad.finish is not None
+        assert bad.finish.status_code == 500
+        assert "boom" in str(bad.finish.message) or seam == "prompt logprobs"
+        assert record(good) == expected
+        assert engine.load.used_tokens == 0
+
+    def test_a_step_that_fails_ends_its_requests_and_not_the_engine(
+        self, engine: Engine, run_to_end: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        expected = self.alone(engine, run_to_end)
+        with monkeypatch.context() as patched:
+            patched.setattr(engine._graphs, "forward", raises)
+            lost = run_to_end(engine, scored("a"), scored("b"))
+        assert [request.finish and request.finish.message for request in lost] == ["RuntimeError: boom"] * 2
+        assert engine.load.used_tokens == 0
+        assert self.alone(engine, run_to_end) == expected
+
+    def test_a_broken_cache_ends_the_engine(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+        def lost(*_: object) -> Any:
+            raise PageAccountingError("page 7 is in two places at once")
+
+        monkeypatch.setattr(engine.scheduler, "advance", lost)
+        engine.add(scored("a"))
+        with pytest.raises(PageAccountingError):
             engine.step()
 
 

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from engine_requests import ask
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from torch import Tensor
 
 from tokenwire_reference.engine.engine import Engine, PauseMode
 from tokenwire_reference.engine.queue_limit import QueueFullError
 from tokenwire_reference.models.scripted import ScriptedModel
 from tokenwire_reference.request import Request
+from tokenwire_reference.sampling.sampling import SamplingRow
 
 MODEL = ScriptedModel(tokenizer=False)
 PAGE = 2
+
+
+BROKEN_SEED = -1
+
+
+def boom(*_: object) -> Any:
+    raise RuntimeError("boom")
+
+
+class BrokenDrafter:
+    draft = staticmethod(boom)
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -36,6 +50,16 @@ class EngineMachine(RuleBasedStateMachine):
         self.live: dict[str, Request] = {}
         self.steps: dict[str, Sequence[Sequence[int]]] = {}
         self.added = 0
+        self.broken: set[str] = set()
+        """Requests that fail at a seam, should they get there."""
+        backend = self.engine._acceptance._backend
+
+        def picky(logits: Tensor, rows: Sequence[SamplingRow], token_ids: Sequence[int]) -> Any:
+            if any(row.seed == BROKEN_SEED for row in rows):
+                raise RuntimeError("boom")
+            return backend(logits, rows, token_ids)
+
+        self.engine._acceptance._backend = picky
 
     @rule(
         script=st.lists(st.lists(st.integers(5, 6), min_size=1, max_size=3), max_size=4),
@@ -65,11 +89,27 @@ class EngineMachine(RuleBasedStateMachine):
     def ended(self, request: Request) -> None:
         expected = [*(i for ids in self.steps[request.rid] for i in ids), 2][:8]
         assert request.finish is not None
+        assert request.rid in self.broken or not request.finish.failed
         if request.finish.type == "abort":
             expected = expected[: len(request.output_ids)]
         assert request.output_ids == request.series.get("mirror_token_id", []) == expected
         assert [entry[1] for entry in request.series["output_token_logprobs"]] == expected
         assert request.cached_tokens < len(request.prompt_token_ids)
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), seam=st.sampled_from(["rules", "drafter", "backend"]))
+    def break_a_seam(self, data: st.DataObject, seam: str) -> None:
+        rid = data.draw(st.sampled_from(sorted(self.live)))
+        sequence = self.engine.scheduler.find(rid)
+        if sequence is None:
+            return
+        self.broken.add(rid)
+        if seam == "backend":
+            sequence.request.seed = BROKEN_SEED
+        elif seam == "rules":
+            sequence.rules.check = boom  # type: ignore[method-assign]
+        else:
+            sequence.drafter = BrokenDrafter()
 
     @precondition(lambda self: self.live)
     @rule(data=st.data())

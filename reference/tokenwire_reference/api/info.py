@@ -130,9 +130,10 @@ async def health(http_request: HttpRequest) -> Response:
     return Response(status_code=200 if emissions[0].output_ids else 503)
 
 
-async def ping(_: HttpRequest) -> Response:
-    """Answer that the HTTP side is up."""
-    return Response()
+async def ping(http_request: HttpRequest) -> Response:
+    """Answer 200 while requests are taken, 503 once the engine is gone."""
+    gone = served_by(http_request).engine_thread.failure is not None
+    return Response(status_code=503 if gone else 200)
 
 
 async def root(_: HttpRequest) -> Response:

@@ -35,8 +35,10 @@ class EngineThread:
         self._deliver = deliver
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopping = False
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
         """What broke the engine for good, or None."""
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called on the engine's thread, once, when the engine is broken and every client was told."""
         # A daemon: a long step must not keep a process alive that was told to end.
         self._thread = threading.Thread(target=self.run, name="engine", daemon=True)
 
@@ -59,6 +61,8 @@ class EngineThread:
         future: Future[Result] = Future()
 
         def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return  # who asked has left
             try:
                 future.set_result(function())
             except Exception as error:
@@ -76,6 +80,9 @@ class EngineThread:
                     self._emit(self._engine.step())
             except Exception as error:
                 self._fail(error)
+            except BaseException as error:
+                self._fail(error)
+                raise
 
     @property
     def _has_nothing_to_do(self) -> bool:
@@ -103,18 +110,30 @@ class EngineThread:
             status = 503 if isinstance(error, QueueFullError) else 400
             request.finish = FinishReason("abort", message=str(error), status_code=status)
             self._emit([request])
+        except Exception as error:  # the request could not even be queued: no other one notices
+            logger.exception("request %r could not be queued", request.rid)
+            self._engine.abort(request.rid)
+            request.finish = FinishReason.of_failure(error)
+            self._emit([request])
 
     def _emit(self, touched: Sequence[Request]) -> None:
-        if rows := self._streamer.stream(touched):
+        rows = self._streamer.stream(touched)
+        for row in rows:
+            if row.finish is not None and row.finish.failed:
+                # It may have failed on its way out, when the engine still has it.
+                self._abort(row.rid)
+        if rows:
             self._deliver(rows)
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         """End every request with a server error: a client must not wait for an engine that is gone."""
         logger.critical("the engine stopped: %s", error, exc_info=error)
-        self.failure = error
+        first, self.failure = self.failure is None, error
         self._end_all(error)
+        if first:
+            self.on_failure()
 
-    def _end_all(self, error: Exception) -> None:
+    def _end_all(self, error: BaseException) -> None:
         broken = self._streamer.live
         for request in broken:
             request.finish = FinishReason("abort", message=f"the engine stopped: {error}", status_code=500)

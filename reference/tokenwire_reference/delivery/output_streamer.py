@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokenwire_reference.request import OutputRow, Request
+from tokenwire_reference.request import FinishReason, OutputRow, Request
+
+logger = logging.getLogger(__name__)
 
 WHOLE_INTERVAL = 50
 """Tokens between the rows of a request that is not streamed. They keep rows short; no client sees them."""
@@ -64,13 +67,27 @@ class OutputStreamer:
         rows = []
         for request in requests:
             live = self._live.get(request.rid)
-            if live is not None and self._is_due(request, live.sent):
-                row = _row(request, live.sent, self._storage_backend)
+            if live is None:
+                continue
+            try:
+                row = self._due_row(live)
+            except Exception as error:  # made for one request: the rows of the others go out
+                logger.exception("no row could be made of request %r", request.rid)
+                request.finish = FinishReason.of_failure(error)
+                row = _last_row(request, live.sent)
+            if row is not None:
                 live.sent = row.end
-                rows.append(request.fault.row(request, row))
+                rows.append(row)
                 if request.finish is not None:
                     del self._live[request.rid]
         return rows
+
+    def _due_row(self, live: _Live) -> OutputRow | None:
+        """The next row of a request, if one is due."""
+        request = live.request
+        if not self._is_due(request, live.sent):
+            return None
+        return request.fault.row(request, _row(request, live.sent, self._storage_backend))
 
     def _is_due(self, request: Request, sent: int) -> bool:
         if request.finish is not None:
@@ -117,6 +134,24 @@ def cached_tokens_details(request: Request, storage_backend: str | None) -> Mapp
     if storage_backend:
         details["storage_backend"] = storage_backend
     return details
+
+
+def _last_row(request: Request, sent: int) -> OutputRow:
+    """The end of a request without anything that was not sent before."""
+    return OutputRow(
+        rid=request.rid,
+        start=sent,
+        end=sent,
+        output_ids=[],
+        series={},
+        customized_info_keys=frozenset(),
+        prompt_series={},
+        prompt_tokens=len(request.prompt_token_ids),
+        cached_tokens=request.cached_tokens,
+        cached_tokens_details=None,
+        num_retractions=request.num_retractions,
+        finish=request.finish,
+    )
 
 
 def _row(request: Request, start: int, storage_backend: str | None) -> OutputRow:

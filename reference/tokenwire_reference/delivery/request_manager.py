@@ -8,10 +8,11 @@ and an emission never holds a list that is still growing.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -20,6 +21,8 @@ from tokenwire_reference.delivery.meters import Meters
 from tokenwire_reference.faults.fault import Fault, current_fault
 from tokenwire_reference.request import DraftCounts, FinishReason, OutputRow, Request, SamplingParams
 from tokenwire_reference.text.detokenizer import Detokenizer, finish_text
+
+logger = logging.getLogger(__name__)
 
 
 class Delivery(Enum):
@@ -110,6 +113,11 @@ class Record:
                 self.text = self.fault.text(self, text)
         self.wake.set()
 
+    def fail(self, row: OutputRow, error: Exception) -> None:
+        """End the record with a failure of the server; it keeps what it has."""
+        self.latest, self.grown = replace(row, finish=FinishReason.of_failure(error)), time.monotonic()
+        self.wake.set()
+
     @property
     def pending(self) -> bool:
         return self.taken_ids < len(self.output_ids) or (self.finish is not None and not self.taken_finish)
@@ -194,7 +202,10 @@ class RequestManager:
         self._decode = decode
         self.meters = Meters()
         self._live: dict[str, Record] = {}
-        self._groups: dict[str, list[str]] = {}
+        self._groups: dict[str, dict[str, None]] = {}
+        """The live requests of each group, in order."""
+        self._group_of: dict[str, str] = {}
+        """The group of each live request that has one, by the request's id."""
 
     @property
     def live(self) -> int:
@@ -218,7 +229,8 @@ class RequestManager:
         wake = asyncio.Event()
         records = [self._record(index, request, wake) for index, request in enumerate(requests)]
         if group is not None and group not in names:
-            self._groups[group] = names
+            self._groups[group] = dict.fromkeys(names)
+            self._group_of.update(dict.fromkeys(names, group))
         for request, record in zip(requests, records, strict=True):
             self._live[request.rid] = record
             self._engine.add(request)
@@ -236,13 +248,22 @@ class RequestManager:
     def deliver(self, rows: Sequence[OutputRow]) -> None:
         """Append the rows of one step to their records, and forget the requests that ended."""
         for row in rows:
-            record = self._live[row.rid]
+            record = self._live.get(row.rid)
+            if record is None:  # its record failed before the engine heard of it
+                continue
             last = record.grown or record.started
-            record.append(row)
+            try:
+                record.append(row)
+            except Exception as error:  # the record is one request's: the rows of the others are delivered
+                logger.exception(
+                    "row %d:%d of request %r could not be delivered", row.start, row.end, row.rid
+                )
+                record.fail(row, error)
+                self._engine.abort(row.rid)
             self._measure(record, row, last)
             if record.finish is not None:
                 del self._live[row.rid]
-                self._forget_groups_without(row.rid)
+                self._forget_group_of(row.rid)
                 record.fault.ended(row.rid, self._abort_live)
 
     def _measure(self, record: Record, row: OutputRow, last: float) -> None:
@@ -257,14 +278,17 @@ class RequestManager:
                 aborted=row.finish.type == "abort",
             )
 
-    def _forget_groups_without(self, rid: str) -> None:
-        for group, names in list(self._groups.items()):
-            if rid in names and not any(name in self._live for name in names):
+    def _forget_group_of(self, rid: str) -> None:
+        """Forget the group of a request that ended, if it was the last of it."""
+        group = self._group_of.pop(rid, None)
+        if group is not None:
+            del self._groups[group][rid]
+            if not self._groups[group]:
                 del self._groups[group]
 
     def abort(self, rid: str) -> None:
         """Abort the request, or the group of requests, with exactly this id; an unknown id has no effect."""
-        for name in current_fault().aborting(rid, self._groups.get(rid, [rid]), self._live):
+        for name in current_fault().aborting(rid, list(self._groups.get(rid, (rid,))), self._live):
             self._abort_live(name)
 
     def _abort_live(self, rid: str) -> None:

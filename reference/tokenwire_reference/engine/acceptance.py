@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from tokenwire_reference.request import FinishReason
 from tokenwire_reference.sampling import logprobs
 from tokenwire_reference.sampling.backends import make_sampler_backend
 from tokenwire_reference.sampling.sampling import SamplingRow, adjust, choose
@@ -43,8 +44,13 @@ class TokenAcceptance:
         accepted, row = [], 0
         for rows in wanted:
             last = row + len(rows.sampled)
-            infos = [{key: values[i] for key, values in customized_info.items()} for i in range(row, last)]
-            accepted.append(_extend(rows.segment, adjusted[row:last], token_ids[row:last], infos))
+            infos = customized_info[row:last]
+            request = rows.segment.sequence.request
+            try:
+                accepted.append(_extend(rows.segment, adjusted[row:last], token_ids[row:last], infos))
+            except Exception as error:  # rules and entries are one request's: so is their failure
+                request.finish = FinishReason.of_failure(error)
+                accepted.append(0)
             row = last
         return accepted
 
@@ -63,29 +69,51 @@ class TokenAcceptance:
 
     def _customized_info(
         self, adjusted: Tensor, rows: Sequence[SamplingRow], token_ids: Sequence[int]
-    ) -> Mapping[str, Sequence[Any]]:
-        customized_info = self._backend(adjusted, rows, token_ids)
+    ) -> list[Mapping[str, Any] | Exception]:
+        """What the backend says of each row; the error of a row at which it fails.
+
+        It is asked for all rows at once. If that fails, it is asked for each alone, to know whose row it was.
+        Raises ValueError for an answer that fits no rows: then the backend is wrong, and not a request.
+        """
+        try:
+            customized_info = self._backend(adjusted, rows, token_ids)
+        except Exception as error:
+            if len(rows) == 1:
+                return [error]
+            each = [slice(row, row + 1) for row in range(len(rows))]
+            return [self._customized_info(adjusted[one], rows[one], token_ids[one])[0] for one in each]
         for key, values in customized_info.items():
             if len(values) != len(token_ids) or key in RESERVED_KEYS:
                 raise ValueError(
                     f"sampler backend {self.sampling_backend!r} gave {len(values)} values under {key!r} for "
                     f"{len(token_ids)} rows; give one for each row, under a key that is not the engine's own"
                 )
-        return customized_info
+        return [{key: values[i] for key, values in customized_info.items()} for i in range(len(rows))]
 
 
 def _extend(
-    segment: Segment, adjusted: Tensor, token_ids: Sequence[int], infos: Sequence[Mapping[str, Any]]
+    segment: Segment,
+    adjusted: Tensor,
+    token_ids: Sequence[int],
+    infos: Sequence[Mapping[str, Any] | Exception],
 ) -> int:
-    """Append tokens up to the first that no draft foretold, or that ends the request; count right drafts."""
+    """Append tokens up to the first that no draft foretold, or that ends the request; count right drafts.
+
+    A request that has failed in this step gets none. Raises what a row's entry, rule or backend raises.
+    """
     sequence, request = segment.sequence, segment.sequence.request
     right = 0
+    if request.finish is not None:
+        return right
     for row, (token_id, draft) in enumerate(zip_longest(token_ids, segment.drafts)):
+        info = infos[row]
+        if isinstance(info, Exception):
+            raise info
         entries: dict[str, Any] = {}
         if request.return_logprob:
             (scored,) = logprobs.score(adjusted[row : row + 1], [token_id], request)
             entries = {f"output_{family}": entry for family, entry in scored.items()}
-        request.append(token_id, entries, infos[row])
+        request.append(token_id, entries, info)
         sequence.token_ids.append(token_id)
         request.finish = sequence.rules.check(request.output_ids)
         if request.finish is not None or token_id != draft:

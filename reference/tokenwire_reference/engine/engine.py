@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import deque
 from collections.abc import Set
@@ -12,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from tokenwire_reference.cache.kv import PADDING_PAGE, PageAccountingError, PagePool
+from tokenwire_reference.cache.kv import PADDING_PAGE, OutOfPagesError, PageAccountingError, PagePool
 from tokenwire_reference.cache.page_files import PageFiles
 from tokenwire_reference.cache.prefix_tiers import PrefixTiers
 from tokenwire_reference.engine.acceptance import TokenAcceptance
@@ -26,6 +27,11 @@ from tokenwire_reference.sampling import logprobs
 from tokenwire_reference.scheduling.batch import WantedRows, pack
 from tokenwire_reference.scheduling.drafting import SequenceError
 from tokenwire_reference.scheduling.scheduler import Scheduler, Segment, Sequence
+
+logger = logging.getLogger(__name__)
+
+BROKEN = (PageAccountingError, OutOfPagesError, torch.AcceleratorError)
+"""After these the cache or the device cannot be trusted: they end the engine, and not only a step."""
 
 CPU_CACHE_BYTES = 1 << 30
 CUDA_CACHE_SHARE = 0.8
@@ -147,7 +153,8 @@ class Engine:
         sequence = self.scheduler.find(rid)
         if sequence is not None:
             waiting = sequence in self.scheduler.waiting
-            self._end(sequence, "Abort in waiting queue" if waiting else "Aborted")
+            message = "Abort in waiting queue" if waiting else "Aborted"
+            self._end(sequence, FinishReason("abort", message=message))
 
     def abort_all(self) -> None:
         """Abort everything that runs or waits."""
@@ -195,7 +202,16 @@ class Engine:
             return touched
         segments = [drafted for s in self.scheduler.next_step() if (drafted := self._with_drafts(s))]
         if segments:
-            sampled = self._run(segments)
+            try:
+                sampled = self._run(segments)
+            except BROKEN:
+                raise
+            except (
+                Exception
+            ) as error:  # the step is lost, with the requests that were in it; the engine is not
+                logger.exception("a step of %d requests failed", len(segments))
+                self._fail(segments, error)
+                sampled = []
             touched.extend(sampled)
             self._steps += 1
             if self.test_retract_interval and self._steps % self.test_retract_interval == 0:
@@ -218,7 +234,10 @@ class Engine:
         try:
             drafts = sequence.drafter.draft(sequence.token_ids, max(room, 0))
         except SequenceError as error:
-            self._end(sequence, str(error), status_code=500)
+            self._end(sequence, FinishReason("abort", message=str(error), status_code=500))
+            return None
+        except Exception as error:  # a drafter works for one request, and fails for that one alone
+            self._end(sequence, FinishReason.of_failure(error))
             return None
         return replace(segment, drafts=tuple(drafts))
 
@@ -226,23 +245,30 @@ class Engine:
     def _run(self, segments: list[Segment]) -> list[Request]:
         batch, wanted = pack(segments, self.scheduler.pool.page_size, self.model.pad_rows, self.model.device)
         logits = self._graphs.forward(batch)
-        reached = [segment.sequence for segment in segments if segment.samples]
+        reached = {segment.sequence.request.rid for segment in segments if segment.samples}
         for rows in wanted:
-            self._score_prompt(rows, logits)
-            if rows.embedding is not None:
-                rows.segment.sequence.request.embedding = self.model.hidden_states.embedding(rows.embedding)
+            try:
+                self._read_prompt(rows, logits)
+            except Exception as error:  # what is read for one request fails for that one alone
+                rows.segment.sequence.request.finish = FinishReason.of_failure(error)
         for rows, accepted in zip(wanted, self._acceptance.accept(wanted, logits), strict=True):
             self.scheduler.advance(rows.segment, accepted)
             _count_drafts(rows, accepted)
-        for sequence in reached:
-            request = sequence.request
-            if sequence.rules.max_new_tokens == 0:
+        touched = []
+        for segment in segments:
+            sequence, request = segment.sequence, segment.sequence.request
+            if request.rid in reached and sequence.rules.max_new_tokens == 0 and request.finish is None:
                 request.finish = sequence.rules.check(request.output_ids)
             if request.finish is not None:
                 self.scheduler.remove(sequence)
-        return [sequence.request for sequence in reached]
+            if request.rid in reached or request.finish is not None:
+                touched.append(request)
+        return touched
 
-    def _score_prompt(self, rows: WantedRows, logits: Tensor) -> None:
+    def _read_prompt(self, rows: WantedRows, logits: Tensor) -> None:
+        """Take what a request wants of its prompt: logprobs, and an embedding."""
+        if rows.embedding is not None:
+            rows.segment.sequence.request.embedding = self.model.hidden_states.embedding(rows.embedding)
         positions = rows.segment.prompt_logprob_positions
         if positions:
             request = rows.segment.sequence.request
@@ -251,15 +277,21 @@ class Engine:
                 for family, entry in entries.items():
                     request.prompt_series[f"input_{family}"].append(entry)
 
+    def _fail(self, segments: list[Segment], error: Exception) -> None:
+        """End the requests of a step that failed, and free their pages. No other request notices."""
+        for segment in segments:
+            if segment.sequence in self.scheduler.running:
+                self._end(segment.sequence, FinishReason.of_failure(error))
+
     def _retract_youngest(self, sampled: Set[str]) -> None:
         # Only after a new token: a request that is retracted again and again still comes to its end.
         candidates = [s for s in self.scheduler.running if s.request.rid in sampled]
         if candidates:
             self.scheduler.retract(candidates[-1])
 
-    def _end(self, sequence: Sequence, message: str, status_code: int | None = None) -> None:
+    def _end(self, sequence: Sequence, finish: FinishReason) -> None:
         self.scheduler.remove(sequence)
-        sequence.request.finish = FinishReason("abort", message=message, status_code=status_code)
+        sequence.request.finish = finish
         self._ended.append(sequence.request)
 
 

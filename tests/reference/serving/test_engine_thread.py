@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import queue
+import threading
 
 import pytest
 
 from tokenwire_reference.delivery.engine_thread import EngineThread
 from tokenwire_reference.delivery.output_streamer import OutputStreamer
+from tokenwire_reference.faults.fault import Fault
 from tokenwire_reference.request import Request, SamplingParams
 
 
@@ -82,3 +84,71 @@ def test_a_broken_engine_ends_every_request_with_status_500(started, scripted_en
     (row,) = until_finish(rows)
     assert (row.rid, row.finish.status_code) == ("b", 500)
     assert "the engine stopped" in caplog.text
+
+
+def test_whoever_asked_and_left_ends_nothing(started, scripted_engine):
+    """A cancelled call ended the engine: its future took neither a result nor an error."""
+    thread, rows = started(scripted_engine([[5]]))
+    begun, go_on = threading.Event(), threading.Event()
+
+    def wait():
+        begun.set()
+        go_on.wait()
+
+    thread.call(wait)
+    begun.wait()
+    cancelled = thread.call(lambda: None)
+    assert cancelled.cancel()
+    go_on.set()
+    thread.add(ask())
+    assert until_finish(rows)[-1].finish.type == "length"
+    assert thread.failure is None
+
+
+def test_a_request_that_cannot_be_queued_ends_alone(started, scripted_engine, caplog):
+    class Picky(scripted_engine):
+        def add(self, request):
+            if request.rid == "bad":
+                raise KeyError("boom")
+            super().add(request)
+
+    thread, rows = started(Picky([[5]]))
+    thread.add(ask("bad"))
+    (row,) = until_finish(rows)
+    assert (row.rid, row.finish.status_code) == ("bad", 500)
+    thread.add(ask("good"))
+    assert until_finish(rows)[-1].finish.type == "length"
+    assert thread.failure is None
+
+
+def test_a_row_that_cannot_be_made_ends_its_request_alone(started, scripted_engine, caplog):
+    engine = scripted_engine([[5], [6]])
+    thread, rows = started(engine)
+    bad, good = ask("bad"), ask("good")
+    bad.fault = BrokenRow()
+    thread.add(bad)
+    (row,) = until_finish(rows)
+    assert (row.rid, row.finish.status_code) == ("bad", 500)
+    thread.add(good)
+    assert until_finish(rows)[-1].finish.type == "length"
+    assert engine.aborted == ["bad"]
+
+
+class BrokenRow(Fault):
+    def row(self, request, row):
+        raise RuntimeError("boom")
+
+
+def test_the_end_of_an_engine_is_told_once(started, scripted_engine, caplog):
+    class Broken(scripted_engine):
+        def step(self):
+            raise RuntimeError("boom")
+
+    ends = queue.Queue()
+    thread, rows = started(Broken([[5]]))
+    thread.on_failure = lambda: ends.put(thread.failure)
+    for name in ("a", "b"):
+        thread.add(ask(name))
+        until_finish(rows)
+    assert isinstance(ends.get(timeout=10), RuntimeError)
+    assert ends.empty()

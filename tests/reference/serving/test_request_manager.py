@@ -140,15 +140,23 @@ def test_a_key_that_starts_late_or_stays_away_has_nulls_there():
     assert everything.customized_info_keys == {"late"}
 
 
-def test_a_row_out_of_order_is_an_error():
-    async def scenario():
-        manager = RequestManager(Inbox(), spell)
-        manager.submit([ask()])
-        manager.deliver([row(0, "ab")])
-        with pytest.raises(ValueError, match=r"row 3:4 of request 'r' does not follow its 2 tokens"):
-            manager.deliver([row(3, "d")])
+def test_a_record_that_fails_ends_alone():
+    """A row that does not follow ends its own request, in band; the rows behind it are delivered."""
 
-    run(scenario)
+    async def scenario():
+        inbox = Inbox()
+        manager = RequestManager(inbox, spell)
+        bad, good = manager.submit([ask("bad")]), manager.submit([ask("good")])
+        manager.deliver([row(0, "ab", rid="bad"), row(0, "x", rid="good")])
+        manager.deliver([row(3, "d", rid="bad"), row(1, "y", rid="good", finish=END)])
+        manager.deliver([row(4, "e", rid="bad", finish=END)])
+        assert manager.live == 0
+        return (await bad.whole())[0], (await good.whole())[0], inbox.aborted
+
+    bad, good, aborted = run(scenario)
+    assert (bad.finish.status_code, list(bad.output_ids), aborted) == (500, [97, 98], ["bad"])
+    assert "row 3:4 of request 'bad' does not follow its 2 tokens" in bad.finish.message
+    assert (good.text, good.finish) == ("xy", END)
 
 
 def test_choices_of_one_call_come_interleaved_until_each_has_ended():
