@@ -59,7 +59,11 @@ def serve(args: ServerArgs) -> None:
     loop = asyncio.new_event_loop()
     served = assemble(replace(args, port=listening.getsockname()[1]), model, loop)
     server = _Server(served)
-    served.engine_thread.on_failure = lambda: loop.call_soon_threadsafe(server.end)
+
+    def end_soon() -> None:
+        loop.call_soon_threadsafe(server.end)
+
+    served.engine_thread.on_failure = end_soon
     try:
         served.engine_thread.start()
         # The signal that ended the server is raised again by uvicorn once everything is closed.
