@@ -20,7 +20,7 @@ from tokenwire_reference.engine.acceptance import TokenAcceptance
 from tokenwire_reference.engine.admission import begin_series, sequence_of
 from tokenwire_reference.engine.load import EngineLoad
 from tokenwire_reference.engine.queue_limit import QueueFullError
-from tokenwire_reference.models.decode_graphs import DecodeGraphs
+from tokenwire_reference.models.decode_graphs import CaptureError, DecodeGraphs
 from tokenwire_reference.models.model import Model
 from tokenwire_reference.request import DraftCounts, FinishReason, Request
 from tokenwire_reference.sampling import logprobs
@@ -30,7 +30,7 @@ from tokenwire_reference.scheduling.scheduler import Scheduler, Segment, Sequenc
 
 logger = logging.getLogger(__name__)
 
-BROKEN = (PageAccountingError, OutOfPagesError, torch.AcceleratorError)
+BROKEN = (PageAccountingError, OutOfPagesError, CaptureError, torch.AcceleratorError)
 """After these the cache or the device cannot be trusted: they end the engine, and not only a step."""
 
 CPU_CACHE_BYTES = 1 << 30

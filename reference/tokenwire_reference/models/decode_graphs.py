@@ -22,6 +22,10 @@ from tokenwire_reference.scheduling.batch import Batch
 logger = logging.getLogger(__name__)
 
 
+class CaptureError(RuntimeError):
+    """The device captures no graph of this model: no decode of it will ever run so."""
+
+
 class DecodeGraphs:
     """Runs one model over one cache.
 
@@ -107,7 +111,7 @@ class DecodeGraphs:
             with torch.cuda.graph(graph, pool=self._pool):
                 logits = self._model.forward(fixed, self._cache)
         except RuntimeError as error:
-            raise RuntimeError(
+            raise CaptureError(
                 f"the pass of {self._model.name} over {len(fixed.input_ids)} rows cannot be captured in a "
                 f"CUDA graph; start with --disable-cuda-graph ({error})"
             ) from error
