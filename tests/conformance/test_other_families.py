@@ -13,7 +13,10 @@ from openai_server import Habits, OpenAIServer
 
 from tokenwire.ask import Ask
 from tokenwire.asking.flags import flagged
+from tokenwire.asking.preflight import preflight
+from tokenwire.asking.scenario import Conversation, Transcript, load_scenarios
 from tokenwire.dialects.dialect import load_dialects
+from tokenwire.judging.advertised import Advertised
 from tokenwire.judging.check import CHECKS, Target
 from tokenwire.judging.judge import Run, judge
 from tokenwire.judging.verdict import Verdict
@@ -239,3 +242,94 @@ def test_a_fault_is_told_of_the_shape_that_is_meant(
     event: Mapping[str, Any], faults_: tuple[str, ...]
 ) -> None:
     assert schema_faults(event)[: len(faults_)] == faults_
+
+
+class LMDeployServer:
+    """LMDeploy's `/generate`, as its source describes it: flat fields, ids without the id of a stop."""
+
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, Any]] = []
+
+    async def send(self, name: str, scenario: str, request: HttpRequest, **_: Any) -> Exchange:
+        status, media_type, data = 404, "application/json", b'{"detail": "Not Found"}'
+        if request.path == "/generate" and request.raw_body is None:
+            self.bodies.append(request.body)
+            status, media_type, data = self._generate(request.body)
+        headers = (("content-type", media_type),)
+        at = f"{len(self.bodies):06}"
+        reads = (Read(0.1, data),)
+        return Exchange(name, request, scenario, status, headers, reads, Ending.COMPLETE, started=at)
+
+    def _generate(self, body: dict[str, Any]) -> tuple[int, str, bytes]:
+        budget, prompt = body.get("max_tokens", 128), body.get("input_ids") or list(body["prompt"].encode())
+        if budget <= 0:
+            refusal = {
+                "object": "error",
+                "message": f"The max_tokens {budget} must be positive.",
+                "code": 400,
+            }
+            return 400, "application/json", json.dumps(refusal).encode()
+        ids: list[int] = []
+        for _ in range(budget):
+            ids.append(30 + (sum(prompt) + sum(ids)) * 7 % 60)
+        stops = [at for at, token in enumerate(ids) if token in body.get("stop_token_ids", ())]
+        finish = "stop" if stops else "length"
+        ids = ids[: stops[0]] if stops else ids
+
+        def told(start: int, end: int, finish: str | None) -> dict[str, Any]:
+            part = ids[start:end]
+            logprobs = [[-1.0 - token / 100, token] for token in part] if body.get("return_logprob") else None
+            meta = {
+                "prompt_tokens": len(prompt),
+                "completion_tokens": end,
+                "finish_reason": finish and {"type": finish},
+                "output_token_logprobs": logprobs or None,
+                "routed_experts": None,
+            }
+            return {"text": "".join(map(chr, part)), "output_ids": part, "meta_info": meta}
+
+        if not body.get("stream"):
+            return 200, "application/json", json.dumps(told(0, len(ids), finish)).encode()
+        events = [told(at, at + 1, None) for at in range(len(ids))] + [told(len(ids), len(ids), finish)]
+        data = b"".join(f"data: {json.dumps(event)}\n\n".encode() for event in events)
+        return 200, "text/event-stream", data + b"data: [DONE]\n\n"
+
+
+def test_lmdeploy_is_not_taken_for_sglang() -> None:
+    server = LMDeployServer()
+    found = asyncio.run(preflight("http://target", server, list(load_dialects().values())))
+    assert [dialect.name for dialect in found.speaks] == ["lmdeploy-generate"]
+    assert "/meta_info/output_token_logprobs without /meta_info/id" in found.left_out["sglang-generate"]
+
+
+LMDEPLOY_SCENARIOS = (
+    "greedy-stream",
+    "small-budget",
+    "long-output",
+    "logprob-families",
+    "stop-ids",
+    "natural-end",
+    "budget-sweep",
+    "continuation",
+)
+
+
+def test_lmdeploy_is_judged_by_its_own_contract() -> None:
+    server, transcript = LMDeployServer(), Transcript()
+    dialect = load_dialects()["lmdeploy-generate"]
+
+    async def talk() -> None:
+        for name in LMDEPLOY_SCENARIOS:
+            await load_scenarios()[name].run(Conversation(name, dialect, server, Advertised(), transcript))
+
+    asyncio.run(talk())
+    run = Run(tuple(transcript.streams))
+    assert wrong(run) == {}
+    passed = {each.requirement.id for each in judge([run]) if each.verdict is Verdict.PASS}
+    assert passed >= {
+        "ids-are-counted",
+        "logprobs-name-their-ids",
+        "stream-ids-equal-whole",
+        "budget-is-kept",
+    }
+    assert all("sampling_params" not in body for body in server.bodies)

@@ -55,7 +55,8 @@ def test_dialects_are_found_by_method_and_path() -> None:
     def names(method: str, path: str) -> list[str]:
         return [dialect.name for dialect in dialects_at(HttpRequest(method, path))]
 
-    assert names("POST", "/generate") == names("PUT", "/generate?x=1") == ["sglang-generate"]
+    assert names("POST", "/generate") == ["lmdeploy-generate", "sglang-generate"]
+    assert names("PUT", "/generate?x=1") == ["sglang-generate"]
     assert {"sglang-chat", "openai-chat"} <= set(names("POST", CHAT))
     assert names("GET", "/generate") == []
 
@@ -104,7 +105,8 @@ def test_where_all_have_marks_and_none_is_seen_nobody_knows() -> None:
         ("sglang-chat", {}, {"matched_stop": None}),
         ("vllm-chat", {"prompt_logprobs": None}, {}),
         ("vllm-chat", {"kv_transfer_params": None}, {}),
-        ("vllm-chat", {}, {"token_ids": None}),
+        ("vllm-chat", {}, {"token_ids": None, "stop_reason": None}),
+        ("openai-chat", {}, {"token_ids": [5, 6]}),  # another server may know the field that was asked for
         ("openai-chat", {}, {}),
     ],
 )
@@ -113,6 +115,14 @@ def test_each_family_has_its_own_marks(
 ) -> None:
     candidates = dialects_at(HttpRequest("POST", CHAT))
     assert recognise(candidates, [chat({**answer(**choice), **extra})]).dialect is load_dialects()[name]
+
+
+def test_where_no_answer_can_tell_it_is_the_likeliest() -> None:
+    candidates = dialects_at(HttpRequest("POST", "/generate"))
+    refused = replace(chat({"detail": "no"}, status=422), request=HttpRequest("POST", "/generate", {}))
+    look_alike = replace(chat({"text": "a", "output_ids": [5], "meta_info": {}}), request=refused.request)
+    assert recognise(candidates, [refused]).dialect is load_dialects()["sglang-generate"]
+    assert recognise(candidates, [refused, look_alike]).dialect is None
 
 
 def test_without_a_candidate_there_is_nothing_to_recognise() -> None:

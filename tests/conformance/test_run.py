@@ -88,7 +88,8 @@ def test_only_dialects_that_give_a_record_are_asked(serve) -> None:
 
 
 def test_a_target_that_dies_is_given_up_and_what_was_answered_is_judged(serve) -> None:
-    subject = run(Plan(serve(lambda n: n < 20), limits=Limits(max_concurrency=1)))
+    plan = Plan(serve(lambda n: n < 20), limits=Limits(max_concurrency=1), dialects=("sglang-generate",))
+    subject = run(plan)
     (death,) = subject.runs[0].deaths
     left = f"{len(subject.not_asked)} exchanges were not asked"
     assert subject.broken_off == f"the server died of {death.name}; {left}"
@@ -100,7 +101,8 @@ def test_a_target_that_dies_is_given_up_and_what_was_answered_is_judged(serve) -
 
 def test_a_target_that_answers_now_and_then_is_asked_to_the_end(serve) -> None:
     some = ("budget-sweep", "concurrency", "malformed-ids", "prompt-ids")
-    subject = run(Plan(serve(lambda n: n % 7 < 4), limits=Limits(max_concurrency=1), scenarios=some))
+    url, one = serve(lambda n: n % 7 < 4), Limits(max_concurrency=1)
+    subject = run(Plan(url, limits=one, scenarios=some, dialects=("sglang-generate",)))
     assert subject.broken_off == ""
     assert "gave no record" in " ".join(subject.remarks)
     asked = {stream.exchange.scenario for stream in subject.runs[0].streams}

@@ -44,6 +44,8 @@ NAMES = (
     "vllm-generate-event",
     "llamacpp-completion-response",
     "llamacpp-completion-event",
+    "lmdeploy-generate-response",
+    "lmdeploy-generate-event",
     "error",
     "report",
 )
@@ -222,6 +224,27 @@ COMPLETION_CHUNK: dict[str, Any] = {
     "usage": None,
 }
 RANKED = {"logprob": -0.5, "rank": 1, "decoded_token": "b"}
+LMDEPLOY: dict[str, Any] = {
+    "text": "ab",
+    "output_ids": [11, 12],
+    "meta_info": {
+        "prompt_tokens": 3,
+        "completion_tokens": 2,
+        "finish_reason": {"type": "length"},
+        "output_token_logprobs": [[-0.5, 11], [-0.25, 12]],
+        "routed_experts": None,
+    },
+}
+LMDEPLOY_EVENT: dict[str, Any] = {
+    "text": "a",
+    "output_ids": [11],
+    "meta_info": {
+        "prompt_tokens": 3,
+        "completion_tokens": 1,
+        "finish_reason": None,
+        "output_token_logprobs": None,
+    },
+}
 _NO_HEAD: dict[str, Any] = {"id": "", "object": "", "created": 0, "model": ""}
 FILTER_NOTE_ON_PROMPT = {**_NO_HEAD, "choices": [], "prompt_filter_results": [{"prompt_index": 0}]}
 FILTER_NOTE = {
@@ -325,6 +348,8 @@ LLAMACPP_ANSWER: dict[str, Any] = {
 
 GOOD: list[tuple[str, Any]] = [
     ("completion-response", COMPLETION),
+    ("lmdeploy-generate-response", LMDEPLOY),
+    ("lmdeploy-generate-event", LMDEPLOY_EVENT),
     ("openai-completion-response", OPENAI_COMPLETION),
     ("openai-completion-response", {**OPENAI_COMPLETION, "usage": None}),
     ("openai-completion-chunk", OPENAI_COMPLETION_CHUNK),
@@ -470,6 +495,11 @@ PLANTED: list[tuple[str, Any, str, Any]] = [
     ("openai-chat-chunk", FILTER_NOTE, "/object", "chat.completion"),
     ("openai-chat-chunk", OPENAI_CHUNK, "/choices", None),
     ("openai-chat-chunk", OPENAI_CHUNK, "/error", "half an error"),
+    ("lmdeploy-generate-response", LMDEPLOY, "/output_ids/0", "11"),
+    ("lmdeploy-generate-response", LMDEPLOY, "/meta_info/finish_reason", "length"),
+    ("lmdeploy-generate-response", LMDEPLOY, "/meta_info/output_token_logprobs/0", [-0.5, 11, "a"]),
+    ("lmdeploy-generate-response", LMDEPLOY, "/text", REMOVED),
+    ("lmdeploy-generate-event", LMDEPLOY_EVENT, "/meta_info/completion_tokens", -1),
     ("openai-completion-response", OPENAI_COMPLETION, "/object", "chat.completion"),
     ("openai-completion-response", OPENAI_COMPLETION, "/choices", []),
     ("openai-completion-response", OPENAI_COMPLETION, "/choices/0/text", None),
@@ -710,6 +740,8 @@ def test_planted_defects_are_refused(name, sample, pointer, value):
         "vllm-generate-event",
         "llamacpp-completion-response",
         "llamacpp-completion-event",
+        "lmdeploy-generate-response",
+        "lmdeploy-generate-event",
         "error",
     ],
 )

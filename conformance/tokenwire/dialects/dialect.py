@@ -26,7 +26,7 @@ from tokenwire.spec_files import load_schema, read_yaml, spec_root
 from tokenwire.wire import strict_json
 from tokenwire.wire.event_stream import ServerSentEvent, parse_event_stream
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
-from tokenwire.wire.json_pointer import Keys, parse
+from tokenwire.wire.json_pointer import ABSENT, Keys, find, join, parse
 from tokenwire.wire.sharing import sharing
 
 __all__ = [
@@ -80,6 +80,29 @@ def _faults(error: jsonschema_rs.ValidationError) -> Iterator[str]:
     yield f"{pointer}: {words[:_SCHEMA_MESSAGE]}"
 
 
+@dataclass(frozen=True)
+class Mark:
+    """What tells an answer of one dialect from those of others: keys that it holds, or lacks."""
+
+    all: tuple[Keys, ...]
+    none: tuple[Keys, ...] = ()
+
+    @classmethod
+    def of(cls, row: str | Mapping[str, list[str]]) -> Mark:
+        if isinstance(row, str):
+            return cls((parse(row),))
+        return cls(tuple(map(parse, row["all"])), tuple(map(parse, row.get("none", ()))))
+
+    def seen_in(self, data: Any) -> bool:
+        """Whether a document or event has it."""
+        there = all(find(data, keys) is not ABSENT for keys in self.all)
+        return there and all(find(data, keys) is ABSENT for keys in self.none)
+
+    def __str__(self) -> str:
+        without = f" without {' or '.join(join(*keys) for keys in self.none)}" if self.none else ""
+        return " and ".join(join(*keys) for keys in self.all) + without
+
+
 class _Schemas:
     """The validators of a dialect, made at first use and kept."""
 
@@ -128,8 +151,10 @@ class Dialect:
         self.family: str = table["family"]
         self.endpoint = Endpoint(tuple(table["endpoint"]["methods"]), table["endpoint"]["path"])
         self.policy: Mapping[str, Any] = table["policy"]
-        self.marks: tuple[Keys, ...] = tuple(map(parse, table.get("recognised_by", ())))
+        self.marks = tuple(map(Mark.of, table.get("recognised_by", ())))
         """What only this dialect writes into its answers, and into every one of them; perhaps nothing."""
+        self.likeliest: bool = table.get("likeliest", not self.marks)
+        """Whether it is taken where no answer of its endpoint could tell yet."""
         detokenize = table.get("detokenize")
         self.detokenize = Detokenize.load(self.family, detokenize) if detokenize else None
         """How the server is asked for the text of ids, where its family knows a way."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from tokenwire.dialects.dialect import Dialect, load_dialects
 from tokenwire.judging import honesty
 from tokenwire.wire.exchange import Exchange, HttpRequest
-from tokenwire.wire.json_pointer import ABSENT, find, join
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,8 @@ def recognise(candidates: Sequence[Dialect], exchanges: Iterable[Exchange]) -> R
     """The one of some dialects of one endpoint that its answers are written in.
 
     A mark in any answer tells; without one, the name that the server goes by does, if it is a family's; else
-    it is the dialect without marks, if there is one. Raises ValueError where there is no candidate.
+    it is the dialect without marks, if there is one. Where no answer could hold a mark, it is the likeliest.
+    Raises ValueError where there is no candidate.
     """
     if not candidates:
         raise ValueError("no dialect to choose from; an endpoint that no dialect knows speaks none")
@@ -52,19 +52,22 @@ def recognise(candidates: Sequence[Dialect], exchanges: Iterable[Exchange]) -> R
         if dialect.family in names:
             return Recognised(dialect, f"the server goes by the name {dialect.family}")
     unmarked = next((dialect for dialect in candidates if not dialect.marks), None)
-    missing = [join(*mark) for dialect in candidates for mark in dialect.marks]
+    if unmarked is None and not any(dialect.read(one).answered for one in answers for dialect in candidates):
+        likeliest = next((dialect for dialect in candidates if dialect.likeliest), None)
+        return Recognised(likeliest, "no answer was there to tell by")
+    missing = [str(mark) for dialect in candidates for mark in dialect.marks]
     if not missing:
         return Recognised(unmarked, "no other dialect comes into question there")
     return Recognised(unmarked, f"no answer holds {' or '.join(dict.fromkeys(missing))}")
 
 
 def _mark_seen(dialect: Dialect, exchange: Exchange) -> str:
-    """The first mark of a dialect that an answer holds, as a pointer; empty where it holds none."""
+    """The first mark of a dialect that an answer holds, in words; empty where it holds none."""
     if exchange.status != 200 or not dialect.marks:
         return ""
     events = dialect.read(exchange).events
-    seen = (mark for mark in dialect.marks if any(find(event.data, mark) is not ABSENT for event in events))
-    return join(*next(seen, ()))
+    seen = (mark for mark in dialect.marks if any(mark.seen_in(event.data) for event in events))
+    return str(next(seen, ""))
 
 
 class Spoken:
