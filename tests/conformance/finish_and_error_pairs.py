@@ -108,7 +108,32 @@ BATCH |= {"said": {"request_id": Said("rid", (["a"],)), "input_ids": Said("input
 DIED = with_exchange(replace(whole(), events=(), choices=()), status=None, ending=Ending.UNREACHABLE)
 NAMED = {"error": {"message": "max_new_tokens must be at least 0, got -1."}}
 
+MISFIT = Told(ids=(775,), text=" R", finish=Finish("abort", raw={"type": "abort", "status_code": 400}))
+"""What SGLang 0.5.23 streams for a prompt that is too long: a token, and a refusal in its finish."""
+NOTHING = replace(MISFIT, ids=(), text="")
+FLAT = {"object": "error", "message": "input_ids cannot be empty.", "code": 400}
+LEAKING = {
+    "message": "1 validation error:\n  {'type': 'value_error', 'loc': ('body', 'max_tokens')}\n\n  File "
+    '"/opt/venv/lib/python3.11/site-packages/sglang/srt/entrypoints/http_server.py", line 1860, in post'
+}
+
 FINISH_AND_ERROR_PAIRS = [
+    Pair(
+        "refusals-have-one-shape",
+        (refusal(), refusal(error=NAMED), refusal()),
+        (refusal(), named(refusal(error=FLAT), "generate/two"), refusal()),
+    ),
+    Pair("errors-keep-internals", refusal(), refusal(error=LEAKING)),
+    Pair("errors-keep-internals", IN_TIME, with_error(incremental(), LEAKING, 5), 5, why="in a stream"),
+    Pair("refused-stream-delivers-nothing", incremental(NOTHING), incremental(MISFIT), 0, "/output_ids"),
+    Pair(
+        "refused-stream-delivers-nothing",
+        refusal(stream=True),
+        change(incremental(NOTHING), series={"output_token_logprobs": [[-0.5, 775, None]]}),
+        0,
+        "/output_ids",
+        why="an entry of a series",
+    ),
     Pair(
         "stop-wins-within-the-budget",
         (FAR, budgeted(4, STOP, "generate/at")),

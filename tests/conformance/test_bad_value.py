@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from stream_builder import refusal
 
 from tokenwire.ask import Ask
 from tokenwire.checks.bad_value import (
@@ -17,7 +18,7 @@ from tokenwire.checks.bad_value import (
     unreadable_body,
     wrong_types,
 )
-from tokenwire.dialects.dialect import load_dialects
+from tokenwire.dialects.dialect import load_dialects, vocabulary_told
 from tokenwire.record import Asked, Said
 from tokenwire.wire.exchange import HttpRequest
 
@@ -151,3 +152,21 @@ def test_a_wrong_field_is_written_where_the_dialect_has_it() -> None:
 
 def test_a_bad_value_says_what_it_is() -> None:
     assert BadValue("n", 0, "is below 1").words == "n 0, which is below 1"
+
+
+@pytest.mark.parametrize(
+    ("dialect", "words", "size"),
+    [
+        (
+            "vllm-chat",
+            "token_id(s) [-1] in logit_bias contain out-of-vocab token ids. Vocabulary size: 1024",
+            1024,
+        ),
+        ("sglang-generate", "token_ids_logprob has 2147483648; valid range is [0, 2000).", 2000),
+        ("openai-chat", "token_id(s) [-1] in logit_bias. Vocabulary size: 1024", None),
+        ("sglang-generate", "max_new_tokens must be at least 0, got -1.", None),
+    ],
+)
+def test_a_refusal_may_tell_the_size_of_the_vocabulary(dialect: str, words: str, size: int | None) -> None:
+    assert vocabulary_told([refusal(dialect=dialect, error={"error": {"message": words}})]) == size
+    assert vocabulary_told([]) is None

@@ -224,7 +224,7 @@ class _Interrogation:
             calls=tuple(self.transcript.calls),
             declared=frozenset(self.plan.declared),
             beside=tuple(self.transcript.beside),
-            tokenizer=self.plan.tokenizer or self.transcript.tokenizer,
+            tokenizer=self.transcript.tokenizer,
         )
 
     def subject(self) -> Subject:
@@ -270,7 +270,7 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
     ):
         vitals = _vital_signs(plan, recorder, found, scout)
         sender = polite.to(vitals, found.speaks, found.advertised.context_length or SMALLEST_CONTEXT)
-        transcript = Transcript(on_answer=progress.answered)
+        transcript = Transcript(tokenizer=plan.tokenizer, on_answer=progress.answered)
         asking = _Interrogation(plan, found, sender, vitals, transcript, progress)
         await asking.ask_ordinary()
         if plan.explore:

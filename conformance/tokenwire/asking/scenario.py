@@ -17,10 +17,10 @@ from tokenwire.ask import Ask, in_words
 from tokenwire.asking.slow_reader import SlowReader
 from tokenwire.asking.tap import Tap
 from tokenwire.dialects.control import Call, Control, load_controls
-from tokenwire.dialects.dialect import Dialect, Unsupported
+from tokenwire.dialects.dialect import Dialect, Unsupported, vocabulary_told
 from tokenwire.judging.advertised import Advertised
 from tokenwire.judging.check import Comparison
-from tokenwire.judging.tokenizer import Tokenizer
+from tokenwire.judging.tokenizer import LocalTokenizer, Tokenizer
 from tokenwire.record import Choice, Stream
 from tokenwire.wire.exchange import Exchange, HttpRequest
 
@@ -98,7 +98,7 @@ class Transcript:
 
     streams: list[Stream] = field(default_factory=list)
     tokenizer: Tokenizer | None = None
-    """The server's own, once it was asked for the text of what it wrote."""
+    """Ours where one is at hand; else the server's own, once it was asked for the text of what it wrote."""
     not_asked: dict[str, str] = field(default_factory=dict)
     """Exchanges that a dialect cannot put into words, or that the run may not ask, with the reason."""
     beside: list[Comparison] = field(default_factory=list)
@@ -127,6 +127,13 @@ class Conversation:
     def intervals(self) -> tuple[int, ...]:
         """The values of stream_interval that the run's budget pays for, smallest first."""
         return _INTERVALS[self.budget]
+
+    @property
+    def vocabulary_size(self) -> int | None:
+        """How many ids the target has, as it says of itself or in a refusal, or as a local tokenizer has."""
+        told, local = vocabulary_told(self.transcript.streams), self.transcript.tokenizer
+        size = local.size if isinstance(local, LocalTokenizer) else None
+        return self.advertised.vocab_size or told or size
 
     @property
     def chat(self) -> bool:

@@ -90,12 +90,12 @@ def aborted_request_is_answered(stream: Stream, target: Target) -> Iterator[Obse
 @check_run("empty-abort-is-an-answer")
 def empty_abort_is_an_answer(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """A request that was aborted in the queue is answered in the shape that all answers of its kind have."""
-    whole: dict[tuple[str, bool], Stream] = {}
+    whole: dict[tuple[object, ...], Stream] = {}
     for stream in streams:
         if ended(stream) and finished_choices(stream) and not any(map(_is_aborted, stream.choices)):
-            whole.setdefault((stream.dialect, stream.asked.stream), stream)
+            whole.setdefault(_kind(stream), stream)
     for stream in streams:
-        usual = whole.get((stream.dialect, stream.asked.stream))
+        usual = whole.get(_kind(stream))
         if usual is None or not ended(stream):
             continue
         for choice in finished_choices(stream):
@@ -108,6 +108,13 @@ def empty_abort_is_an_answer(streams: tuple[Stream, ...], _target: Target) -> It
                     actual=fault or "no ids, and every counter",
                     message=f"the request was aborted before its first token, and its answer has {fault}",
                 )
+
+
+def _kind(stream: Stream) -> tuple[object, ...]:
+    """Equal for answers that tell the same things: of one endpoint, and asked for the same."""
+    asked = stream.asked
+    wanted = (asked.stream, asked.response_token_ids, asked.prompt_token_ids, asked.meta_info)
+    return (stream.dialect, *wanted)
 
 
 def _lack(choice: Choice, usual: Choice) -> str:

@@ -6,6 +6,8 @@ code here only where a table cannot say it.
 
 from __future__ import annotations
 
+import json
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -38,6 +40,7 @@ __all__ = [
     "known_as",
     "load_dialects",
     "policy_of",
+    "vocabulary_told",
 ]
 
 _EXCERPT = 160
@@ -407,6 +410,19 @@ def known_as(stream: Stream) -> str | None:
     """The id by which a server knows a request that its client named: that id behind the dialect's prefix."""
     own = stream.asked.request_id
     return None if own is None else f"{policy_of(stream).get('request_id_prefix', '')}{own}"
+
+
+def vocabulary_told(streams: Iterable[Stream]) -> int | None:
+    """How many ids a server has by its own words in a refusal; None where no refusal says it.
+
+    How a family words that is told in its policy.
+    """
+    for stream in streams:
+        words = policy_of(stream).get("vocabulary_told")
+        said = re.search(words, json.dumps(stream.error)) if words and stream.error is not None else None
+        if said is not None:
+            return int(said.group(1))
+    return None
 
 
 @cache

@@ -9,11 +9,11 @@ from __future__ import annotations
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from tokenwire.dialects.control import Call
-from tokenwire.dialects.dialect import is_chat, load_dialects
+from tokenwire.dialects.dialect import is_chat, load_dialects, vocabulary_told
 from tokenwire.judging.advertised import Advertised
 from tokenwire.judging.capability import Capability, capabilities
 from tokenwire.judging.check import CHECKS, Check, Comparison, Observation, Target, demand
@@ -146,6 +146,7 @@ class Run:
     @cached_property
     def target(self) -> Target:
         """What checks are told about the target."""
+        vocabulary = self.advertised.vocab_size or vocabulary_told(self.streams)
         return Target(
             capabilities=frozenset(name for name, known in self.capabilities.items() if known.present),
             stream_interval=self.advertised.stream_interval,
@@ -154,7 +155,7 @@ class Run:
             deaths=self.deaths,
             tokenizer=self.tokenizer,
             calls=self.calls,
-            advertised=self.advertised,
+            advertised=replace(self.advertised, vocab_size=vocabulary),
             repeated=self.determinism.repeated,
             contradicted=self.determinism.contradicted,
             rounding=self.determinism.rounding,

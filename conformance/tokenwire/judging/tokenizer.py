@@ -67,7 +67,7 @@ class LocalTokenizer:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises no narrower one
             raise NoTokenizer(f"{path} is no tokenizer: {error}") from error
-        self._size = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        self.size = self._tokenizer.get_vocab_size(with_added_tokens=True)
         self.cleans_up = _settings(path.parent).get("clean_up_tokenization_spaces") is True
 
     def decode(
@@ -79,7 +79,7 @@ class LocalTokenizer:
     ) -> str | None:
         """`spaces_between_special_tokens` has no effect: fast tokenizers put none there either way."""
         del spaces_between_special_tokens
-        if not all(0 <= token < self._size for token in ids):
+        if not all(0 <= token < self.size for token in ids):
             return None
         return self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
 

@@ -10,7 +10,7 @@ from typing import Any
 from tokenwire.ask import OMIT, Ask
 from tokenwire.asking.scenario import PROMPT, Budget, Conversation, scenario
 from tokenwire.dialects.dialect import Unsupported
-from tokenwire.scenarios.plain_ask import plain_ask
+from tokenwire.scenarios.plain_ask import plain_ask, with_parameter
 from tokenwire.wire.exchange import HttpRequest
 
 _DEEP = 100_000
@@ -65,29 +65,24 @@ async def _each_with_a_control(talk: Conversation, asks: Mapping[str, Ask | Http
             await talk.ask(f"{label}-control", control)
 
 
-def _with_bias(talk: Conversation, ask: Ask, bias: Mapping[str, float]) -> Ask:
-    """The ask with biased ids, where the endpoint has its sampling parameters."""
-    request = talk.dialect.render(ask, talk.model)
-    nested = not isinstance(request, Unsupported) and "sampling_params" in request.body
-    return replace(ask, raw={"sampling_params": {"logit_bias": bias}} if nested else {"logit_bias": bias})
-
-
 @scenario(budget=Budget.STANDARD, perilous=2)
 async def unknown_ids(talk: Conversation) -> None:
     """Ids that no vocabulary has: among stop ids, biased ids and ids whose logprobs are asked for, and beyond
-    every vocabulary in the prompt. None of them is run.
+    every vocabulary in the prompt; then the id that equals the size of the server's. None of them is run.
     """
     ask = replace(plain_ask(talk), max_new_tokens=4)
     bad: dict[str, Ask | HttpRequest] = {}
     for label, token in (("negative", -1), ("two-to-31", 2**31)):
         bad[f"stop-{label}"] = replace(ask, wrong={"stop_token_ids": [token]}, ignore_eos=False)
         bad[f"chosen-{label}"] = replace(ask, logprobs=True, wrong={"chosen_ids": [token]})
-        bad[f"bias-{label}"] = _with_bias(talk, ask, {str(token): 1.0})
-    vocabulary = talk.advertised.vocab_size
-    beyond = {**_BEYOND, **({"vocabulary-size": vocabulary} if vocabulary is not None else {})}
-    for label, token in beyond.items():
+        bad[f"bias-{label}"] = with_parameter(talk, ask, "logit_bias", {str(token): 1.0})
+    for label, token in _BEYOND.items():
         bad[f"prompt-{label}"] = replace(ask, wrong={"input_ids": [*PROMPT[:3], token]})
     await _each_with_a_control(talk, bad)
+    size = talk.vocabulary_size  # the refusals may have told it
+    if size is not None:
+        await talk.ask("prompt-size", replace(ask, wrong={"input_ids": [*PROMPT[:3], size]}))
+        await talk.ask("prompt-size-control", ask)
 
 
 @scenario(budget=Budget.STANDARD, perilous=3)

@@ -1,5 +1,8 @@
 """The plainest request that an endpoint has words for, whatever form of prompt it takes."""
 
+from dataclasses import replace
+from typing import Any
+
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import PROMPT, Conversation
 from tokenwire.dialects.dialect import Unsupported
@@ -17,3 +20,12 @@ def plain_ask(talk: Conversation) -> Ask:
     """Ids where the endpoint takes them, else messages, else text."""
     spoken = (ask for ask in _ASKS if not isinstance(talk.dialect.render(ask, talk.model), Unsupported))
     return next(spoken, _ASKS[0])
+
+
+def with_parameter(talk: Conversation, ask: Ask, name: str, value: Any) -> Ask:
+    """The ask with a parameter that dialects have no word for, where the endpoint has its sampling
+    parameters.
+    """
+    request = talk.dialect.render(ask, talk.model)
+    nested = not isinstance(request, Unsupported) and "sampling_params" in request.body
+    return replace(ask, raw={"sampling_params": {name: value}} if nested else {name: value})

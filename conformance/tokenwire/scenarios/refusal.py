@@ -6,6 +6,7 @@ from typing import Any
 
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import PROMPT, Conversation, scenario
+from tokenwire.scenarios.plain_ask import plain_ask, with_parameter
 
 _CONTROL = Ask(input_ids=(PROMPT,), max_new_tokens=8, ignore_eos=True)
 
@@ -18,13 +19,15 @@ _MALFORMED: Mapping[str, Any] = {
     "null-entry": [12, None],
     "boolean-entry": [12, True],
     "object": {"ids": [12, 13]},
+    "empty-in-a-batch": [[], [12, 13]],
 }
+_NO_PATTERN = "(["
 
 
 @scenario(perilous=True)
 async def malformed_ids(talk: Conversation) -> None:
-    """input_ids that are no list of integers, whole: each is refused, and the request after it is answered
-    as before.
+    """input_ids that are no list of integers, or that hold an empty prompt, whole: each is refused, and the
+    request after it is answered as before.
     """
     control = replace(_CONTROL, return_token_ids=talk.chat)
     await talk.ask("control", control)
@@ -48,3 +51,19 @@ async def refused_in_stream(talk: Conversation) -> None:
     for label, ask in fields.items():
         await talk.ask(label, replace(ask, stream=True))
         await talk.ask(f"{label}-control", control)
+
+
+@scenario(perilous=True)
+async def refused_late(talk: Conversation) -> None:
+    """Streams that a server may refuse only when it is their turn: a pattern that is none, as a stop and as a
+    grammar, and prompt logprobs from beyond the prompt. None of them delivers anything.
+    """
+    control = replace(plain_ask(talk), max_new_tokens=8)
+    streamed = replace(control, stream=True)
+    grammar = with_parameter(talk, streamed, "regex", _NO_PATTERN)
+    start = replace(streamed, logprobs=True, wrong={"logprob_start": len(PROMPT) + 50})
+    bad = {"stop-pattern": replace(streamed, stop_regex=(_NO_PATTERN,)), "grammar": grammar, "start": start}
+    await talk.ask("control", control)
+    for label, ask in bad.items():
+        if await talk.ask(label, ask) is not None:
+            await talk.ask(f"{label}-control", control)

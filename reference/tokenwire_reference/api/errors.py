@@ -78,12 +78,12 @@ class RefusalError(Exception):
 
 
 def refusal_answer(path: str, refusal: RefusalError, dialect: str = "sglang") -> Response:
-    """The answer to a refused request. `/generate` nests what is wrong with a value; all else is flat.
+    """The answer to a refused request. `/generate` nests what is wrong with it; all else is flat.
 
     vLLM nests everything, and so do its own doors, whatever the dialect.
     """
     if path.startswith("/inference/") or (dialect == "vllm" and path != "/generate"):
         return json_answer(refusal.nested(), refusal.status)
-    if path == "/generate" and refusal.type == INVALID:
+    if path == "/generate" and refusal.type in {INVALID, MALFORMED}:
         return json_answer({"error": {"message": refusal.message}}, refusal.status)
     return json_answer(refusal.flat(), refusal.status)

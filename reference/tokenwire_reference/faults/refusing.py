@@ -53,6 +53,23 @@ class EmptyIdsRun(Fault):
 
 
 @fault(
+    "empty-ids-in-a-batch-run",
+    "X24",
+    upstream=("mmcdermott/MEDS_EIC_AR issue #176",),
+    shows_in=(WHOLE,),
+)
+class EmptyIdsInABatchRun(Fault):
+    """Only a prompt by itself is looked at: an empty one among others is given a token and run."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        for name in ("input_ids", "prompt"):
+            ids = body.get(name)
+            if isinstance(ids, list) and any(isinstance(one, list) and one for one in ids):
+                body[name] = [one or [0] for one in ids]
+        return body
+
+
+@fault(
     "refusal-is-a-server-error",
     "X24",
     upstream=("sgl-project/sglang issue #7727", "NVIDIA/TensorRT-LLM PR #6845"),
@@ -103,6 +120,45 @@ class RefusalDoesNotNameTheField(Fault):
         if status == 400:
             answer.get("error", answer)["message"] = "this is not supported"
         return status, answer
+
+
+@fault("refusals-of-two-shapes", "X15", shows_in=(WHOLE,))
+class RefusalsOfTwoShapes(Fault):
+    """What is wrong with a prompt is said by another layer than what is wrong with its budget."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        if status == 400 and "max_" in str(answer):
+            return status, {"error": answer.get("error", answer)["message"]}
+        return status, answer
+
+
+@fault("refusal-shows-a-traceback", "X15", shows_in=(WHOLE,))
+class RefusalShowsATraceback(Fault):
+    """The words of a refusal end with the line of the server's code that refused."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        if status == 400:
+            answer.get("error", answer)["message"] += '\n\n  File "/opt/server/server/http.py", line 928'
+        return status, answer
+
+
+@fault("refused-stream-has-a-token", "X15", shows_in=STREAMED)
+class RefusedStreamHasAToken(Fault):
+    """A stream of `/generate` that is refused is aborted behind a token that was never sampled."""
+
+    def media_type(self, given: str) -> str:
+        refused = self.request.get("stream") and self.path == "/generate" and "json" in given
+        return "text/event-stream; charset=utf-8" if refused else given
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        if not (self.request.get("stream") and self.path == "/generate" and status == 400):
+            return status, answer
+        words = answer["error"]["message"]
+        finish = {"type": "abort", "message": words, "status_code": 400, "err_type": "BadRequestError"}
+        counts = {"prompt_tokens": 1, "completion_tokens": 1, "cached_tokens": 0}
+        info = {"id": "refused", "finish_reason": finish, **counts, "weight_version": "default"}
+        event = {"text": " R", "output_ids": [75], "meta_info": info}
+        return 200, b"data: " + orjson.dumps(event) + b"\n\ndata: [DONE]\n\n"
 
 
 @fault(
@@ -215,6 +271,22 @@ class UnknownPromptIdsClipped(Fault):
             ids = body.get(name)
             if isinstance(ids, list) and all(type(one) is int for one in ids):
                 body[name] = [one % 200 if one < 0 or one > 1000 else one for one in ids]
+        return body
+
+
+_TINY_VOCABULARY = 736
+"""Of `builtin:tiny`, the model that faults are shown with."""
+
+
+@fault("one-id-too-many", "X24", upstream=("sgl-project/sglang PR #8383",), shows_in=(WHOLE,))
+class OneIdTooMany(Fault):
+    """The id that equals the size of the vocabulary is taken for one, and run as some other."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        for name in ("input_ids", "prompt", "token_ids"):
+            ids = body.get(name)
+            if isinstance(ids, list):
+                body[name] = [0 if one == _TINY_VOCABULARY else one for one in ids]
         return body
 
 

@@ -251,7 +251,7 @@ def test_a_body_that_is_no_json_object_is_refused(answers, call, scripted_engine
     headers = {"content-type": media_type} if media_type else {}
     (response,) = answers(scripted_engine(STEPS), call("/generate", content=content, headers=headers))
     assert response.status_code == 400
-    assert (said in response.json()["message"], response.json()["type"]) == (True, "Bad Request")
+    assert said in response.json()["error"]["message"]
 
 
 def test_a_duplicate_id_is_refused_and_the_first_goes_on(answers, call, scripted_engine):
