@@ -17,6 +17,7 @@ from tokenwire.judging.check import CHECKS, Check, Observation, Target, demand
 from tokenwire.judging.judge import Judgement, Run, judge_requirement
 from tokenwire.judging.verdict import Verdict, exit_status, overall
 from tokenwire.record import Stream
+from tokenwire.report import exhibit
 from tokenwire.report.document import document, row, write_document
 from tokenwire.report.exhibit import witnessed
 from tokenwire.report.failure import failure
@@ -40,6 +41,7 @@ def at_most_two_ids(stream: Stream, target: Target) -> Iterator[Observation]:
 @pytest.fixture
 def violated(monkeypatch: pytest.MonkeyPatch) -> tuple[Judgement, Subject]:
     monkeypatch.setitem(CHECKS, "made-up", Check("made-up", on_stream=at_most_two_ids))
+    monkeypatch.setattr(exhibit, "looks_like", lambda judgement: judgement.requirement.upstream)
     run = Run(
         (ids_stream([1], [2], [3], [4], [5, 6, 7], [8], [9], [10, 11, 12], [13]),), Advertised(name="srv")
     )

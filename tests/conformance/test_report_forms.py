@@ -15,6 +15,7 @@ from tokenwire.judging.advertised import Advertised
 from tokenwire.judging.check import CHECKS, Check, demand
 from tokenwire.judging.judge import Judgement, Run, judge_requirement
 from tokenwire.judging.verdict import Verdict
+from tokenwire.report import exhibit
 from tokenwire.report.badge import badge
 from tokenwire.report.document import document
 from tokenwire.report.files import Outputs, tell_github, write_reports
@@ -49,6 +50,7 @@ def subject() -> Subject:
 @pytest.fixture
 def judgements(monkeypatch, subject) -> list[Judgement]:
     monkeypatch.setitem(CHECKS, "made-up", Check("made-up", on_stream=at_most_two_ids))
+    monkeypatch.setattr(exhibit, "looks_like", lambda judgement: judgement.requirement.upstream)
     row = made_up_row(upstream=("sgl-project/sglang PR #27205", "a thread elsewhere"))
     (violated,) = judge_requirement(row, subject.runs[0])
     crashed = replace(

@@ -14,7 +14,11 @@ from pathlib import Path
 import pytest
 
 from tokenwire.baselines.expected import difference, expected_file, judged, read_expected
+from tokenwire.dialects.recognition import Spoken
+from tokenwire.judging.judge import judge
 from tokenwire.judging.verdict import Verdict
+from tokenwire.replay import captures, read_run
+from tokenwire.report.signatures import looks_like
 from tokenwire.requirement import load_requirements
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -60,6 +64,15 @@ def test_a_fault_is_seen_in_its_recording_and_nothing_without_one(capture: str) 
     blamed = {row.id for row in load_requirements().values() if fault in row.kills}
     assert bool(violated(capture) & blamed) is bool(fault)
     assert fault or not violated(capture)
+
+
+@pytest.mark.parametrize("capture", OF_THE_REFERENCE)
+def test_a_fault_looks_like_no_other_bug_than_its_own(capture: str) -> None:
+    """A violation of a row that names a thread is not taken for that thread's bug by itself."""
+    [(_, exchanges)] = captures(FIXTURES / capture)
+    run, _ = read_run(exchanges, Spoken(exchanges), capture)
+    found = {thread for judgement in judge([run]) for thread in looks_like(judgement)}
+    assert found <= set(OF_THE_REFERENCE[capture].get("upstream", ()))
 
 
 TITO = {"asked-or-refused", "prompt-tokens-count-the-input-ids", "malformed-input-ids-refused"}

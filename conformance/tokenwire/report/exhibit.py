@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from tokenwire.judging.judge import Judgement
 from tokenwire.record import Delivery, Emission, Event, Place, Stream
 from tokenwire.report.reproduction import again, curl
+from tokenwire.report.signatures import looks_like
 from tokenwire.report.subject import Subject
 from tokenwire.report.wording import cut, value, where
 
@@ -106,7 +107,7 @@ def exhibit(judgement: Judgement, subject: Subject) -> Exhibit:
         actual=value(first.actual),
         message=first.message,
         first_seen=where(first.place),
-        upstream=judgement.requirement.upstream,
+        upstream=looks_like(judgement),
         events=_around(stream.events, first.place) if stream else (),
         related=tuple(map(where, first.related)),
         others=_others(judgement),

@@ -1,0 +1,191 @@
+"""Which known bug a violation looks like: only one whose pattern the evidence shows.
+
+`spec/signatures.yaml` says what past bugs left on the wire; the predicates that it names are here. Each looks
+at one finding, at the answer that it is about, and at the run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from tokenwire.checks.walk import Step, as_list, integer, walk
+from tokenwire.judging.check import Observation
+from tokenwire.judging.judge import Judgement, Run
+from tokenwire.record import Delivery, Stream
+from tokenwire.spec_files import read_yaml, spec_root
+
+_MOST_LOOKED_AT = 20
+"""Findings of one judgement; a report shows no more of them."""
+_QUOTED = re.compile(r"'([^']*)'")
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What one bug leaves on the wire."""
+
+    upstream: tuple[str, ...]
+    bug: str
+    pattern: str
+    requirements: tuple[str, ...]
+    dialects: tuple[str, ...] = ()
+    """Only answers of these; of all where empty."""
+
+
+@cache
+def load_signatures() -> tuple[Signature, ...]:
+    """All of them, in the order of the file. Raises KeyError for a pattern that there is no predicate for."""
+    read = [
+        Signature(
+            tuple(one["upstream"]),
+            one["bug"],
+            one["pattern"],
+            tuple(one["requirements"]),
+            tuple(one.get("dialects", ())),
+        )
+        for one in read_yaml(spec_root() / "signatures.yaml")
+    ]
+    for one in read:
+        PATTERNS[one.pattern]
+    return tuple(read)
+
+
+def looks_like(judgement: Judgement) -> tuple[str, ...]:
+    """The threads about bugs whose pattern the findings of a judgement show, without repetition."""
+    found: dict[str, None] = {}
+    for signature in load_signatures():
+        if judgement.requirement.id not in signature.requirements:
+            continue
+        for seen in judgement.violations[:_MOST_LOOKED_AT]:
+            stream = judgement.run.by_exchange.get(seen.place.exchange)
+            if stream is None or (signature.dialects and stream.dialect not in signature.dialects):
+                continue
+            if PATTERNS[signature.pattern](seen, stream, judgement.run):
+                found.update(dict.fromkeys(signature.upstream))
+                break
+    return tuple(found)
+
+
+Pattern = Callable[[Observation, Stream, Run], bool]
+PATTERNS: dict[str, Pattern] = {}
+
+
+def _pattern(predicate: Pattern) -> Pattern:
+    PATTERNS[predicate.__name__.strip("_").replace("_", "-")] = predicate
+    return predicate
+
+
+def _step(seen: Observation, stream: Stream) -> Step | None:
+    """The emission that a finding is about."""
+    return next(
+        (
+            step
+            for step in walk(stream)
+            if step.emission.event.index == (seen.place.event or 0)
+            and seen.place.pointer in step.emission.pointers.values()
+        ),
+        None,
+    )
+
+
+def _counts(seen: Observation) -> tuple[int, int] | None:
+    """What was expected and what was there, where both are numbers."""
+    expected, actual = integer(seen.expected), integer(seen.actual)
+    return None if expected is None or actual is None else (expected, actual)
+
+
+@_pattern
+def _fewer_entries_than_ids(seen: Observation, _stream: Stream, _run: Run) -> bool:
+    counts = _counts(seen)
+    return counts is not None and 0 < counts[1] < counts[0]
+
+
+@_pattern
+def _one_value_for_all_ids(seen: Observation, _stream: Stream, _run: Run) -> bool:
+    return seen.actual is not None and isinstance(seen.actual, int | float | str) and _counts(seen) is None
+
+
+@_pattern
+def _entries_of_all_ids_so_far(seen: Observation, stream: Stream, _run: Run) -> bool:
+    counts, step = _counts(seen), _step(seen, stream)
+    if counts is None or step is None or step.delivery is not Delivery.INCREMENTAL:
+        return False
+    return counts[1] == step.after > counts[0]
+
+
+@_pattern
+def _whole_answer_lost_ids(seen: Observation, stream: Stream, _run: Run) -> bool:
+    step = _step(seen, stream)
+    if step is None or stream.delivery is not Delivery.WHOLE:
+        return False
+    return 0 < step.after < (integer(step.emission.counters.get("completion_tokens")) or 0)
+
+
+@_pattern
+def _finish_told_again(seen: Observation, stream: Stream, _run: Run) -> bool:
+    for choice in stream.choices:
+        finishes = [emission.finish for emission in choice.emissions if emission.finish is not None]
+        if len(finishes) > 1 and seen.actual == len(finishes) and finishes[0].type == finishes[1].type:
+            return True
+    return False
+
+
+@_pattern
+def _details_are_doubled(seen: Observation, stream: Stream, _run: Run) -> bool:
+    step, details = _step(seen, stream), seen.actual
+    if step is None or not isinstance(details, Mapping):
+        return False
+    cached = integer(step.emission.counters.get("cached_tokens"))
+    told = [count for count in map(integer, details.values()) if count is not None]
+    return bool(cached) and sum(told) == 2 * (cached or 0)
+
+
+@_pattern
+def _id_begins_with_the_aborted_one(seen: Observation, _stream: Stream, _run: Run) -> bool:
+    """The finding names the request first, then those that were aborted."""
+    name, *aborted = _QUOTED.findall(seen.message) or [""]
+    return any(name.startswith(one) for one in aborted if one)
+
+
+@_pattern
+def _only_entries_without_text_are_missing(seen: Observation, stream: Stream, _run: Run) -> bool:
+    counts = _counts(seen)
+    if counts is None or counts[1] >= counts[0] or stream.delivery is Delivery.WHOLE:
+        return False
+    speaking = [emission for emission in stream.emissions() if emission.text]
+    return bool(speaking) and all(any(map(as_list, one.series.values())) for one in speaking)
+
+
+@_pattern
+def _all_zero(seen: Observation, _stream: Stream, _run: Run) -> bool:
+    return isinstance(seen.actual, int | float) and seen.actual == 0
+
+
+@_pattern
+def _prompt_ids_never_told(seen: Observation, _stream: Stream, run: Run) -> bool:
+    if not str(seen.expected).startswith("prompt_token_ids ") or seen.actual != "absent":
+        return False
+    every = (emission for stream in run.streams for emission in stream.emissions())
+    return all(emission.prompt_token_ids is None for emission in every)
+
+
+@_pattern
+def _ids_of_another_prompt(seen: Observation, stream: Stream, _run: Run) -> bool:
+    step = _step(seen, stream)
+    prompts = stream.asked.input_ids or ()
+    told = as_list(step.emission.prompt_token_ids) if step else None
+    return told is not None and len(prompts) > 1 and tuple(told) in prompts
+
+
+@_pattern
+def _null_content_beside_ids(seen: Observation, stream: Stream, _run: Run) -> bool:
+    return seen.actual is None and stream.asked.input_ids is not None
+
+
+@_pattern
+def _usage_in_every_event(_seen: Observation, stream: Stream, _run: Run) -> bool:
+    told = {usage.place.event for usage in stream.usages}
+    speaking = [event.index for event in stream.events if event.data is not None]
+    return len(speaking) > 2 and told.issuperset(speaking)
