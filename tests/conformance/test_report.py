@@ -168,6 +168,15 @@ def test_the_terminal_shows_the_table_the_failure_and_one_last_line(violated) ->
     assert text.splitlines()[-1] == "http://h:1: does not conform (1 FAIL)"
 
 
+def test_a_report_tells_what_share_of_the_requirements_was_judged(violated) -> None:
+    judgement, subject = violated
+    other = Judgement(made_up_row(id="other"), "-", Verdict.UNSUPPORTED)
+    report = document(subject, [judgement, replace(judgement, scenario="two"), other], 1)
+    jsonschema.Draft202012Validator(load_schema("report")).validate(report)
+    assert report["judged"] == {"requirements": 1, "of": 2}
+    assert "judged 1 of 2 requirements" in printed([judgement, other], subject).splitlines()
+
+
 def test_the_terminal_can_be_quiet(violated) -> None:
     judgement, subject = violated
     text = printed([judgement], subject, verbosity=-1)

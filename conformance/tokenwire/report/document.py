@@ -168,6 +168,13 @@ def _honesty(honesty: Honesty) -> dict[str, Any]:
     }
 
 
+def _judged(judgements: Sequence[Judgement]) -> dict[str, int]:
+    """How many requirements the run told anything of, and of how many."""
+    told = {Verdict.PASS, Verdict.INFO, Verdict.WARN, Verdict.FAIL}
+    judged = {judgement.requirement.id for judgement in judgements if judgement.verdict in told}
+    return {"requirements": len(judged), "of": len({judgement.requirement.id for judgement in judgements})}
+
+
 def document(
     subject: Subject,
     judgements: Sequence[Judgement],
@@ -201,6 +208,7 @@ def document(
             "broken_off": subject.broken_off,
         },
         "summary": {verdict.value: counts[verdict] for verdict in Verdict},
+        "judged": _judged(judgements),
         "verdicts": _rows(judgements, subject, folded),
         "causes": _causes(judgements, folded),
         **({"selection": dict(selection)} if selection is not None else {}),
