@@ -207,6 +207,8 @@ class Asked:
     """The answer is a list of choices (a batch of prompts, or n > 1)."""
     input_ids: tuple[tuple[int, ...], ...] | None = None
     """The token ids sent, one tuple for each prompt; None for a text prompt or messages."""
+    texts: tuple[str, ...] = ()
+    """The prompts that were sent as text; empty for ids and messages."""
     text_prompt: bool = False
     """A text prompt or messages were sent (perhaps beside input_ids)."""
     max_new_tokens: int | None = None

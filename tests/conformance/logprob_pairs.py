@@ -147,7 +147,7 @@ PROMPT_KEY = json.dumps([None, {"text": "Say "}])
 
 
 def echoed(text: str, *, echo: bool = True, name: str = "completions/echo") -> Stream:
-    asked: dict[str, Any] = {"input_ids": None, "text_prompt": True, "prompt_key": PROMPT_KEY, "echo": echo}
+    asked: dict[str, Any] = {"input_ids": None, "texts": ("Say ",), "prompt_key": PROMPT_KEY, "echo": echo}
     return named(change(whole(dialect=COMPLETIONS, **asked), text=text), name)
 
 

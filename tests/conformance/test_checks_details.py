@@ -591,13 +591,15 @@ def test_the_ids_of_a_chat_answer_are_held_against_its_logprobs() -> None:
     ]
 
 
-def test_a_stop_that_only_one_answer_names_is_not_compared() -> None:
+def test_a_stop_that_only_one_answer_names_is_lost_in_the_other() -> None:
     check = CHECKS["stream-finish-equals-whole"].on_comparison
     assert check is not None
     named_stop, other_stop = (Told(finish=Finish("stop", matched=m)) for m in (16, 15))
     silent = Told(finish=Finish("stop"))
-    assert violated(list(check(Comparison(whole(named_stop), incremental(silent)), Target()))) == []
+    found = violated(list(check(Comparison(whole(named_stop), incremental(silent)), Target())))
+    assert [one.message for one in found] == ["stopped by None, but the whole answer by 16"]
     assert violated(list(check(Comparison(whole(named_stop), incremental(other_stop)), Target())))
+    assert violated(list(check(Comparison(whole(silent), incremental(silent)), Target()))) == []
 
 
 def test_a_stream_that_was_cut_off_is_told_as_such() -> None:

@@ -182,16 +182,20 @@ def test_an_echo_stands_in_the_first_event_of_each_choice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "usage", "cut"),
+    ("prompt", "more", "usage", "cut"),
     [
-        ({"prompt_token_ids": [5, 6, 7]}, None, 3),
-        ({}, {"prompt_tokens": 1, "completion_tokens": 3, "total_tokens": 4}, 1),
-        ({}, None, None),
+        ("ab", {"prompt_token_ids": [5, 6, 7]}, None, 3),
+        ("ab", {}, {"prompt_tokens": 1, "completion_tokens": 3, "total_tokens": 4}, 2),
+        ("ab", {}, None, 2),
+        ("ä", {}, {"prompt_tokens": 1, "completion_tokens": 3, "total_tokens": 4}, 1),
+        ("ä", {}, None, None),
     ],
 )
-def test_where_a_text_was_sent_the_answer_tells_the_length(more: Any, usage: Any, cut: int | None) -> None:
+def test_where_a_text_was_sent_the_answer_tells_the_length(
+    prompt: str, more: Any, usage: Any, cut: int | None
+) -> None:
     answer = {**completion(LISTS, **more), "usage": usage}
-    (emission,) = read(VLLM, {**ECHO, "prompt": "ab"}, answer).choices[0].emissions
+    (emission,) = read(VLLM, {**ECHO, "prompt": prompt}, answer).choices[0].emissions
     assert emission.series.get("tokens") == (None if cut is None else LISTS["tokens"][cut:])
     assert emission.prompt_series.get("tokens") == (None if cut is None else LISTS["tokens"][:cut])
 

@@ -106,6 +106,41 @@ def test_a_count_that_is_wrong_is_not_blamed_on_the_ids() -> None:
     assert violated("prompt-ids-match-their-count", stream)
 
 
+ECHO = {
+    "prompt": "The sea is",
+    "return_token_ids": False,
+    "echo": True,
+    "logprobs": 1,
+    "max_tokens": 2,
+    "temperature": 0.0,
+}
+
+
+@pytest.mark.parametrize("prompt_tokens", [4, 0, 9])
+def test_an_echo_is_split_by_what_its_tokens_spell_and_not_by_the_usage_beside_it(prompt_tokens: int) -> None:
+    logprobs = {
+        "text_offset": [-1] * 6,
+        "token_logprobs": [None, -5.394946098, -13.602825164, -11.230773925, -2.183258533, -2.311936140],
+        "tokens": ["The", " se", "a", " is", " ne", " can"],
+        "top_logprobs": [
+            None,
+            {"o": -3.0},
+            {" ph": -2.9},
+            {" ex": -1.8},
+            {" ne": -2.183258533},
+            {" can": -2.31193614},
+        ],
+    }
+    choice = {"index": 0, "text": "The sea is ne can", "logprobs": logprobs, "finish_reason": "length"}
+    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": 2, "total_tokens": prompt_tokens + 2}
+    document = {"id": "d", "object": "text_completion", "choices": [choice], "usage": usage}
+    stream = answered("sglang-completions", ECHO, document)
+    assert stream.choices[0].series("tokens") == [" ne", " can"]
+    for requirement in ("logprob-values-are-legal", "top-logprobs-belong-to-position"):
+        assert look(requirement, stream)
+        assert violated(requirement, stream) == []
+
+
 # SGLang 0.5.12.post1, whose answers lost what the sampler had attached to their first tokens.
 
 
@@ -316,6 +351,29 @@ def test_a_prompt_that_was_refused_for_another_reason_is_no_refusal_of_own_ids()
     plain = {**COMPLETION, "prompt": [180, 238, 180, 238]}
     refused = answered("vllm-completions", plain, {"error": words}, status=400, label="next")
     assert len(violated("own-ids-are-accepted", (made, refused))) == 1
+
+
+# smg 1.13.0, by gRPC before vLLM.
+
+
+def test_a_stop_that_is_named_elsewhere_may_have_matched() -> None:
+    """`matched_stop` stands in meta_info, and the finish reason names nothing."""
+
+    def generated(text: str, ids: list[int], finish: dict[str, Any], label: str, **more: Any) -> Stream:
+        params = {"ignore_eos": True, "max_new_tokens": 12, "temperature": 0.0, **more}
+        info = {"id": label, "finish_reason": finish, "prompt_tokens": 11, "completion_tokens": len(ids)}
+        if finish["type"] == "stop":
+            info["matched_stop"] = "s"
+        body = {"text": "Tell me about the sea.", "sampling_params": params}
+        document = [{"text": text, "output_ids": ids, "meta_info": info}]
+        return answered("sglang-generate", body, document, label=label)
+
+    ids = [743, 861, 541, 637, 260, 5, 550, 683, 772, 865, 599, 588]
+    said = f'{" " * 25}speciargsix  "errorValexp ab vpy'
+    free = generated(said, ids, {"type": "length", "length": 12}, "unstopped")
+    far = generated(" " * 25, ids[:2], {"type": "stop"}, "far", stop=["s"])
+    assert violated("unmatched-stop-changes-nothing", (free, far)) == []
+    assert violated("stop-string-ends-generation", (free, far)) == []
 
 
 # llama.cpp.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import pairwise
@@ -268,15 +267,8 @@ def prompt_logprobs_rescore_the_output(streams: tuple[Stream, ...], _target: Tar
 
 def _prompt_text(stream: Stream, choice: int) -> str | None:
     """The text that was sent as the prompt of a choice; None for ids and messages."""
-    try:
-        prompts = json.loads(stream.asked.prompt_key)[1]["text"]
-    except (ValueError, KeyError, IndexError, TypeError):
-        return None
-    if isinstance(prompts, str):
-        return prompts
-    prompt = choice // max(stream.asked.n, 1)
-    own = prompts[prompt] if isinstance(prompts, list) and prompt < len(prompts) else None
-    return own if isinstance(own, str) else None
+    texts, prompt = stream.asked.texts, choice // max(stream.asked.n, 1)
+    return texts[prompt] if prompt < len(texts) else None
 
 
 def _echoes_text(stream: Stream) -> bool:

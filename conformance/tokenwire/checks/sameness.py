@@ -132,7 +132,8 @@ def same_finish(pair: Pair, source: str) -> Iterator[Observation]:
         return
     place, related = _places(pair, "finish")
     told = [(f"finished with {theirs.type!r}, but {source} with {ours.type!r}", ours.type, theirs.type)]
-    if ours.matched is not None and theirs.matched is not None:
+    named = ours.matched is not None or theirs.matched is not None
+    if named and (ours.type == theirs.type == "stop" or None not in (ours.matched, theirs.matched)):
         message = f"stopped by {theirs.matched!r}, but {source} by {ours.matched!r}"
         told.append((message, ours.matched, theirs.matched))
     for message, expected, actual in told:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from tokenwire.record import Asked, Emission
@@ -22,8 +23,23 @@ class Echoed:
     """The least number of top logprobs that a request with an echo gets such entries for."""
 
 
+_TOKENS = "tokens"
+"""The series of the texts of the tokens."""
+
+
+def _spelled(emission: Emission, text: str) -> list[int]:
+    """How many tokens at the head of an emission spell a text; several where a token has no text."""
+    tokens = emission.series.get(_TOKENS)
+    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+        return []
+    heads = enumerate(accumulate(tokens), 1)
+    return [size for size, head in heads if head == text]
+
+
 def _prompt_length(emission: Emission, asked: Asked, usage: Mapping[str, Any] | None) -> int | None:
-    """How many tokens the prompt of a choice has, by what was sent, else by what came back, else unknown."""
+    """How many tokens the prompt of a choice has: by the ids that were sent or came back, by the text that
+    tokens spell, and only then by what the answer counts, which may be wrong; None where nothing tells.
+    """
     prompt = emission.choice // max(asked.n, 1)
     if asked.input_ids is not None and prompt < len(asked.input_ids):
         return len(asked.input_ids[prompt])
@@ -32,6 +48,8 @@ def _prompt_length(emission: Emission, asked: Asked, usage: Mapping[str, Any] | 
     counted = emission.counters.get("prompt_tokens")
     if counted is None and asked.prompts == 1:
         counted = (usage or {}).get("prompt_tokens")
+    if prompt < len(asked.texts) and (sizes := _spelled(emission, asked.texts[prompt])):
+        return counted if counted in sizes else sizes[0]
     return counted if type(counted) is int else None
 
 

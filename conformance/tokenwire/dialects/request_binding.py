@@ -224,6 +224,7 @@ class RequestBinding:
             n=n,
             batch=listed or n > 1,
             input_ids=input_ids,
+            texts=_texts(found.get("text")),
             text_prompt=bool(text),
             max_new_tokens=_int_or_none(told.get("max_new_tokens")),
             budgets=_budgets(told.get("max_new_tokens")),
