@@ -52,9 +52,10 @@ def burning(processes: int) -> Iterator[None]:
         yield
 
 
-def check(url: str, budget: Budget) -> Run:
+def check(url: str, budget: Budget, dialects: Sequence[str]) -> Run:
     """Ask and judge once. Raises RuntimeError where the server does not answer to the end."""
-    subject = asyncio.run(interrogate(Plan(url, timeout_s=_TIMEOUT_S, budget=budget), Progress()))
+    plan = Plan(url, timeout_s=_TIMEOUT_S, budget=budget, dialects=tuple(dialects))
+    subject = asyncio.run(interrogate(plan, Progress()))
     if isinstance(subject, Unreached) or subject.broken_off:
         why = subject.diagnosis if isinstance(subject, Unreached) else subject.broken_off
         raise RuntimeError(f"the reference engine at {url} was not checked to the end: {why}")
@@ -97,6 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--runs", type=int, default=5, metavar="N", help="of each kind; 5 where not given")
     parser.add_argument("--budget", type=Budget, default=Budget.STANDARD, choices=list(Budget))
+    parser.add_argument("--dialect", action="append", default=[], metavar="NAME", help="all where not given")
     parser.add_argument("--mode", action="append", choices=MODES, help="both where not given")
     parser.add_argument("--load", action="append", choices=(IDLE, BUSY), help="both where not given")
     asked = parser.parse_args(arguments)
@@ -108,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 with burning((os.cpu_count() or 1) if load == BUSY else 0):
                     for number in range(asked.runs):
                         begun = time.monotonic()
-                        runs.append((load, check(url, asked.budget)))
+                        runs.append((load, check(url, asked.budget, asked.dialect)))
                         took = time.monotonic() - begun
                         print(f"{mode}, {load}: run {number + 1}, {took:.0f} s", file=sys.stderr)
             differences[mode] = differing(runs)

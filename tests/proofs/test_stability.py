@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import nullcontext
 
 import pytest
@@ -37,7 +38,8 @@ def test_rows_that_differ_are_told_with_the_load_they_differ_under() -> None:
 def test_each_server_is_asked_idle_and_busy(monkeypatch, capsys, shaky: bool) -> None:
     asked: list[tuple[str, Budget]] = []
 
-    def check(url: str, budget: Budget) -> stability.Run:
+    def check(url: str, budget: Budget, dialects: Sequence[str]) -> stability.Run:
+        assert dialects == ["llamacpp-completion"]
         asked.append((url, budget))
         return ran(Verdict.FAIL if shaky and len(asked) == 3 else Verdict.PASS)
 
@@ -45,7 +47,7 @@ def test_each_server_is_asked_idle_and_busy(monkeypatch, capsys, shaky: bool) ->
     monkeypatch.setattr(stability, "check", check)
     monkeypatch.setattr(stability, "burning", lambda cores: nullcontext(burned.append(cores)))
     monkeypatch.setattr(stability, "serve", lambda names: nullcontext({name: name for name in names}))
-    assert main(["--runs", "2", "--budget", "quick"]) == shaky
+    assert main(["--runs", "2", "--budget", "quick", "--dialect", "llamacpp-completion"]) == shaky
     assert asked == [(mode, Budget.QUICK) for mode in MODES for _ in range(4)]
     assert burned == [0, os.cpu_count()] * len(MODES)
     assert (SHAKY in capsys.readouterr().out) is shaky
