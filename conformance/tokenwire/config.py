@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokenwire.asking.scenario import Budget
+from tokenwire.asking.scenario import Budget, load_scenarios
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.capability import known_capabilities
 from tokenwire.profile import load_profiles
@@ -80,6 +80,10 @@ def _are_headers(value: Any) -> bool:
     return isinstance(value, dict) and all(_is_text(each) for each in value.values())
 
 
+def _is_boolean(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
 _TEXT, _TEXTS = "a text in quotes", "a list of names in quotes"
 _COUNT, _NUMBER = "a whole number of at least 1", "a number above 0"
 
@@ -98,6 +102,10 @@ KEYS: dict[str, Key] = {
     "max-concurrency": Key("max_concurrency", _COUNT, _is_count, "16"),
     "max-tokens": Key("max_tokens", _COUNT, _is_count, "200000"),
     "rate": Key("rate", _NUMBER, _is_positive, "10"),
+    "gentle": Key("gentle", "true or false", _is_boolean, "true"),
+    "without": Key("without", _TEXTS, _are_texts, '["crowd"]', load_scenarios),
+    "restart": Key("restart", "a shell command, in quotes", _is_text, '"systemctl restart my-server"'),
+    "wait": Key("wait", _NUMBER, _is_positive, "300"),
 }
 """The keys for all commands, in the order in which `tokenwire init` writes them."""
 

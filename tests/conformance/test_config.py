@@ -60,6 +60,8 @@ def test_what_is_for_one_command_is_told_to_no_other(tmp_path: Path) -> None:
         ('profiles = ["stream-cor"]', "did you mean 'stream-core'?"),
         ('budget = "quik"', "did you mean 'quick'?"),
         ('headers = { Authorization = "Bearer abc" }', "headers.Authorization holds a credential itself"),
+        ('without = ["crwd"]', "did you mean 'crowd'?"),
+        ("gentle = 1", "gentle is 1, and wants true or false; write gentle = true"),
         ("headers = { X = 1 }", "wants a table of texts"),
         ("watch = 1", "watch is 1, not a table; write [watch]"),
         (

@@ -19,10 +19,12 @@ from recorded import IDS, document
 from rich.console import Console
 
 from tokenwire.ask import Ask
+from tokenwire.asking.planning import planned
 from tokenwire.asking.politeness import Limits
-from tokenwire.asking.run import NoSuchTarget, Plan, Progress, Unreached, interrogate
+from tokenwire.asking.run import NoSuchTarget, Plan, Progress, Unreached, chosen, interrogate
 from tokenwire.asking.scenario import Budget, Conversation, Scenario, Transcript, load_scenarios
 from tokenwire.asking.terminal_progress import TerminalProgress
+from tokenwire.asking.vital_signs import RESTART_WAIT_S, Revival
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.advertised import Advertised
 from tokenwire.judging.death import VITALS
@@ -215,3 +217,28 @@ def test_what_is_perilous_is_asked_last_one_talk_at_a_time_and_the_most_perilous
     monkeypatch.setattr("tokenwire.asking.run.load_scenarios", lambda: scenarios)
     run(Plan(serve(lambda n: True)))
     assert order == ["first", "second", "alone", "risky", "deadly"]
+
+
+def test_scenarios_are_left_out_one_by_one_or_with_all_that_is_too_much_for_a_shared_server() -> None:
+    def names(**how: Any) -> set[str]:
+        return {each.name for each in chosen(Plan("http://h", **how))}
+
+    everything = names()
+    assert everything - names(without=("crowd", "probe")) == {"crowd", "probe"}
+    spared = everything - names(gentle=True)
+    assert {"crowd", "disconnect", "malformed-ids", "negative-ids", "unreadable-bodies"} <= spared
+    assert spared.isdisjoint({"concurrency", "greedy-stream", "neighbours", "text-features"})
+    assert names(scenarios=("crowd", "greedy-stream"), gentle=True) == {"probe", "greedy-stream"}
+
+
+def test_how_a_server_comes_back_is_planned_only_where_somebody_says_it() -> None:
+    assert planned("http://h", {}).revival is None
+    assert planned("http://h", {"restart": "go"}).revival == Revival("go", RESTART_WAIT_S)
+    assert planned("http://h", {"wait": 5.0}).revival == Revival("", 5.0)
+    assert planned("http://h", {"restart": "go", "wait": 5.0}).revival == Revival("go", 5.0)
+
+
+def test_a_scenario_that_is_left_out_and_does_not_exist_is_told(tokenwire) -> None:
+    ran = tokenwire("check", "--target", "http://127.0.0.1:1", "--without", "crwd")
+    assert ran.returncode == ExitStatus.USAGE
+    assert "did you mean 'crowd'?" in ran.stderr

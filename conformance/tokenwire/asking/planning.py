@@ -10,6 +10,7 @@ from typing import Any
 from tokenwire.asking.politeness import Limits
 from tokenwire.asking.run import Plan
 from tokenwire.asking.scenario import Budget
+from tokenwire.asking.vital_signs import RESTART_WAIT_S, Revival
 from tokenwire.judging.tokenizer import LocalTokenizer, NoTokenizer, Tokenizer
 from tokenwire.wire.capture import Headers
 from tokenwire.wire.credentials import NoCredential, header_value, named_by_environment
@@ -25,6 +26,11 @@ def tokenizer_in(folder: Path | str | None) -> Tokenizer | None:
         return LocalTokenizer(Path(folder)) if folder is not None else None
     except NoTokenizer as error:
         raise NotPlanned(str(error)) from error
+
+
+def _revival(command: str, wait_s: float | None) -> Revival | None:
+    """How the server comes back where it dies; None where nobody says."""
+    return Revival(command, wait_s or RESTART_WAIT_S) if command or wait_s else None
 
 
 def planned(
@@ -54,4 +60,7 @@ def planned(
         budget=options.get("budget", Budget.STANDARD),
         declared=tuple(options.get("declare") or ()),
         worker=options.get("worker", "").rstrip("/"),
+        without=tuple(options.get("without") or ()),
+        gentle=options.get("gentle", False),
+        revival=_revival(options.get("restart") or "", options.get("wait")),
     )

@@ -113,7 +113,7 @@ class Unreached:
     diagnosis: str
 
 
-def _chosen(plan: Plan) -> list[Scenario]:
+def chosen(plan: Plan) -> list[Scenario]:
     """The scenarios that the plan asks for, the probe first and then by what they take."""
 
     def is_chosen(scenario: Scenario) -> bool:
@@ -123,8 +123,8 @@ def _chosen(plan: Plan) -> list[Scenario]:
             return scenario.name in (PROBE, *plan.scenarios)
         return plan.budget.covers(scenario.budget) or scenario.name == PROBE
 
-    chosen = [each for each in load_scenarios().values() if is_chosen(each) and not each.worker]
-    return sorted(chosen, key=lambda each: (each.name != PROBE, list(Budget).index(each.budget)))
+    wanted = [each for each in load_scenarios().values() if is_chosen(each) and not each.worker]
+    return sorted(wanted, key=lambda each: (each.name != PROBE, list(Budget).index(each.budget)))
 
 
 @dataclass
@@ -155,7 +155,7 @@ class _Interrogation:
         """What is to be talked through with which dialect, the most perilous last over all dialects."""
         talks = [
             (scenario, self._talk(scenario.name, dialect))
-            for scenario in sorted(_chosen(self.plan), key=lambda each: each.perilous)
+            for scenario in sorted(chosen(self.plan), key=lambda each: each.perilous)
             for dialect in self.found.speaks
         ]
         return [(scenario, talk) for scenario, talk in talks if scenario.chat in (None, talk.chat)]

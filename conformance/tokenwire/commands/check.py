@@ -81,6 +81,8 @@ def check(
     dialect: options.Dialects = None,
     model: options.Model = "",
     scenario: options.Scenarios = None,
+    without: options.Without = None,
+    gentle: options.Gentle = False,
     budget: options.AskBudget = Budget.STANDARD,
     explore: Annotated[
         int, typer.Option("--explore", metavar="N", min=0, help="Let hypothesis draw N requests besides.")
@@ -94,6 +96,8 @@ def check(
         typer.Option("--declare", metavar="NAME", help="The server has this capability; repeatable."),
     ] = None,
     worker: options.Worker = "",
+    restart: options.Restart = "",
+    wait: options.Wait = None,
     header: options.SentHeaders = None,
     keyword: options.Keyword = "",
     stop_at_first: options.StopAtFirst = False,
@@ -128,6 +132,10 @@ def check(
             "tokenizer": tokenizer,
             "declare": declare,
             "worker": worker,
+            "without": without,
+            "gentle": gentle,
+            "restart": restart,
+            "wait": wait,
         },
         header,
     )

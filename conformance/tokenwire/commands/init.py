@@ -40,6 +40,10 @@ _COMMENTS = {
     "max-concurrency": "Exchanges at a time.",
     "max-tokens": "Output tokens that all asks may hold together.",
     "rate": "Requests in a second, at most.",
+    "gentle": "Ask nothing that servers died of, and no storms: for a server that others use.",
+    "without": "Leave these scenarios out; `tokenwire list scenarios` tells all.",
+    "restart": "Run in a shell when the server died; the run goes on when it is back.",
+    "wait": "Seconds that a server which died may take to be back.",
 }
 _OWN_COMMENTS = {
     "watch": {

@@ -77,6 +77,8 @@ def filters(context: typer.Context) -> tuple[str, ...]:
         "requirement": "--requirement",
         "profile": "--profile",
         "max_tokens": "--max-tokens",
+        "without": "--without",
+        "gentle": "--gentle",
         "keyword": "-k",
         "stop_at_first": "-x",
         "last_failed": "--lf",
@@ -98,7 +100,8 @@ def plan_of(
     of the file are not sent.
     """
     known("dialect", options.get("dialect") or (), load_dialects())
-    known("scenario", options.get("scenario") or (), load_scenarios())
+    for option in ("scenario", "without"):
+        known("scenario", options.get(option) or (), load_scenarios())
     known("capability", options.get("declare") or (), declarable())
     own = tuple(header(line) for line in headers or ())
     names = {name.lower() for name, _ in own}
@@ -186,6 +189,32 @@ Model = Annotated[
 ]
 Scenarios = Annotated[
     list[str] | None, typer.Option("--scenario", metavar="NAME", help="Ask only this scenario; repeatable.")
+]
+Without = Annotated[
+    list[str] | None, typer.Option("--without", metavar="NAME", help="Leave this scenario out; repeatable.")
+]
+Gentle = Annotated[
+    bool,
+    typer.Option(
+        "--gentle", help="Ask nothing that servers died of, and no storms: for a server that others use."
+    ),
+]
+Restart = Annotated[
+    str,
+    typer.Option(
+        "--restart",
+        metavar="COMMAND",
+        help="Run this in a shell when the server died, and go on when it is back.",
+    ),
+]
+Wait = Annotated[
+    float | None,
+    typer.Option(
+        "--wait",
+        metavar="SECONDS",
+        min=0.1,
+        help="When the server died, wait so long for it to be back, and go on.",
+    ),
 ]
 AskBudget = Annotated[
     Budget, typer.Option(help="How much to ask: the essentials, the usual, or all of it in many shapes.")
