@@ -125,6 +125,9 @@ def serve(  # noqa: PLR0917 - one parameter for each flag; typer calls it by nam
         bool, _flag("Let requests name faults; `faults` lists them.", "--enable-faults")
     ] = DEFAULTS.enable_faults,
     cpu_threads: Annotated[int, _flag("Threads of a torch operation.")] = DEFAULTS.cpu_threads,
+    near_ties: Annotated[
+        float, _flag("Share of greedy answers in which a near tie goes the other way; logprobs move, too.")
+    ] = DEFAULTS.near_ties,
     test_retract_interval: Annotated[
         int, _flag("Test hook: retract a request every so many steps.", envvar="TOKENWIRE_TEST_RETRACT")
     ] = DEFAULTS.test_retract_interval,

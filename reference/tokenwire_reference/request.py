@@ -132,6 +132,8 @@ class Request:
     """Wire name (`input_token_logprobs`, …) to one entry for each prompt token from `logprob_start_len`."""
     seed: int = 0
     """What sampling is seeded with: the request's own seed, or one drawn when the engine took it."""
+    swayed: bool = False
+    """A near tie went the other way; never so on a server that repeats itself."""
     finish: FinishReason | None = None
     embedding: list[float] | None = None
     """Of length 1, where `wants_embedding`; there when the request has finished."""

@@ -100,6 +100,7 @@ def assemble(args: ServerArgs, model: Model, loop: asyncio.AbstractEventLoop) ->
         speculative_num_draft_tokens=args.speculative_num_draft_tokens if args.speculative_algorithm else 0,
         test_retract_interval=args.test_retract_interval,
         disable_cuda_graph=args.disable_cuda_graph,
+        near_ties=args.near_ties,
     )
     tokenizer = model.tokenizer
     streamer = OutputStreamer(

@@ -85,6 +85,10 @@ class ServerArgs:
     """A request may name a fault in the header x-tokenwire-fault, and goes wrong as a real bug did."""
     cpu_threads: int = 1
     """Threads of one torch operation on the CPU; small models lose time to more."""
+    near_ties: float = 0.0
+    """The share of greedy answers of which a near tie goes the other way, as on servers whose arithmetic
+    depends on the batch; above 0, logprobs move a little too.
+    """
     test_retract_interval: int = 0
     """Test hook: retract a running request every so many steps; 0 for never."""
     test_crash_after_stream_outputs: int = 0
@@ -99,6 +103,8 @@ class ServerArgs:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{_flag(name)} is {value}; it must be {least} or more")
+        if not 0.0 <= self.near_ties <= 1.0:
+            raise ValueError(f"--near-ties is {self.near_ties}; it is a share of answers, from 0 to 1")
         if (self.hicache_storage_backend is None) != (self.hicache_storage_dir is None):
             raise ValueError("--hicache-storage-backend and --hicache-storage-dir need each other; give both")
         if self.hicache_storage_max_bytes is not None and self.hicache_storage_dir is None:

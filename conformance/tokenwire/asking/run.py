@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from tokenwire.asking.beside import GATEWAY, ask_both
+from tokenwire.asking.confirmation import confirm
 from tokenwire.asking.detokenization import ask_for_texts
 from tokenwire.asking.exploration import Exploration
 from tokenwire.asking.politeness import Limits, PoliteSender
@@ -176,6 +177,20 @@ class _Interrogation:
             if scenario.alone:
                 await self._talk_through(scenario, talk)
 
+    async def confirm(self) -> None:
+        """Ask again, alone, what was answered in two ways that chance may explain."""
+        dialects = {dialect.name: dialect for dialect in self.found.speaks}
+        own = {name.lower() for name, _ in self.plan.headers}
+
+        async def ask_again(stream: Stream, turn: int) -> None:
+            exchange = stream.exchange
+            sent = exchange.request
+            request = replace(sent, headers=tuple(one for one in sent.headers if one[0].lower() not in own))
+            talk = self._talk(exchange.scenario, dialects[stream.dialect])
+            await talk.send(f"{exchange.name.rpartition('/')[2]}-confirm-{turn}", request)
+
+        await confirm(self.run, ask_again)
+
     async def ask_perilous(self) -> None:
         """Talk the perilous scenarios through, one after another: should the server die, it is known of what,
         and nothing else is lost.
@@ -275,12 +290,12 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
         await asking.ask_ordinary()
         if plan.explore:
             await asking.explore()
+        await asking.confirm()
         if plan.tokenizer is None:
             await asking.ask_for_texts()
         if worker is not None and GATEWAY not in plan.without and GATEWAY in (plan.scenarios or (GATEWAY,)):
             async with _recorder(plan, plan.worker, capture, known=worker) as behind:
                 await asking.ask_worker_too(worker, behind)
-        # What is asked again to be sure of it belongs here: nothing may come behind what is perilous.
         await asking.ask_perilous()
     asking.hear_besides()
     return asking.subject()

@@ -40,7 +40,13 @@ class Whole:
     def limits(self) -> tuple[object, ...]:
         """All that ends a result."""
         asked = self.stream.asked
-        return (asked.max_new_tokens, asked.stop, asked.stop_token_ids, asked.ignore_eos)
+        return (
+            asked.max_new_tokens,
+            asked.min_new_tokens,
+            asked.stop,
+            asked.stop_token_ids,
+            asked.ignore_eos,
+        )
 
 
 def _hashable(values: list[Any] | None) -> Ids | None:
@@ -84,7 +90,8 @@ def text_prompt_ids_reproduce(streams: tuple[Stream, ...], _target: Target) -> I
 @check_run("output-ids-continue")
 def output_ids_continue(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """Prompt and first output ids, sent as ids, are continued by the other output ids."""
-    wholes = [one for one in related_streams(streams) if one.prompt and one.ids]
+    unforced = [one for one in related_streams(streams) if not one.stream.asked.min_new_tokens]
+    wholes = [one for one in unforced if one.prompt and one.ids]
     by_prompt: dict[tuple[Ids, str], list[Whole]] = {}
     for one in wholes:
         if one.sent_ids and one.prompt:

@@ -16,6 +16,7 @@ from torch import Tensor
 from tokenwire_reference.request import FinishReason
 from tokenwire_reference.sampling import logprobs
 from tokenwire_reference.sampling.backends import make_sampler_backend
+from tokenwire_reference.sampling.near_ties import NearTies
 from tokenwire_reference.sampling.sampling import SamplingRow, adjust, choose
 from tokenwire_reference.scheduling.batch import WantedRows
 from tokenwire_reference.scheduling.scheduler import Segment
@@ -27,10 +28,11 @@ RESERVED_KEYS = frozenset(f"output_{family}" for family in logprobs.FAMILIES)
 class TokenAcceptance:
     """Samples and accepts, with the sampler backend of one engine."""
 
-    def __init__(self, sampling_backend: str, eos_token_ids: frozenset[int]) -> None:
+    def __init__(self, sampling_backend: str, eos_token_ids: frozenset[int], near_ties: NearTies) -> None:
         self.sampling_backend = sampling_backend
         self._backend = make_sampler_backend(sampling_backend)
         self._eos_token_ids = eos_token_ids
+        self._near_ties = near_ties
 
     def accept(self, wanted: Sequence[WantedRows], logits: Tensor) -> list[int]:
         """Give every segment that samples its tokens; how many drafts were right, for each of `wanted`."""
@@ -38,7 +40,12 @@ class TokenAcceptance:
         if not at:
             return [0] * len(wanted)
         sampling = [self._sampling_row(rows.segment, j) for rows in wanted for j in range(len(rows.sampled))]
-        adjusted = adjust(logits[at], sampling)
+        positions = [
+            (request := rows.segment.sequence.request, len(request.output_ids) + j)
+            for rows in wanted
+            for j in range(len(rows.sampled))
+        ]
+        adjusted = self._near_ties.sway(adjust(logits[at], sampling), positions)
         token_ids = choose(adjusted, sampling)
         customized_info = self._customized_info(adjusted, sampling, token_ids)
         accepted, row = [], 0

@@ -24,6 +24,7 @@ from tokenwire_reference.models.decode_graphs import CaptureError, DecodeGraphs
 from tokenwire_reference.models.model import Model
 from tokenwire_reference.request import DraftCounts, FinishReason, Request
 from tokenwire_reference.sampling import logprobs
+from tokenwire_reference.sampling.near_ties import NearTies
 from tokenwire_reference.scheduling.batch import WantedRows, pack
 from tokenwire_reference.scheduling.drafting import SequenceError
 from tokenwire_reference.scheduling.scheduler import Scheduler, Segment, Sequence
@@ -69,6 +70,7 @@ class Engine:
         speculative_num_draft_tokens: int = 0,
         test_retract_interval: int = 0,
         disable_cuda_graph: bool = False,
+        near_ties: float = 0.0,
     ) -> None:
         self.model = model
         self.max_queued_requests = max_queued_requests
@@ -92,7 +94,8 @@ class Engine:
         self.scheduler = Scheduler(
             pool, max_running_requests=max_running_requests, chunked_prefill_size=chunked_prefill_size
         )
-        self._acceptance = TokenAcceptance(sampling_backend, model.eos_token_ids)
+        self._near_ties = NearTies(near_ties, random_seed)
+        self._acceptance = TokenAcceptance(sampling_backend, model.eos_token_ids, self._near_ties)
         most_drafts = max_running_requests * speculative_num_draft_tokens
         model.probe_row_sizes(self.scheduler.max_step_tokens + most_drafts)
         # A script has no pass that could be captured.
@@ -273,7 +276,8 @@ class Engine:
         if positions:
             request = rows.segment.sequence.request
             token_ids = [request.prompt_token_ids[position + 1] for position in positions]
-            for entries in logprobs.score(logits[rows.prompt], token_ids, request):
+            moved = self._near_ties.jitter(logits[rows.prompt])
+            for entries in logprobs.score(moved, token_ids, request):
                 for family, entry in entries.items():
                     request.prompt_series[f"input_{family}"].append(entry)
 

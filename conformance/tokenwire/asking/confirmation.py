@@ -1,0 +1,63 @@
+"""Confirmation: where two answers differ in what chance may explain, both requests are asked again, alone,
+before the target is blamed.
+
+One that is answered otherwise now shows that the target does not repeat itself here, and the difference is
+none. What is asked again is recorded like all else, so a replay judges as the run did.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable
+
+from tokenwire.judging.determinism import request_of
+from tokenwire.judging.judge import Judgement, Run, judge
+from tokenwire.record import Stream
+from tokenwire.requirement import load_requirements
+
+_AGAIN = 2
+"""So often each side is asked again."""
+_OFTEN = 6
+"""And so often where the target was seen not to repeat itself: few alike answers prove little there."""
+_MOST = 160
+"""Requests that are asked again in all."""
+_BY_COMPARISON = frozenset({"across-responses", "across-targets"})
+"""Oracles of requirements that hold answers against each other."""
+
+
+def _sides(judgement: Judgement, run: Run) -> list[Stream]:
+    """Both sides of the first difference by chance of a verdict that rests on nothing else."""
+    if any(not one.by_chance for one in judgement.violations):
+        return []
+    for difference in (*judgement.violations, *judgement.doubted):
+        names = dict.fromkeys(place.exchange for place in (difference.place, *difference.related))
+        sides = [run.by_exchange[name] for name in names if name in run.by_exchange]
+        repeatable = all(request_of(one) and one.asked.request_id is None for one in sides)
+        if repeatable and not run.determinism.unsteady.keys() & names.keys():
+            return sides
+    return []
+
+
+async def confirm(run_so_far: Callable[[], Run], ask_again: Callable[[Stream, int], Awaitable[None]]) -> None:
+    """Ask again until each difference by chance stands or falls.
+
+    `ask_again` gets an answer whose request is to be sent once more, and the number of that turn.
+    """
+    rows = {row.id: row for row in load_requirements().values() if row.oracle in _BY_COMPARISON}
+    asked: Counter[Hashable] = Counter()
+    while asked.total() < _MOST:
+        run = run_so_far()
+        turns = _OFTEN if run.determinism.unsteady else _AGAIN
+        due: dict[Hashable, Stream] = {}
+        in_question: set[str] = set()
+        for judgement in judge([run], rows.values()):
+            sides = {request_of(one): one for one in _sides(judgement, run)}
+            if any(asked[request] < turns for request in sides):
+                due |= sides
+                in_question.add(judgement.requirement.id)
+        if not due:
+            return
+        rows = {name: row for name, row in rows.items() if name in in_question}
+        for request, stream in due.items():
+            asked[request] += 1
+            await ask_again(stream, asked[request])

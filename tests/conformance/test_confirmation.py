@@ -1,0 +1,84 @@
+"""What differs by chance is asked again before it is blamed on the target."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from stream_builder import IDS, Told, incremental, named, whole
+
+from tokenwire.asking.confirmation import confirm
+from tokenwire.judging.judge import Run, judge_requirement
+from tokenwire.judging.verdict import Verdict, worst
+from tokenwire.record import Stream
+from tokenwire.requirement import load_requirements
+
+WHOLE = named(whole(prompt_key="p"), "sglang-generate/one/whole")
+GOES_ANOTHER_WAY = Told(ids=[*IDS[:3], 94, 95, 96], text="abcxyz")
+STREAM = named(incremental(GOES_ANOTHER_WAY, prompt_key="p"), "sglang-generate/one/stream")
+AS_WHOLE = named(incremental(prompt_key="p"), "sglang-generate/one/stream")
+
+
+def after_asking_again(
+    *streams: Stream, answers: Callable[[Stream, int], Stream]
+) -> tuple[Verdict, Counter[str]]:
+    """The verdict on the ids of streams once all is confirmed, and how often each was asked again."""
+    asked: Counter[str] = Counter()
+    all_of_it = list(streams)
+
+    async def ask_again(stream: Stream, turn: int) -> None:
+        asked[stream.exchange.name.partition("-confirm-")[0].rpartition("/")[2]] += 1
+        all_of_it.append(named(answers(stream, turn), f"{stream.exchange.name}-confirm-{turn}"))
+
+    asyncio.run(confirm(lambda: Run(tuple(all_of_it)), ask_again))
+    row = load_requirements()["stream-ids-equal-whole"]
+    return worst(one.verdict for one in judge_requirement(row, Run(tuple(all_of_it)))), asked
+
+
+def test_a_target_that_repeats_both_answers_is_blamed() -> None:
+    verdict, asked = after_asking_again(WHOLE, STREAM, answers=lambda stream, _: stream)
+    assert (verdict, asked) == (Verdict.FAIL, {"whole": 2, "stream": 2})
+
+
+def as_whole(stream: Stream, _turn: int = 1) -> Stream:
+    return AS_WHOLE if stream.asked.stream else WHOLE
+
+
+def at_last_as_whole(stream: Stream, turn: int) -> Stream:
+    return as_whole(stream) if turn > 1 else stream
+
+
+@pytest.mark.parametrize("answers", [as_whole, at_last_as_whole])
+def test_a_target_that_answers_otherwise_now_is_not(answers: Callable[[Stream, int], Stream]) -> None:
+    verdict, _ = after_asking_again(WHOLE, STREAM, answers=answers)
+    assert verdict is Verdict.INCONCLUSIVE
+
+
+def test_answers_that_were_repeated_in_the_run_are_asked_again_too() -> None:
+    """Two of them may be alike by chance as well."""
+    repeated = [named(one, f"{one.exchange.name}-again") for one in (WHOLE, STREAM)]
+    verdict, asked = after_asking_again(WHOLE, STREAM, *repeated, answers=as_whole)
+    assert verdict is Verdict.INCONCLUSIVE
+    assert asked.total() > 0
+
+
+def test_a_target_that_does_not_repeat_itself_elsewhere_is_asked_more_often() -> None:
+    elsewhere = [
+        named(whole(told, key="other", prompt_key="q"), f"sglang-generate/one/other-{number}")
+        for number, told in enumerate((Told(), GOES_ANOTHER_WAY))
+    ]
+    _, asked = after_asking_again(WHOLE, STREAM, *elsewhere, answers=lambda stream, _: stream)
+    assert asked == {"whole": 6, "stream": 6}
+
+
+def test_what_chance_does_not_explain_is_not_asked_again() -> None:
+    lost = named(incremental(Told(ids=IDS[:5], text="abcde")), "sglang-generate/one/stream")
+    verdict, asked = after_asking_again(WHOLE, lost, answers=lambda stream, _: stream)
+    assert (verdict, asked) == (Verdict.FAIL, {})
+
+
+def test_nothing_is_asked_again_of_a_target_that_contradicts_nothing() -> None:
+    verdict, asked = after_asking_again(WHOLE, AS_WHOLE, answers=as_whole)
+    assert (verdict is Verdict.FAIL, asked) == (False, {})
