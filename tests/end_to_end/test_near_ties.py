@@ -1,0 +1,32 @@
+"""A correct server that does not repeat itself fails nothing: near ties go either way, logprobs move a little."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from reference_configurations import tokenwire, verdicts
+
+from tokenwire.judging.verdict import Verdict
+
+
+@pytest.mark.parametrize(("share", "dialect"), [("0.05", "sglang-generate"), ("0.2", "sglang-chat")])
+def test_no_difference_by_chance_is_a_failure(
+    start_reference: Callable[..., str], tmp_path: Path, share: str, dialect: str
+) -> None:
+    url = start_reference("--sampling-backend", "mirror", "--near-ties", share)
+    asked = (
+        "--target",
+        url,
+        "--budget",
+        "quick",
+        "--dialect",
+        dialect,
+        "--record",
+        str(tmp_path / "recorded"),
+    )
+    live = verdicts(tokenwire(tmp_path, "check", *asked))
+    assert [row for row, seen in live.items() if Verdict.FAIL in seen] == []
+    again = verdicts(tokenwire(tmp_path, "replay", str(tmp_path / "recorded")))
+    assert [row for row, seen in again.items() if Verdict.FAIL in seen] == []
