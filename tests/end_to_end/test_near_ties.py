@@ -1,4 +1,4 @@
-"""A correct server that does not repeat itself fails nothing: near ties go either way, logprobs move a little."""
+"""A correct server that does not repeat itself fails nothing: near ties go either way, logprobs move."""
 
 from __future__ import annotations
 
