@@ -28,7 +28,7 @@ FOLDER = Path(__file__).with_name("violations")
 HEADER = "x-tokenwire-fault"
 SHOWN_URL = "http://127.0.0.1:30000"
 """Where the server stands in what is shown; in truth it had any port."""
-_RED = {Verdict.FAIL, Verdict.WARN}
+_RED = {Verdict.FAIL, Verdict.WARN, Verdict.INFO}
 _MODES = {"cumulative": "", "incremental": "--incremental-streaming-output"}
 _TIMEOUT_S = 60
 _LONGEST_LINE = 240

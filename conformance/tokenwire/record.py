@@ -252,6 +252,8 @@ class Asked:
     """A stream was asked to end with its usage."""
     continuous_usage: bool = False
     request_id: str | None = None
+    model: str = ""
+    """The name that the request calls the model by; empty where it names none."""
     uniform: bool = True
     """Every prompt was asked for the same metadata; where not, this class cannot say what was asked."""
     said: Mapping[str, Said] = field(default_factory=dict)

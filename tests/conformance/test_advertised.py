@@ -38,6 +38,7 @@ def test_the_information_endpoints_are_put_together() -> None:
         name="sglang",
         version="1.2",
         model="m",
+        models=frozenset({"m", "/m"}),
         context_length=1024,
         delivery=Delivery.INCREMENTAL,
         stream_interval=4,

@@ -36,6 +36,7 @@ from stream_builder import (
 from text_pairs import TEXT_PAIRS
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
+from tokenwire.judging.advertised import Advertised
 from tokenwire.judging.check import CHECKS, Comparison, Observation, Target
 from tokenwire.record import Delivery, Finish, Stream, Wanted
 from tokenwire.requirement import load_requirements
@@ -74,6 +75,30 @@ LOGPROBS = Told(
     },
 )
 ASKED: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "chosen_ids": (7, 5), "logprob_start": 0}
+GOES_ON = named(whole(), "one/goes-on")
+
+
+def turns(*cached: int) -> tuple[Stream, ...]:
+    """Answers to one prompt, whole and streamed by turns, each with so many cached tokens."""
+    return tuple(
+        named(
+            (incremental if at % 2 else whole)(Told(counters={"cached_tokens": count}), prompt_key="p"),
+            f"one/{at}",
+        )
+        for at, count in enumerate(cached)
+    )
+
+
+def arriving(apart: float) -> Stream:
+    """A stream of many events, so many seconds one after the other."""
+    stream = incremental(Told(ids=tuple(range(64)), text="x" * 64))
+    emissions = tuple(
+        replace(one, event=replace(one.event, place=replace(one.event.place, time=2.0 + apart * at)))
+        for at, one in enumerate(stream.choices[0].emissions)
+    )
+    return replace(stream, choices=(replace(stream.choices[0], emissions=emissions),))
+
+
 SHORT = Told(ids=IDS[:2], text=TEXT[:2])
 TWO_PROMPTS: dict[str, Any] = {
     "input_ids": (PROMPT, (4, 5)),
@@ -232,6 +257,60 @@ PAIRS = [
     ),
     Pair("budget-is-kept", incremental(), incremental(max_new_tokens=5), 5, "/output_ids"),
     Pair("length-means-budget", whole(), whole(max_new_tokens=8), pointer="/finish"),
+    Pair(
+        "request-ids-are-unique",
+        (named(whole(), "one/a"), change(named(whole(), "one/b"), details={"request_id": "r-2"})),
+        (named(whole(), "one/a"), named(whole(), "one/b")),
+        pointer="/request_id",
+    ),
+    Pair(
+        "finish-length-counts-the-ids",
+        whole(Told(finish=Finish("length", length=6))),
+        whole(Told(finish=Finish("length", length=7))),
+        pointer="/finish",
+    ),
+    Pair(
+        "answer-names-its-model",
+        whole(Told(details={"model": "gpt-9-2031-01-01"}), model="gpt-9"),
+        whole(Told(details={"model": "gpt-8"}), model="gpt-9"),
+        pointer="/model",
+    ),
+    Pair(
+        "answer-names-its-model",
+        whole(Told(details={"model": "tiny"}), model="default"),
+        whole(Told(details={"model": "other"}), model="default"),
+        pointer="/model",
+        target=Target(advertised=Advertised(models=frozenset({"tiny"}))),
+        why="one that the server lists",
+    ),
+    Pair(
+        "cached-tokens-are-told-alike",
+        (*turns(0, 2, 0, 2), *turns(2, 2)),
+        (*turns(0, 2, 0, 2), *turns(0, 2)),
+        pointer="/cached_tokens",
+    ),
+    Pair(
+        "stop-is-named",
+        (
+            GOES_ON,
+            whole(Told(ids=IDS[:3], text="abc", finish=Finish("stop", matched=13)), stop_token_ids=(13,)),
+        ),
+        (GOES_ON, whole(Told(ids=IDS[:3], text="abc", finish=STOP), stop_token_ids=(13,))),
+        pointer="/finish",
+    ),
+    Pair(
+        "stop-is-named",
+        (whole(Told(finish=Finish("stop", matched="g")), stop=("g",), ignore_eos=True),),
+        (whole(Told(finish=STOP), stop=("g",), ignore_eos=True),),
+        pointer="/finish",
+        why="a stop string",
+    ),
+    Pair(
+        "stream-comes-in-a-burst",
+        (arriving(0.02),),
+        (arriving(0.0),),
+        event=63,
+    ),
     Pair(
         "budget-is-kept",
         whole(Told(), SHORT, **TWO_PROMPTS, budgets=(6, 2)),

@@ -12,6 +12,7 @@ from tokenwire.checks.walk import (
     Step,
     as_list,
     by_choice,
+    ended,
     finished_choices,
     integer,
     streamed,
@@ -362,3 +363,29 @@ def first_ids_at_once(streams: tuple[Stream, ...], target: Target) -> Iterator[O
             actual=step.new,
             message=f"the first emission waited for {step.new} ids, as in all {len(firsts)} streams",
         )
+
+
+_MANY = 64
+"""So many events take a server a while to make."""
+_LONG_S = 0.1
+_AT_ONCE = 0.01
+"""The share of an answer's time within which a burst arrives."""
+
+
+@check_run("stream-comes-in-a-burst")
+def stream_comes_in_a_burst(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """Whether all long streams of an endpoint are held back; a single one may have had a late reader."""
+    long: dict[str, list[tuple[Stream, float]]] = {}
+    for stream in streams:
+        emissions = stream.emissions() if streamed(stream) and ended(stream) else []
+        if len(emissions) >= _MANY and emissions[-1].event.place.time >= _LONG_S:
+            first, last = emissions[0].event.place.time, emissions[-1].event.place.time
+            long.setdefault(stream.dialect, []).append((stream, (last - first) / last))
+    for told in long.values():
+        stream, share = max(told, key=lambda one: one[1])
+        emissions = stream.emissions()
+        place = emissions[-1].event.place
+        came = f"within {share * place.time:.3f} s, {place.time:.1f} s after the request"
+        message = f"all {len(emissions)} events came {came}"
+        expected = "events that come as they are made"
+        yield demand(place, share > _AT_ONCE, expected=expected, actual="a burst", message=message)

@@ -27,7 +27,7 @@ from tokenwire.checks.walk import (
     witnessed,
 )
 from tokenwire.dialects.dialect import known_as, policy_of
-from tokenwire.judging.check import Observation, Target, check, demand, observe
+from tokenwire.judging.check import Observation, Target, check, check_run, demand, observe
 from tokenwire.record import Choice, Emission, Stream
 from tokenwire.requirement import Level
 from tokenwire.wire.exchange import Ending
@@ -414,3 +414,78 @@ def request_id_constant(stream: Stream, _target: Target) -> Iterator[Observation
             yield observe(emission.at("request_id"), expected=expected, actual=request_id, message=message)
         elif request_id is not None:
             first[emission.choice] = request_id
+
+
+@check_run("request-ids-are-unique")
+def request_ids_are_unique(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """No two answers share an id that the server chose."""
+    first: dict[tuple[str, Any], Emission] = {}
+    for stream in streams:
+        if stream.asked.request_id is not None or "request_id" in stream.asked.said or not stream.answered:
+            continue
+        emission = next((e for e in stream.emissions() if isinstance(e.details.get("request_id"), str)), None)
+        if emission is None:
+            continue
+        told = emission.details["request_id"]
+        other = first.setdefault((stream.dialect, told), emission)
+        message = f"the answer has the request id {told!r}, as has {other.event.place.exchange}"
+        yield demand(
+            emission.at("request_id"),
+            other is emission,
+            expected="an id of its own",
+            actual=told,
+            message=message,
+            related=() if other is emission else (other.at("request_id"),),
+        )
+
+
+@check("finish-length-counts-the-ids")
+def finish_length_counts_the_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Where a finish tells a length, it is that of the choice."""
+    for choice in finished_choices(stream):
+        ids, finish = joined_ids(choice), choice.finish
+        if finish is not None and finish.length is not None and ids is not None:
+            message = f"choice {choice.index} has {len(ids)} output ids, and its finish says {finish.length}"
+            place = choice.emissions[-1].at("finish")
+            yield observe(place, expected=len(ids), actual=finish.length, message=message)
+
+
+@check("answer-names-its-model")
+def answer_names_its_model(stream: Stream, target: Target) -> Iterator[Observation]:
+    """The model is the one that was asked for, a version of it, or one that the server tells of."""
+    names, asked = target.advertised.models, stream.asked.model
+    told = next((e.details["model"] for e in stream.emissions() if "model" in e.details), None)
+    if not stream.answered or told is None or not asked:
+        return
+    holds = isinstance(told, str) and (told in names or told.startswith(asked))
+    expected = f"{asked!r}" + (f", or one of {sorted(names)[:4]}" if names else "")
+    message = f"the answer names the model {told!r}; asked for was {asked!r}"
+    place = stream.emissions()[0].at("model")
+    yield demand(place, holds, expected=expected, actual=told, message=message)
+
+
+_WARM = 2
+"""So many whole answers without a hit, each between streams with one, are no accident of the cache."""
+
+
+@check_run("cached-tokens-are-told-alike")
+def cached_tokens_are_told_alike(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """Whole answers tell of hits as streams do: those between two streams that tell of some are looked at."""
+    told: dict[tuple[str, str], list[tuple[Stream, int]]] = {}
+    for stream in streams:
+        cached = stream.choices[0].counter("cached_tokens") if len(stream.choices) == 1 else None
+        if cached is not None and stream.asked.prompt_key and ended(stream):
+            told.setdefault((stream.dialect, stream.asked.prompt_key), []).append((stream, cached))
+    between: dict[str, list[tuple[Stream, int]]] = {}
+    for (dialect, _), answers in told.items():
+        for before, one, after in zip(answers, answers[1:], answers[2:], strict=False):
+            warm = all(other.asked.stream and cached > 0 for other, cached in (before, after))
+            if warm and not one[0].asked.stream:
+                between.setdefault(dialect, []).append(one)
+    for wholes in between.values():
+        hit = any(cached for _, cached in wholes)
+        last, cached = wholes[-1]
+        if hit or len(wholes) >= _WARM:
+            message = "no whole answer tells of cached tokens, and streams of the same prompts around them do"
+            place = last.choices[0].emissions[-1].at("cached_tokens")
+            yield demand(place, hit, expected="more than 0", actual=cached, message=message)

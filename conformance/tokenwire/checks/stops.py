@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from tokenwire.checks.relations import Whole, related_streams
 from tokenwire.checks.sameness import same_finish, same_ids, same_text
@@ -15,7 +16,7 @@ from tokenwire.checks.walk import (
     streamed,
     thoughts_of,
 )
-from tokenwire.dialects.dialect import policy_of
+from tokenwire.dialects.dialect import dialect_of, policy_of
 from tokenwire.judging.check import Observation, Target, check, check_run, demand
 from tokenwire.judging.stop_string import stop_string_of
 from tokenwire.record import Asked, Choice, Delivery, Place, Stream
@@ -278,3 +279,37 @@ def kept_stop_ends_the_text(stream: Stream, _target: Target) -> Iterator[Observa
                 message=f"the text of choice {choice.index} does not end with the stop string {stop!r} that "
                 "was to be kept",
             )
+
+
+@check_run("stop-is-named")
+def stop_is_named(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """A finish by a stop of the request says which one, on endpoints that have a field for it.
+
+    An id that ends answers by itself, unasked, need not be named: looked at are ids that stand within another
+    answer. Of strings it is known where nothing else could have ended the choice.
+    """
+    goes_on: dict[str, set[Any]] = {}
+    for stream in streams:
+        for choice in finished_choices(stream) if not stream.asked.ignore_eos else ():
+            ids = [token for token in joined_ids(choice) or [] if type(token) is int]
+            goes_on.setdefault(stream.dialect, set()).update(ids[:-1])
+    for stream in streams:
+        asked, dialect = stream.asked, dialect_of(stream)
+        if dialect is None or not dialect.names_stops:
+            continue
+        for choice in finished_choices(stream):
+            ids, finish = joined_ids(choice) or [], choice.finish
+            if finish is None or finish.type != "stop":
+                continue
+            last = ids[-1] if ids and type(ids[-1]) is int else None
+            by_id = not asked.ignore_eos and last in asked.stop_token_ids
+            by_id = by_id and last in goes_on.get(stream.dialect, ())
+            by_string = asked.ignore_eos and bool(asked.stop or asked.stop_regex) and not asked.stop_token_ids
+            if by_id or by_string:
+                stops = [last] if by_id else [*asked.stop, *asked.stop_regex]
+                message = (
+                    f"choice {choice.index} finished with stop, by one of {stops}, and does not say by which"
+                )
+                place = choice.emissions[-1].at("finish")
+                named = finish.matched is not None
+                yield demand(place, named, expected=f"one of {stops}", actual=finish.matched, message=message)

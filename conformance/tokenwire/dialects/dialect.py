@@ -185,6 +185,11 @@ class Dialect:
         """Whether a prompt may be token ids."""
         return "input_ids" in self._request.prompt
 
+    @property
+    def names_stops(self) -> bool:
+        """Whether answers have a field for what stopped a choice."""
+        return "matched" in self._whole.finish and "matched" in self._stream.finish
+
     def __repr__(self) -> str:
         return f"Dialect({self.name!r})"
 

@@ -261,6 +261,7 @@ class RequestBinding:
             usage=told.get("usage") is True,
             continuous_usage=self._asks(told, "continuous_usage"),
             request_id=told["request_id"] if isinstance(told.get("request_id"), str) else None,
+            model=_name(find(body, self.model) if self.model is not None else None),
             uniform=_uniform(told),
             said=self._said(body),
         )
@@ -505,6 +506,10 @@ def _biases(value: Any) -> dict[int, float]:
     pairs = value.items() if isinstance(value, dict) else ()
     read = {int(key): _number_or_none(bias) for key, bias in pairs if str(key).isdecimal()}
     return {token: bias for token, bias in read.items() if bias is not None}
+
+
+def _name(value: Any) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _budgets(value: Any) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,8 @@ class Advertised:
     name: str = ""
     version: str = ""
     model: str = ""
+    models: frozenset[str] = frozenset()
+    """All names that the server gives its models."""
     context_length: int | None = None
     vocab_size: int | None = None
     tokenizer: bool | None = None
@@ -84,6 +86,15 @@ def _flag(flags: tuple[str, ...], name: str) -> str | None:
     return None
 
 
+def _names(listed: object, info: Mapping[str, Any], model_info: Mapping[str, Any]) -> Iterator[object]:
+    """What the information endpoints call the server's models."""
+    for one in listed if isinstance(listed, list) else ():
+        yield one.get("id") if isinstance(one, dict) else None
+        yield one.get("root") if isinstance(one, dict) else None
+    yield info.get("served_model_name")
+    yield from (info.get("model_path"), model_info.get("model_path"))
+
+
 def advertised_by(exchanges: Iterable[Exchange]) -> Advertised:
     """Put together what the information endpoints say, and the flags of the capture where they are silent.
 
@@ -112,6 +123,7 @@ def advertised_by(exchanges: Iterable[Exchange]) -> Advertised:
         name=_text(server.name if server else "", model.get("owned_by")),
         version=_text(info.get("version"), version.get("version"), server.version if server else ""),
         model=_text(model.get("id"), info.get("served_model_name"), model_info.get("model_path")),
+        models=frozenset(filter(None, (_text(name) for name in _names(listed, info, model_info)))),
         context_length=_integer(model.get("max_model_len"), info.get("context_length")),
         vocab_size=_integer(model_info.get("vocab_size")),
         usage_in_streams=info.get("stream_response_default_include_usage") is True,

@@ -11,10 +11,10 @@ _LONGER_THAN_A_PAGE = tuple(10 + (7 * position) % 240 for position in range(150)
 
 @scenario(chat=False)
 async def cached_prompt(talk: Conversation) -> None:
-    """A long prompt three times, one after another: cached_tokens of the later ones shows the cache; the
-    ids do not.
+    """A long prompt a few times, whole and streamed by turns: cached_tokens of the later ones shows the
+    cache, in both; the ids do not.
     """
     ask = Ask(input_ids=(_LONGER_THAN_A_PAGE,), max_new_tokens=8, ignore_eos=True)
-    await talk.ask("first", ask)
-    await talk.ask("second", ask)
-    await talk.ask("stream", replace(ask, stream=True))
+    for turn in ("first", "second", "third"):
+        await talk.ask(turn, ask)
+        await talk.ask(f"{turn}-stream", replace(ask, stream=True))

@@ -142,6 +142,33 @@ class RequestIdReplaced(Fault):
         return {**body, "rid": uuid.uuid4().hex} if body.get("rid") else body
 
 
+@fault("one-request-id-for-all", "X20")
+class OneRequestIdForAll(Fault):
+    """Every answer has the same id, where the client chose none."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        if self.request.get("rid") or self.request.get("request_id"):
+            return status, answer
+        if isinstance(answer, dict):
+            answer.update({name: "chatcmpl-1" for name in ("id", "request_id") if name in answer})
+        for position, info in enumerate(meta_infos(answer)):
+            info["id"] = f"request-{position}"
+        return status, answer
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        return [self.answered(200, event)[1]]
+
+
+@fault("cached-tokens-untold-in-whole-answers", "X17")
+class CachedTokensUntoldInWholeAnswers(Fault):
+    """cached_tokens is 0 in every whole answer, whatever was cached."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        if self.request.get("stream"):
+            return emission
+        return replace(emission, cached_tokens=0, cached_tokens_details=None)
+
+
 def _wants_usage(fault: Fault) -> bool:
     """Whether a request asks for a stream with usage."""
     return bool(fault.request.get("stream") and fault.request.get("stream_options"))

@@ -107,6 +107,37 @@ class FinishAlwaysLength(_SaysOtherwise):
         return "length" if reason == "stop" else reason
 
 
+@fault("finish-length-of-another", "X14")
+class FinishLengthOfAnother(Fault):
+    """The finish tells a length that is not that of the choice."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        for choice in choices_of(answer):
+            reason = holder_of_finish(choice).get("finish_reason")
+            if isinstance(reason, dict) and reason.get("length"):
+                reason["length"] += 1
+        return status, answer
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        return [self.answered(200, event)[1]]
+
+
+@fault("stop-not-named", "X14")
+class StopNotNamed(Fault):
+    """A choice says that it was stopped, and not by which of the request's stops."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        for choice in choices_of(answer):
+            reason = holder_of_finish(choice).get("finish_reason")
+            if isinstance(reason, dict) and "matched" in reason:
+                reason["matched"] = None
+            choice.update({name: None for name in ("matched_stop", "stop_reason") if name in choice})
+        return status, answer
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        return [self.answered(200, event)[1]]
+
+
 @fault(
     "finish-type-unknown",
     "X14",

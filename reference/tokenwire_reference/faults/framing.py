@@ -25,6 +25,31 @@ class DoneMissing(Fault):
         return [] if frame == DONE else [frame]
 
 
+@fault("stream-held-back", "X15", shows_in=STREAMED)
+class StreamHeldBack(Fault):
+    """A proxy reads a stream to its end before it passes it on."""
+
+    def __init__(self) -> None:
+        self._held: list[bytes] = []
+
+    def frame(self, frame: bytes) -> Iterable[bytes]:
+        self._held.append(frame)
+        return self._held if frame == DONE else []
+
+
+@fault("another-model-named", "X25")
+class AnotherModelNamed(Fault):
+    """Answers name a model that nobody asked for, and that the server does not list."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        if isinstance(answer, dict) and "model" in answer:
+            answer["model"] = "another-model"
+        return status, answer
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        return [self.answered(200, event)[1]]
+
+
 @fault(
     "done-twice",
     "X15",
