@@ -141,6 +141,36 @@ def test_an_echo_is_split_by_what_its_tokens_spell_and_not_by_the_usage_beside_i
         assert violated(requirement, stream) == []
 
 
+def _budget_2(dialect: str, text: str, *, stream: bool) -> Stream:
+    """Two tokens of one prompt; the second has the text `andle`."""
+    prompt = [73, 39]
+    if dialect == "sglang-generate":
+        body = {"input_ids": prompt, "sampling_params": {"max_new_tokens": 2, "temperature": 0.0}}
+        info = {"id": "g", "finish_reason": {"type": "length", "length": 2}, "completion_tokens": 2}
+        document = {"text": text, "output_ids": [5, 6], "meta_info": info}
+        return answered(dialect, body, document, label="2-whole")
+    body = {"prompt": prompt, "max_tokens": 2, "temperature": 0.0, "return_token_ids": True, "stream": stream}
+    choice = {"index": 0, "text": text, "finish_reason": "length", "token_ids": [5, 6]}
+    document = {"id": "c", "object": "text_completion", "choices": [choice]}
+    return answered(dialect, body, document, *([DONE] if stream else []), label=f"2-{stream}")
+
+
+def test_text_that_a_stream_lost_is_not_blamed_on_the_answer_of_another_endpoint() -> None:
+    whole = _budget_2("sglang-generate", "clusiveandle", stream=False)
+    lossy, other = (_budget_2("sglang-completions", "clusive", stream=stream) for stream in (True, False))
+    assert violated("same-ids-on-every-endpoint", (lossy, whole)) == []
+    assert len(violated("same-ids-on-every-endpoint", (other, whole))) == 1
+
+
+def test_an_abort_that_ends_others_is_named_by_the_id_that_matched() -> None:
+    aborts = Target(calls=(abort(0.05, "tokenwire-2a13"), abort(0.05, "tokenwire-f66")))
+    info = {"id": "tokenwire-f661", "finish_reason": {"type": "abort", "message": "Abort"}}
+    body = {**BORDER, "stream": True, "rid": "tokenwire-f661"}
+    ended = answered("sglang-generate", body, {"text": "a", "output_ids": [5], "meta_info": info}, DONE)
+    (found,) = violated("abort-spares-others", (ended,), aborts)
+    assert found.message == "request 'tokenwire-f661' was ended by an abort of 'tokenwire-f66'"
+
+
 # SGLang 0.5.12.post1, whose answers lost what the sampler had attached to their first tokens.
 
 
@@ -436,6 +466,14 @@ def test_a_refusal_may_begin_with_the_name_of_the_field() -> None:
     assert violated("refusal-names-the-value", stream) == []
 
 
+def test_a_temperature_below_zero_is_greedy_to_llama_cpp() -> None:
+    body = {"prompt": [73, 39], "n_predict": 4, "temperature": -1.0}
+    document = {"index": 0, "content": "x", "tokens": [7], "stop": True, "stop_type": "limit"}
+    assert violated("impossible-values-refused", answered("llamacpp-completion", body, document)) == []
+    no_samples = answered("openai-chat", {**WHOLE_CHAT, "temperature": -1.0}, message(content="x"))
+    assert violated("impossible-values-refused", no_samples)
+
+
 # OpenAI-compatible servers.
 
 WHOLE_CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "temperature": 0.0}
@@ -471,6 +509,16 @@ def test_the_likeliest_may_be_fewer_and_the_sampled_one_may_come_first() -> None
 def test_a_penalty_that_nobody_asked_for_may_come_between_the_likeliest_and_the_choice() -> None:
     """The server's own repeat_penalty is 1.1, its logprobs are those before it; no field switches it off."""
     assert violated("top-logprobs-belong-to-position", _with_top(-0.5, -0.75, chosen=-0.75)) == []
+
+
+def test_ids_where_only_texts_are_prompts_are_not_a_prompt_each() -> None:
+    """The preflight asks every endpoint for ids first; a server of texts may take the list for one text."""
+    choice = {"index": 0, "text": "a", "finish_reason": "length", "logprobs": None}
+    body = {"model": "tiny", "prompt": [73, 39, 78, 220], "max_tokens": 4, "temperature": 0.0}
+    document = {"id": "c", "object": "text_completion", "created": 1, "model": "m", "choices": [choice]}
+    assert violated("choices-complete", answered("openai-completions", body, document)) == []
+    texts = {**body, "prompt": ["a", "b"]}
+    assert violated("choices-complete", answered("openai-completions", texts, document))
 
 
 @pytest.mark.parametrize("code", ["rate_limit_exceeded", None])

@@ -168,7 +168,8 @@ def abort_spares_others(streams: tuple[Stream, ...], target: Target) -> Iterator
         if name is None or not beside or any(c.everything or name in c.ids for c in nearby):
             continue
         for choice in finished_choices(stream) if _single(stream) and ended(stream) else ():
-            others = sorted({one for call in beside for one in call.ids})
+            aborted = sorted({one for call in beside for one in call.ids})
+            others = [one for one in aborted if name.startswith(one)] or aborted
             yield demand(
                 choice.emissions[-1].at("finish"),
                 not _was_aborted(choice),

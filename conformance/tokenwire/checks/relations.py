@@ -10,7 +10,7 @@ from tokenwire.checks.difference import observe_sequence
 from tokenwire.checks.sameness import same_ids, same_text
 from tokenwire.checks.walk import as_list, counts_its_ids, ended, finished_choices, joined_ids, start_place
 from tokenwire.judging.check import Observation, Target, check_run, demand
-from tokenwire.record import Choice, Emission, Stream
+from tokenwire.record import Choice, Delivery, Emission, Stream
 
 Ids = tuple[Any, ...]
 
@@ -57,7 +57,8 @@ def _hashable(values: list[Any] | None) -> Ids | None:
 def related_streams(streams: tuple[Stream, ...]) -> list[Whole]:
     """The greedy answers of a run to one prompt and sample each, which reached their end undisturbed.
 
-    Of an answer whose ids are not as many as it counts nobody knows what was sampled.
+    An answer whose ids are not as many as it counts does not tell what was sampled, one whose finish has no
+    type not how it ended.
     """
     found: list[Whole] = []
     for stream in streams:
@@ -66,7 +67,7 @@ def related_streams(streams: tuple[Stream, ...]) -> list[Whole]:
         if not (asked.greedy and single and ended(stream)):
             continue
         choice = choices[0]
-        if choice.finish is None or choice.finish.type == "abort" or not counts_its_ids(choice):
+        if choice.finish is None or choice.finish.type in {"abort", ""} or not counts_its_ids(choice):
             continue
         prompt: Ids | None = asked.input_ids[0] if asked.input_ids else None
         if asked.input_ids is None:
@@ -115,7 +116,10 @@ def output_ids_continue(streams: tuple[Stream, ...], _target: Target) -> Iterato
 
 @check_run("same-ids-on-every-endpoint")
 def same_ids_on_every_endpoint(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
-    """One prompt, one greedy answer, through whatever door."""
+    """One prompt, one greedy answer, through whatever door.
+
+    What a stream lost of the text of its ids is found beside the whole answer of its own endpoint.
+    """
     first: dict[str, Whole] = {}
     for one in related_streams(streams):
         key = one.stream.asked.ids_key
@@ -125,7 +129,9 @@ def same_ids_on_every_endpoint(streams: tuple[Stream, ...], _target: Target) -> 
         if other.stream.dialect != one.stream.dialect:
             source = f"the answer of {other.stream.dialect}"
             yield from same_ids((other.choice, one.choice), source)
-            yield from same_text((other.choice, one.choice), source)
+            whole = Delivery.WHOLE is other.stream.delivery is one.stream.delivery
+            if whole or other.ids is None or one.ids is None:
+                yield from same_text((other.choice, one.choice), source)
 
 
 def _goes_on(sent: Ids, prompt: Ids, ids: Ids) -> bool:

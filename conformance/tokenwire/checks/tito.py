@@ -77,8 +77,8 @@ def prompt_tokens_count_the_input_ids(stream: Stream, _target: Target) -> Iterat
             message = f"prompt_tokens is {count!r} for {len(sent)} input_ids"
             yield observe(carrying.at("prompt_tokens"), expected=len(sent), actual=count, message=message)
     prompts, usage = stream.asked.input_ids, stream.usage
-    if counted or prompts is None or not isinstance(usage, Mapping):
-        return
+    if counted or not prompts or not all(prompts) or not isinstance(usage, Mapping):
+        return  # no ids are no prompt, and to be refused: what was run instead is not counted here
     if not stream.answered or stream.error is not None:  # usage on the way may count one choice
         return
     if "prompt_tokens" in usage:

@@ -212,7 +212,7 @@ class RequestBinding:
         found = self._prompts_found(body)
         input_ids, listed = _id_prompts(found.get("input_ids"))
         text = found.get("text", found.get("messages"))
-        if isinstance(text, list) and "text" in found:
+        if isinstance(text, list) and "text" in found and _is_text(text):
             listed = listed or not input_ids
         prompts = len(input_ids) if input_ids else (len(text) if listed and isinstance(text, list) else 1)
         n = told["n"] if type(told.get("n")) is int else 1
