@@ -129,7 +129,7 @@ def test_a_file_cut_off_anywhere_is_readable(tmp_path: Path) -> None:
             continue
         (exchange,) = read
         assert exchange.request == EXCHANGE.request
-        assert exchange.ending is Ending.TRUNCATED
+        assert exchange.ending is Ending.CANCELLED
         assert "capture" in exchange.detail
         assert EXCHANGE.body.startswith(exchange.body)
         lines = whole[:length].count(b"\n")
@@ -144,7 +144,7 @@ def test_a_gzipped_file_cut_off_anywhere_is_readable(tmp_path: Path) -> None:
     for length in range(len(whole) - 8):
         cut.write_bytes(whole[:length])
         for exchange in read_capture(cut):
-            assert exchange.ending in {Ending.TRUNCATED, Ending.COMPLETE}
+            assert exchange.ending in {Ending.CANCELLED, Ending.COMPLETE}
             assert EXCHANGE.body.startswith(exchange.body)
             most = max(most, len(exchange.body))
     assert most == len(EXCHANGE.body), "what had arrived can be read before the file is whole"
@@ -155,7 +155,7 @@ def test_an_exchange_without_end_does_not_swallow_the_next(tmp_path: Path) -> No
     path = tmp_path / "two.jsonl"
     path.write_text("\n".join([*lines[:-1], *lines]) + "\n")
     first, second = read_capture(path)
-    assert first.ending is Ending.TRUNCATED
+    assert first.ending is Ending.CANCELLED
     assert first.reads == EXCHANGE.reads
     assert second == EXCHANGE
 
@@ -176,7 +176,7 @@ def test_lines_are_on_disk_as_they_arrive(tmp_path: Path) -> None:
         file.response(200, ())
         file.read(Read(0.1, b"x"))
         (seen,) = read_capture(tmp_path / "a.jsonl")
-        assert (seen.body, seen.ending) == (b"x", Ending.TRUNCATED)
+        assert (seen.body, seen.ending) == (b"x", Ending.CANCELLED)
         file.end(Ending.COMPLETE)
     (seen,) = read_capture(tmp_path / "a.jsonl")
     assert seen.ending is Ending.COMPLETE

@@ -625,3 +625,10 @@ def test_a_token_that_is_repeated_in_growing_pieces_keeps_its_mode() -> None:
 def test_an_event_of_the_default_name_is_heard_as_a_message() -> None:
     assert violated(seen("events-are-unnamed", change_event(incremental(), 3, name="message"))) == []
     assert violated(seen("events-are-unnamed", change_event(incremental(), 3, name="token")))
+
+
+def test_a_huge_n_costs_no_memory() -> None:
+    """The expected choices were listed one by one: 300 bytes of an answer took a gigabyte."""
+    stream = whole()
+    [one] = seen("choices-complete", replace(stream, asked=replace(stream.asked, n=10**12)))
+    assert (one.holds, one.expected) == (False, f"{10**12} choices")

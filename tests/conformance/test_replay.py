@@ -11,6 +11,7 @@ from tokenwire.judging.judge import judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Delivery
 from tokenwire.replay import NothingToReplay, capture_files, replay, silent
+from tokenwire.wire.capture import CaptureError
 from tokenwire.wire.exchange import Ending, HttpRequest
 
 
@@ -109,3 +110,22 @@ def test_capture_files_are_found_by_their_names(tmp_path: Path) -> None:
         "b.jsonl",
         "deep/a.jsonl.gz",
     ]
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8, 0.99])
+def test_a_capture_that_we_left_off_accuses_nobody(tmp_path: Path, share: float) -> None:
+    """A recording run that is killed leaves exchanges without an end: that is our doing, not the server's."""
+    fixture = Path(__file__).parents[2] / "fixtures/tokenwire-reference/0.1.0/without-faults_cumul.jsonl.gz"
+    lines = gzip.decompress(fixture.read_bytes()).splitlines(keepends=True)
+    left_off = tmp_path / "left_off.jsonl"
+    left_off.write_bytes(b"".join(lines[: int(share * len(lines))]))
+    accusing = {Verdict.FAIL, Verdict.WARN, Verdict.HARNESS_ERROR}
+    judgements = judge(replay([left_off]).runs)
+    assert [judgement.name for judgement in judgements if judgement.verdict in accusing] == []
+
+
+def test_a_line_nested_too_deep_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "deep.jsonl"
+    path.write_text('{"kind": "request", "body": ' + "[" * 100_000 + "]" * 100_000 + "}\n")
+    with pytest.raises(CaptureError, match=r"deep\.jsonl, line 1: not a line of a capture: RecursionError"):
+        replay([path])

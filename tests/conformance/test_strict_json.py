@@ -19,7 +19,7 @@ from tokenwire.wire.strict_json import MAX_DEPTH, StrictJsonError, loads
         ('[{"a": {"x": 1, "x": 2}}]', "'x' stands twice"),
         ("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "deep"),
         ("[" * 100_000, "deep"),
-        ("9" * 5000, "too long"),
+        ("9" * 5000, "more than 64 bits"),
         ('{"a": 1} {"b": 2}', "character 9"),
         ("{'a': 1}", "character 1"),
         ('"a\nb"', "character 2"),
@@ -35,9 +35,9 @@ def test_refused(text: str, why: str) -> None:
 
 
 def test_an_integer_is_told_from_a_float() -> None:
-    values = loads("[1, 1.0, 1e0, -0, 18446744073709551616]")
+    values = loads("[1, 1.0, 1e0, -0, 18446744073709551615]")
     assert [type(value) for value in values] == [int, float, float, int, int]
-    assert values[-1] == 2**64
+    assert values[-1] == 2**64 - 1
 
 
 def test_a_lone_surrogate_is_json() -> None:
@@ -54,8 +54,10 @@ def test_the_deepest_nesting_that_is_taken() -> None:
     assert len(loads("[" + "[]," * 1000 + "[]]")) == 1001, "many arrays beside each other are not deep"
 
 
+_INTEGERS = st.integers(-(2**63), 2**64 - 1)
+_FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 _VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none() | st.booleans() | _INTEGERS | _FLOATS | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
 
@@ -64,3 +66,19 @@ _VALUES = st.recursive(
 @settings(deadline=None)
 def test_all_else_is_read_as_written(value: object) -> None:
     assert repr(loads(json.dumps(value))) == repr(value)
+
+
+@pytest.mark.parametrize("number", [2**64 - 1, -(2**63), 0, 10**18])
+def test_integers_of_64_bits_are_read(number: int) -> None:
+    assert loads(f'{{"id": {number}}}') == {"id": number}
+
+
+@pytest.mark.parametrize("number", [str(2**64), str(-(2**63) - 1), "9" * 4300, "1" + "0" * 10_000])
+def test_longer_integers_are_refused_and_not_told_in_full(number: str) -> None:
+    with pytest.raises(StrictJsonError, match="more than 64 bits hold") as caught:
+        loads(f'{{"usage": [{number}]}}')
+    assert len(str(caught.value)) < 120
+
+
+def test_long_fractions_and_long_strings_of_digits_are_no_long_integers() -> None:
+    assert loads('{"a": 0.12345678901234567890123, "b": "12345678901234567890123"}')["b"].endswith("123")

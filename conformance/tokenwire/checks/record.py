@@ -76,13 +76,16 @@ def choices_complete(stream: Stream, _target: Target) -> Iterator[Observation]:
     ):
         return
     refused = _refused_prompts(stream)
-    expected = [index for index in range(asked.prompts * asked.n) if index // asked.n not in refused]
+    # Counted, not listed: a request may ask for more choices than there is memory for.
+    due = (asked.prompts - len(refused)) * asked.n
     actual = [choice.index for choice in stream.choices if choice.index // asked.n not in refused]
-    holds = len(actual) == len(expected) and set(actual) == set(expected)
+    holds = len(actual) == len(set(actual)) == due and all(
+        0 <= index < asked.prompts * asked.n for index in actual
+    )
     message = f"the answer has the choices {actual}, but {asked.prompts} x {asked.n} were asked for"
     if asked.n > 1 and actual == list(range(asked.prompts)):
         message = f"n was ignored: {message}"
-    yield demand(end_place(stream), holds, expected=expected, actual=actual, message=message)
+    yield demand(end_place(stream), holds, expected=f"{due} choices", actual=actual, message=message)
 
 
 def _refused_prompts(stream: Stream) -> set[int]:

@@ -334,9 +334,9 @@ def _taken(unfinished: _Unfinished | None, line: Line) -> Exchange | None:
 def read_capture(path: Path) -> Iterator[Exchange]:
     """The exchanges of a capture file, in its order.
 
-    An exchange without its end is given with the ending TRUNCATED; a last line that was cut off is left
-    out. Raises CaptureError for a complete line that is not a line of a capture, OSError for a file that
-    cannot be read.
+    An exchange without its end is given with the ending CANCELLED: the recorder stopped, whatever the server
+    did. A last line that was cut off is left out. Raises CaptureError for a complete line that is not a line
+    of a capture, OSError for a file that cannot be read.
     """
     unfinished: _Unfinished | None = None
     cut_off = "the capture has no end line for this exchange"
@@ -348,16 +348,16 @@ def read_capture(path: Path) -> Iterator[Exchange]:
             line = json.loads(data)
             begun = _Unfinished(line) if line["kind"] == "request" else None
             exchange = None if begun else _taken(unfinished, line)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CaptureError(
                 f"{path}, line {number}: not a line of a capture: {error!r}; see spec/schemas/exchange.json"
             ) from error
         if begun is not None:
             if unfinished is not None:
-                yield unfinished.finish(Ending.TRUNCATED, cut_off)
+                yield unfinished.finish(Ending.CANCELLED, cut_off)
             unfinished = begun
         elif exchange is not None:
             yield exchange
             unfinished = None
     if unfinished is not None:
-        yield unfinished.finish(Ending.TRUNCATED, cut_off)
+        yield unfinished.finish(Ending.CANCELLED, cut_off)

@@ -12,6 +12,11 @@ from typing import Any, NoReturn
 MAX_DEPTH = 200
 """Arrays and objects inside each other; more than any answer needs, far less than any stack holds."""
 
+LEAST_INTEGER, MOST_INTEGER = -(2**63), 2**64 - 1
+"""What 64 bits hold, signed or not."""
+_MOST_DIGITS = len(str(LEAST_INTEGER))
+_LONG_NUMBER = re.compile(r"\d{19}")
+
 _STRING_OR_BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
 
 
@@ -53,8 +58,22 @@ def _finite(text: str) -> float:
     return value
 
 
+def _integer(text: str) -> int:
+    """An integer that readers in other languages can hold, too. Raises StrictJsonError for a longer one."""
+    value = int(text) if len(text) <= _MOST_DIGITS else None
+    if value is None or not LEAST_INTEGER <= value <= MOST_INTEGER:
+        raise StrictJsonError(f"{text[:40]} is more than 64 bits hold: readers take it for another number")
+    return value
+
+
 _decoder = json.JSONDecoder(
     object_pairs_hook=_object_without_repeats, parse_constant=_refuse_constant, parse_float=_finite
+)
+_careful_decoder = json.JSONDecoder(
+    object_pairs_hook=_object_without_repeats,
+    parse_constant=_refuse_constant,
+    parse_float=_finite,
+    parse_int=_integer,
 )
 
 
@@ -63,12 +82,13 @@ def loads(text: str) -> Any:
 
     Integers become int and everything written with a fraction or an exponent becomes float, so that 1.0
     cannot pass for a token id. Escaped lone surrogates are taken as they are: JSON allows them. Raises
-    StrictJsonError for NaN, infinities and numbers that are read as such, repeated keys, nesting beyond
-    `MAX_DEPTH`, a BOM, and all that is not JSON.
+    StrictJsonError for NaN, infinities and numbers that are read as such, integers beyond 64 bits, repeated
+    keys, nesting beyond `MAX_DEPTH`, a BOM, and all that is not JSON.
     """
     _refuse_deep_nesting(text)
     try:
-        return _decoder.decode(text)
+        # To look for long numbers first is cheaper than to look at every number.
+        return (_careful_decoder if _LONG_NUMBER.search(text) else _decoder).decode(text)
     except StrictJsonError:
         raise
     except json.JSONDecodeError as error:
