@@ -333,3 +333,12 @@ def test_lmdeploy_is_judged_by_its_own_contract() -> None:
         "budget-is-kept",
     }
     assert all("sampling_params" not in body for body in server.bodies)
+
+
+def test_ids_where_a_dialect_knows_texts_only_are_one_prompt():
+    """The preflight asks for completions with ids; llama.cpp answers them, with one choice for one prompt."""
+    request = HttpRequest("POST", "/v1/completions", {"prompt": [73, 39, 78, 220], "max_tokens": 4})
+    asked = COMPLETIONS.read_asked(request)
+    assert (asked.prompts, asked.batch) == (1, False)
+    texts = COMPLETIONS.read_asked(HttpRequest("POST", "/v1/completions", {"prompt": ["a", "b"]}))
+    assert (texts.prompts, texts.batch) == (2, True)

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from tokenwire.baselines.expected import difference, expected_file, judged, read_expected
 from tokenwire.dialects.recognition import Spoken
@@ -90,3 +93,34 @@ def test_the_release_before_the_three_changes_is_red_and_the_one_with_them_is_no
     assert violated(f"sglang/0.5.12.post1/{case}.jsonl.gz") >= TITO | CUSTOMIZED
     # The newer release ignores `return_token_ids`, a field that came later (PR #30917), and nothing else.
     assert violated(f"sglang/0.5.13/{case}.jsonl.gz") == {"asked-or-refused"}
+
+
+LIVE = [name for name, entry in MANIFEST.items() if entry.get("live")]
+DEFECTS = yaml.safe_load((FIXTURES / "defects.yaml").read_text("utf-8"))
+
+
+def shown_by(defect: dict[str, Any]) -> list[str]:
+    """The live captures in which a defect is seen."""
+    return [name for name in LIVE if any(fnmatch(name, f"{pattern}.jsonl.gz") for pattern in defect["seen"])]
+
+
+@pytest.mark.parametrize("capture", LIVE)
+def test_every_violation_of_a_live_server_is_a_defect_that_was_proved(capture: str) -> None:
+    """Nothing is blamed on a server that `fixtures/defects.yaml` does not say it does."""
+    proved = {
+        requirement
+        for defect in DEFECTS
+        if capture in shown_by(defect)
+        for requirement in (*defect["violates"], *defect.get("therefore", ()))
+    }
+    assert violated(capture) <= proved
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect["does"][:60])
+def test_a_defect_of_a_live_server_is_found(defect: dict[str, Any]) -> None:
+    """In one capture at least, with each requirement that it violates or breaks besides."""
+    assert set(defect) <= {"does", "source", "seen", "violates", "therefore"}
+    for pattern in defect["seen"]:
+        assert any(fnmatch(name, f"{pattern}.jsonl.gz") for name in LIVE), pattern
+    found = {requirement for name in shown_by(defect) for requirement in violated(name)}
+    assert {*defect["violates"], *defect.get("therefore", ())} <= found
