@@ -20,7 +20,7 @@ import os
 import subprocess
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
@@ -111,8 +111,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     for number in range(asked.runs):
                         begun = time.monotonic()
                         runs.append((load, check(url, asked.budget, asked.dialect)))
+                        counts = Counter(each.verdict for each in runs[-1][1].values())
+                        words = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
                         took = time.monotonic() - begun
-                        print(f"{mode}, {load}: run {number + 1}, {took:.0f} s", file=sys.stderr)
+                        print(f"{mode}, {load}, run {number + 1}: {words}; {took:.0f} s", file=sys.stderr)
             differences[mode] = differing(runs)
     count = sum(map(len, differences.values()))
     if count:
