@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import PROMPT, Budget, Conversation, scenario, text_of, token_ids
+from tokenwire.scenarios.plain_ask import plain_ask
 
 _LONGEST = 8192
 """A longer context is not filled to its end over and over, unless there is much time."""
@@ -57,6 +58,23 @@ async def stop_string_around_the_budget(talk: Conversation) -> None:
     await talk.ask("far", stopped)
     budgets = range(1, min(6, ask.max_new_tokens or 0))
     await talk.ask_all({f"{budget}-tokens": replace(stopped, max_new_tokens=budget) for budget in budgets})
+
+
+@scenario()
+async def no_budget(talk: Conversation) -> None:
+    """A budget of zero together with every kind of logprob, whole and streamed: there is no token, so there
+    is no entry. Some endpoints have another field in which zero is no budget.
+    """
+    ask = replace(plain_ask(talk), max_new_tokens=0, logprobs=True)
+    if talk.dialect.policy.get("zero_budget") == "unspecified":
+        ask = replace(ask, max_new_tokens=None, raw={"max_tokens": 0})
+    kinds = {
+        "sampled": ask,
+        "top": replace(ask, top_logprobs=2),
+        "chosen": replace(ask, chosen_ids=PROMPT[:2]),
+        "prompt": replace(ask, top_logprobs=2, logprob_start=0),
+    }
+    await talk.ask_all(kinds | {f"{kind}-stream": replace(one, stream=True) for kind, one in kinds.items()})
 
 
 @scenario(budget=Budget.STANDARD)

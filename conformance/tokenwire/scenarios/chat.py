@@ -110,13 +110,14 @@ async def chat_logprobs(talk: Conversation) -> None:
 @scenario(chat=True)
 async def chat_ids(talk: Conversation) -> None:
     """Ids in and ids out on the chat endpoint: the same ids as on every other endpoint, and only what was
-    asked for.
+    asked for. Two prompts of unequal length: by its own template a server would count one length for both.
     """
     ask = Ask(input_ids=(PROMPT,), max_new_tokens=talk.fitting(48), ignore_eos=True)
     everything = replace(ask, return_prompt_token_ids=True, return_token_ids=True, return_meta_info=True)
     await talk.ask_all(
         {
             "plain": ask,
+            "shorter": replace(ask, input_ids=(PROMPT[:7],), max_new_tokens=talk.fitting(12)),
             "prompt-ids": replace(ask, return_prompt_token_ids=True),
             "token-ids": replace(ask, return_token_ids=True),
             "meta-info": replace(ask, return_meta_info=True),

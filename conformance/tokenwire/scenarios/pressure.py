@@ -47,12 +47,18 @@ async def slow_reader(talk: Conversation) -> None:
 @scenario(chat=False, budget=Budget.STANDARD, storm=True)
 async def crowd(talk: Conversation) -> None:
     """Sixty-four streams at once, as many at a time as the run allows, every eighth with a reader that
-    stalls: outputs are joined, and each answer stays its own.
+    stalls: outputs are joined, and each answer stays its own. Among them samples and batches, whose choices
+    share a stream.
     """
     ask = Ask(max_new_tokens=talk.fitting(64), ignore_eos=True, stream=True, logprobs=True, top_logprobs=2)
     asks = {
         f"stream-{position}": replace(ask, input_ids=((12 + position, *PROMPT),)) for position in range(64)
     }
+    several = replace(ask, temperature=1.0, n=3)
+    for position in range(4):
+        prompts = ((90 + position, *PROMPT), PROMPT[position:])
+        asks[f"samples-{position}"] = replace(several, input_ids=prompts[:1])
+        asks[f"batch-{position}"] = replace(several, input_ids=prompts, batch=True, n=2)
     stalling = {label for position, label in enumerate(asks) if position % 8 == 0}
     await together(
         *(

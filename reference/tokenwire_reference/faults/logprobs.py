@@ -355,6 +355,36 @@ class ChatLogprobsLostWithEmptyText(Fault):
 
 
 @fault(
+    "logprobs-lost-with-held-text",
+    "X27",
+    upstream=("sgl-project/sglang PR #28601",),
+    shows_in=(INCREMENTAL,),
+)
+class LogprobsLostWithHeldText(Fault):
+    """A chunk of completions whose token shows no text yet has its id, and no logprobs."""
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        for choice in choices_of(event) if event.get("object") == "text_completion" else ():
+            if choice.get("logprobs") and not choice.get("text") and not choice.get("finish_reason"):
+                choice["logprobs"] = None
+        return [event]
+
+
+@fault("no-budget-has-a-top-logprob", "X06", upstream=("sgl-project/sglang issue #39260",))
+class NoBudgetHasATopLogprob(Fault):
+    """A request for no token is told the alternatives of the first one."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        for info in meta_infos(answer):
+            if info.get(TOP) == [] and info.get("completion_tokens") == 0:
+                info[TOP] = [[[-1.5, 7, None], [-2.5, 8, None]]]
+        return status, answer
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        return [self.answered(200, event)[1]]
+
+
+@fault(
     "chat-logprobs-repeat-the-first",
     "X08",
     upstream=("sgl-project/sglang issue #39260", "theroyallab/tabbyAPI PR #141"),

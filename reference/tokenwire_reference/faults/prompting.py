@@ -235,6 +235,15 @@ class MessagesBeatIds(Fault):
         return {**body, "input_ids": None} if body.get("messages") and body.get("input_ids") else body
 
 
+@fault("chat-ids-ignored", "X18", upstream=("NVIDIA-NeMo/Gym PR #1787",))
+class ChatIdsIgnored(Fault):
+    """The chat endpoint knows no token ids: input_ids and the flags that ask for ids are not looked at."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        unknown = ("input_ids", "return_prompt_token_ids", "return_token_ids", "return_meta_info")
+        return {name: value for name, value in body.items() if "messages" not in body or name not in unknown}
+
+
 @fault(
     "output-retokenised",
     "X18",

@@ -1,0 +1,51 @@
+"""Logprobs of tokens whose text waits: pieces of characters, forced by bias, or drawn in long answers."""
+
+from dataclasses import replace
+
+from tokenwire.ask import Ask
+from tokenwire.asking.detokenization import SCENARIO
+from tokenwire.asking.scenario import Conversation, NotAsked, scenario
+from tokenwire.scenarios.plain_ask import plain_ask
+
+_ASKED = 256
+"""So many of the smallest ids are looked at: in byte-level vocabularies bytes stand there."""
+_FORCED = 24
+_LONG = 200
+_BIAS = 20.0
+"""Enough to leave only the biased ids, and to leave their order to the model."""
+_BROKEN = "\ufffd"
+
+
+async def _pieces(talk: Conversation) -> list[int]:
+    """Ids that are no whole characters by themselves, by a local tokenizer or by what the server tells."""
+    singles = [(token,) for token in range(_ASKED)]
+    local, way = talk.transcript.tokenizer, talk.dialect.detokenize
+    if local is not None:
+        texts = {ids: local.decode(ids) for ids in singles}
+    elif way is not None and way.batches:
+        name = f"{SCENARIO}/{talk.scenario}-{talk.dialect.name}"
+        try:
+            exchange = await talk.sender.send(name, SCENARIO, way.request(singles, skip_special_tokens=False))
+        except NotAsked:
+            return []
+        texts = {ids: text for (ids, _), text in way.told(exchange).items()}
+    else:
+        return []
+    return [ids[0] for ids, text in texts.items() if text is not None and _BROKEN in text]
+
+
+@scenario()
+async def held_text(talk: Conversation) -> None:
+    """Long sampled answers with logprobs and usage, whole and streamed; then such of which most tokens are
+    pieces of characters, so that their text waits for the next: each token has its entry.
+    """
+    ask = replace(plain_ask(talk), temperature=1.0, logprobs=True, top_logprobs=2, usage=True)
+    ask = replace(
+        ask, max_new_tokens=talk.fitting(_LONG, 64), return_token_ids=talk.dialect.takes_ids and not talk.chat
+    )
+    asks: dict[str, Ask] = {"long": ask}
+    pieces = await _pieces(talk)
+    if pieces:
+        bias = dict.fromkeys(pieces[:_FORCED], _BIAS)
+        asks["pieces"] = replace(ask, max_new_tokens=talk.fitting(96, 64), logit_bias=bias)
+    await talk.ask_all(asks | {f"{label}-stream": replace(one, stream=True) for label, one in asks.items()})
