@@ -170,7 +170,9 @@ def test_a_kept_stop_ends_the_text() -> None:
     assert [one.holds for one in related(whole(told), named(kept, "g/kept"))] == [True]
     cut = change(kept, text="")
     assert [one.holds for one in related(whole(told), named(cut, "g/cut"))] == [True], "told by another row"
-    ran_on = change(kept, text="bca")
+    rest_of_the_token = change(kept, text="bca")
+    assert [one.holds for one in related(whole(told), named(rest_of_the_token, "g/rest"))] == [True]
+    ran_on = change(kept, text=f"bc{'a' * 40}")
     assert [one.holds for one in related(whole(told), named(ran_on, "g/on"))] == [False]
 
 

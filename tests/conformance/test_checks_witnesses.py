@@ -83,7 +83,8 @@ def test_no_events_are_not_looked_at() -> None:
 
 def test_a_refusal_satisfies_only_what_speaks_of_refusals() -> None:
     of_gateways = {"gateway-keeps-the-status", "gateway-keeps-the-reason"}
-    assert {name for name, _ in everything_seen(refusal())} == {"refusal-is-json"} | of_gateways
+    of_refusals = {"refusal-is-json", "refusals-have-one-shape", "errors-keep-internals"}
+    assert {name for name, _ in everything_seen(refusal())} == of_refusals | of_gateways
 
 
 def test_a_document_without_choices_is_missed() -> None:

@@ -280,9 +280,8 @@ def test_a_stop_that_ended_a_choice_did_so_though_its_text_was_not_kept() -> Non
     assert violated("stop-string-ends-generation", (free, cut)) == []
     assert violated("kept-stop-ends-the-text", cut)
     assert violated("stop-string-ends-generation", (free, completed("exc", "stop", matched_stop=None))) == []
-    assert violated(
-        "stop-string-ends-generation", (free, completed("exclusive", "stop", matched_stop="lusiv"))
-    )
+    gone_on = completed("exclusive have alips and more", "stop", matched_stop="lusiv")
+    assert violated("stop-string-ends-generation", (free, gone_on))
 
 
 LONG = {

@@ -175,7 +175,8 @@ def _stop_in_thoughts(stops: Iterable[str], thoughts: str, all_thoughts: str) ->
 def stop_string_ends_generation(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """A stop string in the first half of what the model says without stops ends the choice there.
 
-    Whether the text shows the stop string, and was to show it, is another requirement's matter.
+    Whether the text shows the stop string and the rest of its token, and was to show it, is another
+    requirement's matter.
     """
     wholes = [one for one in related_streams(streams) if _prompt(one) and not one.stream.asked.min_new_tokens]
     without = {_unstopped(one): one for one in reversed(wholes) if not one.stream.asked.stop}
@@ -203,7 +204,8 @@ def stop_string_ends_generation(streams: tuple[Stream, ...], _target: Target) ->
         stop = min(near, key=lambda each: near[each])
         goes_on = any(text.startswith(said[:end]) for end in near.values())
         finish = one.choice.finish
-        named = finish is not None and finish.matched in near and len(text) <= max(map(len, kept))
+        longest = max(map(len, kept)) + _ONE_TOKEN
+        named = finish is not None and finish.matched in near and len(text) <= longest
         yield demand(
             one.choice.emissions[-1].at("text"),
             _is_stop(one) and (named or text in [*cut, *kept]),
