@@ -18,6 +18,7 @@ import yaml
 
 from tokenwire.baselines.expected import difference, expected_file, judged, read_expected
 from tokenwire.dialects.recognition import Spoken
+from tokenwire.judging.causes import causes
 from tokenwire.judging.judge import judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.replay import captures, read_run
@@ -124,3 +125,47 @@ def test_a_defect_of_a_live_server_is_found(defect: dict[str, Any]) -> None:
         assert any(fnmatch(name, f"{pattern}.jsonl.gz") for name in LIVE), pattern
     found = {requirement for name in shown_by(defect) for requirement in violated(name)}
     assert {*defect["violates"], *defect.get("therefore", ())} <= found
+
+
+CAUSES = {
+    "sglang/0.5.23/live-cumulative-overlap.jsonl.gz": {
+        "chat-chunks-share-a-choice-id": {"request-id-constant"},
+        "counter-follows-ids": {
+            "coalescing-keeps-all",
+            "logprob-counter-follows",
+            "stream-is-legal-delivery",
+        },
+        "requests-do-not-break-the-server": {"misfitting-lists-refused", "unreadable-bodies-refused"},
+        "chat-logprobs-count-the-tokens": {"stream-series-equal-whole"},
+    },
+    "sglang/0.5.13/live-incremental.jsonl.gz": {
+        "stream-text-equals-whole": {"stream-is-legal-delivery", "same-ids-on-every-endpoint"},
+        "asked-or-refused": {"prompt-ids-in-every-choice"},
+        "chat-chunks-share-a-choice-id": {"request-id-constant"},
+    },
+    "smg/1.13.0/live-grpc-before-vllm.jsonl.gz": {
+        "one-mode-per-stream": {"stream-text-equals-whole", "stream-is-legal-delivery"},
+        "incremental-ids-are-new": {
+            "budget-is-kept",
+            "counter-follows-ids",
+            "ids-are-counted",
+            "nothing-follows-a-stop-id",
+            "stream-ids-equal-whole",
+        },
+        "finish-type-is-known": {"events-fit-schema", "stream-finish-equals-whole"},
+    },
+}
+"""What follows from what in the answers of live servers, at least."""
+
+
+@pytest.mark.parametrize("capture", CAUSES)
+def test_one_defect_of_a_live_server_is_one_cause(capture: str) -> None:
+    [(_, exchanges)] = captures(FIXTURES / capture)
+    run, _ = read_run(exchanges, Spoken(exchanges), capture)
+    judgements = judge([run])
+    following: dict[str, set[str]] = {}
+    for effect, cause in causes(judgements).items():
+        names = judgements[cause].requirement.id, judgements[effect].requirement.id
+        following.setdefault(names[0], set()).add(names[1])
+    for cause_id, effects in CAUSES[capture].items():
+        assert effects <= following[cause_id], cause_id
