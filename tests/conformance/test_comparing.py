@@ -18,7 +18,8 @@ from tokenwire.comparing.side import NoReport, Side, side_from_report, side_of
 from tokenwire.comparing.terminal import print_difference
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.replay import replay
-from tokenwire.report.document import write_document
+from tokenwire.report.document import as_json as in_json
+from tokenwire.report.files import write_whole
 from tokenwire.report.terminal import make_console
 from tokenwire.wire.exchange import Exchange, HttpRequest, Read
 
@@ -211,7 +212,7 @@ def test_reports_are_compared_by_verdict(tmp_path: Path) -> None:
         side(tmp_path / "other", streamed("s", forgets_an_id=True)),
     )
     for name, each in (("one.json", one), ("other.json", other)):
-        write_document(tmp_path / name, each.report)
+        write_whole(tmp_path / name, in_json(each.report))
     reports = [side_from_report(tmp_path / name) for name in ("one.json", "other.json")]
     for mixed in (reports, [one, reports[1]], [reports[0], other]):
         report = compare_sides(*mixed)

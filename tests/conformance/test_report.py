@@ -18,9 +18,10 @@ from tokenwire.judging.judge import Judgement, Run, judge_requirement
 from tokenwire.judging.verdict import Verdict, exit_status, overall
 from tokenwire.record import Stream
 from tokenwire.report import exhibit
-from tokenwire.report.document import document, row, write_document
+from tokenwire.report.document import as_json, document, row
 from tokenwire.report.exhibit import witnessed
 from tokenwire.report.failure import failure
+from tokenwire.report.files import write_whole
 from tokenwire.report.overview import summaries
 from tokenwire.report.reproduction import again, curl
 from tokenwire.report.subject import Subject
@@ -128,7 +129,7 @@ def test_the_document_fits_its_schema(violated, tmp_path: Path) -> None:
     assert report["verdicts"][0]["evidence"][0]["event"] == 4
     assert report["target"]["server"]["name"] == "srv"
     path = tmp_path / "deep" / "report.json"
-    write_document(path, report)
+    write_whole(path, as_json(report))
     assert json.loads(path.read_text("utf-8")) == report
     assert [p.name for p in path.parent.iterdir()] == ["report.json"]
 

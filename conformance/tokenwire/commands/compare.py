@@ -17,7 +17,8 @@ from tokenwire.comparing.terminal import print_difference
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.replay import NothingToReplay
 from tokenwire.replay import replay as read_captures
-from tokenwire.report.document import write_document
+from tokenwire.report.document import as_json as in_json
+from tokenwire.report.files import write_whole
 from tokenwire.report.terminal import make_console
 from tokenwire.wire.capture import CaptureError
 
@@ -108,6 +109,6 @@ def compare(
             sides.append(_read(words))
     report = compare_sides(*sides)
     if json is not None:
-        write_document(json, as_json(report))
+        write_whole(json, in_json(as_json(report)))
     print_difference(make_console(), report, verbose=verbose)
     raise typer.Exit(report.exit_status)

@@ -19,6 +19,7 @@ from tokenwire.profile import selected
 from tokenwire.pytest_plugin import run_items
 from tokenwire.report.document import document
 from tokenwire.report.files import Outputs, tell_github, write_reports
+from tokenwire.report.github import fenced
 from tokenwire.report.junit import fold
 from tokenwire.report.subject import Subject
 from tokenwire.report.terminal import make_console, print_report
@@ -88,10 +89,14 @@ def tell(subject: Subject, reporting: Reporting, console: Console) -> int:
     selection = {"filters": list(reporting.filters), "budget": reporting.budget}
     baseline = held.told(faults) if held else None
     report = document(subject, ran, status, selection=selection, baseline=baseline)
-    print_report(console, report, verbosity=reporting.verbosity)
-    write_reports(report, reporting.outputs)
+    # Written first: whatever the terminal makes of them, the files are there.
+    problems = write_reports(report, reporting.outputs)
+    with fenced():
+        print_report(console, report, verbosity=reporting.verbosity)
     if reporting.outputs.junit is not None:
         fold(reporting.outputs.junit, report)
     for line in tell_github(report):
         typer.echo(line)
-    return status
+    for problem in problems:
+        typer.echo(problem, err=True)
+    return ExitStatus.HARNESS_ERROR if problems else status

@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from tokenwire import __version__
@@ -20,7 +19,7 @@ from tokenwire.judging.judge import Judgement, how_far
 from tokenwire.judging.verdict import SEVERITY, Verdict
 from tokenwire.report.exhibit import exhibit, witnessed
 from tokenwire.report.subject import Subject
-from tokenwire.report.wording import clause
+from tokenwire.report.wording import clause, inert
 
 SPEC_VERSION = "v1"
 _MOST_EVIDENCE = 20
@@ -28,18 +27,20 @@ _MOST_EVIDENCE = 20
 
 
 def _plain(value: Any) -> Any:  # whatever stood on the wire
-    """The value as JSON can hold it: tuples as lists, numbers that are not finite as words."""
+    """The value as JSON can hold it: tuples as lists, numbers that are not finite as words, texts inert."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if value is None or isinstance(value, str | int | float):
+    if isinstance(value, str):
+        return inert(value)
+    if value is None or isinstance(value, int | float):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items()}
+        return {inert(str(key)): _plain(entry) for key, entry in value.items()}
     if isinstance(value, Sequence):
         return [_plain(entry) for entry in value]
     if isinstance(value, set | frozenset):
-        return sorted(map(str, value))
-    return str(value)
+        return sorted(inert(str(entry)) for entry in value)
+    return inert(str(value))
 
 
 def _evidence(observation: Observation) -> dict[str, Any]:
@@ -52,32 +53,39 @@ def _evidence(observation: Observation) -> dict[str, Any]:
         "end": place.end,
         "time": place.time,
         "excerpt": place.excerpt,
-        "expected": _plain(observation.expected),
-        "actual": _plain(observation.actual),
+        "expected": observation.expected,
+        "actual": observation.actual,
         "message": clause(observation),
     }
 
 
 def row(judgement: Judgement, subject: Subject) -> dict[str, Any]:
     """One requirement in one scenario."""
-    shown = {"exhibit": _plain(asdict(exhibit(judgement, subject)))} if judgement.violations else {}
+    shown = {"exhibit": asdict(exhibit(judgement, subject))} if judgement.violations else {}
     known = {"known": True, "known_because": judgement.known} if judgement.known else {}
     kinds = failure_kinds(judgement) if judgement.verdict is Verdict.FAIL else ()
-    return {
-        "requirement": judgement.requirement.id,
-        "chapter": judgement.requirement.chapter,
-        "profile": judgement.requirement.profile,
-        "level": judgement.requirement.level.value,
-        "sentence": judgement.requirement.sentence,
-        "scenario": judgement.scenario,
-        "verdict": judgement.verdict.value,
-        "witnesses": judgement.witnesses,
-        "message": judgement.message,
-        "evidence": [_evidence(observation) for observation in judgement.violations[:_MOST_EVIDENCE]],
-        **({"kinds": [{**asdict(kind), "fingerprint": kind.fingerprint} for kind in kinds]} if kinds else {}),
-        **known,
-        **shown,
-    }
+    told: dict[str, Any] = _plain(
+        {
+            "requirement": judgement.requirement.id,
+            "chapter": judgement.requirement.chapter,
+            "profile": judgement.requirement.profile,
+            "level": judgement.requirement.level.value,
+            "sentence": judgement.requirement.sentence,
+            "scenario": judgement.scenario,
+            "verdict": judgement.verdict.value,
+            "witnesses": judgement.witnesses,
+            "message": judgement.message,
+            "evidence": [_evidence(observation) for observation in judgement.violations[:_MOST_EVIDENCE]],
+            **(
+                {"kinds": [{**asdict(kind), "fingerprint": kind.fingerprint} for kind in kinds]}
+                if kinds
+                else {}
+            ),
+            **known,
+            **shown,
+        }
+    )
+    return told
 
 
 def _rows(
@@ -193,34 +201,33 @@ def document(
     folded = causes(judgements)
     return {
         "tool": {"name": "tokenwire", "version": __version__, "spec": SPEC_VERSION},
-        "target": {
-            **({"url": subject.url} if subject.url else {"capture": ", ".join(subject.captures)}),
-            "server": _server(subject),
-            "dialects": list(subject.dialects),
-            "detected": dict(subject.taken),
-            "left_out": dict(subject.left_out),
-            "capabilities": sorted(known),
-            "established": {name: known[name].established for name in sorted(known)},
-            "sources": _sources(every),
-            "honesty": [_honesty(run.honesty) for run in subject.runs if run.honesty.asked],
-            "remarks": list(subject.remarks),
-            "not_asked": dict(subject.not_asked),
-            "broken_off": subject.broken_off,
-        },
+        "target": _plain(
+            {
+                **({"url": subject.url} if subject.url else {"capture": ", ".join(subject.captures)}),
+                "server": _server(subject),
+                "dialects": list(subject.dialects),
+                "detected": dict(subject.taken),
+                "left_out": dict(subject.left_out),
+                "capabilities": sorted(known),
+                "established": {name: known[name].established for name in sorted(known)},
+                "sources": _sources(every),
+                "honesty": [_honesty(run.honesty) for run in subject.runs if run.honesty.asked],
+                "remarks": list(subject.remarks),
+                "not_asked": dict(subject.not_asked),
+                "broken_off": subject.broken_off,
+            }
+        ),
         "summary": {verdict.value: counts[verdict] for verdict in Verdict},
         "judged": _judged(judgements),
         "verdicts": _rows(judgements, subject, folded),
         "causes": _causes(judgements, folded),
         **({"selection": dict(selection)} if selection is not None else {}),
-        **({"baseline": dict(baseline)} if baseline is not None else {}),
+        **({"baseline": _plain(baseline)} if baseline is not None else {}),
         "exit_status": exit_status,
         "footer": True,
     }
 
 
-def write_document(path: Path, report: Mapping[str, Any]) -> None:
-    """Write the report in one piece: a reader never sees half of it. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.part")
-    unfinished.write_text(json.dumps(report, ensure_ascii=False, indent=1, allow_nan=False) + "\n", "utf-8")
-    unfinished.replace(path)
+def as_json(report: Mapping[str, Any]) -> str:
+    """The text of the JSON report."""
+    return json.dumps(report, ensure_ascii=False, indent=1, allow_nan=False) + "\n"

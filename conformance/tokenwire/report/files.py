@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenwire.report.badge import badge
-from tokenwire.report.document import write_document
+from tokenwire.report.document import as_json
 from tokenwire.report.github import step_summary, workflow_commands
 from tokenwire.report.page import page
 from tokenwire.report.sarif import sarif
@@ -49,6 +49,8 @@ class Outputs:
 
 
 def _texts(report: Mapping[str, Any], outputs: Outputs) -> Iterator[tuple[Path, str]]:
+    if outputs.json is not None:
+        yield outputs.json, as_json(report)
     if outputs.html is not None:
         yield outputs.html, page(report)
     if outputs.sarif is not None:
@@ -57,13 +59,30 @@ def _texts(report: Mapping[str, Any], outputs: Outputs) -> Iterator[tuple[Path, 
         yield outputs.badge, json.dumps(badge(report), ensure_ascii=False) + "\n"
 
 
-def write_reports(report: Mapping[str, Any], outputs: Outputs) -> None:
-    """Write every form but JUnit, which pytest writes. Raises OSError."""
-    if outputs.json is not None:
-        write_document(outputs.json, report)
+def write_whole(path: Path, text: str) -> None:
+    """Write a file in one piece: a reader never sees half of it, and a full disk costs no older one.
+
+    Raises OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.part")
+    try:
+        unfinished.write_text(text, "utf-8")
+        unfinished.replace(path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+def write_reports(report: Mapping[str, Any], outputs: Outputs) -> list[str]:
+    """Write every form but JUnit, which pytest writes; a sentence for each that could not be written."""
+    problems = []
     for path, text in _texts(report, outputs):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
+        try:
+            write_whole(path, text)
+        except OSError as error:
+            problems.append(f"{path} was not written: {error.strerror or error}")
+    return problems
 
 
 def tell_github(report: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> list[str]:

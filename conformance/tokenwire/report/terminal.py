@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
+from rich.console import (
+    Console,
+    ConsoleOptions,
+    ConsoleRenderable,
+    RenderableType,
+    RenderHook,
+    RenderResult,
+)
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +31,7 @@ from tokenwire.report.overview import (
     summaries,
     title,
 )
+from tokenwire.report.wording import inert
 
 _STYLES = {
     Verdict.PASS: "green",
@@ -38,10 +48,32 @@ _WIDTH_OF_A_PIPE = 140
 _MOST_SCENARIOS = 3
 
 
+@dataclass(frozen=True)
+class _InertRenderable:
+    """What is printed, without anything that the terminal would act on but the styles of this program."""
+
+    inner: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self.inner, options):
+            yield segment if segment.control else Segment(inert(segment.text), segment.style)
+
+
+class _Inert(RenderHook):
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_InertRenderable(renderable) for renderable in renderables]
+
+
 def make_console(*, stderr: bool = False) -> Console:
-    """A console that does not fold long lines to 80 columns where nobody watches."""
+    """A console for what servers wrote: all text on it is inert, whoever prints it.
+
+    It does not fold long lines to 80 columns if no terminal shows them.
+    """
     console = Console(stderr=stderr, highlight=False)
-    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=_WIDTH_OF_A_PIPE)
+    if not console.is_terminal:
+        console = Console(stderr=stderr, highlight=False, width=_WIDTH_OF_A_PIPE)
+    console.push_render_hook(_Inert())
+    return console
 
 
 def _reason(summary: Summary, *, full: bool) -> str:
