@@ -342,3 +342,39 @@ def test_ids_where_a_dialect_knows_texts_only_are_one_prompt():
     assert (asked.prompts, asked.batch) == (1, False)
     texts = COMPLETIONS.read_asked(HttpRequest("POST", "/v1/completions", {"prompt": ["a", "b"]}))
     assert (texts.prompts, texts.batch) == (2, True)
+
+
+VLLM = load_dialects()["vllm-completions"]
+RANKED = [None, {"6": {"logprob": -1.0, "rank": 1}}, {"9": {"logprob": -0.5}, "7": {"logprob": -1.0}}]
+
+
+def of_vllm(prompt_logprobs: Any = None, ids: int = 2, details: Any = None, tokens: int = 2) -> Stream:
+    answer = completed(tokens, "ab")
+    answer["usage"]["prompt_tokens_details"] = details
+    answer["choices"][0] |= {"token_ids": [11] * ids, "prompt_logprobs": prompt_logprobs}
+    return answered(VLLM, {"prompt": [5, 6, 7], "prompt_logprobs": 1, "max_tokens": 99}, answer)
+
+
+@pytest.mark.parametrize(
+    ("ranked", "legal"),
+    [
+        (RANKED, True),
+        (RANKED[:2], False),
+        ([*RANKED, {"8": {"logprob": -1.0}}], False),
+        ([None, RANKED[2], RANKED[1]], False),
+        ([None, None, RANKED[2]], False),
+    ],
+)
+def test_ranked_prompt_logprobs_cover_the_prompt(ranked: Any, legal: bool) -> None:
+    assert (faults("prompt-logprobs-cover-the-prompt", of_vllm(ranked)) == []) is legal
+
+
+def test_usage_counts_what_came_from_the_cache_and_the_ids_of_a_whole_answer() -> None:
+    (emission,) = of_vllm(details={"cached_tokens": 2}).choices[0].emissions
+    assert emission.counters == {"cached_tokens": 2}
+    assert of_vllm().choices[0].emissions[0].counters == {}
+    short, long = of_vllm(ids=59, tokens=60), of_vllm(ids=60, tokens=60)
+    check = CHECKS["whole-accumulates"].on_stream
+    assert check is not None
+    assert faults("whole-accumulates", short) == ["output_ids holds 59 entries of an answer of 60 tokens"]
+    assert [seen.holds for seen in check(long, Target())] == [True]

@@ -283,14 +283,24 @@ def whole_accumulates(stream: Stream, _target: Target) -> Iterator[Observation]:
     if stream.delivery is not Delivery.WHOLE or stream.asked.max_new_tokens == 0:
         return
     for choice in finished_choices(stream):
-        for seen in _whole_lists(choice):
-            count = choice.counter("completion_tokens") or 0
-            if count > LONG_ANSWER or not seen.holds:
+        count = _told_count(stream, choice)
+        for seen in _whole_lists(choice, count):
+            if (count or 0) > LONG_ANSWER or not seen.holds:
                 yield seen
 
 
-def _whole_lists(choice: Choice) -> Iterator[Observation]:
-    emission, count = choice.emissions[-1], choice.counter("completion_tokens")
+def _told_count(stream: Stream, choice: Choice) -> int | None:
+    """How many tokens an answer says that a choice has: beside the choice, or in the usage of a single one
+    that carries ids.
+    """
+    count = choice.counter("completion_tokens")
+    if count is None and len(stream.choices) == 1 and choice.output_ids is not None:
+        count = integer((stream.usage or {}).get("completion_tokens"))
+    return count
+
+
+def _whole_lists(choice: Choice, count: int | None) -> Iterator[Observation]:
+    emission = choice.emissions[-1]
     lists = {"output_ids": emission.output_ids, **emission.series}
     for name, value in lists.items():
         entries = as_list(value)

@@ -17,6 +17,7 @@ from tokenwire.checks.logprob_entry import (
     NAMED_TOP,
     PROMPT,
     PROMPT_CHOSEN,
+    RANKED,
     SAMPLED,
     TOP,
     LogprobEntry,
@@ -391,6 +392,20 @@ def _first_carrying(choice: Choice, name: str) -> tuple[Emission, list[Any]] | N
     return next(((emission, entries) for emission, entries in lists if entries is not None), None)
 
 
+def _ids_of_ranked(entries: list[Any], prompt: list[Any]) -> list[Any]:
+    """The id that each entry of ranked logprobs tells of: that of the prompt where it is among its keys, as
+    before the first position, of which nothing can be told.
+    """
+
+    def told(at: int, entry: Any) -> Any:
+        due = prompt[at] if at < len(prompt) else None
+        known = entry is None and at == 0
+        keys = entry if isinstance(entry, Mapping) else {}
+        return due if known or str(due) in keys else next(iter(keys), None)
+
+    return [told(at, entry) for at, entry in enumerate(entries)]
+
+
 @check("prompt-logprobs-cover-the-prompt")
 def prompt_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterator[Observation]:
     """From the asked start to the end of the prompt, each entry for its own id."""
@@ -399,13 +414,23 @@ def prompt_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterato
         return
     for choice in finished_choices(stream):
         carried = _first_carrying(choice, PROMPT)
-        if carried is None:
+        ranked = _first_carrying(choice, RANKED)
+        emission, entries = carried or ranked or (None, [])
+        if emission is None:
             continue
-        emission, entries = carried
         prompt: list[Any] | None = as_list(prompt_of(stream, choice.index)) or as_list(
             emission.prompt_token_ids
         )
-        if prompt is not None:
+        if carried is None:
+            if prompt is not None:
+                yield observe_sequence(
+                    emission.at(RANKED),
+                    f"the id of {RANKED} entry",
+                    expected=prompt,
+                    actual=_ids_of_ranked(entries, prompt),
+                    source="the prompt",
+                )
+        elif prompt is not None:
             named = [entry.token_id if entry else None for entry in map(read_entry, entries)]
             yield observe_sequence(
                 emission.at(PROMPT),
