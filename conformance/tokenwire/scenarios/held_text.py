@@ -23,9 +23,9 @@ async def _pieces(talk: Conversation) -> list[int]:
     if local is not None:
         texts = {ids: local.decode(ids) for ids in singles}
     elif way is not None and way.batches:
-        name = f"{SCENARIO}/{talk.scenario}-{talk.dialect.name}"
+        name, request = talk.name_of("pieces-told"), way.request(singles, skip_special_tokens=False)
         try:
-            exchange = await talk.sender.send(name, SCENARIO, way.request(singles, skip_special_tokens=False))
+            exchange = await talk.sender.send(name, SCENARIO, request)
         except NotAsked:
             return []
         texts = {ids: text for (ids, _), text in way.told(exchange).items()}
