@@ -16,6 +16,7 @@ from tokenwire.comparing.answers import ABORTING, RACING
 from tokenwire.comparing.difference_report import DifferenceReport, Finding, as_json, compare_sides
 from tokenwire.comparing.side import NoReport, Side, side_from_report, side_of
 from tokenwire.comparing.terminal import print_difference
+from tokenwire.judging.death import DIED
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.replay import replay
 from tokenwire.report.document import as_json as in_json
@@ -246,3 +247,60 @@ def test_json_and_terminal_tell_the_same(tmp_path: Path, capsys: pytest.CaptureF
     assert "B: s, event 5" in printed
     assert "cumulative-ids-extend" in printed
     assert printed.splitlines()[-1].startswith("A and B: different (")
+
+
+def test_a_new_object_is_one_difference(tmp_path: Path) -> None:
+    new = {"a": 1, "b": 2, "c": 3, "d": 4}
+    report = compared(tmp_path, (answered("w"),), (answering(answered("w"), _set("meta_info/new", new)),))
+    fields = [each.first for each in report.findings if each.first.kind == "field"]
+    assert [(each.subject, each.message) for each in fields] == [("/meta_info/new/*", "only in B: 4 fields")]
+    few = compared(
+        tmp_path / "few",
+        (answered("w"),),
+        (answering(answered("w"), _set("meta_info/new", {"a": 1, "b": 2})),),
+    )
+    subjects = [each.first.subject for each in few.findings if each.first.kind == "field"]
+    assert subjects == ["/meta_info/new/a", "/meta_info/new/b"]
+
+
+def test_sides_that_were_asked_differently_or_broken_off_say_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = side(tmp_path / "one"), side(tmp_path / "other")
+    assert compare_sides(one, other).hints == ()
+    target = {**other.report["target"], "dialects": ["openai-chat"], "broken_off": "it died"}
+    report = compare_sides(one, replace(other, report={**other.report, "target": target}))
+    assert report.hints == (
+        "B was broken off: it died",
+        "the sides were asked differently, A in sglang-generate and B in openai-chat: "
+        "--dialect NAME asks both alike",
+    )
+    print_difference(make_console(), report)
+    assert "mind: B was broken off: it died\n" in capsys.readouterr().out
+    assert json.loads(json.dumps(as_json(report)))["hints"] == list(report.hints)
+
+
+def test_a_recording_that_ends_with_a_death_says_so(tmp_path: Path) -> None:
+    one, dead = side(tmp_path / "one"), side(tmp_path / "other")
+    row = {
+        "requirement": "requests-do-not-break-the-server",
+        "level": "MUST",
+        "scenario": "unknown-ids",
+        "verdict": "FAIL",
+        "witnesses": 1,
+        "message": "the server died of this request",
+        "evidence": [{"exchange": "x", "message": "the server died of this request", "actual": DIED}],
+    }
+    dead = replace(dead, report={**dead.report, "verdicts": [*dead.report["verdicts"], row]})
+    assert compare_sides(one, dead).hints == ("B was broken off: the server died of this request",)
+
+
+def test_the_last_line_counts_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = compared(tmp_path, (streamed("s"),), (streamed("s", forgets_an_id=True),))
+    verdicts = sum(row.decides for row in report.verdicts)
+    print_difference(make_console(), report)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith(
+        f"A and B: different ({verdicts} verdicts and {len(deciding(report))} things in answers; "
+    )
+    assert last.endswith(f"compared: {report.requirements} requirements, 3 exchanges, 3 of them by value)")

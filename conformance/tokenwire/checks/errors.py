@@ -22,7 +22,7 @@ from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, observe_refusal, wa
 from tokenwire.checks.walk import end_place, integer, start_place
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.judging.check import Observation, Target, check, check_run, demand
-from tokenwire.judging.death import error_code, failure
+from tokenwire.judging.death import DIED, error_code, failure
 from tokenwire.record import Event, Stream
 from tokenwire.wire.exchange import Ending
 
@@ -124,7 +124,7 @@ def requests_do_not_break_the_server(streams: tuple[Stream, ...], target: Target
             end_place(death.of),
             False,
             expected="a record or a refusal",
-            actual="the server died",
+            actual=DIED,
             message=death.words,
         )
     looked_at = []

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tokenwire.comparing.answers import Difference, differences
 from tokenwire.comparing.side import Side
 from tokenwire.comparing.verdicts import VerdictDifference, compared, verdict_differences
 from tokenwire.judging.check import Comparison
+from tokenwire.judging.death import DIED
 from tokenwire.judging.determinism import side_by_side
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.record import Stream
 
+_SURVIVAL = "requests-do-not-break-the-server"
 LABELS = ("A", "B")
 """What the two sides are called."""
 
@@ -43,6 +45,8 @@ class DifferenceReport:
     only_one: tuple[str, ...] = ()
     """Exchanges that only the first side holds."""
     only_other: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+    """Why less could be compared than meets the eye, and what to do."""
 
     @property
     def differ(self) -> bool:
@@ -73,6 +77,53 @@ def _gathered(found: Iterator[Difference]) -> Iterator[Finding]:
         yield Finding(group[0], tuple(dict.fromkeys(each.exchange for each in group)))
 
 
+_MOST_FIELDS = 3
+"""Of one new object, that are told one by one."""
+
+
+def _folded(findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Fields that only one side has, those of one object together: a new object is one difference."""
+    objects: dict[tuple[str, str, tuple[str, ...]], list[Finding]] = {}
+    for finding in findings:
+        first = finding.first
+        alone = first.kind != "field"
+        parent = first.subject if alone else first.subject.rpartition("/")[0]
+        key = (parent, first.message, (first.exchange,) if alone else finding.exchanges)
+        objects.setdefault((*key[:2], (first.kind, *key[2])), []).append(finding)
+    for (parent, message, _), group in objects.items():
+        if not parent or group[0].first.kind != "field" or len(group) <= _MOST_FIELDS:
+            yield from group
+        else:
+            told = replace(group[0].first, subject=f"{parent}/*", message=f"{message}: {len(group)} fields")
+            yield Finding(told, group[0].exchanges)
+
+
+def _death(report: Mapping[str, Any]) -> str:
+    """What ended the asking before its end, in words; empty where nothing did."""
+    if broken_off := report["target"].get("broken_off"):
+        return str(broken_off)
+    died = (
+        seen["message"]
+        for row in report["verdicts"]
+        if row["requirement"] == _SURVIVAL
+        for seen in row.get("evidence", ())
+        if seen.get("actual") == DIED
+    )
+    return next(died, "")
+
+
+def _hints(one: Side, other: Side) -> Iterator[str]:
+    for label, side in zip(LABELS, (one, other), strict=True):
+        if why := _death(side.report):
+            yield f"{label} was broken off: {why}"
+    spoken = [sorted(side.report["target"].get("dialects", ())) for side in (one, other)]
+    if all(spoken) and spoken[0] != spoken[1]:
+        told = " and ".join(
+            f"{label} in {', '.join(names)}" for label, names in zip(LABELS, spoken, strict=True)
+        )
+        yield f"the sides were asked differently, {told}: --dialect NAME asks both alike"
+
+
 def compare_sides(one: Side, other: Side) -> DifferenceReport:
     """All in which two sides differ."""
     pairs: list[Comparison] = []
@@ -92,11 +143,12 @@ def compare_sides(one: Side, other: Side) -> DifferenceReport:
         one.name,
         other.name,
         tuple(verdict_differences(one.report, other.report, (held[0], held[1]))),
-        tuple(sorted(_gathered(found), key=lambda finding: not finding.first.decides)),
+        tuple(sorted(_folded(_gathered(found)), key=lambda finding: not finding.first.decides)),
         compared(one.report, other.report),
         len(pairs),
         sum(pair.repeats for pair in pairs),
         *(only if one.runs and other.runs else ((), ())),
+        hints=tuple(_hints(one, other)),
     )
 
 
@@ -118,5 +170,6 @@ def as_json(report: DifferenceReport) -> Mapping[str, Any]:
         ],
         "only_one": list(report.only_one),
         "only_other": list(report.only_other),
+        "hints": list(report.hints),
         "footer": True,
     }

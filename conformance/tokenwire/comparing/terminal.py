@@ -76,11 +76,17 @@ def print_difference(console: Console, report: DifferenceReport, *, verbose: boo
     outcome = "different" if report.differ else "the same, as far as could be compared"
     if not report.requirements and not report.exchanges:
         outcome = "nothing could be compared"
-    console.print(
-        Text(
-            f"A and B: {outcome} ({report.requirements} requirements, "
-            f"{report.exchanges} exchanges, {report.repeated} of them by value)",
-            "bold",
-        ),
-        soft_wrap=True,
+    for hint in report.hints:
+        console.print(Text(f"mind: {hint}", "yellow"), soft_wrap=True)
+    console.print(Text(f"A and B: {outcome} ({_counted(report)})", "bold"), soft_wrap=True)
+
+
+def _counted(report: DifferenceReport) -> str:
+    """How much differs, and of how much that could be compared."""
+    verdicts = sum(row.decides for row in report.verdicts)
+    answers = sum(finding.first.decides for finding in report.findings)
+    told = f"{verdicts} verdicts and {answers} things in answers; " if report.differ else ""
+    return (
+        f"{told}compared: {report.requirements} requirements, {report.exchanges} exchanges, "
+        f"{report.repeated} of them by value"
     )

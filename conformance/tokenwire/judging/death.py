@@ -21,6 +21,9 @@ VITALS = "vitals"
 RESTARTED = "restarted"
 """The scenario of the first request that a server answers after it was started again."""
 
+DIED = "the server died"
+"""What is found where an answer should have been."""
+
 NO_ROOM = frozenset({501, 503})
 """Statuses of a server that is well: it does not offer this, or has no room now."""
 IN_A_ROW = 8
