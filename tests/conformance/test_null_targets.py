@@ -89,9 +89,9 @@ def test_the_diagnosis_does_not_claim_what_only_one_endpoint_did() -> None:
 
 
 def requests() -> Iterator:
-    from tokenwire.asking.preflight import minimal_request
+    from tokenwire.asking.preflight import minimal_requests
 
-    return (minimal_request(dialect) for dialect in load_dialects().values())
+    return (minimal_requests(dialect)[0] for dialect in load_dialects().values())
 
 
 # Over the network, by the command line

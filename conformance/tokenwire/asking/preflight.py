@@ -8,7 +8,8 @@ recognised by what it writes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tokenwire.ask import Ask
@@ -16,7 +17,9 @@ from tokenwire.asking.scenario import PROMPT, Sender
 from tokenwire.dialects.dialect import Dialect, Unsupported
 from tokenwire.dialects.recognition import Detected, detect
 from tokenwire.judging.advertised import INFORMATION_PATHS, Advertised, advertised_by
+from tokenwire.judging.death import failure
 from tokenwire.judging.judge import has_record
+from tokenwire.record import Stream
 from tokenwire.report.wording import cut
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 
@@ -29,6 +32,12 @@ _MINIMAL_ASKS = (
 )
 """Prompts in three forms: the first that a dialect has words for is sent."""
 _NAMED = "named by --dialect"
+_ABSENT = (404, 405)
+_NOT_ABOUT_THE_BODY = frozenset({None, 200, 401, 403, 405, 429, 501, 503})
+"""Statuses to which other words make no difference."""
+_MOST_WANTS = 4
+_LONGEST_REFUSAL = 2000
+_BUSY_PAUSE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,10 @@ class Preflight:
     """Dialects that gave no record, with the reason in words."""
     diagnosis: str = ""
     """Where no dialect is spoken: what the target seems to be, and what to do, for a newcomer."""
+    answered: Mapping[str, HttpRequest] = field(default_factory=dict)
+    """For each dialect that gave a record, the small request that it gave it for."""
+    failures: tuple[Stream, ...] = ()
+    """Where the server itself failed meanwhile: that is to be judged."""
 
 
 def _beginning(exchange: Exchange) -> str:
@@ -83,6 +96,7 @@ def diagnosis(url: str, exchanges: Sequence[Exchange]) -> str:
     first = exchanges[0]
     tried = ", ".join(dict.fromkeys(f"{one.request.method} {one.request.path}" for one in exchanges))
     statuses = {exchange.status for exchange in exchanges}
+    there = [exchange for exchange in exchanges if exchange.status not in _ABSENT]
     if all(exchange.ending is Ending.UNREACHABLE for exchange in exchanges):
         fact = f"Nothing answers at {url} ({first.detail})."
         way_out = (
@@ -107,46 +121,142 @@ def diagnosis(url: str, exchanges: Sequence[Exchange]) -> str:
     elif statuses <= {404, 405}:
         fact = f"{url} has none of the endpoints that this suite knows: {tried} gave status {first.status}."
         way_out = "Give the base URL without a path; `tokenwire list dialects` tells what is known."
+    elif there and all(exchange.busy for exchange in there):
+        fact = f"{url} has no room for a request (status {there[0].status}): {why_no_record(there[0])}."
+        way_out = "It may still be loading its model: try again, or raise --timeout."
     elif all(status is not None and status >= 500 for status in statuses):
         fact = f"{url} fails at every request: {why_no_record(first)}."
         way_out = "Look into the server's log."
     else:
         fact = f"{url} answers, but not as an inference server that this suite understands."
         way_out = "; ".join(map(why_no_record, exchanges)) + "."
+    silent = next((one for one in there if one.ending is Ending.TIMEOUT), None)
+    if silent is not None and "--timeout" not in way_out:
+        way_out += f" {silent.request.path} may still be loading its model: try again, or raise --timeout."
+    about_the_model = next((one for one in exchanges if "model" in words_of_refusal(one).lower()), None)
+    if about_the_model is not None:
+        way_out += f" {about_the_model.request.path} speaks of the model: try --model NAME."
     return f"{fact} {way_out}"
 
 
-def minimal_request(dialect: Dialect, model: str = "") -> HttpRequest:
-    """The smallest request that a dialect has words for. Raises ValueError where it has none at all."""
-    for ask in _MINIMAL_ASKS:
-        request = dialect.render(ask, model)
-        if not isinstance(request, Unsupported):
-            return request
-    raise ValueError(
-        f"dialect {dialect.name!r} takes no messages, no input_ids and no text; its table is wrong"
-    )
+def minimal_requests(dialect: Dialect, model: str = "") -> list[HttpRequest]:
+    """The smallest requests, one for each form of a prompt that a dialect has words for, the usual first.
+
+    Raises ValueError where it has none at all.
+    """
+    rendered = (dialect.render(ask, model) for ask in _MINIMAL_ASKS)
+    requests = [request for request in rendered if not isinstance(request, Unsupported)]
+    if not requests:
+        raise ValueError(
+            f"dialect {dialect.name!r} takes no messages, no input_ids and no text; its table is wrong"
+        )
+    return requests
+
+
+@dataclass(frozen=True)
+class _Introduced:
+    """What came of asking one dialect for a few tokens."""
+
+    dialect: Dialect
+    """As the server wants it, where it said so."""
+    heard: tuple[Exchange, ...]
+    """The last of them is the answer."""
+    wants: tuple[str, ...] = ()
+    """What the server wants to be asked otherwise."""
+
+    @property
+    def answer(self) -> Exchange:
+        return self.heard[-1]
+
+
+class _Introduction:
+    """Asks for a few tokens, until the server has room, and as it wants to be asked."""
+
+    def __init__(self, sender: Sender, model: str, patience_s: float) -> None:
+        self._sender, self._model, self._patience_s = sender, model, patience_s
+
+    async def _ask(self, name: str, request: HttpRequest) -> Exchange:
+        """Ask, again and again while the server has no room: it may still be loading its model."""
+        clock = asyncio.get_running_loop()
+        until, later = clock.time() + self._patience_s, 0
+        exchange = await self._sender.send(f"{SCENARIO}/{name}", SCENARIO, request)
+        while exchange.busy and clock.time() < until:
+            await asyncio.sleep(_BUSY_PAUSE_S)
+            later += 1
+            exchange = await self._sender.send(f"{SCENARIO}/{name}-later-{later}", SCENARIO, request)
+        return exchange
+
+    async def introduce(self, dialect: Dialect, forms: Sequence[int]) -> _Introduced:
+        """Ask one dialect, in other words where a refusal names them, and with a prompt in another of these
+        forms where one is refused or fails.
+        """
+        heard: list[Exchange] = []
+        wants: list[str] = []
+        left = list(forms)
+        while True:
+            name = f"{dialect.name}-{len(heard)}" if heard else dialect.name
+            heard.append(await self._ask(name, minimal_requests(dialect, self._model)[left[0]]))
+            last = heard[-1]
+            if has_record(dialect.read(last)) or last.status in _NOT_ABOUT_THE_BODY:
+                break
+            wanted = dialect.as_wanted(words_of_refusal(last)) if len(wants) < _MOST_WANTS else None
+            if wanted is not None:
+                dialect, what = wanted
+                wants.append(what)
+            elif len(left) > 1 and last.status not in _ABSENT:
+                left.pop(0)
+            else:
+                break
+        return _Introduced(dialect, tuple(heard), tuple(wants))
+
+
+def words_of_refusal(exchange: Exchange) -> str:
+    """What a refusal says, as it stands on the wire; empty for any other answer."""
+    refused = exchange.status is not None and 400 <= exchange.status < 500
+    return exchange.body[:_LONGEST_REFUSAL].decode("utf-8", "replace") if refused else ""
+
+
+def _forms(dialect: Dialect, others: Sequence[Dialect]) -> list[int]:
+    """Which minimal requests to try: the first, and those whose form no other dialect of the endpoint asks
+    first.
+    """
+    requests = minimal_requests(dialect)
+    usual = {
+        json.dumps(minimal_requests(other)[0].body, sort_keys=True)
+        for other in others
+        if other is not dialect and other.endpoint.path == dialect.endpoint.path
+    }
+    keys = [json.dumps(request.body, sort_keys=True) for request in requests]
+    return [place for place, key in enumerate(keys) if not place or key not in usual]
 
 
 async def preflight(
-    url: str, sender: Sender, dialects: Sequence[Dialect], model: str = "", *, named: bool = False
+    url: str,
+    sender: Sender,
+    dialects: Sequence[Dialect],
+    model: str = "",
+    *,
+    named: bool = False,
+    scout: Sender | None = None,
+    patience_s: float = 0.0,
 ) -> Preflight:
-    """Ask the information endpoints, all at once; then each dialect for a few tokens, all at once.
+    """Ask the information endpoints through the scout, then each dialect for a few tokens: all at once.
 
     `model` is the name of the model to ask for; empty for the first that the target lists. Dialects that the
-    user `named` need no more than a record. Takes twice the sender's own time limit at most.
+    user `named` need no more than a record. `patience_s`: how long a server that has no room is asked again.
     """
 
-    async def ask(name: str, request: HttpRequest) -> Exchange:
-        return await sender.send(f"{SCENARIO}/{name}", SCENARIO, request)
+    async def look(path: str) -> Exchange:
+        request = HttpRequest("GET", path)
+        return await (scout or sender).send(f"{SCENARIO}/{path.strip('/')}", SCENARIO, request)
 
-    advertised = advertised_by(
-        await asyncio.gather(*(ask(path.strip("/"), HttpRequest("GET", path)) for path in INFORMATION_PATHS))
-    )
+    advertised = advertised_by(await asyncio.gather(*map(look, INFORMATION_PATHS)))
     model = model or advertised.model
-    exchanges = await asyncio.gather(
-        *(ask(dialect.name, minimal_request(dialect, model)) for dialect in dialects)
+    introduction = _Introduction(sender, model, patience_s)
+    introduced = await asyncio.gather(
+        *(introduction.introduce(dialect, _forms(dialect, dialects)) for dialect in dialects)
     )
-    answers = dict(zip(dialects, exchanges, strict=True))
+    answers = {one.dialect: one.answer for one in introduced}
     left_out = {
         dialect.name: why_no_record(exchange)
         for dialect, exchange in answers.items()
@@ -159,6 +269,31 @@ async def preflight(
         else detect(recorded)
     )
     left_out |= detected.left_out
-    speaks = tuple(dialect for dialect in dialects if dialect.name not in left_out)
-    words = "" if speaks else diagnosis(url, list(answers.values()))
-    return Preflight(url, advertised, speaks, model, detected.taken, left_out, words)
+    speaks = tuple(dialect for dialect in answers if dialect.name not in left_out)
+    wants = {one.dialect.name: f"; it wants {', and '.join(one.wants)}" for one in introduced if one.wants}
+    return Preflight(
+        url,
+        advertised,
+        speaks,
+        model,
+        {name: why + wants.get(name, "") for name, why in detected.taken.items()},
+        left_out,
+        "" if speaks else diagnosis(url, list(answers.values())),
+        {dialect.name: one.request for dialect, one in recorded.items()},
+        tuple(_failures(introduced, speaks)),
+    )
+
+
+def _failures(introduced: Sequence[_Introduced], speaks: Sequence[Dialect]) -> Iterator[Stream]:
+    """The first failure of the server itself at each endpoint, in the words of a dialect that it speaks there
+    where there is one.
+    """
+    seen: set[str] = set()
+    for one in introduced:
+        path = one.dialect.endpoint.path
+        reader = next((other for other in speaks if other.endpoint.path == path), one.dialect)
+        for exchange in one.heard:
+            stream = reader.read(exchange)
+            if path not in seen and (exchange.status or 0) >= 500 and failure(stream):
+                seen.add(path)
+                yield stream

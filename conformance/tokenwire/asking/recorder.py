@@ -143,6 +143,16 @@ class Recorder:
             raise ValueError(f"{base_url!r} is not a URL: {error}; write http://host:port") from error
         if url.scheme not in {"http", "https"} or not url.host:
             raise ValueError(f"{base_url!r} is not the URL of a server; write http://host:port")
+        if url.userinfo:
+            raise ValueError(
+                "the URL holds credentials; leave them out, and pass them: "
+                "--header 'Authorization: Basic env:MY_KEY'"
+            )
+        if url.query or url.fragment:
+            raise ValueError(
+                f"{base_url!r} holds a query, and paths go behind a base URL; leave it out, or let a proxy "
+                "before the server add it to every request"
+            )
         self.server = server or Server()
         self._base = base_url.rstrip("/")
         self._timeout_s = timeout_s

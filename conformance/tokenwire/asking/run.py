@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from tokenwire.asking.confirmation import confirm
 from tokenwire.asking.detokenization import ask_for_texts
 from tokenwire.asking.exploration import Exploration
 from tokenwire.asking.politeness import Limits, PoliteSender
-from tokenwire.asking.preflight import Preflight, minimal_request, preflight
+from tokenwire.asking.preflight import Preflight, preflight
 from tokenwire.asking.recorder import MAX_BODY_BYTES, Recorder
 from tokenwire.asking.scenario import (
     SMALLEST_CONTEXT,
@@ -40,7 +40,7 @@ from tokenwire.wire.capture import CaptureWriter
 from tokenwire.wire.exchange import Exchange, Server
 
 _PREFLIGHT_SHARE = 8
-"""A preflight request gets this part of an exchange's time limit: a target that hangs is soon known."""
+"""What a target tells of itself gets this part of an exchange's time limit: many tell nothing."""
 _PREFLIGHT_LEAST_S = 5.0
 _FIRST_WORDS_BYTES = 1 << 20
 """What a target may say of itself, or answer to a request for a few tokens."""
@@ -268,15 +268,14 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
     """
     capture = CaptureWriter(plan.record) if plan.record else None
     try:
-        scout = _recorder(plan, plan.url, capture, headers=plan.headers, scouts=True)
+        first = _recorder(plan, plan.url, capture, headers=plan.headers, first=True)
     except ValueError as error:
         raise NoSuchTarget(str(error)) from error
     # What is found out first is not charged: it is little, and without it nothing can be asked.
-    polite = PoliteSender(scout, plan.limits)
-    dialects = [d for name, d in load_dialects().items() if not plan.dialects or name in plan.dialects]
-    async with scout:
-        found = await preflight(plan.url, polite, dialects, plan.model, named=bool(plan.dialects))
-    worker = await _worker(plan, polite, dialects) if plan.worker else None
+    polite = PoliteSender(first, plan.limits)
+    async with first, _recorder(plan, plan.url, capture, headers=plan.headers, scouts=True) as scout:
+        found = await _found(plan, plan.url, polite, polite.to(scout))
+    worker = await _worker(plan, polite) if plan.worker else None
     if not found.speaks:
         return Unreached(Subject(url=plan.url, left_out=found.left_out), found.diagnosis)
     async with (
@@ -285,7 +284,7 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
     ):
         vitals = _vital_signs(plan, recorder, found, scout)
         sender = polite.to(vitals, found.speaks, found.advertised.context_length or SMALLEST_CONTEXT)
-        transcript = Transcript(tokenizer=plan.tokenizer, on_answer=progress.answered)
+        transcript = Transcript(list(found.failures), tokenizer=plan.tokenizer, on_answer=progress.answered)
         asking = _Interrogation(plan, found, sender, vitals, transcript, progress)
         await asking.ask_ordinary()
         if plan.explore:
@@ -309,15 +308,24 @@ def _vital_signs(
     return VitalSigns(
         recorder,
         dialect,
-        minimal_request(dialect, found.model),
+        found.answered[dialect.name],
         patience=plan.limits.max_concurrency,
         revival=plan.revival if scout is not None else None,
         scout=scout,
     )
 
 
+async def _found(plan: Plan, url: str, first: PoliteSender, scout: PoliteSender) -> Preflight:
+    """Find out what a target is, in the dialects that the plan allows."""
+    dialects = [d for name, d in load_dialects().items() if not plan.dialects or name in plan.dialects]
+    named = bool(plan.dialects) and url == plan.url
+    return await preflight(
+        url, first, dialects, plan.model, named=named, scout=scout, patience_s=plan.timeout_s
+    )
+
+
 def _first_words(plan: Plan) -> float:
-    """The time limit of a preflight request."""
+    """The time limit of a request for what a target tells of itself: not every one tells."""
     return min(plan.timeout_s, max(_PREFLIGHT_LEAST_S, plan.timeout_s / _PREFLIGHT_SHARE))
 
 
@@ -328,16 +336,18 @@ def _recorder(
     *,
     headers: tuple[tuple[str, str], ...] = (),
     scouts: bool = False,
+    first: bool = False,
     known: Preflight | None = None,
 ) -> Recorder:
-    """A recorder within the plan's limits; one that scouts gives little time and takes little.
+    """A recorder within the plan's limits; one that scouts gives little time and takes little, one for first
+    answers takes little.
 
     Raises ValueError for a URL that is none.
     """
     return Recorder(
         url,
         timeout_s=_first_words(plan) if scouts else plan.timeout_s,
-        max_body_bytes=_FIRST_WORDS_BYTES if scouts else MAX_BODY_BYTES,
+        max_body_bytes=_FIRST_WORDS_BYTES if scouts or first else MAX_BODY_BYTES,
         headers=headers,
         max_concurrency=plan.limits.max_concurrency,
         capture=capture,
@@ -347,14 +357,14 @@ def _recorder(
     )
 
 
-async def _worker(plan: Plan, polite: PoliteSender, dialects: Sequence[Dialect]) -> Preflight:
+async def _worker(plan: Plan, polite: PoliteSender) -> Preflight:
     """Find out what the worker behind a gateway is. Raises NoSuchTarget where it is none."""
     try:
-        scout = _recorder(plan, plan.worker, None, scouts=True)
+        first = _recorder(plan, plan.worker, None, first=True)
     except ValueError as error:
         raise NoSuchTarget(f"--worker: {error}") from error
-    async with scout:
-        found = await preflight(plan.worker, polite.to(scout), dialects, plan.model)
+    async with first, _recorder(plan, plan.worker, None, scouts=True) as scout:
+        found = await _found(plan, plan.worker, polite.to(first), polite.to(scout))
     if not found.speaks:
         raise NoSuchTarget(f"--worker: {found.diagnosis}")
     return found

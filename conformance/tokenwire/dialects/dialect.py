@@ -6,6 +6,7 @@ code here only where a table cannot say it.
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from bisect import bisect_left
@@ -203,6 +204,18 @@ class Dialect:
         if isinstance(body, Unsupported):
             return body
         return HttpRequest(self.endpoint.methods[0], self.endpoint.path, body)
+
+    def as_wanted(self, refusal: str) -> tuple[Dialect, str] | None:
+        """The dialect as a server wants it that refuses in these words, and what is other about it.
+
+        None where the words name nothing that could be said otherwise.
+        """
+        wanted = self._request.as_wanted(refusal)
+        if wanted is None:
+            return None
+        other = copy.copy(self)
+        other._request = wanted[0]
+        return other, wanted[1]
 
     def read_asked(self, request: HttpRequest) -> Asked:
         """What a request asked for, read back from the request itself."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -201,6 +202,24 @@ class RequestBinding:
             put(body, places[0], value)
         _lay_over(body, ask.raw)
         return body
+
+    def as_wanted(self, refusal: str) -> tuple[RequestBinding, str] | None:
+        """The binding that a server wants which refuses in these words, and what is other about it.
+
+        None where the words name nothing that could be said otherwise.
+        """
+        said = set(re.findall(r"\w+", refusal.lower()))
+        for name, places in self.fields.items():
+            others = [at for at in places[1:] if at[-1] in said]
+            if others and places[0][-1] in said:
+                wanted = (others[0], *(at for at in places if at is not others[0]))
+                what = f"{others[0][-1]} instead of {places[0][-1]}"
+                return dataclasses.replace(self, fields={**self.fields, name: wanted}), what
+        if "temperature" in said and "temperature" in self.fields and "temperature" not in self.never:
+            return dataclasses.replace(self, never=self.never | {"temperature"}), "no temperature"
+        if "model" in said and self.model is None:
+            return dataclasses.replace(self, model=parse("/model")), "a model"
+        return None
 
     def read(self, request: HttpRequest) -> Asked:
         """What a request asked for. A request that cannot be read asks for nothing and has no key."""

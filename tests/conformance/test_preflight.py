@@ -1,0 +1,198 @@
+"""First words with servers that want to be asked otherwise, or later, or that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from canned import CannedSender
+from recorded import IDS, document
+
+import tokenwire.asking.preflight as preflight_module
+from tokenwire.ask import Ask
+from tokenwire.asking.preflight import Preflight, diagnosis, preflight
+from tokenwire.asking.recorder import Recorder
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.judging.judge import Run, judge_requirement
+from tokenwire.judging.verdict import Verdict
+from tokenwire.requirement import load_requirements
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
+
+CHAT = "/v1/chat/completions"
+ANSWER = {
+    "id": "a",
+    "object": "chat.completion",
+    "created": 1,
+    "model": "m",
+    "choices": [
+        {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"},
+    ],
+    "usage": {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6},
+}
+Answer = tuple[int, Any]
+
+
+class Choosy(CannedSender):
+    """Answers each request as it likes; what it does not know is not found."""
+
+    def __init__(self, answers: Callable[[HttpRequest], Answer | None]) -> None:
+        super().__init__()
+        self.answers = answers
+        self.requests: list[HttpRequest] = []
+
+    async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
+        self.requests.append(request)
+        self.status, answer = self.answers(request) or (404, {"detail": "Not Found"})
+        self.body = json.dumps(answer).encode()
+        return await super().send(name, scenario, request)
+
+
+def first_words(answers: Callable[[HttpRequest], Answer | None], **how: Any) -> Preflight:
+    return asyncio.run(preflight("http://target", Choosy(answers), list(load_dialects().values()), **how))
+
+
+def openai_error(message: str) -> Answer:
+    return 400, {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
+
+
+def newest(request: HttpRequest) -> Answer | None:
+    """As OpenAI's newest models refuse."""
+    if request.path != CHAT or request.method != "POST":
+        return None
+    if "max_tokens" in request.body:
+        return openai_error(
+            "Unsupported parameter: 'max_tokens' is not supported with this model. "
+            "Use 'max_completion_tokens' instead."
+        )
+    if request.body.get("temperature", 1) != 1:
+        return openai_error(
+            "Unsupported value: 'temperature' does not support 0 with this model. "
+            "Only the default (1) value is supported."
+        )
+    return 200, ANSWER
+
+
+def test_a_model_that_wants_other_names_and_no_temperature_is_asked_as_it_says() -> None:
+    found = first_words(newest)
+    (dialect,) = found.speaks
+    assert dialect.name == "openai-chat"
+    assert "max_completion_tokens instead of max_tokens, and no temperature" in found.taken["openai-chat"]
+    request = dialect.render(
+        Ask(messages=({"role": "user", "content": "Hi"},), max_new_tokens=9, stop=("x",))
+    )
+    assert isinstance(request, HttpRequest)
+    assert request.body["max_completion_tokens"] == 9
+    assert request.body.keys().isdisjoint({"max_tokens", "temperature"})
+    assert not dialect.read_asked(request).key, "what is not greedy is compared with nothing"
+    assert load_dialects()["openai-chat"] is not dialect, "another server may want it otherwise"
+
+
+def test_a_gateway_that_wants_a_model_gets_one() -> None:
+    def gateway(request: HttpRequest) -> Answer | None:
+        if request.path != "/generate":
+            return None
+        if request.body.get("model") != "tiny":
+            return 404, {"error": {"message": "no worker available for model 'unknown'"}}
+        return 200, document(IDS, finished=True)
+
+    found = first_words(gateway, model="tiny")
+    assert [dialect.name for dialect in found.speaks] == ["sglang-generate"]
+    assert found.answered["sglang-generate"].body["model"] == "tiny"
+    request = found.speaks[0].render(Ask(input_ids=((1, 2),), max_new_tokens=4), "tiny")
+    assert isinstance(request, HttpRequest)
+    asked = load_dialects()["sglang-generate"].read_asked(request)
+    assert asked.key
+    assert not asked.other_sampling
+
+
+def test_a_refusal_that_speaks_of_the_model_is_told_with_the_way_out() -> None:
+    """As transformers serve refuses; it lists no model."""
+    refusal = openai_error("Server is pinned to 'm'; requested 'default'.")
+    refusal[1]["error"]["message"] += " Unknown model."
+    told = first_words(lambda request: refusal if request.path == CHAT else None).diagnosis
+    assert f"{CHAT} speaks of the model: try --model NAME." in told
+
+
+def without_tokenizer(request: HttpRequest) -> Answer | None:
+    """As SGLang answers that was started without a tokenizer."""
+    if request.path == "/generate":
+        return 200, document(IDS, finished=True)
+    if request.path == "/v1/completions":
+        return 500, {"object": "error", "message": "Internal server error: 'text'", "code": 500}
+    if request.path == CHAT and "input_ids" not in request.body:
+        words = "Internal server error: 'NoneType' object has no attribute 'apply_chat_template'"
+        return 500, {"object": "error", "message": words, "code": 500}
+    if request.path == CHAT:
+        return 200, {
+            **ANSWER,
+            "choices": [{**ANSWER["choices"][0], "matched_stop": None}],
+            "metadata": {"weight_version": "default"},
+        }
+    return None
+
+
+def test_an_endpoint_that_fails_is_there_and_its_failure_is_judged() -> None:
+    found = first_words(without_tokenizer)
+    spoken = [dialect.name for dialect in found.speaks]
+    assert "sglang-generate" in spoken
+    assert any(dialect.chat for dialect in found.speaks), "it is asked what it can still answer"
+    assert "sglang-completions" not in spoken
+    assert sorted(one.exchange.request.path for one in found.failures) == [CHAT, "/v1/completions"]
+    good = found.speaks[0].read(
+        asyncio.run(Choosy(without_tokenizer).send("x/y", "y", found.answered[spoken[0]]))
+    )
+    run = Run((*found.failures, good))
+    broken = judge_requirement(load_requirements()["requests-do-not-break-the-server"], run)
+    assert {one.scenario for one in broken if one.verdict is Verdict.FAIL} == {"preflight"}
+
+
+def test_a_server_that_has_no_room_yet_is_asked_again_until_patience_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(preflight_module, "_BUSY_PAUSE_S", 0.0)
+    times = 0
+
+    def loading(request: HttpRequest) -> Answer | None:
+        nonlocal times
+        if request.path != "/generate":
+            return None
+        times += 1
+        full = {"error": {"message": "all circuits open or unhealthy"}}
+        return (200, document(IDS, finished=True)) if times > 9 else (503, full)
+
+    assert [one.name for one in first_words(loading, patience_s=60.0).speaks] == ["sglang-generate"]
+    times = -(10**9)
+    told = first_words(lambda request: loading(request) or (503, {}), patience_s=0.0).diagnosis
+    assert "no room for a request (status 503)" in told
+    assert "--timeout" in told
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://h/openai?api-version=2024-02-01", "holds a query"),
+        ("http://h/#top", "holds a query"),
+        ("http://me:secret@h", "--header 'Authorization"),
+    ],
+)
+def test_a_base_url_holds_neither_a_query_nor_credentials(url: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words) as told:
+        Recorder(url)
+    assert "secret" not in str(told.value)
+
+
+def test_one_endpoint_that_is_silent_among_others_that_are_not_there_is_told_with_the_way_out() -> None:
+    missing = CannedSender(b"{}", 404)
+    silent = CannedSender(b"", None, ending=Ending.TIMEOUT, duration=60.0)
+
+    async def both() -> list[Exchange]:
+        return [
+            await missing.send("a", "b", HttpRequest("POST", "/generate")),
+            await silent.send("a", "b", HttpRequest("POST", CHAT)),
+        ]
+
+    told = diagnosis("http://target", asyncio.run(both()))
+    assert f"{CHAT} may still be loading its model: try again, or raise --timeout." in told
