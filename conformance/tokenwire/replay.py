@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tokenwire.asking.beside import apart
+from tokenwire.asking.beside import WORKER, apart
 from tokenwire.asking.detokenization import told_by, way_of
 from tokenwire.dialects.control import read_call
 from tokenwire.dialects.recognition import Spoken
@@ -78,7 +78,16 @@ def read_run(
     asides = {call.exchange.name for call in calls}
     others = [one for one in unknown if way_of(one.request) is None and one.name not in asides]
     alone, pairs = apart(streams)
-    run = Run(tuple(alone), advertised, name, tokenizer=tokenizer, calls=calls, beside=tuple(pairs))
+    asked = any(exchange.scenario == WORKER for exchange in exchanges)
+    run = Run(
+        tuple(alone),
+        advertised,
+        name,
+        tokenizer=tokenizer,
+        calls=calls,
+        beside=tuple(pairs),
+        worker_asked=asked,
+    )
     return run, others
 
 

@@ -12,6 +12,7 @@ import pytest
 from recorded import IDS, document
 
 from tokenwire.dialects.dialect import load_dialects
+from tokenwire.judging.check import Comparison
 from tokenwire.judging.death import IN_A_ROW, RESTARTED, VITALS
 from tokenwire.judging.judge import Run, judge, judge_requirement
 from tokenwire.judging.verdict import Verdict, overall
@@ -218,3 +219,27 @@ def test_what_came_before_the_end_is_heard() -> None:
     assert len(told.heard) == len(PROBES)
     assert hears(told, "probe/0")
     assert told.by_exchange["sglang-generate/unknown-ids/prompt-negative"]
+
+
+def test_a_worker_that_was_named_and_is_not_there_is_not_asked_for_by_name() -> None:
+    row = load_requirements()["gateway-keeps-the-status"]
+    healthy = run(*PROBES)
+    (judgement,) = judge_requirement(row, healthy)
+    assert "--worker URL" in judgement.message
+    (judgement,) = judge_requirement(row, replace(healthy, worker_asked=True))
+    assert judgement.verdict is Verdict.NOT_TESTABLE
+    assert judgement.message.startswith("the worker that --worker names gave no answer")
+    through, behind = run(exchange("gateway/whole", 1), exchange("worker/whole", 1, how=NOBODY)).streams
+    unreached = replace(healthy, worker_asked=True, beside=(Comparison(behind, through),))
+    (judgement,) = judge_requirement(row, unreached)
+    assert judgement.message.startswith("the worker that --worker names gave no answer")
+
+
+def test_what_no_answer_holds_is_said_so_and_only_what_was_left_out_is_advised() -> None:
+    row = load_requirements()["wrong-types-refused"]
+    (judgement,) = judge_requirement(row, run(*PROBES))
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert judgement.message == "no answer of the run holds what this is about"
+    left_out = replace(run(*PROBES), unasked=("a", "b", "c", "wrong-types"))
+    (judgement,) = judge_requirement(row, left_out)
+    assert judgement.message.endswith("; 4 scenarios were not asked (a, b, c, …)")

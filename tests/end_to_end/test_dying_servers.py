@@ -22,7 +22,7 @@ from tokenwire.judging.verdict import Verdict, overall
 from tokenwire.report.subject import Subject
 
 BROKEN = "requests-do-not-break-the-server"
-SCENARIOS = ("greedy-stream", "chat-messages", "unknown-ids", "negative-ids")
+SCENARIOS = ("greedy-stream", "chat-messages", "wrong-in-streams", "unknown-ids", "negative-ids")
 FLAGS = ("--model", "builtin:tiny", "--enable-faults", "--sampling-backend", "mirror")
 
 

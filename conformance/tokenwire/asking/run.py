@@ -233,12 +233,15 @@ class _Interrogation:
     def run(self) -> Run:
         """All that was asked and answered so far, in the order of asking."""
         in_order = sorted(self.transcript.streams, key=lambda stream: stream.exchange.started)
+        asked = {each.name for each in chosen(self.plan)}
         return Run(
             tuple(in_order),
             self.found.advertised,
             calls=tuple(self.transcript.calls),
             declared=frozenset(self.plan.declared),
             beside=tuple(self.transcript.beside),
+            worker_asked=bool(self.plan.worker),
+            unasked=tuple(sorted({each.name for each in chosen(Plan(""))} - asked)),
             tokenizer=self.transcript.tokenizer,
         )
 

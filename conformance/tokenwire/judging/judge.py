@@ -42,6 +42,7 @@ _INSTRUMENTS = {
     "for example `tokenwire-reference serve --model builtin:tiny-mm`",
 }
 """How to start a server that shows a capability, where it is not the mirror sampler."""
+SILENT_WORKER = "the worker that --worker names gave no answer to compare with; see that it runs"
 NO_WORKER = "no worker was named to compare with; name the server behind this one with --worker URL"
 
 _OK = 200
@@ -49,6 +50,7 @@ _ACROSS_TARGETS = "across-targets"
 _TOKENIZER = "tokenizer"
 _OF_BAD_REQUESTS = ("refusal", "side-effect")
 """Oracles of requirements that look at requests which are to be refused, or at what these do."""
+_MOST_NAMED = 3
 _BY_CHANCE = "ask for more, with --budget soak or a higher --max-concurrency"
 _VIOLATED = {Level.MUST: Verdict.FAIL, Level.SHOULD: Verdict.WARN, Level.MAY: Verdict.INFO}
 _GRAVEST_FIRST = list(_VIOLATED)
@@ -70,6 +72,10 @@ class Run:
     """What was asked of control endpoints beside the streams."""
     beside: tuple[Comparison, ...] = ()
     """Where the target is a gateway whose worker was asked too: the worker's answers, and the gateway's."""
+    worker_asked: bool = False
+    """A worker was named, whatever it answered."""
+    unasked: tuple[str, ...] = ()
+    """The scenarios of a standard run that this one left out; none where that is not known."""
 
     @cached_property
     def deaths(self) -> tuple[Death, ...]:
@@ -77,7 +83,8 @@ class Run:
         from tokenwire.checks.refusals import suspicion
 
         told = Target(advertised=self.advertised)
-        return deaths(self.streams, lambda stream: suspicion(stream, told))
+        through_the_gateway = (pair.other for pair in self.beside)
+        return deaths((*self.streams, *through_the_gateway), lambda stream: suspicion(stream, told))
 
     @cached_property
     def died(self) -> Death | None:
@@ -89,6 +96,16 @@ class Run:
         """The streams that speak for themselves: without those that a death of the server cut off."""
         cut = frozenset().union(*(death.cut for death in self.deaths))
         return tuple(stream for stream in self.streams if stream.exchange.name not in cut)
+
+    @cached_property
+    def pairs_beside(self) -> tuple[Comparison, ...]:
+        """The answers of worker and gateway that speak for themselves: both were there to give them."""
+        cut = frozenset().union(*(death.cut for death in self.deaths))
+        return tuple(
+            pair
+            for pair in self.beside
+            if pair.baseline.exchange.status is not None and pair.other.exchange.name not in cut
+        )
 
     @cached_property
     def capabilities(self) -> dict[str, Capability]:
@@ -261,11 +278,15 @@ def _unseen(requirement: Requirement, run: Run) -> str:
     """Why nothing was observed, or too little, in words."""
     if cut_off := _cut_off(requirement, run):
         return cut_off
-    if requirement.oracle == _ACROSS_TARGETS and not any(pair.repeats for pair in run.beside):
+    if requirement.oracle == _ACROSS_TARGETS and not any(pair.repeats for pair in run.pairs_beside):
         return "the worker or the gateway was not seen to repeat itself: they cannot be compared"
     if requirement.condition:
         return f"it did not happen that {requirement.condition}; {_BY_CHANCE}"
-    return "the run held nothing to look at; ask all scenarios, without --scenario and with a larger --budget"
+    nothing = "no answer of the run holds what this is about"
+    if not run.unasked:
+        return nothing
+    some = ", ".join(run.unasked[:_MOST_NAMED]) + (", …" if len(run.unasked) > _MOST_NAMED else "")
+    return f"{nothing}; {len(run.unasked)} scenarios were not asked ({some})"
 
 
 def _unexamined(requirement: Requirement, run: Run) -> Judgement | None:
@@ -275,8 +296,10 @@ def _unexamined(requirement: Requirement, run: Run) -> Judgement | None:
         return judged(Verdict.NOT_TESTABLE, message=requirement.excluded)
     early = run.died is not None and run.died.early
     cut_off = judged(Verdict.INCONCLUSIVE, message=_cut_off(requirement, run)) if early else None
-    if requirement.oracle == _ACROSS_TARGETS and not run.beside:
-        return judged(Verdict.NOT_TESTABLE, message=NO_WORKER)
+    if requirement.oracle == _ACROSS_TARGETS and not run.pairs_beside:
+        if not run.worker_asked:
+            return judged(Verdict.NOT_TESTABLE, message=NO_WORKER)
+        return cut_off or judged(Verdict.NOT_TESTABLE, message=SILENT_WORKER)
     if requirement.oracle == _TOKENIZER and run.tokenizer is None:
         return cut_off or judged(Verdict.NOT_TESTABLE, message=HOW_TO_ENABLE)
     known = run.capabilities_beside if requirement.oracle == _ACROSS_TARGETS else run.capabilities
@@ -371,7 +394,7 @@ def judge_requirement(requirement: Requirement, run: Run) -> list[Judgement]:
                 requirement, NO_SCENARIO, Verdict.HARNESS_ERROR, message="no check is registered", run=run
             )
         ]
-    pairs = run.beside if requirement.oracle == _ACROSS_TARGETS else run.comparisons
+    pairs = run.pairs_beside if requirement.oracle == _ACROSS_TARGETS else run.comparisons
     looked = _look(check, run, pairs)
     if not looked:
         message = _unseen(requirement, run)
