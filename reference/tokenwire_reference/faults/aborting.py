@@ -125,7 +125,7 @@ _LATER_S = 0.25
 """Real servers wait for some seconds; a model that makes a thousand tokens in one has no such patience."""
 
 
-@fault("id-in-use-ends-the-first-later", "X20", upstream=("sgl-project/sglang PR #19035",))
+@fault("id-in-use-ends-the-first-later", "X20", upstream=("sgl-project/sglang PR #6184",))
 class IdInUseEndsTheFirstLater(Fault):
     """The clearing up after a request that was refused for an id in use ends what has the id by then."""
 
@@ -133,7 +133,7 @@ class IdInUseEndsTheFirstLater(Fault):
         asyncio.get_running_loop().call_later(_LATER_S, abort, rid)
 
 
-@fault("id-used-again-is-aborted", "X20", upstream=("sgl-project/sglang PR #28341",), shows_in=STREAMED)
+@fault("id-used-again-is-aborted", "X20", upstream=("sgl-project/sglang PR #6184",), shows_in=STREAMED)
 class IdUsedAgainIsAborted(Fault):
     """The clearing up after a stream that has ended aborts the request that has its id by then."""
 
@@ -160,7 +160,7 @@ def _says_aborted(answer: Json) -> bool:
     return (finish.get("type") if isinstance(finish, dict) else finish) == "abort"
 
 
-@fault("abort-by-the-clients-id-misses-the-samples", "X20")
+@fault("abort-by-the-clients-id-misses-the-samples", "X20", upstream=("ai-dynamo/dynamo PR #14781",))
 class AbortByTheClientsIdMissesTheSamples(Fault):
     """Samples and prompts of a batch have ids of their own, and an abort by the request's id misses them."""
 

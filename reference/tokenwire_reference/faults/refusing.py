@@ -122,7 +122,12 @@ class RefusalDoesNotNameTheField(Fault):
         return status, answer
 
 
-@fault("refusals-of-two-shapes", "X15", shows_in=(WHOLE,))
+@fault(
+    "refusals-of-two-shapes",
+    "X15",
+    upstream=("tenstorrent/tt-inference-server issue #2750",),
+    shows_in=(WHOLE,),
+)
 class RefusalsOfTwoShapes(Fault):
     """What is wrong with a prompt is said by another layer than what is wrong with its budget."""
 
@@ -132,7 +137,7 @@ class RefusalsOfTwoShapes(Fault):
         return status, answer
 
 
-@fault("refusal-shows-a-traceback", "X15", shows_in=(WHOLE,))
+@fault("refusal-shows-a-traceback", "X15", upstream=("vllm-project/vllm PR #46415",), shows_in=(WHOLE,))
 class RefusalShowsATraceback(Fault):
     """The words of a refusal end with the line of the server's code that refused."""
 
@@ -142,7 +147,7 @@ class RefusalShowsATraceback(Fault):
         return status, answer
 
 
-@fault("refused-stream-has-a-token", "X15", shows_in=STREAMED)
+@fault("refused-stream-has-a-token", "X15", upstream=("sgl-project/sglang PR #6803",), shows_in=STREAMED)
 class RefusedStreamHasAToken(Fault):
     """A stream of `/generate` that is refused is aborted behind a token that was never sampled."""
 
