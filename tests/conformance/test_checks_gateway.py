@@ -216,3 +216,14 @@ def test_pairs_are_made_by_label_and_repeat_where_both_sides_do() -> None:
     assert not side_by_side(unlike, gateway)[0].repeats
     keyless = [asked_of("worker", "whole", key=""), *worker[1:]]
     assert not side_by_side(keyless, gateway)[0].repeats
+
+
+def test_an_interval_that_the_worker_keeps_is_kept_by_the_gateway() -> None:
+    def cut(name: str, *sizes: int) -> Stream:
+        many = Told(ids=tuple(range(12)), text="x" * 12)
+        return named(incremental(many, sizes=list(sizes), stream_interval=2), name)
+
+    worker = cut("w", 2, 2, 2, 2, 2, 2)
+    assert wrong("the-interval", worker, cut("g", 4, 2, 2, 4)) == 0
+    assert wrong("the-interval", worker, cut("g", *[1] * 12)) == 1
+    assert seen("the-interval", cut("w", *[1] * 12), cut("g", *[1] * 12)) == []

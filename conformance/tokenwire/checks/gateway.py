@@ -15,6 +15,7 @@ from tokenwire.checks.sameness import COUNTERS, same_ids, same_series, same_text
 from tokenwire.checks.told_fields import told_by
 from tokenwire.checks.walk import as_list, end_place, ended, integer, start_place
 from tokenwire.judging.alike import alike
+from tokenwire.judging.capability import least_inner_step
 from tokenwire.judging.check import Comparison, Observation, Target, compare, demand, observe
 from tokenwire.record import Choice, Place
 
@@ -173,6 +174,24 @@ def gateway_keeps_the_finish(comparison: Comparison, _target: Target) -> Iterato
             message=f"choice {choice.index} ended with {told}, but in {_SOURCE} with "
             f"{(choice.finish.type, choice.finish.matched)}",
             related=(last.at("finish"),),
+        )
+
+
+@compare("gateway-keeps-the-interval")
+def gateway_keeps_the_interval(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+    """Where the worker's stream keeps its interval, the gateway's events are no smaller."""
+    worker, gateway = comparison.baseline, comparison.other
+    interval = worker.asked.stream_interval or 0
+    if interval < 2 or not _answered(comparison) or least_inner_step(worker) < interval:
+        return
+    step = least_inner_step(gateway)
+    if step:
+        message = f"events of {step} new ids came for an interval of {interval}, which the worker keeps"
+        place = gateway.choices[0].emissions[-1].at("output_ids")
+        expected = f"at least {interval} new ids"
+        related = (end_place(worker),)
+        yield demand(
+            place, step >= interval, expected=expected, actual=step, message=message, related=related
         )
 
 

@@ -74,7 +74,7 @@ def _is_stream(stream: Stream) -> bool:
     return stream.asked.stream and (stream.answered or (is_one and not stream.refused))
 
 
-def _least_inner_step(stream: Stream) -> int:
+def least_inner_step(stream: Stream) -> int:
     """The fewest ids that any event between a choice's first and last one brings; 0 where too few are there.
 
     One event alone may hold as many ids by chance.
@@ -245,7 +245,7 @@ def _interval(answered: list[Stream], advertised: Advertised) -> Capability:
     engine, all streams are spaced alike, be it by chance or by the server's own interval.
     """
     steps = [
-        (stream.asked.stream_interval or 0, _least_inner_step(stream), stream)
+        (stream.asked.stream_interval or 0, least_inner_step(stream), stream)
         for stream in answered
         if stream.asked.stream
     ]

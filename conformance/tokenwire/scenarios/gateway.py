@@ -1,5 +1,6 @@
 """A gateway and the worker behind it: the same requests to both."""
 
+import secrets
 from dataclasses import replace
 
 from tokenwire.ask import Ask
@@ -9,10 +10,29 @@ from tokenwire.asking.scenario import PROMPT, Conversation, scenario
 _WORDS = "Tell me about the sea."
 
 
+_FORCED = 40
+
+
+def _sampled_otherwise(ask: Ask) -> dict[str, Ask]:
+    """The ask with every other field that shapes an answer; a bias makes known what it is without them."""
+    forced = replace(ask, logit_bias={_FORCED: 100.0})
+    stopped = replace(forced, ignore_eos=False, stop_token_ids=(_FORCED,))
+    warm = replace(ask, temperature=1.0)
+    return {
+        "biased": forced,
+        "stop-id": stopped,
+        "least-tokens": replace(stopped, min_new_tokens=4),
+        "penalised": replace(ask, logit_bias={_FORCED: 20.0}, frequency_penalty=2.0, max_new_tokens=32),
+        "top-k": replace(warm, top_k=1),
+        "min-p": replace(warm, top_k=1, min_p=1.0),
+        "kept-specials": replace(ask, skip_special_tokens=False),
+    }
+
+
 @scenario(worker=True)
 async def gateway(talk: Conversation) -> None:
     """Everything that a gateway has to pass on, asked of it and of its worker: each flag, whole and streamed,
-    several choices and prompts, a prompt in words, and requests that are refused.
+    every field that shapes an answer, several choices and prompts, a prompt in words, what is refused.
     """
     ids = Ask(input_ids=(PROMPT,), max_new_tokens=12, ignore_eos=True)
     words = Ask(
@@ -31,6 +51,13 @@ async def gateway(talk: Conversation) -> None:
     asks |= {"samples-whole": samples, "samples-stream": replace(samples, stream=True)}
     batch = replace(ids, input_ids=(PROMPT, PROMPT[:5]), logprobs=True)
     asks |= {"batch-whole": batch, "batch-stream": replace(batch, stream=True)}
+    for label, ask in _sampled_otherwise(ids).items():
+        asks |= {f"{label}-whole": ask, f"{label}-again": ask, f"{label}-stream": replace(ask, stream=True)}
+    run = secrets.token_hex(6)  # an id that is still in flight would be refused
+    asks["named"] = replace(ids, request_id=f"tokenwire-{run}-whole")
+    asks["named-stream"] = replace(ids, request_id=f"tokenwire-{run}-stream", stream=True)
+    longer = replace(ids, max_new_tokens=32, stream=True)
+    asks |= {f"interval-{interval}": replace(longer, stream_interval=interval) for interval in (1, 8)}
     asks |= {"refused-budget": replace(ids, wrong={"max_new_tokens": "many"})}
     asks |= {"refused-temperature": replace(ids, wrong={"temperature": "warm"})}
     await talk.ask_all(asks)
