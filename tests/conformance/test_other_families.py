@@ -378,3 +378,13 @@ def test_usage_counts_what_came_from_the_cache_and_the_ids_of_a_whole_answer() -
     assert check is not None
     assert faults("whole-accumulates", short) == ["output_ids holds 59 entries of an answer of 60 tokens"]
     assert [seen.holds for seen in check(long, Target())] == [True]
+
+
+def test_stops_and_refusals_are_judged_without_ids() -> None:
+    run = OpenAIServer().run("chat-stop-string", "stop-places", "wrong-types", "probe")
+    assert wrong(run) == {}
+    passed = {each.requirement.id for each in judge([run]) if each.verdict is Verdict.PASS}
+    assert passed >= {"stop-string-not-shown", "refused-request-harms-nobody"}
+    stopped = {**completed(3, "a sea", "stop")}
+    assert faults("stop-string-not-shown", answered(CHAT, {"messages": [], "stop": ["river"]}, stopped)) == []
+    assert faults("stop-string-not-shown", answered(CHAT, {"messages": [], "stop": ["sea"]}, stopped))
