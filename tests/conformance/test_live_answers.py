@@ -13,6 +13,7 @@ from control_calls import abort, clock
 from test_checks_pairs import look
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
+from tokenwire.ask import Ask
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.advertised import Advertised
 from tokenwire.judging.check import Observation, Target
@@ -63,6 +64,9 @@ BEYOND = {
     "status_code": 400,
     "err_type": "BadRequestError",
 }
+
+
+FINISHED = {"id": "f", "finish_reason": {"type": "length", "length": 1}, "completion_tokens": 1}
 
 
 def test_a_finish_that_aborts_with_status_400_is_a_refusal() -> None:
@@ -282,6 +286,22 @@ def test_a_stop_that_ended_a_choice_did_so_though_its_text_was_not_kept() -> Non
     assert violated("stop-string-ends-generation", (free, completed("exc", "stop", matched_stop=None))) == []
     gone_on = completed("exclusive have alips and more", "stop", matched_stop="lusiv")
     assert violated("stop-string-ends-generation", (free, gone_on))
+
+
+def test_chat_that_ignores_its_ids_is_the_one_that_differs() -> None:
+    """It answered the template of its one message, 12 tokens, though 506 ids stood beside that."""
+    asked = load_dialects()["sglang-chat"].render(Ask(input_ids=((10,) * 506,), max_new_tokens=1))
+    assert isinstance(asked, HttpRequest)
+    chat = answered("sglang-chat", dict(asked.body), message("length", content="a"))
+    whole = answered("sglang-generate", BORDER, {"error": {"message": BEYOND["message"]}}, status=400)
+    context = Target(advertised=Advertised(context_length=512))
+    (found,) = violated("one-length-rule", (chat, whole), context)
+    assert found.place.exchange == "sglang-chat/one/one"
+    ids = answered(
+        "sglang-generate", BORDER, {"text": "b", "output_ids": [5], "meta_info": FINISHED}, label="ids"
+    )
+    (found,) = violated("same-ids-on-every-endpoint", (chat, ids))
+    assert found.place.exchange == "sglang-chat/one/one"
 
 
 LONG = {

@@ -8,7 +8,7 @@ from operator import eq
 from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, was_refused
 from tokenwire.checks.relations import Whole, related_streams
 from tokenwire.checks.walk import count_of, end_place, joined_text, start_place
-from tokenwire.dialects.dialect import load_dialects
+from tokenwire.dialects.dialect import is_chat, load_dialects
 from tokenwire.judging.check import Observation, Target, check_run, demand
 from tokenwire.judging.stop_string import stop_string_of
 from tokenwire.record import Stream
@@ -101,10 +101,13 @@ def _asks_for_more(stream: Stream) -> bool:
 
 @check_run("one-length-rule")
 def one_length_rule(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
-    """What fits the context fits it everywhere: on each endpoint, streamed and whole."""
+    """What fits the context fits it everywhere: on each endpoint, streamed and whole.
+
+    Chat, which may run its messages instead of the ids beside them, is held against the others.
+    """
     context = target.advertised.context_length
     first: dict[tuple[int, int], Stream] = {}
-    for stream in streams if context is not None else ():
+    for stream in sorted(streams, key=is_chat) if context is not None else ():
         asked, status = stream.asked, stream.exchange.status
         if context is None or not asked.input_ids or asked.max_new_tokens is None or _asks_for_more(stream):
             continue

@@ -9,6 +9,7 @@ from typing import Any
 from tokenwire.checks.difference import observe_sequence
 from tokenwire.checks.sameness import same_ids, same_text
 from tokenwire.checks.walk import as_list, counts_its_ids, ended, finished_choices, joined_ids, start_place
+from tokenwire.dialects.dialect import is_chat
 from tokenwire.judging.check import Observation, Target, check_run, demand
 from tokenwire.record import Choice, Delivery, Emission, Stream
 
@@ -118,10 +119,11 @@ def output_ids_continue(streams: tuple[Stream, ...], _target: Target) -> Iterato
 def same_ids_on_every_endpoint(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """One prompt, one greedy answer, through whatever door.
 
-    What a stream lost of the text of its ids is found beside the whole answer of its own endpoint.
+    What a stream lost of the text of its ids is found beside the whole answer of its own endpoint. Chat may
+    have run its messages instead of the ids beside them: it is held against the others.
     """
     first: dict[str, Whole] = {}
-    for one in related_streams(streams):
+    for one in sorted(related_streams(streams), key=lambda one: is_chat(one.stream)):
         key = one.stream.asked.ids_key
         if not key:
             continue
