@@ -380,11 +380,15 @@ def test_usage_counts_what_came_from_the_cache_and_the_ids_of_a_whole_answer() -
     assert [seen.holds for seen in check(long, Target())] == [True]
 
 
-def test_stops_and_refusals_are_judged_without_ids() -> None:
-    run = OpenAIServer().run("chat-stop-string", "stop-places", "wrong-types", "probe")
+def test_the_request_after_a_bad_one_is_judged_without_ids() -> None:
+    run = OpenAIServer().run("wrong-types", "probe")
     assert wrong(run) == {}
     passed = {each.requirement.id for each in judge([run]) if each.verdict is Verdict.PASS}
-    assert passed >= {"stop-string-not-shown", "refused-request-harms-nobody"}
-    stopped = {**completed(3, "a sea", "stop")}
-    assert faults("stop-string-not-shown", answered(CHAT, {"messages": [], "stop": ["river"]}, stopped)) == []
-    assert faults("stop-string-not-shown", answered(CHAT, {"messages": [], "stop": ["sea"]}, stopped))
+    assert "refused-request-harms-nobody" in passed
+
+
+def test_an_echo_may_show_a_stop_string_of_the_prompt() -> None:
+    asked = {"prompt": "a sea", "stop": ["sea"], "echo": True}
+    assert (
+        faults("stop-string-not-shown", answered(COMPLETIONS, asked, completed(2, "a sea b", "stop"))) == []
+    )

@@ -36,9 +36,6 @@ def stop_string_not_shown(stream: Stream, _target: Target) -> Iterator[Observati
         return
     for choice in finished_choices(stream):
         stop, text = stop_string_of(stream.asked, choice), joined_text(choice)
-        finish = choice.finish
-        if stop is None and finish is not None and (finish.type, finish.matched) == ("stop", None):
-            stop = next(filter(None, stream.asked.stop), None)  # nothing names it, and the text shows none
         if stop and text is not None:
             message = f"the text of choice {choice.index} contains the stop string {stop!r}"
             yield demand(
