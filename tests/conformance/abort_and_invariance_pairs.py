@@ -130,6 +130,16 @@ COLD = _twin(whole(prompt_key="p"), "generate/cold")
 COLD = change(COLD, counters={"cached_tokens": 0})
 WARM = change(whole(prompt_key="p"), counters={"cached_tokens": 2})
 
+SERIES = {"output_token_logprobs": logprobs(), "output_top_logprobs": top_logprobs()}
+TOLD_MORE = _twin(whole(Told(series=SERIES), prompt_key="p", logprobs=True, top_logprobs=2), "generate/more")
+
+
+def told_less(first: float = -0.5) -> Stream:
+    """The answer without top logprobs, the first of whose logprobs may be another."""
+    entries = [[first, IDS[0], None], *logprobs()[1:]]
+    return whole(Told(series={"output_token_logprobs": entries}), prompt_key="p", logprobs=True)
+
+
 CALM = change(_twin(whole(prompt_key="p"), "generate/calm"), counters={"num_retractions": 0})
 PREEMPTED = change(whole(prompt_key="p"), counters={"num_retractions": 2})
 
@@ -326,6 +336,19 @@ ABORT_AND_INVARIANCE_PAIRS = [
         (COLD, change(WARM, output_ids=[11, 12, 13, 14, 15, 9])),
         None,
         "/output_ids",
+    ),
+    Pair(
+        "asking-for-more-changes-nothing",
+        (TOLD_MORE, told_less()),
+        (TOLD_MORE, told_less(0.0)),
+        why="the first logprob",
+    ),
+    Pair(
+        "asking-for-more-changes-nothing",
+        (TOLD_MORE, told_less()),
+        (TOLD_MORE, change(told_less(), output_ids=[*IDS[:5], 99])),
+        pointer="/output_ids",
+        why="an id",
     ),
     Pair(
         "preemption-changes-nothing",

@@ -125,6 +125,23 @@ def sent_back(shift: float = 0.0) -> tuple[Stream, ...]:
     return (SAMPLED, named(back, "generate/scored"))
 
 
+def long_sent_back(off_at: int, prompt: tuple[int, ...] = PROMPT) -> tuple[Stream, ...]:
+    """An answer of sixteen ids with one logprob that scoring does not confirm, and its ids scored."""
+    ids = tuple(range(20, 36))
+    told = [[-1.0 - 3.0 * (at == off_at), token, None] for at, token in enumerate(ids)]
+    series = {"output_token_logprobs": told}
+    first = whole(Told(ids=ids, text="x" * 16, series=series), input_ids=(prompt,), logprobs=True)
+    entries = [[None, prompt[0], None], *([-1.0, token, None] for token in (*prompt[1:], *ids))]
+    back = whole(
+        Told(ids=(7,), text="z", prompt_series={"input_token_logprobs": entries}),
+        input_ids=((*prompt, *ids),),
+        logprobs=True,
+        logprob_start=0,
+    )
+    name = "-".join(map(str, prompt))
+    return (named(first, f"generate/sampled-{name}"), named(back, f"generate/scored-{name}"))
+
+
 def warm(scale: float, name: str = "generate/warm") -> Stream:
     """An answer at temperature 0.5 whose alternatives lie so many times as far apart as the model's."""
     rows = [[[one[0] * scale, *one[1:]] for one in row] for row in top_logprobs()]
@@ -279,6 +296,28 @@ LOGPROB_PAIRS = [
         sent_back(0.01),
         sent_back(0.5),
         pointer="/input_token_logprobs",
+    ),
+    Pair(
+        "prompt-logprobs-rescore-the-output",
+        long_sent_back(off_at=7),
+        long_sent_back(off_at=0),
+        pointer="/input_token_logprobs",
+        why="the first position",
+    ),
+    Pair(
+        "prompt-logprobs-rescore-the-output",
+        (
+            *long_sent_back(off_at=7),
+            *long_sent_back(off_at=8, prompt=(4, 5)),
+            *long_sent_back(off_at=9, prompt=(6,)),
+        ),
+        (
+            *long_sent_back(off_at=7),
+            *long_sent_back(off_at=7, prompt=(4, 5)),
+            *long_sent_back(off_at=7, prompt=(6,)),
+        ),
+        pointer="/input_token_logprobs",
+        why="one position after each prompt",
     ),
     Pair("echo-begins-with-the-prompt", echoed("Say abcdef"), echoed("say abcdef"), pointer="/text"),
     Pair(

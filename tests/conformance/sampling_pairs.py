@@ -27,6 +27,10 @@ def warm(name: str, *told: Told, **asked: Any) -> Stream:
     return answer(name, *told, **({"greedy": False, "temperature": 1.0} | asked))
 
 
+def seeded(name: str, ids: tuple[int, ...] = IDS) -> Stream:
+    return warm(name, Told(ids=ids), seed=7, key="seeded")
+
+
 GREEDY = answer("one/greedy", scored())
 NATURAL = answer("one/natural", Told())
 IN_WORDS = answer("one/natural", Told(ids=None))
@@ -100,6 +104,12 @@ SAMPLING_PAIRS = [
         "temperature-is-kept",
         (GREEDY, warm("one/warm", scored()), warm("two/warm", scored(OTHER_IDS))),
         (GREEDY, warm("one/warm", scored()), warm("two/warm", scored())),
+        pointer="/output_ids",
+    ),
+    Pair(
+        "seed-is-kept",
+        (seeded("one/seeded"), seeded("one/seeded-again")),
+        (seeded("one/seeded"), seeded("one/seeded-again", OTHER_IDS)),
         pointer="/output_ids",
     ),
     Pair(

@@ -173,6 +173,17 @@ FOUR = Target(stream_interval=4)
 NOT_UTF8 = replace(incremental(), undecodable_at=17)
 FIRST_HALF = (*PROMPT, *IDS[:2])
 AS_CHAT: dict[str, Any] = {"dialect": CHAT, "ids_key": "same"}
+SCORED = whole(Told(series={"output_token_logprobs": logprobs()}), ids_key="same")
+
+
+def as_chat_scored(first: float) -> Stream:
+    """The same in chat's shape, the first of whose logprobs may be another."""
+    entries = [
+        {"token": "x", "logprob": first if at == 0 else logprob, "bytes": None, "top_logprobs": []}
+        for at, (logprob, *_) in enumerate(logprobs())
+    ]
+    return whole(Told(series={"logprobs_content": entries}), **AS_CHAT)
+
 
 PAIRS = [
     # The abstract record.
@@ -711,6 +722,12 @@ PAIRS = [
         (whole(ids_key="same"), named(whole(**AS_CHAT), "chat/same")),
         (whole(ids_key="same"), named(change(whole(**AS_CHAT), output_ids=[*IDS[:5], 99]), "chat/same")),
         pointer="/output_ids",
+    ),
+    Pair(
+        "same-ids-on-every-endpoint",
+        (SCORED, named(as_chat_scored(-0.5), "chat/same")),
+        (SCORED, named(as_chat_scored(0.0), "chat/same")),
+        why="the first logprob",
     ),
     Pair("empty-input-ids-refused", refusal(input_ids=((),)), whole(input_ids=((),))),
     Pair(

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from tokenwire.checks.chance import DRIFT, Pair, near_tie, torn
+from tokenwire.checks.chance import DRIFT, Pair, near_tie, sampled_logprobs, torn
 from tokenwire.checks.difference import first_difference, identical, observe_sequence, observe_text
-from tokenwire.checks.logprob_entry import SAMPLED
 from tokenwire.checks.walk import counts_its_ids, joined_ids, joined_text
 from tokenwire.judging.alike import alike
 from tokenwire.judging.check import Observation
@@ -43,16 +42,46 @@ def choice_pairs(baseline: Stream, other: Stream) -> Iterator[tuple[Side, Side]]
             yield (baseline, choice), (other, others[choice.index])
 
 
-def _comparable_series(baseline: Side, other: Side) -> frozenset[str]:
-    """The series that both carry and that were asked for alike: others cannot be alike."""
-    common = baseline[1].series_names & other[1].series_names
+def _asked_alike(baseline: Side, other: Side) -> bool:
+    """Whether two answers were asked for the same series."""
     asked = [
         (s.asked.uniform, s.asked.logprobs, s.asked.top_logprobs, s.asked.chosen_ids)
         for s, _ in (baseline, other)
     ]
-    if asked[0] == asked[1] and asked[0][0]:
+    return asked[0] == asked[1] and asked[0][0]
+
+
+def _same_sampled(pair: Pair, upto: slice, source: str) -> Iterator[Observation]:
+    """Look whether the sampled ids have the same logprobs, in whatever shape either answer tells them."""
+    ours, theirs = (sampled_logprobs(choice)[upto] for choice in pair)
+    if not ours or len(ours) != len(theirs):
+        return
+    places = [choice.emissions[-1].event.place for choice in pair]
+    yield observe_sequence(
+        places[1],
+        "the logprob of output id",
+        expected=ours,
+        actual=theirs,
+        source=source,
+        same=partial(alike, tolerance=DRIFT),
+        related=(places[0],),
+        by_chance=True,
+    )
+
+
+def same_sampled(pair: Pair, source: str) -> Iterator[Observation]:
+    """Look whether two choices of the same ids have the same logprobs of these."""
+    ids = joined_ids(pair[0])
+    if ids and ids == joined_ids(pair[1]):
+        yield from _same_sampled(pair, slice(None), source)
+
+
+def _comparable_series(baseline: Side, other: Side) -> frozenset[str]:
+    """The series that both carry and that were asked for alike: others cannot be alike."""
+    common = baseline[1].series_names & other[1].series_names
+    if _asked_alike(baseline, other):
         return common
-    return common & (baseline[1].customized | {SAMPLED})
+    return common & baseline[1].customized
 
 
 def agree(baseline: Side, other: Side, source: str) -> Iterator[Observation]:
@@ -83,6 +112,8 @@ def agree(baseline: Side, other: Side, source: str) -> Iterator[Observation]:
     if end is None:
         yield from _same_text(pair, source, by_chance=False)
     upto = common if end is None else slice(end)
+    if not _asked_alike(baseline, other):
+        yield from _same_sampled(pair, upto, source)
     for name in sorted(_comparable_series(baseline, other)):
         expected, actual = baseline[1].series(name) or [], other[1].series(name) or []
         if len(expected) != len(ours) or len(actual) != len(theirs):

@@ -28,6 +28,16 @@ DRIFT = 0.2
 Pair = tuple[Choice, Choice]
 
 
+def sampled_logprobs(choice: Choice) -> list[Any]:
+    """The logprobs of the output ids of a choice, by position, in whatever shape they are told."""
+    return [
+        at.sampled.logprob if at.sampled else None
+        for step in steps_of(choice)
+        for told in list(told_by(step))[:1]
+        for at in told.positions
+    ]
+
+
 @dataclass
 class _Position:
     """What an answer says of the ids that might have stood at one position."""

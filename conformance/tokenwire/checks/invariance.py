@@ -43,6 +43,24 @@ def cache_changes_nothing(streams: tuple[Stream, ...], _target: Target) -> Itera
             yield from agree(one, other, source)
 
 
+def _told(stream: Stream) -> tuple[object, ...]:
+    """What a request asks to be told, beside its result."""
+    asked = stream.asked
+    logprobs = (asked.logprobs, asked.logprob_start, asked.top_logprobs, asked.chosen_ids)
+    return (*logprobs, asked.prompt_token_ids, asked.response_token_ids, asked.meta_info)
+
+
+@check_run("asking-for-more-changes-nothing")
+def asking_for_more_changes_nothing(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """What a request asks to be told shapes what is told, and nothing else of the answer."""
+    for group in beginnings(streams).values():
+        most = max(group, key=lambda stream: (stream.asked.top_logprobs, stream.asked.max_new_tokens or 0))
+        for stream in group:
+            if _told(stream) != _told(most):
+                for one, other in choice_pairs(most, stream):
+                    yield from agree(one, other, f"the answer of {most.exchange.name}, which asks for more")
+
+
 @check_run("preemption-changes-nothing")
 def preemption_changes_nothing(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """A request that was preempted is answered as one that was not."""

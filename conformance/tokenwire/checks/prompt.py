@@ -7,7 +7,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from tokenwire.checks.chance import DRIFT, goes_apart
+from tokenwire.checks.chance import DRIFT, goes_apart, sampled_logprobs
 from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.logprob_entry import (
     LISTS,
@@ -21,7 +21,6 @@ from tokenwire.checks.logprob_entry import (
     read_by_id,
     read_entry,
     read_position,
-    told_by,
 )
 from tokenwire.checks.relations import Ids, Whole, related_streams
 from tokenwire.checks.rescoring import Pair, observe_agreement
@@ -35,7 +34,6 @@ from tokenwire.checks.walk import (
     joined_text,
     prompt_of,
     streamed,
-    walk,
 )
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.judging.alike import ROUNDING, alike
@@ -181,6 +179,10 @@ def _prompt_logprobs(stream: Stream, choice: Choice) -> tuple[Place, Logprobs] |
     return None
 
 
+_SOME_PROMPTS = 3
+"""A position that is off after so many prompts, and right after none, is no outlier."""
+
+
 def _scored(streams: tuple[Stream, ...]) -> list[tuple[Whole, Place, Logprobs]]:
     """The greedy answers that tell the logprobs of their prompts, with these."""
     found: list[tuple[Whole, Place, Logprobs]] = []
@@ -213,32 +215,20 @@ def prompt_logprobs_independent_of_start(
             )
 
 
-def _output_logprobs(whole: Whole) -> list[Any]:
-    """The logprobs of the output ids of an answer, by position in the output."""
-    found: list[Any] = []
-    only = Stream(
-        whole.stream.exchange,
-        whole.stream.dialect,
-        whole.stream.asked,
-        whole.stream.delivery,
-        whole.stream.events,
-        (whole.choice,),
-    )
-    for step in walk(only):
-        for told in list(told_by(step))[:1]:
-            found += [at.sampled.logprob if at.sampled else None for at in told.positions]
-    return found
-
-
 @check_run("prompt-logprobs-rescore-the-output")
 def prompt_logprobs_rescore_the_output(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
-    """Ids that were generated and sent back as a prompt have the logprobs that they had when sampled."""
+    """Ids that were generated and sent back as a prompt have the logprobs that they had when sampled.
+
+    A position that is off after every prompt is no outlier.
+    """
+    off: dict[tuple[str, int], dict[Ids, Observation]] = {}
+    right: set[tuple[str, int]] = set()
     scored = [(one, place, logprobs) for one, place, logprobs in _scored(streams) if one.sent_ids]
     for whole in related_streams(streams):
         prompt, ids = whole.prompt or (), whole.ids or ()
         if not prompt or not ids or whole.sampling:
             continue
-        sampled = _output_logprobs(whole)
+        sampled = sampled_logprobs(whole.choice)
         if len(sampled) != len(ids):
             continue
         for one, place, logprobs in scored:
@@ -252,14 +242,20 @@ def prompt_logprobs_rescore_the_output(streams: tuple[Stream, ...], _target: Tar
                 for at in range(common)
                 if len(prompt) + at in logprobs
             ]
+            related = (whole.choice.emissions[-1].at("output_ids"),)
+            words = {"what": "the prompt logprob of output id", "source": "when it was sampled"}
             if pairs:
-                yield observe_agreement(
-                    place,
-                    pairs,
-                    what="the prompt logprob of output id",
-                    source="when it was sampled",
-                    related=(whole.choice.emissions[-1].at("output_ids"),),
-                )
+                yield observe_agreement(place, pairs, related=related, sure=1, **words)
+            for pair in pairs:
+                position = (whole.stream.dialect, pair.position)
+                if pair.agrees:
+                    right.add(position)
+                else:
+                    alone = observe_agreement(place, [pair], related=related, **words)
+                    off.setdefault(position, {})[prompt] = alone
+    for position, prompts in off.items():
+        if len(prompts) >= _SOME_PROMPTS and position not in right:
+            yield next(iter(prompts.values()))
 
 
 # Echo.

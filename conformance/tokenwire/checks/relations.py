@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tokenwire.checks.agreement import same_sampled
+from tokenwire.checks.chance import sampled_logprobs
 from tokenwire.checks.difference import observe_sequence
 from tokenwire.checks.sameness import same_ids, same_text
 from tokenwire.checks.walk import as_list, counts_its_ids, ended, finished_choices, joined_ids, start_place
@@ -123,6 +125,7 @@ def same_ids_on_every_endpoint(streams: tuple[Stream, ...], _target: Target) -> 
     have run its messages instead of the ids beside them: it is held against the others.
     """
     first: dict[str, Whole] = {}
+    told: dict[str, Whole] = {}
     for one in sorted(related_streams(streams), key=lambda one: is_chat(one.stream)):
         key = one.stream.asked.ids_key
         if not key:
@@ -134,6 +137,9 @@ def same_ids_on_every_endpoint(streams: tuple[Stream, ...], _target: Target) -> 
             whole = Delivery.WHOLE is other.stream.delivery is one.stream.delivery
             if whole or other.ids is None or one.ids is None:
                 yield from same_text((other.choice, one.choice), source)
+        teller = told.setdefault(key, one) if sampled_logprobs(one.choice) else one
+        if teller.stream.dialect != one.stream.dialect:
+            yield from same_sampled((teller.choice, one.choice), f"the answer of {teller.stream.dialect}")
 
 
 def _goes_on(sent: Ids, prompt: Ids, ids: Ids) -> bool:

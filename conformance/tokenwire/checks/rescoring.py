@@ -35,14 +35,21 @@ class Pair:
 
 
 def observe_agreement(
-    place: Place, pairs: Sequence[Pair], *, what: str, source: str, related: tuple[Place, ...] = ()
+    place: Place,
+    pairs: Sequence[Pair],
+    *,
+    what: str,
+    source: str,
+    related: tuple[Place, ...] = (),
+    sure: int = 0,
 ) -> Observation:
     """Look whether two computations agree but for outliers; show the first position where they do not.
 
-    `what` names the logprob that is looked at with its position left out, `source` the other computation.
+    `what` names the logprob that is looked at with its position left out, `source` the other computation. So
+    many positions at the beginning as `sure` says may be no outliers.
     """
     apart = [pair for pair in pairs if not pair.agrees]
-    holds = len(apart) <= OUTLIERS * len(pairs)
+    holds = len(apart) <= OUTLIERS * len(pairs) and not any(pair.position < sure for pair in apart)
     if holds:
         size = f"{len(pairs)} logprobs within {TOLERANCE}"
         return demand(place, True, expected=size, actual=size, related=related)

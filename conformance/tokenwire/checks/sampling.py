@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tokenwire.checks.logprob_entry import Position, number_of, told_by
 from tokenwire.checks.walk import Step, by_choice, finished_choices, joined_ids, joined_text, walk
 from tokenwire.judging.check import Observation, Target, check, check_run, demand
+from tokenwire.judging.determinism import completed
 from tokenwire.record import Asked, Choice, Stream
 
 FORCES = 100.0
@@ -26,6 +27,8 @@ _TIED = 0.05
 """Logprobs that lie closer may have been ordered otherwise when the id was sampled."""
 _CERTAIN = 0.02
 """By so much the sum of some probabilities may be off."""
+_SHOWN = 12
+"""So much of an output is shown."""
 _LONG_ENOUGH = 4
 """Shorter texts are alike by chance."""
 
@@ -214,6 +217,29 @@ def temperature_is_kept(streams: tuple[Stream, ...], _target: Target) -> Iterato
             message=message,
             related=related,
         )
+
+
+@check_run("seed-is-kept")
+def seed_is_kept(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+    """One request with one seed has one output, on a server that repeats what it says greedily."""
+    if any(stream.asked.greedy and stream.asked.key in target.contradicted for stream in streams):
+        return
+    first: dict[str, Stream] = {}
+    for stream in streams:
+        asked = stream.asked
+        if asked.greedy or asked.seed is None or not asked.key or asked.stream or not completed(stream):
+            continue
+        before = first.setdefault(asked.key, stream)
+        for one, other in zip(before.choices, stream.choices, strict=False) if before is not stream else ():
+            said = [joined_ids(choice) or joined_text(choice) or "" for choice in (one, other)]
+            yield demand(
+                other.emissions[-1].at("output_ids"),
+                said[0] == said[1],
+                expected=said[0][:_SHOWN],
+                actual=said[1][:_SHOWN],
+                message=f"the request with seed {asked.seed} was answered with another output than before",
+                related=(one.emissions[-1].at("output_ids"),),
+            )
 
 
 @check("samples-are-drawn-apart")

@@ -43,14 +43,15 @@ async def prompt_logprobs(talk: Conversation) -> None:
 
 @scenario(chat=False)
 async def rescored_output(talk: Conversation) -> None:
-    """An answer with its logprobs, then prompt and output sent back as a prompt: prefill gives the ids the
-    logprobs that they had when they were sampled.
+    """Answers to three prompts with their logprobs, then prompt and output sent back as a prompt: prefill
+    gives the ids the logprobs that they had when they were sampled.
     """
-    ask = Ask(input_ids=(PROMPT,), max_new_tokens=16, ignore_eos=True, logprobs=True)
-    ids = token_ids(await talk.ask("sampled", ask))
-    if ids:
-        back = replace(ask, input_ids=((*PROMPT, *ids),), max_new_tokens=1)
-        await talk.ask("scored", replace(back, logprob_start=0, top_logprobs=1))
+    for label, prompt in (("", PROMPT), ("-short", PROMPT[:5]), ("-turned", PROMPT[::-1])):
+        ask = Ask(input_ids=(prompt,), max_new_tokens=16, ignore_eos=True, logprobs=True)
+        ids = token_ids(await talk.ask(f"sampled{label}", ask))
+        if ids:
+            back = replace(ask, input_ids=((*prompt, *ids),), max_new_tokens=1)
+            await talk.ask(f"scored{label}", replace(back, logprob_start=0, top_logprobs=1))
 
 
 @scenario(chat=False)

@@ -31,6 +31,37 @@ def _prompt_with(row: OutputRow, name: str, change: Callable[[list[Any]], list[A
     return replace(row, prompt_series={**row.prompt_series, name: change(list(row.prompt_series[name]))})
 
 
+class _OneLogprobWrong(Fault):
+    """One sampled token of an answer has a wrong logprob, wherever no top logprobs show it."""
+
+    position = 0
+    value = 0.0
+    relative = False
+
+    def row(self, request: Request, row: OutputRow) -> OutputRow:
+        at = self.position - row.start
+        if request.top_logprobs_num or not 0 <= at < row.end - row.start:
+            return row
+
+        def wrong(entries: list[Any]) -> list[Any]:
+            number = entries[at][0] + self.value if self.relative else self.value
+            return [*entries[:at], [number, *entries[at][1:]], *entries[at + 1 :]]
+
+        return _row_with(row, SELECTED, wrong)
+
+
+@fault("first-logprob-zero", "X27")
+class FirstLogprobZero(_OneLogprobWrong):
+    """The token that the prefill samples has logprob 0: only decode steps compute it."""
+
+
+@fault("eighth-logprob-too-low", "X27")
+class EighthLogprobTooLow(_OneLogprobWrong):
+    """The logprob of one position lies three nats too low, in each answer."""
+
+    position, value, relative = 7, -3.0, True
+
+
 @fault(
     "logprobs-dropped-in-streams",
     "X07",

@@ -45,6 +45,13 @@ class FrequencyPenaltyDropped(_Drops):
     names = ("frequency_penalty",)
 
 
+@fault("seed-ignored", "X25")
+class SeedIgnored(_Drops):
+    """The seed is taken, and heeded only when the server was started in another way."""
+
+    names = ("sampling_seed", "seed")
+
+
 @fault("truncation-dropped", "X25")
 class TruncationDropped(_Drops):
     """top_k, top_p and min_p are dropped: the tail of the distribution is sampled from."""
