@@ -78,3 +78,15 @@ def test_a_control_that_got_no_answer_is_found() -> None:
 def test_the_refusal_of_another_endpoint_is_another_talk() -> None:
     elsewhere = refusal(dialect="sglang-chat")
     assert harmed(*OTHER_KEY, BEFORE, AGAIN, elsewhere, CHANGED) == []
+
+
+def test_answers_that_change_after_every_bad_request_do_not_change_by_chance() -> None:
+    changed = [
+        one
+        for number in range(3)
+        for one in (
+            refusal(),
+            named(change(whole(), output_ids=[*IDS[:5], 99]), f"generate/control-{number}"),
+        )
+    ]
+    assert verdicts(*changed) == {Verdict.FAIL}

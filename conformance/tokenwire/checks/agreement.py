@@ -84,8 +84,10 @@ def _comparable_series(baseline: Side, other: Side) -> frozenset[str]:
     return common & baseline[1].customized
 
 
-def agree(baseline: Side, other: Side, source: str) -> Iterator[Observation]:
+def agree(baseline: Side, other: Side, source: str, *, told_apart: bool = False) -> Iterator[Observation]:
     """Look whether two choices are one record as far as both go, up to near ties and drift.
+
+    Where they were asked for different series, their sampled logprobs are held together with `told_apart`.
 
     What lost ids, or entries of a series, on its way is not compared: it is told of the answer itself.
     """
@@ -112,7 +114,7 @@ def agree(baseline: Side, other: Side, source: str) -> Iterator[Observation]:
     if end is None:
         yield from _same_text(pair, source, by_chance=False)
     upto = common if end is None else slice(end)
-    if not _asked_alike(baseline, other):
+    if told_apart and not _asked_alike(baseline, other):
         yield from _same_sampled(pair, upto, source)
     for name in sorted(_comparable_series(baseline, other)):
         expected, actual = baseline[1].series(name) or [], other[1].series(name) or []

@@ -58,7 +58,8 @@ def asking_for_more_changes_nothing(streams: tuple[Stream, ...], _target: Target
         for stream in group:
             if _told(stream) != _told(most):
                 for one, other in choice_pairs(most, stream):
-                    yield from agree(one, other, f"the answer of {most.exchange.name}, which asks for more")
+                    source = f"the answer of {most.exchange.name}, which asks for more"
+                    yield from agree(one, other, source, told_apart=True)
 
 
 @check_run("preemption-changes-nothing")

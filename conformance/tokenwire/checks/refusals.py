@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from tokenwire.checks.bad_value import bad_values, unknown_prompt_ids, unreadable_body
 from tokenwire.checks.chance import goes_apart
@@ -258,7 +259,9 @@ def refused_request_harms_nobody(streams: tuple[Stream, ...], target: Target) ->
 
     Only a request that the target could answer at another time tells whether harm was done. Results are
     compared where the target was seen to repeat itself, and where nothing but such requests contradicts it.
+    One that goes another way may do so by chance; where most of them do, it is none.
     """
+    compared: list[list[Observation]] = []
     controls = list(_controls(streams, target))
     after_bad = {control.exchange.name for _, control in controls}
     answers: dict[str, list[Stream]] = {}
@@ -286,7 +289,15 @@ def refused_request_harms_nobody(streams: tuple[Stream, ...], target: Target) ->
         )
         steady = control.asked.key not in target.contradicted or _alike(before)
         if holds and repeats and steady:
-            yield from _as_before(control, twin)
+            compared.append(list(_as_before(control, twin)))
+    changed = sum(not all(one.holds for one in look) for look in compared)
+    chance = changed < _NO_CHANCE or 2 * changed < len(compared)
+    for look in compared:
+        yield from (replace(one, by_chance=one.by_chance and chance) for one in look)
+
+
+_NO_CHANCE = 3
+"""Near ties do not go the other way after so many bad requests, and nowhere else."""
 
 
 def _alike(streams: list[Stream]) -> bool:
