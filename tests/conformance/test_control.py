@@ -73,6 +73,21 @@ def test_a_load_in_prometheus_text() -> None:
     assert call.load == Load(3, None)
 
 
+@pytest.mark.parametrize(
+    ("path", "answer", "load"),
+    [
+        ("/metrics", b"llamacpp:requests_processing 2\nllamacpp:requests_deferred 1\n", Load(3)),
+        ("/slots", b'[{"id":0,"is_processing":true},{"id":1,"is_processing":false}]', Load(1)),
+        ("/slots", b'{"error":{"message":"no slots here"}}', None),
+    ],
+)
+def test_loads_of_llama_cpp(path: str, answer: bytes, load: Load | None) -> None:
+    call = read_call(exchange("GET", path, answer=answer))
+    assert call is not None
+    assert (call.deed, call.load) == (Deed.LOAD, load)
+    assert path in [request.path for request in load_controls()["llama.cpp"].load_requests]
+
+
 def test_other_exchanges_are_no_calls() -> None:
     assert read_call(exchange("POST", "/generate", {"rid": "a"})) is None
     assert read_call(exchange("GET", "/abort_request")) is None

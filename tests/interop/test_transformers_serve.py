@@ -31,7 +31,7 @@ VIOLATED: Mapping[str, str] = {
     "logit-bias-is-kept": "completions read a bias and forget it",
     "done-ends-the-stream": "no stream ends with [DONE]",
     "wrong-types-refused": "a field of the wrong type ends in a status of 500, or is taken for another",
-    "impossible-values-refused": "a negative budget ends in a status of 500, or in a stream that begins",
+    "impossible-values-refused": "a negative temperature is answered, and n of 0 or -1 is forgotten",
     "missing-prompts-refused": "a request without messages ends in a status of 500",
     "requests-do-not-break-the-server": "all of these",
     "events-fit-schema": "an error in a stream is a bare string",
