@@ -28,7 +28,8 @@ CORE = ("greedy-stream", "batch-of-prompts", "chat-ids", "chat-messages", "logpr
 GATEWAY = "gateway"
 AT_ONCE = 3
 """Processes that ask; what a server takes for itself is left to two cores."""
-_TIMEOUT_S = 60
+_TIMEOUT_S = 300
+"""The time limit of an exchange: an answer that comes late on a machine with much to do is no kill."""
 _HANGING_S = 15
 """The time limit of an exchange where a fault may leave one without an answer."""
 
