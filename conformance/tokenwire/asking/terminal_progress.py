@@ -67,8 +67,8 @@ class Meter:
         if not self._bar.console.is_terminal and now - self._told >= LINE_EVERY_S:
             self._told = now
             (task,) = self._bar.tasks
-            done = f"{task.completed:.0f} of {task.total or 0:.0f} after {now - self._begun:.0f} s"
-            line = f"{self._phase}: {done}; {task.description}"
+            so_far = f"{task.completed:.0f} of {task.total or 0:.0f} after {now - self._begun:.0f} s"
+            line = f"{self._phase}: {so_far}; {task.description}"
             self._bar.console.print(line, markup=False, soft_wrap=True)
 
     def through(self, requirements: Iterable[Requirement]) -> Iterator[Requirement]:
