@@ -44,4 +44,4 @@ def test_judging_is_a_phase_of_its_own(monkeypatch, capsys):
     for verbosity, told in ((0, True), (-1, False)):
         tell(nothing, Reporting(Outputs(), verbosity=verbosity), Console(file=StringIO()))
         rows = len(load_requirements())
-        assert (f"judging: {rows} of {rows} after 0 s" in capsys.readouterr().err) is told
+        assert (f"judging: {rows} of {rows} after " in capsys.readouterr().err) is told
