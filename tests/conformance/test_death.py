@@ -28,6 +28,13 @@ SILENCE = (None, Ending.TIMEOUT, "not over after 60 s")
 BROKEN = "requests-do-not-break-the-server"
 
 
+def told(name: str, delivered: list[int], *, finished: bool) -> dict[str, Any]:
+    """What the server writes, under an id of its own."""
+    answer = document(delivered, finished=finished)
+    answer["meta_info"] |= {"id": name, "prompt_tokens": len(PROMPT)}
+    return answer
+
+
 def exchange(
     name: str,
     begun: float,
@@ -41,7 +48,7 @@ def exchange(
     """One request to /generate, and what came of it."""
     status, ending, detail = how
     if body is None:
-        body = json.dumps(document(IDS, finished=True)).encode() if status == 200 else b""
+        body = json.dumps(told(name, IDS, finished=True)).encode() if status == 200 else b""
     params = {"max_new_tokens": len(IDS), "ignore_eos": True, "temperature": 0}
     return Exchange(
         f"sglang-generate/{name}",
@@ -68,7 +75,7 @@ def verdict(requirement: str, told: Run) -> Verdict:
 
 PROBES = [exchange(f"probe/{n}", n / 10) for n in range(3)]
 CUT_STREAM = b"".join(
-    b"data: " + json.dumps(document(IDS[:n], finished=False)).encode() + b"\n\n" for n in (1, 2, 3)
+    b"data: " + json.dumps(told("slow", IDS[:n], finished=False)).encode() + b"\n\n" for n in (1, 2, 3)
 )
 
 
@@ -97,19 +104,18 @@ def among_others(how: tuple[int | None, Ending, str], body: bytes = b"") -> list
 def test_of_sixteen_requests_that_a_death_cut_the_bad_one_is_named_and_nothing_else(
     how: tuple[int | None, Ending, str], body: bytes
 ) -> None:
-    told = run(*among_others(how, body))
-    (death,) = told.deaths
+    seen = run(*among_others(how, body))
+    (death,) = seen.deaths
     assert death.name == "sglang-generate/unknown-ids/prompt-negative"
     assert "most likely of this one" in death.words
     assert death.early
     assert death.final
-    rows = [row for name, row in load_requirements().items() if name != "prompt-tokens-count-the-input-ids"]
-    broken = judge_requirement(load_requirements()[BROKEN], told)
+    broken = judge_requirement(load_requirements()[BROKEN], seen)
     failed = [one for one in broken if one.verdict is Verdict.FAIL]
     assert [one.scenario for one in failed] == ["unknown-ids"]
     assert [each.place.exchange for each in failed[0].violations] == [death.name]
     assert failed[0].violations[0].actual == "the server died"
-    red = {one.requirement.id for one in judge([told], rows) if one.verdict in {Verdict.FAIL, Verdict.WARN}}
+    red = {one.requirement.id for one in judge([seen]) if one.verdict in {Verdict.FAIL, Verdict.WARN}}
     assert red == {BROKEN}, "what the death cut is no violation of anything else"
 
 
@@ -243,3 +249,16 @@ def test_what_no_answer_holds_is_said_so_and_only_what_was_left_out_is_advised()
     left_out = replace(run(*PROBES), unasked=("a", "b", "c", "wrong-types"))
     (judgement,) = judge_requirement(row, left_out)
     assert judgement.message.endswith("; 4 scenarios were not asked (a, b, c, …)")
+
+
+def test_a_failure_counts_as_no_refusal_only_where_the_good_request_behind_it_was_answered() -> None:
+    """As behind a gateway whose worker was away for a while."""
+    failing = (500, Ending.COMPLETE, "")
+    bad = exchange("negative-ids/whole", 1, ids=(1, -1), how=failing, body=UPSTREAM)
+    control = exchange("negative-ids/whole-control", 2, how=failing, body=UPSTREAM)
+    answered = exchange("negative-ids/whole-control", 2)
+    back = [replace(one, name=f"{one.name}-2", started="2026-11-22T03:00:00+00:00") for one in PROBES]
+    requirement = "unknown-prompt-ids-refused"
+    assert verdict(requirement, run(*PROBES, bad, answered, *back)) is Verdict.FAIL
+    assert verdict(requirement, run(*PROBES, bad, control, *back)) is Verdict.INCONCLUSIVE
+    assert verdict(BROKEN, run(*PROBES, bad, control, *back)) is Verdict.FAIL

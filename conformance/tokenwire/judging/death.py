@@ -169,6 +169,22 @@ def _question(request: HttpRequest) -> tuple[str, str]:
     return request.path, json.dumps(body, sort_keys=True)
 
 
+def clouded(streams: Iterable[Stream], suspicion: Suspicion) -> frozenset[str]:
+    """The bad requests that failed as the good one behind them did, by name.
+
+    Whether the server would have refused them is not known.
+    """
+    found: set[str] = set()
+    bad: dict[tuple[str, str], Stream] = {}
+    for stream in streams:
+        talk = (stream.exchange.scenario, stream.dialect)
+        if suspicion(stream) < ORDINARY:
+            bad[talk] = stream
+        elif (before := bad.pop(talk, None)) is not None and failure(before) and failure(stream):
+            found.add(before.exchange.name)
+    return frozenset(found)
+
+
 def deaths(streams: Iterable[Stream], suspicion: Suspicion) -> tuple[Death, ...]:
     """The ends of the server in a run, in order. `suspicion` tells how bad a request is, by a rank."""
     lives = list(_lives(streams))

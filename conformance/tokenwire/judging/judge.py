@@ -17,7 +17,7 @@ from tokenwire.dialects.dialect import is_chat, load_dialects, vocabulary_told
 from tokenwire.judging.advertised import Advertised
 from tokenwire.judging.capability import Capability, capabilities
 from tokenwire.judging.check import CHECKS, Check, Comparison, Observation, Target, demand
-from tokenwire.judging.death import Death, deaths
+from tokenwire.judging.death import Death, clouded, deaths
 from tokenwire.judging.determinism import Determinism, comparisons, determinism, doubt
 from tokenwire.judging.honesty import Honesty, honesty
 from tokenwire.judging.settled import settled
@@ -48,7 +48,8 @@ NO_WORKER = "no worker was named to compare with; name the server behind this on
 _OK = 200
 _ACROSS_TARGETS = "across-targets"
 _TOKENIZER = "tokenizer"
-_OF_BAD_REQUESTS = ("refusal", "side-effect")
+_REFUSAL = "refusal"
+_OF_BAD_REQUESTS = (_REFUSAL, "side-effect")
 """Oracles of requirements that look at requests which are to be refused, or at what these do."""
 _MOST_NAMED = 3
 _BY_CHANCE = "ask for more, with --budget soak or a higher --max-concurrency"
@@ -80,11 +81,20 @@ class Run:
     @cached_property
     def deaths(self) -> tuple[Death, ...]:
         """The ends of the server, each with the request that it most likely died of."""
+        through_the_gateway = (pair.other for pair in self.beside)
+        return deaths((*self.streams, *through_the_gateway), self._suspicion)
+
+    @cached_property
+    def clouded(self) -> frozenset[str]:
+        """The bad requests that failed as the good ones behind them did: that is no refusal, nor the lack of
+        one.
+        """
+        return clouded(self.heard, self._suspicion)
+
+    def _suspicion(self, stream: Stream) -> int:
         from tokenwire.checks.refusals import suspicion
 
-        told = Target(advertised=self.advertised)
-        through_the_gateway = (pair.other for pair in self.beside)
-        return deaths((*self.streams, *through_the_gateway), lambda stream: suspicion(stream, told))
+        return suspicion(stream, Target(advertised=self.advertised))
 
     @cached_property
     def died(self) -> Death | None:
@@ -235,22 +245,24 @@ def _guarded(looked: _Looked, observe: Callable[[], Iterator[Observation]]) -> N
         looked.crash = looked.crash or traceback.format_exc()
 
 
-def _look(check: Check, run: Run, pairs: Sequence[Comparison]) -> dict[str, _Looked]:
+def _look(
+    check: Check, run: Run, heard: tuple[Stream, ...], pairs: Sequence[Comparison]
+) -> dict[str, _Looked]:
     """Let a check look at all of a run; what it saw, by scenario.
 
-    `pairs` are the answers that a check which compares two may see.
+    `heard` are the answers that it may see, `pairs` those that a check which compares two may.
     """
     looked: dict[str, _Looked] = defaultdict(_Looked)
     target = run.target
     if check.on_stream is not None:
-        for stream in run.heard:
+        for stream in heard:
             _guarded(looked[stream.exchange.scenario], partial(check.on_stream, stream, target))
     if check.on_comparison is not None:
         for pair in pairs:
             _guarded(looked[pair.other.exchange.scenario], partial(check.on_comparison, pair, target))
     if check.on_run is not None:
         together = _Looked()
-        _guarded(together, partial(check.on_run, run.heard, target))
+        _guarded(together, partial(check.on_run, heard, target))
         for observation in together.observations:
             source = run.by_exchange.get(observation.place.exchange)
             looked[source.exchange.scenario if source else NO_SCENARIO].observations.append(observation)
@@ -395,7 +407,10 @@ def judge_requirement(requirement: Requirement, run: Run) -> list[Judgement]:
             )
         ]
     pairs = run.pairs_beside if requirement.oracle == _ACROSS_TARGETS else run.comparisons
-    looked = _look(check, run, pairs)
+    heard = run.heard
+    if requirement.oracle == _REFUSAL:
+        heard = tuple(stream for stream in heard if stream.exchange.name not in run.clouded)
+    looked = _look(check, run, heard, pairs)
     if not looked:
         message = _unseen(requirement, run)
         return [Judgement(requirement, NO_SCENARIO, Verdict.INCONCLUSIVE, message=message, run=run)]
