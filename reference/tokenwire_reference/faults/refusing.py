@@ -297,8 +297,9 @@ class OneIdTooMany(Fault):
 
 def _prompt_ids(body: dict[str, Any]) -> list[int]:
     """The ids of a prompt, of all prompts of a batch; none where it is no list of integers."""
-    given = next((body[name] for name in ("input_ids", "prompt", "token_ids") if name in body), [])
-    flat = [one for row in given for one in (row if isinstance(row, list) else [row])]
+    given: Json = next((body[name] for name in ("input_ids", "prompt", "token_ids") if name in body), [])
+    rows = given if isinstance(given, list) else []
+    flat = [one for row in rows for one in (row if isinstance(row, list) else [row])]
     return flat if all(type(one) is int for one in flat) else []
 
 
