@@ -244,8 +244,8 @@ class OpenAIServer:
             entries = [_entry(token, at, top)]
             if at < thoughts:
                 told = {"content": None, "reasoning_content": entries}
-                told = told if asked and self.habits.thought_logprobs else None
-                yield chunk({"content": None, "reasoning_content": token}, told)
+                with_them = asked and self.habits.thought_logprobs
+                yield chunk({"content": None, "reasoning_content": token}, told if with_them else None)
                 continue
             piece = written.text[shown : shown + len(token)]
             shown += len(token)
@@ -324,7 +324,7 @@ def _with_filters(events: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, 
     blank = {"id": "", "object": "", "created": 0, "model": ""}
     on_prompt = {"prompt_index": 0, "content_filter_results": {}}
     offsets = {"check_offset": 0, "start_offset": 0, "end_offset": 9}
-    filtered = {"index": 0, "finish_reason": None, "content_filter_results": {}}
+    filtered: dict[str, Any] = {"index": 0, "finish_reason": None, "content_filter_results": {}}
     later = {**blank, "choices": [{**filtered, "content_filter_offsets": offsets}], "usage": None}
     yield {**blank, "choices": [], "prompt_filter_results": [on_prompt]}
     for at, event in enumerate(events):

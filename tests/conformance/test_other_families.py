@@ -15,7 +15,7 @@ from tokenwire.ask import Ask
 from tokenwire.asking.flags import flagged
 from tokenwire.asking.preflight import preflight
 from tokenwire.asking.scenario import Conversation, Transcript, load_scenarios
-from tokenwire.dialects.dialect import load_dialects
+from tokenwire.dialects.dialect import Dialect, load_dialects
 from tokenwire.judging.advertised import Advertised
 from tokenwire.judging.check import CHECKS, Target
 from tokenwire.judging.judge import Run, judge
@@ -26,7 +26,7 @@ from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 CHAT, COMPLETIONS = load_dialects()["openai-chat"], load_dialects()["openai-completions"]
 
 
-def answered(dialect: Any, request: dict[str, Any], body: Any, status: int = 200) -> Stream:
+def answered(dialect: Dialect, request: dict[str, Any], body: Any, status: int = 200) -> Stream:
     sent = HttpRequest("POST", dialect.endpoint.path, request)
     read = (Read(0.1, json.dumps(body).encode()),)
     headers = (("content-type", "application/json"),)
@@ -77,7 +77,7 @@ def completed(tokens: int, text: str = "", finish: str = "length") -> dict[str, 
 
 
 @pytest.mark.parametrize("dialect", [CHAT, COMPLETIONS])
-def test_a_budget_of_zero_is_judged_without_ids(dialect: Any) -> None:
+def test_a_budget_of_zero_is_judged_without_ids(dialect: Dialect) -> None:
     nothing = answered(dialect, {"max_tokens": 0}, completed(0))
     one = answered(dialect, {"max_tokens": 0}, completed(1, "a"))
     no_end = answered(dialect, {"max_tokens": 0}, completed(0, finish="stop"))
@@ -201,7 +201,7 @@ def test_n_that_was_ignored_is_called_so() -> None:
     assert faults("choices-complete", stream)[0].startswith("n was ignored: the answer has the choices [0]")
 
 
-def schema_faults(event: Mapping[str, Any], dialect: Any = CHAT) -> tuple[str, ...]:
+def schema_faults(event: Mapping[str, Any], dialect: Dialect = CHAT) -> tuple[str, ...]:
     data = f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n".encode()
     sent = HttpRequest("POST", dialect.endpoint.path, {"stream": True})
     headers = (("content-type", "text/event-stream"),)
@@ -335,7 +335,7 @@ def test_lmdeploy_is_judged_by_its_own_contract() -> None:
     assert all("sampling_params" not in body for body in server.bodies)
 
 
-def test_ids_where_a_dialect_knows_texts_only_are_one_prompt():
+def test_ids_where_a_dialect_knows_texts_only_are_one_prompt() -> None:
     """The preflight asks for completions with ids; llama.cpp answers them, with one choice for one prompt."""
     request = HttpRequest("POST", "/v1/completions", {"prompt": [73, 39, 78, 220], "max_tokens": 4})
     asked = COMPLETIONS.read_asked(request)
