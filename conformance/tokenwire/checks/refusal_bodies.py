@@ -23,7 +23,9 @@ _INTERNALS = re.compile(
 
 def _place_of_words(error: object) -> str:
     """The JSON pointer to where an error body says why; empty where it says nothing."""
-    for name in ("message", "error", "detail") if isinstance(error, Mapping) else ():
+    if not isinstance(error, Mapping):
+        return ""
+    for name in ("message", "error", "detail"):
         said = error.get(name)
         if isinstance(said, Mapping) and (deeper := _place_of_words(said)):
             return f"/{name}{deeper}"

@@ -5,6 +5,7 @@ from dataclasses import replace
 from tokenwire.ask import Ask
 from tokenwire.asking.detokenization import SCENARIO
 from tokenwire.asking.scenario import Conversation, NotAsked, scenario
+from tokenwire.judging.tokenizer import Ids
 from tokenwire.scenarios.plain_ask import plain_ask
 
 _ASKED = 256
@@ -18,7 +19,7 @@ _BROKEN = "\ufffd"
 
 async def _pieces(talk: Conversation) -> list[int]:
     """Ids that are no whole characters by themselves, by a local tokenizer or by what the server tells."""
-    singles = [(token,) for token in range(_ASKED)]
+    singles: list[Ids] = [(token,) for token in range(_ASKED)]
     local, way = talk.transcript.tokenizer, talk.dialect.detokenize
     if local is not None:
         texts = {ids: local.decode(ids) for ids in singles}
