@@ -122,3 +122,4 @@ async def batch_and_singles(talk: Conversation) -> None:
         await talk.ask_all({f"single-{position}": single, f"single-{position}-again": single})
     together = replace(ask, input_ids=prompts, batch=True)
     await talk.ask_all({"whole": together, "stream": replace(together, stream=True)})
+    await talk.ask("top-logprobs", replace(together, top_logprobs=2))

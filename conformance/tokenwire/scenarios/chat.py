@@ -125,6 +125,8 @@ async def chat_ids(talk: Conversation) -> None:
             "everything-again": everything,
             "everything-logprobs": replace(everything, logprobs=True, top_logprobs=2),
             "samples": replace(everything, n=2),
+            "samples-logprobs": replace(everything, n=2, logprobs=True, top_logprobs=2),
+            "three-samples": replace(everything, n=3, max_new_tokens=8),
             "stream": replace(ask, stream=True),
         }
     )

@@ -37,6 +37,9 @@ async def long_stream(talk: Conversation) -> None:
     """A stream of many events, one token each: a late event costs as much as an early one."""
     ask = Ask(input_ids=(tuple(range(60, 90)),), max_new_tokens=talk.fitting(240, 30), ignore_eos=True)
     await talk.ask("stream", replace(ask, stream=True))
+    if talk.budget is not Budget.QUICK:
+        scored = replace(ask, logprobs=True)
+        await talk.ask_all({"whole-logprobs": scored, "stream-logprobs": replace(scored, stream=True)})
 
 
 @scenario(chat=False, budget=Budget.STANDARD, alone=True)

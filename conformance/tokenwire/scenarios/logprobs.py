@@ -23,6 +23,8 @@ async def logprob_families(talk: Conversation) -> None:
             "stream": streamed,
             "interval-4": replace(streamed, stream_interval=4),
             "chosen-whole": replace(ask, chosen_ids=_CHOSEN),
+            "chosen-otherwise": replace(ask, chosen_ids=_CHOSEN[::-1]),
+            "chosen-of-samples": replace(ask, chosen_ids=_CHOSEN, n=2, max_new_tokens=6),
             "chosen-stream": replace(streamed, chosen_ids=_CHOSEN),
         }
     )

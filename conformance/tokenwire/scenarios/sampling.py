@@ -1,6 +1,8 @@
 """Sampling: biases, a least number of tokens, temperature, truncation, penalties, each so that it shows."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import Budget, Conversation, scenario, token_ids
@@ -9,9 +11,13 @@ from tokenwire.scenarios.plain_ask import plain_ask
 
 _FORCED = 40
 """Small, so that nearly every vocabulary has it."""
-_NEUTRAL = {"top_k": -1, "top_p": 1.0, "min_p": 0.0}
+_NEUTRAL: Mapping[str, Any] = {"top_k": -1, "top_p": 1.0, "min_p": 0.0}
 """Said, because the model's own generation config may bring others."""
-_TRUNCATED = {"top-k": {"top_k": 2}, "top-p": {"top_p": 0.05}, "min-p": {"min_p": 0.9}}
+_TRUNCATED: Mapping[str, Mapping[str, Any]] = {
+    "top-k": {"top_k": 2},
+    "top-p": {"top_p": 0.05},
+    "min-p": {"min_p": 0.9},
+}
 _SAMPLES = 3
 
 

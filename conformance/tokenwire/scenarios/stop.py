@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from itertools import accumulate
 
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import PROMPT, Budget, Conversation, only_choice, scenario, text_of, token_ids
@@ -169,6 +170,51 @@ async def stops_in_long_steps(talk: Conversation) -> None:
     strings = [label for label in stopped if label.startswith("string")][:_SWEPT]
     tokens = [label for label in stopped if label.startswith("id")][1 : 1 + _SWEPT]
     await talk.ask_all({label: stopped[label] for label in strings + tokens})
+
+
+_PARTS = (50, 100)
+"""After so many tokens servers pass on what they hold back for a whole answer (SGLang: every 50)."""
+_SPANS = ((10, 16), (18, 26), (28, 32))
+"""Stops of several tokens: the text of these, which a tokenizer may write in fewer."""
+
+
+def characters_by_tokens(choice: Choice) -> dict[int, int]:
+    """How many characters a choice had with so many ids, for each number of ids that an emission ended at."""
+    counts = accumulate(len(emission.output_ids or ()) for emission in choice.emissions)
+    if choice.delivery is not Delivery.INCREMENTAL:
+        counts = (len(emission.output_ids or ()) for emission in choice.emissions)
+    return dict(zip(counts, accumulate(map(len, _pieces(choice))), strict=False))
+
+
+def _first_of(text: str, start: int, end: int) -> str | None:
+    """A part of a text, where it is plain and occurs nowhere before."""
+    stop = text[start:end]
+    plain = len(stop) > 1 and stop.isprintable() and "\ufffd" not in stop
+    return stop if plain and text.find(stop) == start else None
+
+
+@scenario(chat=False, budget=Budget.STANDARD)
+async def stops_between_parts(talk: Conversation) -> None:
+    """Stop strings that begin with the last token of one part of an answer and end with the first of the
+    next, where servers pass on output in parts; and the text of several tokens in a row, which has other ids
+    when a tokenizer writes it. Whole and streamed.
+    """
+    for turn, prompt in enumerate((PROMPT, PROMPT[::-1])):
+        ask = Ask(input_ids=(prompt,), max_new_tokens=talk.fitting(220, len(prompt)), ignore_eos=True)
+        streamed = replace(ask, stream=True, stream_interval=1)
+        choice = only_choice(await talk.ask(f"unstopped-{turn}", streamed))
+        if choice is None:
+            continue
+        await talk.ask(f"unstopped-{turn}-whole", ask)
+        text, at = "".join(_pieces(choice)), characters_by_tokens(choice)
+        places = {f"after-{part}": (max(0, at[part] - 2), at[part] + 1) for part in _PARTS if part in at}
+        spans = ((start, end) for start, end in _SPANS if start in at and end in at)
+        places |= {f"tokens-{start}": (at[start], at[end]) for start, end in spans}
+        found = {label: _first_of(text, *place) for label, place in places.items()}
+        stopped = {f"{label}-{turn}": replace(ask, stop=(stop,)) for label, stop in found.items() if stop}
+        await talk.ask_all(
+            stopped | {f"{label}-stream": replace(each, stream=True) for label, each in stopped.items()}
+        )
 
 
 @scenario(chat=False)

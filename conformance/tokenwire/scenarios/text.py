@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tokenwire.ask import Ask
-from tokenwire.asking.scenario import PROMPT, Conversation, only_choice, scenario, token_ids
+from tokenwire.asking.scenario import PROMPT, Conversation, only_choice, scenario, text_of, token_ids
 from tokenwire.record import Choice, Stream
 
 _PROMPTS = (PROMPT, (240, 159, 152, 10), (97, 98, 99, 100, 101, 102, 103))
@@ -54,6 +54,12 @@ async def broken_characters(talk: Conversation) -> None:
         asks = _both("ends", replace(ask, max_new_tokens=count))
         broken_prompt = prompt + ids[:count]
         asks |= _both("begins", Ask(input_ids=(broken_prompt,), max_new_tokens=8, ignore_eos=True))
+        if shown := text_of(seen)[:1].strip("\ufffd"):
+            # Where a server shows what the prompt ends with, it may find the stop in there.
+            own = replace(asks["begins-whole"], stop=(shown,), max_new_tokens=16)
+            asks |= _both(
+                "begins-stop", replace(own, input_ids=((*broken_prompt[:-1], *ids[:1], ids[count - 1]),))
+            )
         asks["ends-interval"] = replace(streamed, max_new_tokens=count, stream_interval=3)
         await talk.ask_all(asks)
         return

@@ -7,9 +7,10 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
+from tokenwire_reference.delivery.output_streamer import WHOLE_INTERVAL
 from tokenwire_reference.delivery.request_manager import Emission, Record
 from tokenwire_reference.faults.answer_shape import finish_of, without_news
-from tokenwire_reference.faults.catalogue import INCREMENTAL, STREAMED, fault
+from tokenwire_reference.faults.catalogue import INCREMENTAL, STREAMED, WHOLE, fault
 from tokenwire_reference.faults.fault import Fault
 from tokenwire_reference.request import FinishReason
 from tokenwire_reference.scheduling.stopping import StopRules
@@ -87,6 +88,17 @@ class StopStringShown(Fault):
     def text(self, record: Record, text: str) -> str:
         stop = next(iter(record.sampling.stop), "")
         return text if record.sampling.no_stop_trim or text.endswith(stop) else text + stop
+
+
+@fault("stop-begun-in-the-last-part-shown", "X12", shows_in=(WHOLE,))
+class StopBegunInTheLastPartShown(Fault):
+    """A whole answer is put together of parts of 50 tokens, and what a part had of the stop stays."""
+
+    def text(self, record: Record, text: str) -> str:
+        finish = record.finish
+        stop = finish.matched if finish is not None and isinstance(finish.matched, str) else ""
+        begun = len(record.output_ids) % WHOLE_INTERVAL == 1 and not self.request.get("stream")
+        return text + stop[: len(stop) // 2] if begun else text
 
 
 @fault(
