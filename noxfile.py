@@ -123,6 +123,13 @@ def faults(session: nox.Session) -> None:
 
 
 @nox.session
+def near_ties(session: nox.Session) -> None:
+    """No FAIL for a correct server that does not repeat itself."""
+    session.install("-e", ".[reference,dev]", *CONSTRAINTS, silent=False)
+    session.run("python", "-m", "proofs.near_ties", *session.posargs)
+
+
+@nox.session
 def stability(session: nox.Session) -> None:
     """The same verdicts every time: the reference checked again and again, idle and with all cores busy."""
     session.install("-e", ".[reference,dev]", *CONSTRAINTS, silent=False)

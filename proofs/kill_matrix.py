@@ -35,8 +35,11 @@ from tokenwire.requirement import load_requirements
 from tokenwire_reference.faults.catalogue import load_faults
 
 
-def kill_matrix(names: Sequence[str] = (), *, quiet: bool = True) -> Matrix:
-    """Try some faults, or all: start the servers that they need, ask, judge, and stop the servers."""
+def kill_matrix(names: Sequence[str] = (), *, quiet: bool = True, flags: Sequence[str] = ()) -> Matrix:
+    """Try some faults, or all: start the servers that they need, ask, judge, and stop the servers.
+
+    All servers get `flags` besides their own.
+    """
     faults = {name: fault for name, fault in load_faults().items() if not names or name in names}
     pairs = [(fault, server) for fault in faults.values() for server in servers_for(fault)]
     done = 0
@@ -48,7 +51,7 @@ def kill_matrix(names: Sequence[str] = (), *, quiet: bool = True) -> Matrix:
             f"{done}/{len(pairs)}  {trial.fault} on {trial.server}: {len(trial.kills)} red", file=sys.stderr
         )
 
-    with serve(dict.fromkeys(server for _, server in pairs)) as urls:
+    with serve(dict.fromkeys(server for _, server in pairs), flags) as urls:
         trials = try_all(pairs, urls, (lambda _: None) if quiet else told)
     return Matrix(load_requirements(), faults, trials, consequences(), families(), whole=not names)
 
@@ -62,10 +65,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the matrix as JSON")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the matrix as one page")
     parser.add_argument("--learn", action="store_true", help="write down what showed, and what else broke")
+    parser.add_argument(
+        "--near-ties", type=float, metavar="P", help="on a server that does not repeat itself: structure only"
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="do not tell each trial")
     asked = parser.parse_args(arguments)
     begun = time.monotonic()
-    matrix = kill_matrix(asked.fault, quiet=asked.quiet)
+    flags = ["--near-ties", str(asked.near_ties)] if asked.near_ties else []
+    matrix = kill_matrix(asked.fault, quiet=asked.quiet, flags=flags)
     print_matrix(Console(), matrix, time.monotonic() - begun)
     if asked.json:
         asked.json.write_text(as_json(matrix), "utf-8")

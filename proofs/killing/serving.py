@@ -6,7 +6,7 @@ import contextlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from tokenwire_reference.faults.catalogue import CUMULATIVE, INCREMENTAL, WHOLE, KnownFault
 
@@ -28,10 +28,13 @@ def servers_for(fault: KnownFault) -> list[str]:
 
 
 @contextlib.contextmanager
-def serve(names: Iterable[str]) -> Iterator[dict[str, str]]:
-    """Start servers, side by side; their URLs by name. Raises RuntimeError where one does not start."""
+def serve(names: Iterable[str], also: Sequence[str] = ()) -> Iterator[dict[str, str]]:
+    """Start servers, side by side; their URLs by name. All get the flags `also`.
+
+    Raises RuntimeError where one does not start.
+    """
     with contextlib.ExitStack() as stack:
-        started = {name: stack.enter_context(_process(_flags(name))) for name in names}
+        started = {name: stack.enter_context(_process((*_flags(name), *also))) for name in names}
         yield {name: _url(process) for name, process in started.items()}
 
 

@@ -11,6 +11,7 @@ from stream_builder import IDS, STOP, Told, incremental, logprobs, named, whole
 
 from tokenwire.checks.chance import goes_apart
 from tokenwire.judging.alike import alike
+from tokenwire.judging.determinism import side_by_side
 from tokenwire.judging.judge import Judgement, Run, judge, judge_requirement
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
@@ -185,3 +186,14 @@ def test_a_delivery_that_is_not_legal_names_the_whole_answer_too() -> None:
     (judgement,) = judged("stream-is-legal-delivery", *streams)
     assert judgement.verdict is Verdict.FAIL
     assert [place.exchange for place in judgement.violations[0].related] == ["generate/a"]
+
+
+def test_a_side_that_answers_in_two_ways_elsewhere_is_no_measure_for_what_differs_by_chance() -> None:
+    elsewhere = [whole(told, key="other") for told in (Told(), of_ids(APART), of_ids(APART))]
+    flips = [named(one, f"generate/elsewhere-{number}") for number, one in enumerate(elsewhere)]
+    ours, theirs = copies(whole(), ["x", "probe"]), copies(whole(of_ids(APART)), ["x"])
+    (calm, *_) = side_by_side(ours, theirs)
+    (doubtful, *_) = side_by_side([*ours, *flips], theirs)
+    assert (calm.steady, doubtful.steady) == (True, True)
+    (doubtful, *_) = side_by_side([ours[0], *flips], theirs)
+    assert not doubtful.steady

@@ -124,7 +124,7 @@ def gateway_keeps_the_text(comparison: Comparison, _target: Target) -> Iterator[
 def gateway_keeps_the_series(comparison: Comparison, _target: Target) -> Iterator[Observation]:
     """Every per-token series of output and prompt, up to rounding."""
     for ours, theirs in _pairs(comparison):
-        yield from same_series((ours, theirs), _SOURCE)
+        yield from same_series((ours, theirs), _SOURCE, comparison.rounding)
         yield from _same_prompt_series(ours, theirs)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice, zip_longest
 from typing import Any
 
+from tokenwire.checks.chance import goes_apart
 from tokenwire.checks.sameness import COUNTERS, same_finish, same_ids, same_series, same_text
 from tokenwire.checks.told_fields import fields_of, told_by
 from tokenwire.checks.walk import ended, start_place
@@ -107,10 +108,11 @@ def _was_aborted(stream: Stream) -> bool:
 
 
 def _observed(
-    kind: str, subject: str, observations: Iterator[Observation], name: str
+    kind: str, subject: str, observations: Iterator[Observation], pair: Comparison
 ) -> Iterator[Difference]:
+    name = pair.baseline.exchange.name
     for seen in observations:
-        if not seen.holds:
+        if not seen.holds and (pair.steady or not seen.by_chance):
             related = seen.related[0] if seen.related else None
             yield Difference(kind, subject, clause(seen), name, related, seen.place)
 
@@ -124,13 +126,13 @@ def _fields(one: Stream, other: Stream, names: tuple[str, str]) -> Iterator[Diff
             yield Difference("field", path, f"only in {names[side]}", one.exchange.name, *places)
 
 
-def _record(ours: Choice, theirs: Choice, source: str, name: str) -> Iterator[Difference]:
-    pair = (ours, theirs)
-    yield from _observed("ids", "output_ids", same_ids(pair, source), name)
-    yield from _observed("text", "text", same_text(pair, source), name)
-    yield from _observed("series", "", same_series(pair, source), name)
-    yield from _observed("finish", "finish_reason", same_finish(pair, source), name)
-    for counter in COUNTERS:
+def _record(ours: Choice, theirs: Choice, source: str, both: Comparison) -> Iterator[Difference]:
+    pair, name = (ours, theirs), both.baseline.exchange.name
+    yield from _observed("ids", "output_ids", same_ids(pair, source), both)
+    yield from _observed("text", "text", same_text(pair, source), both)
+    yield from _observed("series", "", same_series(pair, source, both.rounding), both)
+    yield from _observed("finish", "finish_reason", same_finish(pair, source), both)
+    for counter in COUNTERS if both.steady or not goes_apart(pair) else ("prompt_tokens",):
         one, other = ours.counter(counter), theirs.counter(counter)
         if one is not None and other is not None and one != other:
             places = ours.emissions[-1].at(counter), theirs.emissions[-1].at(counter)
@@ -187,8 +189,9 @@ def _events(one: Stream, other: Stream) -> Iterator[Difference]:
 def differences(pair: Comparison, names: tuple[str, str]) -> Iterator[Difference]:
     """In what two answers to requests of one name differ. `names` are what the sides are called.
 
-    Values are compared only where both sides were seen to repeat themselves. What hangs on the moment is no
-    difference: how far an aborted answer had come, or which of two requests with one id was the first.
+    Values are compared only where both sides were seen to repeat themselves; what may differ by chance only
+    where neither was seen to answer in two ways, or both gave these answers again. What hangs on the moment
+    is no difference: how far an aborted answer had come, or which of two requests with one id was the first.
     """
     one, other = pair.baseline, pair.other
     name, source = one.exchange.name, names[0]
@@ -214,7 +217,7 @@ def differences(pair: Comparison, names: tuple[str, str]) -> Iterator[Difference
     theirs = {choice.index: choice for choice in other.choices}
     for choice in one.choices:
         if choice.index in theirs:
-            yield from _record(choice, theirs[choice.index], source, name)
+            yield from _record(choice, theirs[choice.index], source, pair)
         else:
             yield Difference("choice", str(choice.index), f"only in {source}", name, start_place(one))
     yield from _other_values(one, other, source)

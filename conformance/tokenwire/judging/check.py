@@ -12,6 +12,7 @@ from typing import Any
 
 from tokenwire.dialects.control import Call
 from tokenwire.judging.advertised import Advertised
+from tokenwire.judging.alike import ROUNDING
 from tokenwire.judging.death import Death
 from tokenwire.judging.tokenizer import Tokenizer
 from tokenwire.record import Delivery, Place, Stream
@@ -106,6 +107,12 @@ class Comparison:
     other: Stream
     repeats: bool = True
     """Both sides were seen to repeat themselves, so that ids, text and numbers may be compared."""
+    steady: bool = False
+    """Both answers were given again, or nothing was seen to be answered in two ways: what the two differ in
+    by chance is a difference.
+    """
+    rounding: float = ROUNDING
+    """How far numbers of the two may lie apart."""
 
 
 StreamCheck = Callable[[Stream, Target], Iterator[Observation]]

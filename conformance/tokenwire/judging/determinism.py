@@ -244,7 +244,10 @@ def side_by_side(
                 side.trusts(stream) and side.anywhere and stream.asked.key not in side.contradicted
                 for stream, side in zip((baseline, theirs), seen, strict=True)
             )
-            pairs.append(Comparison(baseline, theirs, repeats))
+            both = list(zip((baseline, theirs), seen, strict=True))
+            steady = all(stream.exchange.name in side.steady or not side.unsteady for stream, side in both)
+            rounding = max(side.rounding.get(stream.dialect, ROUNDING) for stream, side in both)
+            pairs.append(Comparison(baseline, theirs, repeats, steady, rounding))
     return pairs
 
 
