@@ -243,15 +243,15 @@ def prompt_logprobs_rescore_the_output(streams: tuple[Stream, ...], _target: Tar
                 if len(prompt) + at in logprobs
             ]
             related = (whole.choice.emissions[-1].at("output_ids"),)
-            words = {"what": "the prompt logprob of output id", "source": "when it was sampled"}
+            what, source = "the prompt logprob of output id", "when it was sampled"
             if pairs:
-                yield observe_agreement(place, pairs, related=related, sure=1, **words)
+                yield observe_agreement(place, pairs, what=what, source=source, related=related, sure=1)
             for pair in pairs:
                 position = (whole.stream.dialect, pair.position)
                 if pair.agrees:
                     right.add(position)
                 else:
-                    alone = observe_agreement(place, [pair], related=related, **words)
+                    alone = observe_agreement(place, [pair], what=what, source=source, related=related)
                     off.setdefault(position, {})[prompt] = alone
     for position, prompts in off.items():
         if len(prompts) >= _SOME_PROMPTS and position not in right:
