@@ -123,7 +123,7 @@ async def abort_of_choices(talk: Conversation) -> None:
     await together(*doings)
 
 
-@scenario(budget=Budget.STANDARD, alone=True)
+@scenario(budget=Budget.STANDARD, alone=True, storm=True)
 async def abort_in_the_queue(talk: Conversation) -> None:
     """One request for more samples than the server runs at once, and behind it, while some of them wait, a
     whole answer and a stream that are aborted before it is their turn.
