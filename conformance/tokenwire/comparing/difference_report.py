@@ -138,6 +138,7 @@ def compare_sides(one: Side, other: Side) -> DifferenceReport:
         tuple(f"{run}: {name}" if run else name for run, name in sorted(names[at] - names[1 - at]))
         for at in (0, 1)
     ]
+    both = bool(one.runs and other.runs)
     found = (each for pair in pairs for each in differences(pair, LABELS))
     return DifferenceReport(
         one.name,
@@ -147,7 +148,8 @@ def compare_sides(one: Side, other: Side) -> DifferenceReport:
         compared(one.report, other.report),
         len(pairs),
         sum(pair.repeats for pair in pairs),
-        *(only if one.runs and other.runs else ((), ())),
+        only_one=only[0] if both else (),
+        only_other=only[1] if both else (),
         hints=tuple(_hints(one, other)),
     )
 
