@@ -37,6 +37,7 @@ def check(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Report]:
         folder = tmp_path_factory.mktemp("check")
         report = folder / "report.json"
         command = [sys.executable, "-m", "tokenwire", "check", "--target", url, "--json", str(report)]
+        command += ["--timeout", "300"]  # a machine with much to do is no fault of these servers
         ran = subprocess.run(
             [*command, "-q", *options], cwd=folder, capture_output=True, text=True, check=False
         )

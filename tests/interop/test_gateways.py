@@ -54,7 +54,7 @@ class Gateway:
 
 
 _INTERVAL = "sampling_params are read into a type that has no stream_interval, so the worker never sees it"
-_BIAS = "nor logit_bias, whatever ids it names"
+_BIAS = "sampling_params are read into a type that has no logit_bias, whatever ids it names"
 _PLAIN_TEXT = "a body of /generate that does not fit the gateway's type is refused in plain text"
 _OWN_REFUSAL = f"{_PLAIN_TEXT}, with status 422 where the worker says 400 and why"
 _TITO = "the request is read into a type without the token-in-token-out fields, so the worker never sees them"
@@ -69,9 +69,11 @@ SGLANG_ROUTER = Gateway(
         "wrong-types-refused": Seen(
             f"{_INTERVAL}: not even a text", "sglang-generate/wrong-types/stream_interval-0"
         ),
+        "logit-bias-is-kept": Seen(_BIAS, "sglang-generate/sampling-fields/forced"),
         "refusal-is-json": Seen(_PLAIN_TEXT, "sglang-generate/malformed-ids/string"),
         "asked-or-refused": Seen(_TITO, "sglang-generate/turns/turn-1"),
         "empty-input-ids-refused": Seen(_MESSAGES, "sglang-chat/malformed-ids/empty"),
+        "choices-complete": Seen(_MESSAGES, "sglang-chat/malformed-ids/empty-in-a-batch"),
         "malformed-input-ids-refused": Seen(_MESSAGES, "sglang-chat/malformed-ids/string"),
         "unknown-prompt-ids-refused": Seen(_MESSAGES, "sglang-chat/unknown-ids/prompt-"),
         "prompt-tokens-count-the-input-ids": Seen(
@@ -89,6 +91,10 @@ SGLANG_ROUTER = Gateway(
     remarked={
         "unknown-parameter-ids-refused": Seen(_BIAS, "sglang-generate/unknown-ids/bias-negative"),
         "gateway-keeps-the-reason": Seen(_OWN_REFUSAL, "sglang-generate/gateway/refused-"),
+        "refusals-have-one-shape": Seen(
+            "the gateway's own refusals say why elsewhere than the worker's",
+            "sglang-chat/refused-late/grammar",
+        ),
     },
     lost={
         "generate": frozenset({"/prompt_token_ids"}),
@@ -116,6 +122,7 @@ SMG = Gateway(
         "wrong-types-refused": Seen(
             f"{_INTERVAL}: not even a text", "sglang-generate/wrong-types/stream_interval-0"
         ),
+        "logit-bias-is-kept": Seen(_BIAS, "sglang-generate/sampling-fields/forced"),
         "refusal-is-json": Seen(_PLAIN_TEXT, "sglang-generate/malformed-ids/string"),
         "gateway-keeps-the-status": Seen(_OWN_REFUSAL, "sglang-generate/gateway/refused-"),
     },
