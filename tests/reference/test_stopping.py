@@ -55,6 +55,7 @@ LENGTH = FinishReason("length", length=4)
         (ids("abcd"), {"max_new_tokens": 4}, LENGTH),
         (ids("abcd"), {"stop": ("cd",), "min_new_tokens": 4}, STRING),
         ([EOS], {"stop": ("<end>",)}, FinishReason("stop", matched="<end>")),
+        ([EOS], {"stop": ("d", "n")}, FinishReason("stop", matched="n")),  # "<en" would show the other
         (ids("a"), {"stop": ("",)}, FinishReason("stop", matched="")),
     ],
 )

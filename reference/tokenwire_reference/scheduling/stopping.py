@@ -83,9 +83,14 @@ class StopRules:
                 if self._no_strings_within:
                     # What was completed too early does not count later: the last id must complete it.
                     before = len(self._decode(output_ids[-self._tail : -1]).rstrip("\ufffd"))
-                for string in self._strings:
-                    if tail.find(string, max(0, before - len(string) + 1)) >= 0:
-                        return FinishReason("stop", matched=string)
+                ends = {
+                    string: at + len(string)
+                    for string in self._strings
+                    if (at := tail.find(string, max(0, before - len(string) + 1))) >= 0
+                }
+                if ends:
+                    # The one that was complete first: the text before any other would still show it.
+                    return FinishReason("stop", matched=min(ends, key=ends.__getitem__))
             if self._patterns:
                 text = self._decode(output_ids)
                 for pattern in self._patterns:
