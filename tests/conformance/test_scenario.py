@@ -10,6 +10,7 @@ from hand_made_stream import ids_stream
 from hypothesis import given
 from hypothesis import strategies as st
 from recorded import IDS, document
+from stream_builder import Told, cumulative, incremental
 
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import (
@@ -29,7 +30,7 @@ from tokenwire.judging.advertised import Advertised
 from tokenwire.judging.check import Target
 from tokenwire.judging.determinism import PROBE
 from tokenwire.record import Choice, Delivery, Emission, Stream
-from tokenwire.scenarios.stop import stop_across_tokens
+from tokenwire.scenarios.stop import characters_by_tokens, stop_across_tokens
 from tokenwire.wire.exchange import Exchange, HttpRequest
 
 
@@ -228,3 +229,9 @@ def test_prompts_around_the_end_of_the_context_are_asked_where_it_is_told() -> N
     )
     labels = {name.split("/")[2] for name in sender.names}
     assert labels == {f"{n}-{way}" for n in range(56, 66) for way in ("whole", "stream")}
+
+
+def test_the_characters_of_a_choice_are_known_wherever_an_emission_ended() -> None:
+    told = Told(ids=(1, 2, 3, 4, 5), text="abcde")
+    for stream in (incremental(told, sizes=[1, 3, 1]), cumulative(told, sizes=[1, 3, 1])):
+        assert characters_by_tokens(stream.choices[0]) == {1: 1, 4: 4, 5: 5}

@@ -180,9 +180,8 @@ _SPANS = ((10, 16), (18, 26), (28, 32))
 
 def characters_by_tokens(choice: Choice) -> dict[int, int]:
     """How many characters a choice had with so many ids, for each number of ids that an emission ended at."""
-    counts = accumulate(len(emission.output_ids or ()) for emission in choice.emissions)
-    if choice.delivery is not Delivery.INCREMENTAL:
-        counts = (len(emission.output_ids or ()) for emission in choice.emissions)
+    sizes = [len(emission.output_ids or ()) for emission in choice.emissions]
+    counts = list(accumulate(sizes)) if choice.delivery is Delivery.INCREMENTAL else sizes
     return dict(zip(counts, accumulate(map(len, _pieces(choice))), strict=False))
 
 
