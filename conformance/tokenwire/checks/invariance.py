@@ -52,8 +52,11 @@ def _told(stream: Stream) -> tuple[object, ...]:
 
 @check_run("asking-for-more-changes-nothing")
 def asking_for_more_changes_nothing(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
-    """What a request asks to be told shapes what is told, and nothing else of the answer."""
-    for group in beginnings(streams).values():
+    """What a request asks to be told shapes what is told, and nothing else of the answer.
+
+    Whole answers are looked at: a stream is held against one of these.
+    """
+    for group in beginnings(tuple(one for one in streams if not one.asked.stream)).values():
         most = max(group, key=lambda stream: (stream.asked.top_logprobs, stream.asked.max_new_tokens or 0))
         for stream in group:
             if _told(stream) != _told(most):
