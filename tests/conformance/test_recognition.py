@@ -117,6 +117,12 @@ def test_each_family_has_its_own_marks(
     assert recognise(candidates, [chat({**answer(**choice), **extra})]).dialect is load_dialects()[name]
 
 
+def test_a_server_that_lost_its_meta_info_is_judged_and_not_left_out() -> None:
+    candidates = dialects_at(HttpRequest("POST", "/generate"))
+    lost = replace(chat({"text": "a", "output_ids": [5]}), request=HttpRequest("POST", "/generate", {}))
+    assert recognise(candidates, [lost]).dialect is load_dialects()["sglang-generate"]
+
+
 def test_where_no_answer_can_tell_it_is_the_likeliest() -> None:
     candidates = dialects_at(HttpRequest("POST", "/generate"))
     refused = replace(chat({"detail": "no"}, status=422), request=HttpRequest("POST", "/generate", {}))
