@@ -35,7 +35,8 @@ def test_what_was_recorded_is_answered_alike(
             f"{walked.values.compared} values compared, {len(explained)} deliberate differences",
             end=" ",
         )
-    assert not sorted(map(str, walked.differences - explained))
+    unexplained = sorted(map(str, walked.differences - explained))
+    assert unexplained == [], "\n".join(unexplained)
     assert walked.asked > 0
 
 

@@ -8,6 +8,7 @@ match.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -29,6 +30,15 @@ PROMPT = (73, 39, 78, 220, 112, 31, 66, 205, 97, 154, 18, 243)
 
 SMALLEST_CONTEXT = 512
 """What a target holds that does not advertise its context length."""
+
+_READ_BYTES = 8_000_000
+"""Of a stream that the recorder reads to its end; a little less than it may read."""
+_READ_EVENTS = 4000
+"""So many, too; a little less than it may read."""
+_AROUND = 1000
+"""Bytes of an event that say nothing of tokens: names, counters, the id of the request."""
+_PER_TOKEN = 30
+"""Bytes that a token takes in an event: its id, its text, what a sampler attaches."""
 
 
 class Budget(StrEnum):
@@ -144,6 +154,15 @@ class Conversation:
         """A budget, cut to what the target's context holds beside the prompt."""
         room = (self.advertised.context_length or SMALLEST_CONTEXT) - prompt_tokens - 8
         return max(1, min(max_new_tokens, room))
+
+    @staticmethod
+    def readable(choices: int = 1) -> int:
+        """The most tokens of each choice whose stream the recorder reads to its end, however it is cut: an
+        event for each token, and in it all tokens so far.
+        """
+        room = _READ_BYTES / choices
+        by_size = int((math.sqrt(_AROUND**2 + 2 * _PER_TOKEN * room) - _AROUND) / _PER_TOKEN)
+        return max(1, min(by_size, _READ_EVENTS // choices))
 
     async def ask(
         self, label: str, ask: Ask, *, slow_reader: SlowReader | None = None, tap: Tap | None = None

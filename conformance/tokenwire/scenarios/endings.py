@@ -26,10 +26,10 @@ _MOST_RUNNING = {Budget.QUICK: 64, Budget.STANDARD: 128, Budget.SOAK: 1024}
 
 def _lasting(talk: Conversation, measured: Stream) -> int:
     """How many tokens last as long as such timers run, as fast as they came in an answer; at most as many as
-    the context holds.
+    the context holds and the recorder reads.
     """
     rate = (measured.asked.max_new_tokens or _MEASURED) / max(measured.exchange.duration, 0.001)
-    return talk.fitting(1 + int(rate * _TIMERS_S[talk.budget]), 64)
+    return talk.fitting(min(1 + int(rate * _TIMERS_S[talk.budget]), talk.readable()), 64)
 
 
 @scenario()
@@ -149,4 +149,5 @@ async def abort_in_the_queue(talk: Conversation) -> None:
             await talk.ask_all(asks)
 
     filler = replace(ask, n=running + 8, temperature=1.0, stream=True)
+    filler = replace(filler, max_new_tokens=min(filler.max_new_tokens or 1, talk.readable(filler.n)))
     await together(talk.ask("filling", filler, tap=tap), wait_behind(), abort_them())
