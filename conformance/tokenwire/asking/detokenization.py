@@ -21,7 +21,7 @@ from tokenwire.wire.exchange import Exchange, HttpRequest
 SCENARIO = "detokenize"
 
 _IN_ONE_REQUEST = 256
-_SINGLE_REQUESTS = 512
+_SINGLE_REQUESTS = 2048
 """So many requests at most go to an endpoint that takes one list of ids at a time."""
 
 Question = tuple[Ids, bool]
