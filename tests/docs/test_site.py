@@ -19,10 +19,12 @@ from docs_build.violations import FOLDER, HEADER, file_of
 from tokenwire.baselines.expected import expected_file, read_expected
 from tokenwire.cli import app
 from tokenwire.judging.verdict import Verdict
-from tokenwire.requirement import load_requirements
+from tokenwire.requirement import Level, load_requirements
 from tokenwire_reference.faults.catalogue import load_faults
 
 REQUIREMENTS = load_requirements()
+VERDICTS = {Level.MUST: Verdict.FAIL, Level.SHOULD: Verdict.WARN, Level.MAY: Verdict.INFO}
+"""What a violation of a sentence of each level shows as."""
 SMALL = "sglang/0.5.23/Q_queue.jsonl.gz"
 RED_CAPTURE = "sglang/0.5.23/E2_skiptok_incr.jsonl.gz"
 
@@ -79,7 +81,7 @@ def test_every_requirement_shows_a_violation_by_a_fault_that_it_catches(name):
     fault = re.search(rf"--header '{HEADER}: (.+?)'", text)
     assert fault is not None
     assert fault[1] in REQUIREMENTS[name].kills
-    assert re.search(rf"^(FAIL|WARN)  {name}  in ", text, re.MULTILINE)
+    assert re.search(rf"^{VERDICTS[REQUIREMENTS[name].level]}  {name}  in ", text, re.MULTILINE)
     assert "  expected  " in text
     assert "http://127.0.0.1:" not in text.replace("http://127.0.0.1:30000", "")
 

@@ -142,7 +142,7 @@ class RequestIdReplaced(Fault):
         return {**body, "rid": uuid.uuid4().hex} if body.get("rid") else body
 
 
-@fault("one-request-id-for-all", "X20")
+@fault("one-request-id-for-all", "X20", upstream=("sgl-project/sglang PR #4026",))
 class OneRequestIdForAll(Fault):
     """Every answer has the same id, where the client chose none."""
 
@@ -159,7 +159,7 @@ class OneRequestIdForAll(Fault):
         return [self.answered(200, event)[1]]
 
 
-@fault("cached-tokens-untold-in-whole-answers", "X17")
+@fault("cached-tokens-untold-in-whole-answers", "X17", upstream=("jundot/omlx issue #919",))
 class CachedTokensUntoldInWholeAnswers(Fault):
     """cached_tokens is 0 in every whole answer, whatever was cached."""
 

@@ -107,7 +107,7 @@ class FinishAlwaysLength(_SaysOtherwise):
         return "length" if reason == "stop" else reason
 
 
-@fault("finish-length-of-another", "X14")
+@fault("finish-length-of-another", "X14", upstream=("sgl-project/sglang PR #7147",))
 class FinishLengthOfAnother(Fault):
     """The finish tells a length that is not that of the choice."""
 
@@ -122,7 +122,7 @@ class FinishLengthOfAnother(Fault):
         return [self.answered(200, event)[1]]
 
 
-@fault("stop-not-named", "X14")
+@fault("stop-not-named", "X14", upstream=("vllm-project/vllm PR #47313",))
 class StopNotNamed(Fault):
     """A choice says that it was stopped, and not by which of the request's stops."""
 

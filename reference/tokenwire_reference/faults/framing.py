@@ -25,7 +25,7 @@ class DoneMissing(Fault):
         return [] if frame == DONE else [frame]
 
 
-@fault("stream-held-back", "X15", shows_in=STREAMED)
+@fault("stream-held-back", "X15", upstream=("BerriAI/litellm issue #26102",), shows_in=STREAMED)
 class StreamHeldBack(Fault):
     """A proxy reads a stream to its end before it passes it on."""
 

@@ -50,12 +50,14 @@ class _OneLogprobWrong(Fault):
         return _row_with(row, SELECTED, wrong)
 
 
-@fault("first-logprob-zero", "X27")
+@fault(
+    "first-logprob-zero", "X27", upstream=("NVIDIA/TensorRT-LLM issue #2406", "huggingface/trl issue #4159")
+)
 class FirstLogprobZero(_OneLogprobWrong):
     """The token that the prefill samples has logprob 0: only decode steps compute it."""
 
 
-@fault("eighth-logprob-too-low", "X27")
+@fault("eighth-logprob-too-low", "X27", upstream=("vllm-project/vllm issue #9453",))
 class EighthLogprobTooLow(_OneLogprobWrong):
     """The logprob of one position lies three nats too low, in each answer."""
 

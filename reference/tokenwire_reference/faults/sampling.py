@@ -24,42 +24,50 @@ class _Drops(Fault):
         return body
 
 
-@fault("logit-bias-dropped", "X25")
+@fault("logit-bias-dropped", "X25", upstream=("Continuum-AI-Corp/OrcaRouter-Lite issue #126",))
 class LogitBiasDropped(_Drops):
     """A gateway's own type for sampling parameters has no logit_bias, and drops it."""
 
     names = ("logit_bias",)
 
 
-@fault("least-tokens-dropped", "X25")
+@fault("least-tokens-dropped", "X25", upstream=("NVIDIA/TensorRT-LLM issue #10824",))
 class LeastTokensDropped(_Drops):
     """min_new_tokens is dropped: a stop id ends the choice before."""
 
     names = ("min_new_tokens", "min_tokens")
 
 
-@fault("frequency-penalty-dropped", "X25")
+@fault(
+    "frequency-penalty-dropped",
+    "X25",
+    upstream=("Trans-N-ai/swama issue #118", "raullenchai/Rapid-MLX PR #357"),
+)
 class FrequencyPenaltyDropped(_Drops):
     """frequency_penalty is dropped, and loops go on."""
 
     names = ("frequency_penalty",)
 
 
-@fault("seed-ignored", "X25")
+@fault("seed-ignored", "X25", upstream=("paiml/aprender PR #2102", "areal-project/AReaL PR #1524"))
 class SeedIgnored(_Drops):
     """The seed is taken, and heeded only when the server was started in another way."""
 
     names = ("sampling_seed", "seed")
 
 
-@fault("truncation-dropped", "X25")
+@fault(
+    "truncation-dropped",
+    "X25",
+    upstream=("raullenchai/Rapid-MLX PR #357", "huggingface/text-generation-inference issue #1794"),
+)
 class TruncationDropped(_Drops):
     """top_k, top_p and min_p are dropped: the tail of the distribution is sampled from."""
 
     names = ("top_k", "top_p", "min_p")
 
 
-@fault("temperature-ignored", "X25")
+@fault("temperature-ignored", "X25", upstream=("pegainfer-project/pegainfer issue #237",))
 class TemperatureIgnored(Fault):
     """Every request is answered greedily."""
 
@@ -71,7 +79,7 @@ class TemperatureIgnored(Fault):
         return body
 
 
-@fault("samples-are-copies", "X19", shows_in=(WHOLE,))
+@fault("samples-are-copies", "X19", upstream=("Blaizzy/mlx-vlm issue #1818",), shows_in=(WHOLE,))
 class SamplesAreCopies(Fault):
     """The first sample is generated, and the others are copies of it under their own indices and ids."""
 

@@ -90,7 +90,9 @@ class StopStringShown(Fault):
         return text if record.sampling.no_stop_trim or text.endswith(stop) else text + stop
 
 
-@fault("stop-begun-in-the-last-part-shown", "X12", shows_in=(WHOLE,))
+@fault(
+    "stop-begun-in-the-last-part-shown", "X12", upstream=("sgl-project/sglang PR #35157",), shows_in=(WHOLE,)
+)
 class StopBegunInTheLastPartShown(Fault):
     """A whole answer is put together of parts of 50 tokens, and what a part had of the stop stays."""
 

@@ -89,7 +89,7 @@ class StopStringShownInLaterChoices(Fault):
         return text + str(matched) if shown else text
 
 
-@fault("one-budget-for-the-batch", "X19")
+@fault("one-budget-for-the-batch", "X19", upstream=("sgl-project/sglang issue #30556",))
 class OneBudgetForTheBatch(Fault):
     """Of a list of sampling parameters, the budget of the first prompt is taken for all of them."""
 
