@@ -61,17 +61,13 @@ def test_every_column_of_the_results_has_a_name_of_its_own() -> None:
 OF_THE_REFERENCE = {name: entry for name, entry in MANIFEST.items() if entry["model"].startswith("builtin:")}
 
 
-MENDED_SINCE = {"refusals-have-one-shape"}
-"""What the reference did when it was recorded, and does no more."""
-
-
 @pytest.mark.parametrize("capture", OF_THE_REFERENCE)
 def test_a_fault_is_seen_in_its_recording_and_nothing_without_one(capture: str) -> None:
     """The bugs of SGLang PRs #27205, #23751 and #25634, before and after they were mended."""
     fault = OF_THE_REFERENCE[capture].get("fault")
     blamed = {row.id for row in load_requirements().values() if fault in row.kills}
     assert bool(violated(capture) & blamed) is bool(fault)
-    assert fault or violated(capture) <= MENDED_SINCE
+    assert fault or not violated(capture)
 
 
 @pytest.mark.parametrize("capture", OF_THE_REFERENCE)
