@@ -14,10 +14,10 @@ from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 IDS = [104, 101, 108, 108, 111, 33]
 
 
-def meta_info(delivered: list[int], *, finished: bool) -> dict[str, Any]:
+def meta_info(delivered: list[int], *, finished: bool, request_id: str) -> dict[str, Any]:
     finish = {"type": "length", "length": len(delivered)} if finished else None
     return {
-        "id": "r1",
+        "id": request_id,
         "finish_reason": finish,
         "prompt_tokens": 2,
         "weight_version": "default",
@@ -30,11 +30,11 @@ def meta_info(delivered: list[int], *, finished: bool) -> dict[str, Any]:
     }
 
 
-def document(delivered: list[int], *, finished: bool) -> dict[str, Any]:
+def document(delivered: list[int], *, finished: bool, request_id: str = "r1") -> dict[str, Any]:
     return {
         "text": bytes(delivered).decode("latin-1"),
         "output_ids": delivered,
-        "meta_info": meta_info(delivered, finished=finished),
+        "meta_info": meta_info(delivered, finished=finished, request_id=request_id),
     }
 
 
@@ -48,7 +48,7 @@ def request(*, stream: bool) -> HttpRequest:
 
 
 def whole(name: str, scenario: str = "by-hand") -> Exchange:
-    body = json.dumps(document(IDS, finished=True)).encode()
+    body = json.dumps(document(IDS, finished=True, request_id=name)).encode()
     return Exchange(
         name,
         request(stream=False),
@@ -65,7 +65,7 @@ def streamed(name: str, scenario: str = "by-hand", *, forgets_an_id: bool = Fals
     """A cumulative stream; with `forgets_an_id`, its last event has lost the third id and does not say so."""
     reads = []
     for end in range(1, len(IDS) + 1):
-        event = document(IDS[:end], finished=end == len(IDS))
+        event = document(IDS[:end], finished=end == len(IDS), request_id=name)
         if forgets_an_id and end == len(IDS):
             del event["output_ids"][2]
         reads.append(Read(0.1 * end, f"data: {json.dumps(event)}\n\n".encode()))

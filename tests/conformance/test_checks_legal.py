@@ -115,7 +115,8 @@ def deliveries(draw: st.DrawFn) -> tuple[Stream, Stream]:
     ]
     stream = _interleaved(streams) if not alone else streams[0]
     stream = _texts(stream, draw(st.lists(st.integers(0, 3), min_size=1, max_size=4)))
-    return named(whole(*told, **asked), "generate/whole"), stream
+    again = [replace(one, details={"request_id": "r-2"}) for one in told]
+    return named(whole(*again, **asked), "generate/whole"), stream
 
 
 def _interleaved(streams: list[Stream]) -> Stream:
