@@ -22,6 +22,7 @@ SMALL = HttpRequest("POST", "/generate", {"input_ids": [1]})
 GOOD = CannedSender(json.dumps(document(IDS, finished=True)).encode())
 DEAD = CannedSender(b"", None, ending=Ending.UNREACHABLE, detail="ConnectError: nobody")
 SILENT = CannedSender(b"", None, ending=Ending.TIMEOUT, detail="nothing came")
+ENDLESS = CannedSender(b"", None, ending=Ending.OUTGROWN, detail="more than the run allows")
 FAILED = CannedSender(b"oops", 500)
 
 
@@ -98,14 +99,22 @@ def test_a_request_that_fails_by_itself_ends_nothing() -> None:
     assert labels(vitals.besides)[:2] == [f"{VITALS}/1", f"{VITALS}/2"]
 
 
-@pytest.mark.parametrize(("dead", "looks"), [(DEAD, 3), (FAILED, 3), (SILENT, 1)])
+@pytest.mark.parametrize(
+    ("dead", "looks", "why"),
+    [
+        (DEAD, 3, "the server died"),
+        (FAILED, 3, "the server died"),
+        (SILENT, 1, r"the target stopped answering \(timeout\)"),
+        (ENDLESS, 3, r"the target stopped answering \(outgrown\)"),
+    ],
+)
 def test_nothing_is_sent_to_a_server_that_does_not_answer_a_small_good_request_either(
-    dead: CannedSender, looks: int
+    dead: CannedSender, looks: int, why: str
 ) -> None:
     async def twice() -> VitalSigns:
         vitals = vital_signs(dead)
         await ask(vitals, "first")
-        with pytest.raises(NotAsked, match="the server died before this was asked"):
+        with pytest.raises(NotAsked, match=f"{why} before this was asked"):
             await ask(vitals, "second")
         return vitals
 

@@ -125,7 +125,8 @@ class VitalSigns:
 
     async def _look(self) -> None:
         """Find out whether the server lives; where it does not, have it started again, or give it up."""
-        if await self._lives():
+        trouble = await self._diagnosis()
+        if not trouble:
             if self._silent >= self._patience:
                 self.over = (
                     f"the target stopped answering: {self._silent} exchanges in a row got no end of an answer"
@@ -134,23 +135,28 @@ class VitalSigns:
         self._calm.clear()
         await self._idle.wait()  # what is under way ends by itself: nobody is there to go on with it
         self._alone[self._life] = self._failing == 1
-        trouble = await self._revive() if self._revival is not None else "the server died"
+        if self._revival is not None:
+            trouble = await self._revive()
         if trouble:
             self.over = f"{trouble} before this was asked"
             return
         self._life += 1
         await self._ask_small(f"{RESTARTED}/{self._life}", RESTARTED)
 
-    async def _lives(self) -> bool:
+    async def _diagnosis(self) -> str:
+        """What is wrong with the server by its answers to small good requests; empty where it lives."""
+        trouble = ""
         for pause in _PAUSES_S:
             await asyncio.sleep(pause)
             self._looks += 1
             exchange = await self._ask_small(f"{VITALS}/{self._looks}", VITALS)
             if not has_failed(exchange):
-                return True
+                return ""
+            silent = exchange.ending in _SILENT  # it still takes connections, and ends no answer
+            trouble = f"the target stopped answering ({exchange.ending})" if silent else "the server died"
             if exchange.ending is Ending.TIMEOUT:
-                return False
-        return False
+                break
+        return trouble
 
     async def _ask_small(self, label: str, scenario: str) -> Exchange:
         name = f"{self._dialect.name}/{label}"
