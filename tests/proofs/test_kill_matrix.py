@@ -113,7 +113,7 @@ def test_in_the_whole_matrix_all_requirements_have_to_kill():
 @pytest.mark.parametrize(("kills", "status"), [((FAULT,), 0), ((), 1)])
 def test_the_exit_status_tells_whether_all_agree(monkeypatch, tmp_path, capsys, kills, status):
     tried = matrix(trial(REQUIREMENT), kills=kills)
-    monkeypatch.setattr(kill_matrix, "kill_matrix", lambda names, quiet: tried)
+    monkeypatch.setattr(kill_matrix, "kill_matrix", lambda names, quiet, flags: tried)
     told, shown = tmp_path / "matrix.json", tmp_path / "matrix.html"
     assert kill_matrix.main(["--json", str(told), "--html", str(shown)]) == status
     assert last_line(tried) in capsys.readouterr().out
