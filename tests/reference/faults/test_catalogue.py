@@ -25,10 +25,14 @@ def test_the_faults_that_the_specification_names_are_in_the_catalogue():
     assert named <= FAULTS.keys()
 
 
+WITHOUT_A_THREAD = {"another-model-named", "batch-padded"}
+"""Found by changing recorded answers: no public thread tells of such a bug."""
+
+
 @pytest.mark.parametrize("known", FAULTS.values(), ids=FAULTS)
 def test_an_entry_tells_what_was_wrong_and_where_it_was_seen(known):
     assert known.does.endswith(".")
-    assert known.upstream
+    assert bool(known.upstream) is (known.name not in WITHOUT_A_THREAD)
     assert all(re.fullmatch(r"[\w.-]+/[\w.-]+ (issue|PR) #\d+", thread) for thread in known.upstream)
     assert known.shows_in
     assert set(known.shows_in) <= set(EVERYWHERE)
