@@ -9,11 +9,12 @@ from collections.abc import Callable
 import pytest
 from stream_builder import IDS, Told, incremental, named, whole
 
-from tokenwire.asking.confirmation import confirm
+from tokenwire.asking.confirmation import confirm, under_another_id
 from tokenwire.judging.judge import Run, judge_requirement
 from tokenwire.judging.verdict import Verdict, worst
 from tokenwire.record import Stream
 from tokenwire.requirement import load_requirements
+from tokenwire.wire.exchange import HttpRequest
 
 WHOLE = named(whole(prompt_key="p"), "sglang-generate/one/whole")
 GOES_ANOTHER_WAY = Told(ids=[*IDS[:3], 94, 95, 96], text="abcxyz")
@@ -71,6 +72,22 @@ def test_a_target_that_does_not_repeat_itself_elsewhere_is_asked_more_often() ->
     ]
     _, asked = after_asking_again(WHOLE, STREAM, *elsewhere, answers=lambda stream, _: stream)
     assert asked == {"whole": 6, "stream": 6}
+
+
+def test_a_request_with_an_id_of_its_own_is_asked_again_too() -> None:
+    """Each of the two was repeated in the run, and yet by chance: the answers of a crowd fall into two."""
+    own_id = named(incremental(GOES_ANOTHER_WAY, prompt_key="p", request_id="a1"), STREAM.exchange.name)
+    twins = [named(one, f"{one.exchange.name}-twin") for one in (WHOLE, own_id)]
+    verdict, asked = after_asking_again(WHOLE, own_id, *twins, answers=as_whole)
+    assert (verdict, asked["stream"] > 0) == (Verdict.INCONCLUSIVE, True)
+
+
+def test_it_is_asked_again_under_another_id() -> None:
+    body = {"rid": "a1", "text": "a1 and more", "batch": [{"rid": "a1"}], "seed": 1}
+    request = HttpRequest("POST", "/generate", body=body, headers=(("x-request-id", "a1"), ("x-other", "b")))
+    again = under_another_id(request, "a1", "a2")
+    assert again.body == {"rid": "a2", "text": "a1 and more", "batch": [{"rid": "a2"}], "seed": 1}
+    assert again.headers == (("x-request-id", "a2"), ("x-other", "b"))
 
 
 def test_what_chance_does_not_explain_is_not_asked_again() -> None:

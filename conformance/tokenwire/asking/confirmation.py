@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import replace
+from typing import Any
 
 from tokenwire.judging.determinism import request_of
 from tokenwire.judging.judge import Judgement, Run, judge
 from tokenwire.record import Stream
 from tokenwire.requirement import load_requirements
+from tokenwire.wire.exchange import HttpRequest
 
 _AGAIN = 2
 """So often each side is asked again."""
@@ -32,10 +35,23 @@ def _sides(judgement: Judgement, run: Run) -> list[Stream]:
     for difference in (*judgement.violations, *judgement.doubted):
         names = dict.fromkeys(place.exchange for place in (difference.place, *difference.related))
         sides = [run.by_exchange[name] for name in names if name in run.by_exchange]
-        repeatable = all(request_of(one) and one.asked.request_id is None for one in sides)
-        if repeatable and not run.determinism.unsteady.keys() & names.keys():
+        if all(map(request_of, sides)) and not run.determinism.unsteady.keys() & names.keys():
             return sides
     return []
+
+
+def under_another_id(request: HttpRequest, old: str, new: str) -> HttpRequest:
+    """The request with another id: one that was used, or is in use still, may be refused."""
+
+    def renamed(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: renamed(member) for key, member in value.items()}
+        if isinstance(value, list):
+            return [renamed(member) for member in value]
+        return new if value == old else value
+
+    headers = tuple((name, new if value == old else value) for name, value in request.headers)
+    return replace(request, body=renamed(request.body), headers=headers)
 
 
 async def confirm(run_so_far: Callable[[], Run], ask_again: Callable[[Stream, int], Awaitable[None]]) -> None:

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from tokenwire.asking.beside import GATEWAY, ask_both
-from tokenwire.asking.confirmation import confirm
+from tokenwire.asking.confirmation import confirm, under_another_id
 from tokenwire.asking.detokenization import ask_for_texts
 from tokenwire.asking.exploration import Exploration
 from tokenwire.asking.politeness import Limits, PoliteSender
@@ -186,6 +186,8 @@ class _Interrogation:
             exchange = stream.exchange
             sent = exchange.request
             request = replace(sent, headers=tuple(one for one in sent.headers if one[0].lower() not in own))
+            if named := stream.asked.request_id:
+                request = under_another_id(request, named, f"{named}-confirm-{turn}")
             talk = self._talk(exchange.scenario, dialects[stream.dialect])
             await talk.send(f"{exchange.name.rpartition('/')[2]}-confirm-{turn}", request)
 
