@@ -115,6 +115,8 @@ class Choice:
     index: int
     emissions: tuple[Emission, ...]
     delivery: Delivery
+    likeliest: bool = True
+    """Each id is the likeliest by the logprobs that are told; see `Asked.likeliest`."""
 
     @property
     def output_ids(self) -> tuple[Any, ...] | None:
@@ -279,6 +281,11 @@ class Asked:
         """How many tokens a choice may have, as far as the request says."""
         prompt = choice // max(self.n, 1)
         return self.budgets[prompt] if prompt < len(self.budgets) else self.max_new_tokens
+
+    @property
+    def likeliest(self) -> bool:
+        """Whether the ids asked for are the likeliest by the model: none is drawn, biased or penalised."""
+        return self.greedy and not self.other_sampling
 
     @property
     def truncated(self) -> bool:

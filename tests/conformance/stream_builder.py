@@ -153,13 +153,14 @@ def build(
         own[index].append(_emission(choices[index], events[-1], index, (start, end), delivery))
     if streamed:
         events.append(Event(len(events), _place(name, len(events)), None, done=True))
+    wants = Asked(**(wanted | asked))
     return Stream(
         exchange,
         dialect,
-        Asked(**(wanted | asked)),
+        wants,
         delivery,
         tuple(events),
-        tuple(Choice(index, tuple(emissions), delivery) for index, emissions in own.items()),
+        tuple(Choice(index, tuple(emissions), delivery, wants.likeliest) for index, emissions in own.items()),
         usage=usage,
         usage_place=_place(name, None) if usage is not None else None,
         usages=(Usage(_place(name, None), usage),) if usage is not None else (),

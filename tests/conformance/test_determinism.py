@@ -94,6 +94,15 @@ def test_what_chance_does_not_explain_needs_no_repetition(ours: Told, theirs: To
 
 
 @pytest.mark.parametrize(
+    "asked", [{"other_sampling": '{"frequency_penalty":2.0,"logit_bias":{"90":40}}'}, {"greedy": False}]
+)
+def test_logprobs_tell_of_no_tie_where_more_than_they_decides(asked: dict[str, object]) -> None:
+    """Penalties outweigh a bias at some id: the two that tie there lie far apart in the logprobs told."""
+    first, second = whole(Told(series=FAR), **asked), incremental(of_ids(APART, series=FARTHER), **asked)
+    assert goes_apart((first.choices[0], second.choices[0]))
+
+
+@pytest.mark.parametrize(
     ("ours", "theirs"),
     [
         pytest.param(Told(), of_ids(APART), id="other ids to the end"),

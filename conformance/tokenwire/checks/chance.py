@@ -69,8 +69,11 @@ def _told_at(choice: Choice, position: int) -> _Position:
 def _gap(pair: Pair, position: int) -> tuple[float, bool] | None:
     """How far the logprobs of the ids at a position lie apart at least, and whether exactly so far.
 
-    None where neither answer tells.
+    None where neither answer tells: the logprobs that are told do not decide where ids are drawn, or where
+    biases and penalties move the logits.
     """
+    if not all(choice.likeliest for choice in pair):
+        return None
     ids = [ours[position] for choice in pair if (ours := joined_ids(choice)) and position < len(ours)]
     told = [_told_at(choice, position) for choice in pair]
     exact = [abs(one.by_id[ids[0]] - one.by_id[ids[-1]]) for one in told if one.by_id.keys() >= set(ids)]

@@ -261,7 +261,7 @@ class Dialect:
             asked,
             Delivery.WHOLE,
             (event,),
-            _choices(self._emissions(self._whole, (event,), asked, usages), Delivery.WHOLE),
+            _choices(self._emissions(self._whole, (event,), asked, usages), Delivery.WHOLE, asked),
             error=event.error,
             usage=usages[-1].counts if usages else None,
             usage_place=usages[-1].place if usages else None,
@@ -287,7 +287,7 @@ class Dialect:
             asked,
             delivery,
             events,
-            _choices(emissions, delivery),
+            _choices(emissions, delivery, asked),
             error=next((event.error for event in events if event.error is not None), None),
             usage=usages[-1].counts if usages else None,
             usage_place=usages[-1].place if usages else None,
@@ -403,8 +403,10 @@ def _by_choice(emissions: Iterable[Emission]) -> dict[int, list[Emission]]:
     return dict(sorted(choices.items()))
 
 
-def _choices(emissions: Iterable[Emission], delivery: Delivery) -> tuple[Choice, ...]:
-    return tuple(Choice(index, tuple(own), delivery) for index, own in _by_choice(emissions).items())
+def _choices(emissions: Iterable[Emission], delivery: Delivery, asked: Asked) -> tuple[Choice, ...]:
+    return tuple(
+        Choice(index, tuple(own), delivery, asked.likeliest) for index, own in _by_choice(emissions).items()
+    )
 
 
 def dialect_of(stream: Stream) -> Dialect | None:
