@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -41,6 +42,13 @@ def serve(  # noqa: PLR0917 - one parameter for each flag; typer calls it by nam
     api_dialect: Annotated[str, _flag("Whose shapes answers have: sglang or vllm.")] = DEFAULTS.api_dialect,
     host: Annotated[str, _flag("Address to listen on.")] = DEFAULTS.host,
     port: Annotated[int, _flag("Port to listen on; 0 for any free one.")] = DEFAULTS.port,
+    api_key: Annotated[
+        str | None,
+        _flag("Key that requests must bear (Authorization: Bearer KEY); env:NAME reads it from a variable."),
+    ] = DEFAULTS.api_key,
+    admin_api_key: Annotated[
+        str | None, _flag("Key for aborting everything, flushing and pausing; env:NAME as above.")
+    ] = DEFAULTS.admin_api_key,
     device: Annotated[str, _flag("cpu or cuda.")] = DEFAULTS.device,
     dtype: Annotated[str, _flag("auto, float32, bfloat16 or float16.")] = DEFAULTS.dtype,
     context_length: Annotated[
@@ -137,10 +145,12 @@ def serve(  # noqa: PLR0917 - one parameter for each flag; typer calls it by nam
 ) -> None:
     """Serve a model. The URL is printed as soon as requests are answered."""
     given = locals()
+    for name in ("api_key", "admin_api_key"):
+        given[name] = _from_environment(given[name])
     try:
         args = ServerArgs(**given)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+        raise typer.Exit(_complain(error)) from error
     # torch and transformers take seconds to import: only a server pays for them, not --help.
     from tokenwire_reference.serve import EngineStoppedError
     from tokenwire_reference.serve import serve as serve_model
@@ -167,6 +177,12 @@ def faults(
         typer.echo(faults_as_json())
     else:
         print_faults(Console())
+
+
+def _from_environment(key: str | None) -> str | None:
+    """A key as given, or what the variable holds that it names: lists of processes show no variables."""
+    scheme, _, variable = (key or "").partition(":")
+    return os.environ.get(variable, "") if scheme == "env" else key
 
 
 def _complain(error: Exception) -> int:

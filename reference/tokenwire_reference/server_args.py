@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _CHOICES: dict[str, tuple[str | None, ...]] = {
     "api_dialect": ("sglang", "vllm"),
     "hicache_storage_backend": (None, "file"),
     "speculative_algorithm": (None, "NGRAM"),
 }
-_LEAST = {
-    "stream_interval": 1,
-    "max_queued_requests": 1,
-    "max_body_bytes": 1,
-    "page_size": 1,
-    "max_running_requests": 1,
-    "hicache_size_pages": 1,
-    "hicache_storage_max_bytes": 1,
-    "speculative_num_draft_tokens": 1,
-    "test_retract_interval": 0,
-    "test_crash_after_stream_outputs": 0,
+_INT32 = 2**31 - 1
+_RANGES = {
+    "port": (0, 2**16 - 1),
+    "stream_interval": (1, _INT32),
+    "max_queued_requests": (1, _INT32),
+    "max_body_bytes": (1, _INT32),
+    "max_total_tokens": (1, _INT32),
+    "chunked_prefill_size": (1, _INT32),
+    "page_size": (1, _INT32),
+    "max_running_requests": (1, _INT32),
+    "hicache_size_pages": (1, _INT32),
+    "hicache_storage_max_bytes": (1, 2**63 - 1),
+    "speculative_num_draft_tokens": (1, 128),
+    "random_seed": (-(2**63), 2**63 - 1),
+    "send_buffer_bytes": (1, _INT32),
+    "cpu_threads": (1, 1024),
+    "near_ties": (0.0, 1.0),
+    "test_retract_interval": (0, _INT32),
+    "test_crash_after_stream_outputs": (0, _INT32),
 }
+"""Least and most of flags that are numbers; a flag that may be left out may be None."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +46,10 @@ class ServerArgs:
     host: str = "127.0.0.1"
     port: int = 30000
     """0: any free port."""
+    api_key: str | None = field(default=None, repr=False)
+    """The key that every request must bear, but for `api.keys.OPEN_PATHS`; None: no request needs one."""
+    admin_api_key: str | None = field(default=None, repr=False)
+    """The key for aborting everything, flushing and pausing; it opens the rest too. None: as all requests."""
     device: str = "cpu"
     dtype: str = "auto"
     context_length: int | None = None
@@ -99,12 +112,22 @@ class ServerArgs:
             if getattr(self, name) not in choices:
                 words = " or ".join(str(choice) for choice in choices if choice is not None)
                 raise ValueError(f"{_flag(name)} is {getattr(self, name)!r}; choose {words}")
-        for name, least in _LEAST.items():
+        for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{_flag(name)} is {value}; it must be {least} or more")
-        if not 0.0 <= self.near_ties <= 1.0:
-            raise ValueError(f"--near-ties is {self.near_ties}; it is a share of answers, from 0 to 1")
+            if value is not None and not least <= value <= most:
+                raise ValueError(f"{_flag(name)} is {value}; it must be {least} to {most}")
+        if self.max_total_tokens is not None and self.max_total_tokens < self.page_size:
+            raise ValueError(
+                f"--max-total-tokens is {self.max_total_tokens}, less than one page of {self.page_size}"
+            )
+        if not self.host:
+            raise ValueError("--host is empty; name an address, 127.0.0.1 for this machine only")
+        for name in ("api_key", "admin_api_key"):
+            key = getattr(self, name)
+            if key is not None and not (key and all("!" <= character <= "~" for character in key)):
+                raise ValueError(
+                    f"{_flag(name)} is empty or not of visible ASCII characters; headers bear no other"
+                )
         if (self.hicache_storage_backend is None) != (self.hicache_storage_dir is None):
             raise ValueError("--hicache-storage-backend and --hicache-storage-dir need each other; give both")
         if self.hicache_storage_max_bytes is not None and self.hicache_storage_dir is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,38 @@ def test_other_kinds_of_model_are_refused(tmp_path: Path) -> None:
         load_model(str(tmp_path))
 
 
+class Marker:
+    """Leaves a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_files_that_cannot_be_read_are_named_in_one_line_and_never_run(tmp_path: Path) -> None:
+    directory = tmp_path / "model"
+    shutil.copytree(MODELS / "tiny-qwen2", directory)
+    weights, tokenizer = directory / "model.safetensors", directory / "tokenizer.json"
+    left = tmp_path / "left"
+
+    def refusal() -> str:
+        with pytest.raises(UnsupportedModelError) as refused:
+            load_model(str(directory))
+        return str(refused.value)
+
+    tokenizer.write_text("{}")
+    assert "its tokenizer cannot be read" in refusal()
+    weights.write_bytes(weights.read_bytes()[:100_000])
+    assert "its weights cannot be read: SafetensorError" in refusal()
+    weights.unlink()
+    torch.save({"x": Marker(left)}, directory / "pytorch_model.bin")
+    said = refusal()
+    assert "its weights cannot be read: UnpicklingError" in said
+    assert (said.count("\n"), left.exists()) == (0, False)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -135,6 +168,8 @@ def test_other_kinds_of_model_are_refused(tmp_path: Path) -> None:
         ({"device": "cuda:1"}, ValueError, "the first of what CUDA_VISIBLE_DEVICES lists"),
         ({"dtype": "float7"}, ValueError, "dtype 'float7' is not a type of torch"),
         ({"dtype": "nn"}, ValueError, "dtype 'nn' is not a type of torch"),
+        ({"dtype": "int8"}, ValueError, "dtype 'int8' is not a type of torch"),
+        ({"dtype": "Tensor"}, ValueError, "dtype 'Tensor' is not a type of torch"),
         ({"context_length": 5000}, ValueError, "context_length is 5000; the model was built for 1 to 4096"),
         ({"context_length": 0}, ValueError, "context_length is 0"),
     ],

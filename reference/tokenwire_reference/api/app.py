@@ -18,6 +18,7 @@ from tokenwire_reference.api.errors import RefusalError, refusal_answer
 from tokenwire_reference.api.event_stream import ClientLeftError
 from tokenwire_reference.api.generate import generate
 from tokenwire_reference.api.json_answer import json_answer
+from tokenwire_reference.api.keys import RequireKey
 from tokenwire_reference.api.served import Served, served_by
 from tokenwire_reference.faults.faulty_wire import FaultyWire
 
@@ -66,7 +67,10 @@ def build_app(served: Served) -> Starlette:
     """Put the routes before what they serve."""
     app = Starlette(
         routes=[*ROUTES, *(VLLM_ROUTES if served.args.api_dialect == "vllm" else SGLANG_ROUTES)],
-        middleware=[Middleware(FaultyWire, enabled=served.args.enable_faults)],
+        middleware=[
+            Middleware(RequireKey, args=served.args),
+            Middleware(FaultyWire, enabled=served.args.enable_faults),
+        ],
         exception_handlers={
             RefusalError: _refused,
             ClientLeftError: _client_left,

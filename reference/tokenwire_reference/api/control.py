@@ -1,4 +1,4 @@
-"""Aborting requests, flushing the cache, pausing the engine."""
+"""Aborting requests, flushing the cache, pausing the engine: all by POST."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 from tokenwire_reference.api.body import read_object
 from tokenwire_reference.api.errors import MALFORMED, RefusalError
 from tokenwire_reference.api.json_answer import json_answer
+from tokenwire_reference.api.keys import refuse_control
 from tokenwire_reference.api.served import served_by
 
 
@@ -27,6 +28,7 @@ async def abort_request(http_request: HttpRequest) -> Response:
             f"rid is {rid!r} and abort_all {abort_all!r}; send a string and a boolean", type=MALFORMED
         )
     if abort_all:
+        refuse_control(http_request)
         served.manager.abort_all()
     elif rid is not None:
         served.manager.abort(rid)
@@ -35,6 +37,7 @@ async def abort_request(http_request: HttpRequest) -> Response:
 
 async def flush_cache(http_request: HttpRequest) -> Response:
     """Forget all cached prefixes; refused while requests are running or waiting."""
+    refuse_control(http_request)
     served = served_by(http_request)
     flushed = await asyncio.wrap_future(served.engine_thread.call(served.engine.flush_cache))
     if flushed:
@@ -51,6 +54,7 @@ async def pause_generation(http_request: HttpRequest) -> Response:
     What runs and waits is ended with what it has (`abort`), loses its cache and waits (`retract`), or stays
     as it is (`in_place`). New requests wait.
     """
+    refuse_control(http_request)
     served = served_by(http_request)
     body = await read_object(http_request)
     mode = body.get("mode", "abort")
@@ -62,6 +66,7 @@ async def pause_generation(http_request: HttpRequest) -> Response:
 
 async def continue_generation(http_request: HttpRequest) -> Response:
     """Compute again after a pause; without a pause, nothing changes. The body may be empty."""
+    refuse_control(http_request)
     served = served_by(http_request)
     await read_object(http_request, empty=True)
     await asyncio.wrap_future(served.engine_thread.call(served.engine.continue_generation))

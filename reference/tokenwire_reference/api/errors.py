@@ -16,6 +16,8 @@ INVALID = "BadRequestError"
 """`type` of a value that cannot be used."""
 UNCONVERTIBLE = "BadRequest"
 """`type` of a chat request that cannot be turned into one for the engine."""
+UNAUTHORIZED = "AuthenticationError"
+"""`type` of a request without the key that it takes."""
 
 
 class RefusalError(Exception):
@@ -83,7 +85,12 @@ def refusal_answer(path: str, refusal: RefusalError, dialect: str = "sglang") ->
     vLLM nests everything, and so do its own doors, whatever the dialect.
     """
     if path.startswith("/inference/") or (dialect == "vllm" and path != "/generate"):
-        return json_answer(refusal.nested(), refusal.status)
-    if path == "/generate" and refusal.type in {INVALID, MALFORMED}:
-        return json_answer({"error": {"message": refusal.message}}, refusal.status)
-    return json_answer(refusal.flat(), refusal.status)
+        shape = refusal.nested()
+    elif path == "/generate" and refusal.type in {INVALID, MALFORMED, UNAUTHORIZED}:
+        shape = {"error": {"message": refusal.message}}
+    else:
+        shape = refusal.flat()
+    answer = json_answer(shape, refusal.status)
+    if refusal.status == 401:
+        answer.headers["www-authenticate"] = "Bearer"
+    return answer

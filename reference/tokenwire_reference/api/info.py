@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import uuid
 from dataclasses import asdict
@@ -25,17 +26,23 @@ HEALTH_TIMEOUT = 20.0
 """Seconds in which one token must come for the server to be called healthy."""
 
 
+_HIDDEN = "***"
+_KEYS = re.compile(r"(--(?:admin-)?api-key[= ])\S+")
+
+
 async def server_info(http_request: HttpRequest) -> Response:
     """Answer with all server arguments, and with what the reference engine tells beyond them."""
     served = served_by(http_request)
     info = asdict(served.args) | {
+        "api_key": served.args.api_key and _HIDDEN,
+        "admin_api_key": served.args.admin_api_key and _HIDDEN,
         "served_model_name": served.args.model_name,
         "tokenizer_path": served.args.model_path,
         "context_length": served.model.context_length,
         "sampling_defaults": "openai",
         "disable_overlap_schedule": True,
         "return_hidden_states_mode": None,
-        "launch_command": " ".join(sys.argv[1:]),
+        "launch_command": _KEYS.sub(rf"\1{_HIDDEN}", " ".join(sys.argv[1:])),
         "max_req_input_len": served.model.context_length - 1,
         "internal_states": [{"num_live_requests": served.manager.live}],
         "kv_events": None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +49,11 @@ def load_model(
             raise ValueError("device 'cuda' was asked for, and torch sees no CUDA device; use cpu")
         _add_in_full_precision()
     torch_dtype = dtype if dtype == "auto" else getattr(torch, dtype, None)
-    if not (torch_dtype == "auto" or isinstance(torch_dtype, torch.dtype)):
-        raise ValueError(f"dtype {dtype!r} is not a type of torch; use auto, float32, bfloat16 or float16")
+    if torch_dtype != "auto" and not (isinstance(torch_dtype, torch.dtype) and torch_dtype.is_floating_point):
+        raise ValueError(
+            f"dtype {dtype!r} is not a type of torch that weights can have; "
+            "use auto, float32, bfloat16 or float16"
+        )
     AttentionInterface.register(ATTENTION_NAME, paged_attention)
     transformers.utils.logging.disable_progress_bar()
     if model.startswith(BUILTIN_PREFIX):
@@ -86,7 +91,8 @@ def _from_directory(path: Path, dtype: torch.dtype | str, *, with_tokenizer: boo
         raise FileNotFoundError(
             f"{path} holds no config.json; give the directory of a model, or builtin:tiny"
         )
-    config = AutoConfig.from_pretrained(path, local_files_only=True)
+    with _reading("config.json", path):
+        config = AutoConfig.from_pretrained(path, local_files_only=True)
     if type(config) not in AutoModelForCausalLM._model_mapping:
         raise UnsupportedModelError(f"{path}: {config.model_type} is not a causal language model")
     # Read from the class, before any weight: from_pretrained itself would fail less clearly, or not at all.
@@ -96,11 +102,25 @@ def _from_directory(path: Path, dtype: torch.dtype | str, *, with_tokenizer: boo
             f"{path}: {architecture.__name__} does not let its attention be replaced "
             "(_supports_attention_backend is false), so it cannot run over paged keys and values"
         )
-    module = AutoModelForCausalLM.from_pretrained(
-        path, dtype=dtype, attn_implementation=ATTENTION_NAME, local_files_only=True
-    )
-    text = AutoTokenizer.from_pretrained(path, local_files_only=True) if with_tokenizer else None
+    with _reading("weights", path):
+        module = AutoModelForCausalLM.from_pretrained(
+            path, dtype=dtype, attn_implementation=ATTENTION_NAME, local_files_only=True
+        )
+    with _reading("tokenizer", path):
+        text = AutoTokenizer.from_pretrained(path, local_files_only=True) if with_tokenizer else None
     return module, text
+
+
+@contextmanager
+def _reading(part: str, path: Path) -> Iterator[None]:
+    """Say in one line what part of a model cannot be read: files of others raise whatever they please."""
+    try:
+        yield
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), "")
+        raise UnsupportedModelError(
+            f"{path}: its {part} cannot be read: {type(error).__name__}: {reason}"
+        ) from error
 
 
 def _eos_token_ids(module: Any) -> frozenset[int]:

@@ -23,13 +23,27 @@ from tokenwire_reference.server_args import ServerArgs
         ),
         ({"hicache_storage_backend": "tape"}, "choose file"),
         ({"hicache_storage_max_bytes": 1 << 20}, "give that, too"),
-        ({"hicache_storage_max_bytes": 0}, "must be 1 or more"),
-        ({"stream_interval": 0}, "must be 1 or more"),
+        ({"hicache_storage_max_bytes": 0}, "must be 1 to"),
+        ({"stream_interval": 0}, "must be 1 to"),
+        ({"port": 99999}, "--port is 99999; it must be 0 to 65535"),
+        ({"page_size": 0}, "--page-size is 0; it must be 1 to"),
+        ({"cpu_threads": 0}, "it must be 1 to 1024"),
+        ({"send_buffer_bytes": 10**14}, "--send-buffer-bytes is"),
+        ({"speculative_num_draft_tokens": 100_000}, "it must be 1 to 128"),
+        ({"near_ties": 1.5}, "it must be 0.0 to 1.0"),
+        ({"max_total_tokens": 15}, "less than one page of 16"),
+        ({"host": ""}, "--host is empty"),
+        ({"api_key": ""}, "--api-key is empty"),
+        ({"admin_api_key": "two words"}, "--admin-api-key is empty or not of visible"),
     ],
 )
 def test_what_makes_no_sense_is_refused(args, words) -> None:
     with pytest.raises(ValueError, match=words):
         ServerArgs(model_path="builtin:tiny", **args)
+
+
+def test_no_key_shows_where_arguments_are_printed() -> None:
+    assert "secret" not in repr(ServerArgs(api_key="secret", admin_api_key="secret"))
 
 
 def test_a_storage_tier_that_is_whole_is_taken() -> None:
