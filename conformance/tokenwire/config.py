@@ -19,7 +19,8 @@ from tokenwire.judging.capability import known_capabilities
 from tokenwire.profile import load_profiles
 from tokenwire.suggestion import suggestion
 from tokenwire.watch.proxy import Address, BadAddress
-from tokenwire.wire.credentials import from_environment, holds_credential
+from tokenwire.wire.credentials import from_environment
+from tokenwire.wire.redaction import names_credential
 
 OWN_FILE = "tokenwire.toml"
 SHARED_FILE = "pyproject.toml"
@@ -168,7 +169,7 @@ def _check_names(where: str, key: Key, value: Any) -> None:
 
 def _check_headers(where: str, headers: Mapping[str, str]) -> None:
     for name, value in headers.items():
-        if holds_credential(name) and not from_environment(value):
+        if names_credential(name) and not from_environment(value):
             raise ConfigError(
                 f"{where}.{name} holds a credential itself; keep it in an environment variable and write "
                 f'{name} = "env:MY_KEY"'

@@ -10,9 +10,9 @@ import pytest
 from tokenwire.asking.planning import planned
 from tokenwire.commands.init import settings
 from tokenwire.config import KEYS, TABLES, ConfigError, Key, find_config, read_config
-from tokenwire.wire.capture import redact
 from tokenwire.wire.credentials import NoCredential, header_value
 from tokenwire.wire.exchange import HttpRequest
+from tokenwire.wire.redaction import redact
 
 
 def examples(keys: dict[str, Key]) -> str:

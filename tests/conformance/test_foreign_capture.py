@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from tokenwire.wire.capture import REDACTED, CaptureError, CaptureWriter
+from tokenwire.wire.capture import CaptureError, CaptureWriter
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 from tokenwire.wire.foreign_capture import read_any_capture, read_foreign_capture
+from tokenwire.wire.redaction import REDACTED
 
 _BODY = "data: 好\n\ndata: [DONE]\n\n"
 

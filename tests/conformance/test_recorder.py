@@ -12,8 +12,9 @@ from tokenwire.asking import recorder as recorder_module
 from tokenwire.asking.recorder import Recorder
 from tokenwire.asking.slow_reader import SlowReader
 from tokenwire.asking.tap import Tap
-from tokenwire.wire.capture import REDACTED, CaptureWriter, ExchangeWriter, read_capture
+from tokenwire.wire.capture import CaptureWriter, ExchangeWriter, read_capture
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
+from tokenwire.wire.redaction import REDACTED
 
 Handler = Callable[[bytes, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -404,5 +405,5 @@ def test_a_server_that_tells_its_key_does_not_tell_it_to_the_disk(tmp_path: Path
     assert exchange.body == on_disk.body
     assert b"hunter" not in (tmp_path / "a" / "b.jsonl").read_bytes()
     assert on_disk.body == (
-        b'{"version":"1","api_key":"[redacted]","internal_states":[{"admin_api_key":"[redacted]"}]}'
+        b'{"version":"1","api_key":"*******","internal_states":[{"admin_api_key":"*******"}]}'
     )

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from tokenwire.watch.overhearing import Overhearing
-from tokenwire.wire.capture import REDACTED
 from tokenwire.wire.exchange import Ending, Exchange
+from tokenwire.wire.redaction import REDACTED
 
 ASKED = (
     b"POST /generate?api_key=sesame HTTP/1.1\r\nhOST: h\r\nAuthorization: Bearer sesame\r\n"

@@ -12,8 +12,8 @@ from tokenwire.asking.run import Plan
 from tokenwire.asking.scenario import Budget
 from tokenwire.asking.vital_signs import RESTART_WAIT_S, Revival
 from tokenwire.judging.tokenizer import LocalTokenizer, NoTokenizer, Tokenizer
-from tokenwire.wire.capture import Headers
 from tokenwire.wire.credentials import NoCredential, header_value, named_by_environment
+from tokenwire.wire.redaction import Headers
 
 
 class NotPlanned(ValueError):  # noqa: N818  # a fact about what was asked for

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
@@ -24,15 +24,9 @@ from tokenwire import __version__
 from tokenwire.asking.own_socket import OwnTransport
 from tokenwire.asking.slow_reader import SlowReader
 from tokenwire.asking.tap import Tap
-from tokenwire.wire.capture import (
-    CaptureWriter,
-    ExchangeWriter,
-    Headers,
-    redact,
-    redact_document,
-    redact_headers,
-)
+from tokenwire.wire.capture import CaptureWriter, ExchangeWriter
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
+from tokenwire.wire.redaction import Headers, Mask, MaskedReads, redact_reads, redact_settings, redact_url
 
 _OWN_HEADERS = {
     "accept": "*/*",
@@ -60,12 +54,14 @@ async def _pause(seconds: float) -> None:
 
 
 class _Recording:
-    """An exchange in the making, in memory and on disk."""
+    """An exchange in the making, in memory and on disk, without the credentials that were sent."""
 
-    def __init__(self, file: ExchangeWriter | None, *, is_settings: bool = False) -> None:
-        """`is_settings`: the answer may tell keys, so it is kept back until it can be redacted."""
+    def __init__(self, file: ExchangeWriter | None, mask: Mask, *, is_settings: bool = False) -> None:
+        """`is_settings`: the answer may tell the server's own keys, so it is kept back until it is whole."""
         self._file = file
+        self.mask = mask
         self._is_settings = is_settings
+        self._arriving = MaskedReads(mask)
         self._sent = time.monotonic()
         self.status: int | None = None
         self.headers: Headers = ()
@@ -79,34 +75,38 @@ class _Recording:
         return time.monotonic() - self._sent
 
     def response(self, status: int, headers: Headers) -> None:
-        self.status, self.headers = status, redact_headers(headers)
+        self.status, self.headers = status, self.mask.headers(headers)
         if self._file is not None:
-            self._file.response(status, headers)
+            self._file.response(status, self.headers)
 
     def read(self, data: bytes) -> None:
-        read = Read(self.seconds(), data)
-        self.reads.append(read)
         self.size += len(data)
         self.lines += data.count(b"\n") or data.count(b"\r")
-        if self._file is not None and not self._is_settings:
-            self._file.read(read)
+        self._keep(self._arriving.feed(Read(self.seconds(), data)))
+
+    def _keep(self, reads: Iterable[Read]) -> None:
+        for read in reads:
+            self.reads.append(read)
+            if self._file is not None and not self._is_settings:
+                self._file.read(read)
 
     def end(self, ending: Ending, detail: str = "") -> None:
-        self.ending, self.detail = ending, detail
+        self.ending, self.detail = ending, self.mask.text(detail)
 
     def outgrow(self, limit: str) -> None:
         """End, and forget all but a beginning: nobody reads an answer of this size. The disk has it all."""
         self.end(Ending.OUTGROWN, f"the body outgrew {limit}")
+        self._keep(self._arriving.rest())
         first = self.reads[0]
         self.reads = [replace(first, data=first.data[:_KEPT_OF_OUTGROWN])]
 
     def close(self, duration: float) -> None:
         """Write what was kept back, and the end."""
-        if self._is_settings and self.reads:
-            body = redact_document(b"".join(read.data for read in self.reads))
-            self.reads = [Read(self.reads[-1].time, body)]
-            if self._file is not None:
-                self._file.read(self.reads[0])
+        self._keep(self._arriving.rest())
+        if self._is_settings:
+            self._is_settings = False
+            reads, self.reads = redact_reads(self.reads, redact_settings), []
+            self._keep(reads)
         if self._file is not None:
             self._file.end(self.ending, detail=self.detail, duration=duration)
 
@@ -137,12 +137,13 @@ class Recorder:
         on_exchange: Callable[[Exchange], None] = lambda _: None,
     ) -> None:
         """Raises ValueError for a base_url that is no http or https URL."""
+        shown = redact_url(base_url)
         try:
             url = httpx.URL(base_url)
         except httpx.InvalidURL as error:
-            raise ValueError(f"{base_url!r} is not a URL: {error}; write http://host:port") from error
+            raise ValueError(f"{shown!r} is not a URL: {error}; write http://host:port") from error
         if url.scheme not in {"http", "https"} or not url.host:
-            raise ValueError(f"{base_url!r} is not the URL of a server; write http://host:port")
+            raise ValueError(f"{shown!r} is not the URL of a server; write http://host:port")
         if url.userinfo:
             raise ValueError(
                 "the URL holds credentials; leave them out, and pass them: "
@@ -150,7 +151,7 @@ class Recorder:
             )
         if url.query or url.fragment:
             raise ValueError(
-                f"{base_url!r} holds a query, and paths go behind a base URL; leave it out, or let a proxy "
+                f"{shown!r} holds a query, and paths go behind a base URL; leave it out, or let a proxy "
                 "before the server add it to every request"
             )
         self.server = server or Server()
@@ -198,13 +199,14 @@ class Recorder:
         """
         async with contextlib.nullcontext() if aside else self._slots:
             request = replace(request, headers=(*self._headers, *request.headers))
-            shown = redact(request, self._secrets)
+            mask = Mask.of(request, self._secrets)
+            shown = mask.request(request, self._secrets)
             started = datetime.now(UTC).isoformat(timespec="milliseconds")
             with contextlib.ExitStack() as files:
                 file = files.enter_context(self._capture.open(name)) if self._capture is not None else None
                 if file is not None:
                     file.request(name, scenario, shown, started=started, server=self.server)
-                recording = _Recording(file, is_settings=request.method == "GET")
+                recording = _Recording(file, mask, is_settings=request.method == "GET")
                 try:
                     await self._record(request, recording, slow_reader, tap)
                 except asyncio.CancelledError:
@@ -249,8 +251,9 @@ class Recorder:
                     await reading
                 else:
                     await _unless_left(reading, tap, transport, recording)
-        except httpx.LocalProtocolError as error:
-            raise ValueError(f"{request.method} {request.path} cannot be sent: {error}") from error
+        except httpx.LocalProtocolError as error:  # it quotes what cannot be sent
+            words = recording.mask.text(f"{request.method} {request.path} cannot be sent: {error}")
+            raise ValueError(words) from None
         except TimeoutError:
             recording.end(Ending.TIMEOUT, f"not over after {self._timeout_s:g} s")
         except _NETWORK_FAULTS as error:

@@ -54,7 +54,7 @@ class Plan:
     timeout_s: float = 60.0
     """For one exchange."""
     limits: Limits = field(default_factory=Limits)
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     record: Path | None = None
     """Where the exchanges are written, as they arrive."""
     dialects: tuple[str, ...] = ()

@@ -17,8 +17,8 @@ from tokenwire.config import KEYS, OWN_FILE, TABLES
 from tokenwire.judging.determinism import PROBE
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.report.subject import Subject
-from tokenwire.wire.capture import Headers
-from tokenwire.wire.credentials import from_environment, holds_credential
+from tokenwire.wire.credentials import from_environment
+from tokenwire.wire.redaction import Headers, names_credential
 
 EXAMPLES = options.examples(
     "tokenwire init --target http://127.0.0.1:30000",
@@ -89,7 +89,7 @@ def _seen(subject: Subject) -> list[str]:
 def _storable(headers: Headers) -> dict[str, str]:
     """The headers that may stand in a file. Raises BadParameter for a credential."""
     for name, value in headers:
-        if holds_credential(name) and not from_environment(value):
+        if names_credential(name) and not from_environment(value):
             raise typer.BadParameter(
                 f"--header {name} holds a credential, which must not stand in a file; put it into an "
                 f"environment variable and write --header '{name}: env:MY_KEY'"

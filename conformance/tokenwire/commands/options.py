@@ -39,10 +39,10 @@ def declarable() -> dict[str, str]:
 
 
 def header(line: str) -> tuple[str, str]:
-    """A header of the command line. Raises BadParameter for a line that is none."""
+    """A header of the command line. Raises BadParameter for a line that is none, and does not repeat it."""
     name, colon, value = line.partition(":")
     if not colon or not name.strip():
-        raise typer.BadParameter(f"{line!r} is no header; write --header 'Name: value'")
+        raise typer.BadParameter("a --header without a colon is no header; write --header 'Name: value'")
     return name.strip(), value.strip()
 
 

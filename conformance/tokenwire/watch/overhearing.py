@@ -14,8 +14,8 @@ from typing import Protocol
 
 import h11
 
-from tokenwire.wire.capture import Headers, redact, redact_document, redact_headers
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
+from tokenwire.wire.redaction import Headers, Mask, redact_body, redact_reads, redact_settings
 
 _LARGEST_HEAD = 1 << 20
 
@@ -223,20 +223,18 @@ class Overhearing:
             raw_body=b"".join(heard.body) or None,
             headers=_headers(request),
         )
-        reads = tuple(heard.reads)
-        if request.method == b"GET" and reads:  # what a server tells of its settings may hold its keys
-            reads = (Read(reads[-1].time, redact_document(b"".join(read.data for read in reads))),)
-        response = heard.response
+        response, mask = heard.response, Mask.of(asked)
+        by_name = redact_settings if request.method == b"GET" else redact_body
         self._audience.over(
             Exchange(
                 name=self._audience.name(),
-                request=redact(asked),
+                request=mask.whole_request(asked),
                 scenario="watch",
                 status=response.status_code if response is not None else None,
-                headers=redact_headers(_headers(response)) if response is not None else (),
-                reads=reads,
+                headers=mask.headers(_headers(response)) if response is not None else (),
+                reads=redact_reads(heard.reads, by_name, mask.body),
                 ending=ending,
-                detail=detail,
+                detail=mask.text(detail),
                 duration=self._clock() - heard.began,
                 started=heard.started,
             )

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self, cast
 from urllib.parse import urlsplit
 
+from tokenwire.wire.redaction import redact_url
+
 _RESET = struct.pack("ii", 1, 0)
 """SO_LINGER, on, zero seconds: closing sends RST."""
 _PORTS = {"http": 80, "https": 443}
@@ -49,16 +51,17 @@ class Address:
     @classmethod
     def of_target(cls, url: str) -> Self:
         """The origin of a server. Raises BadAddress for anything else, a path included."""
+        shown = redact_url(url)
         try:
             parts = urlsplit(url)
             port = parts.port
         except ValueError as error:
-            raise BadAddress(f"{url!r} is not a URL: {error}; write http://host:port") from error
+            raise BadAddress(f"{shown!r} is not a URL: {error}; write http://host:port") from error
         if parts.scheme not in _PORTS or not parts.hostname or parts.username is not None:
-            raise BadAddress(f"{url!r} is not the URL of a server; write http://host:port")
+            raise BadAddress(f"{shown!r} is not the URL of a server; write http://host:port")
         if parts.path not in {"", "/"} or parts.query or parts.fragment:
             raise BadAddress(
-                f"{url!r} has a path; requests go through as they are, so write http://host:port alone"
+                f"{shown!r} has a path; requests go through as they are, so write http://host:port alone"
             )
         return cls(parts.hostname, port or _PORTS[parts.scheme], parts.scheme == "https")
 

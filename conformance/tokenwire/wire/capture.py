@@ -2,7 +2,11 @@
 
 A capture file is JSON Lines, plain or gzipped, and holds one or more exchanges. Each is a `request` line, a
 `response` line once the head of the answer came, one `read` line for each read, and an `end` line
-(`spec/schemas/exchange.json`). Secrets never reach the disk.
+(`spec/schemas/exchange.json`).
+
+What names a credential in headers and URLs is written without its value. Values that were sent as credentials
+are replaced where they come back, before an exchange is given to anybody (`redaction` tells which are found);
+prompts, and whatever else a server knows and tells, are written as they are.
 """
 
 from __future__ import annotations
@@ -10,89 +14,24 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import re
 import zlib
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
 from urllib.parse import quote
 
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
+from tokenwire.wire.redaction import Headers, redact, redact_headers
 
 FORMAT = 1
 _PIECE = 1 << 20
 _GZIP = 16 + zlib.MAX_WBITS
-REDACTED = "[redacted]"
-
-_SECRET = re.compile(
-    r"(^|[-_.])(auth|authorization|cookie|credential|apikey|key|passwd|password|secret|sig|signature|token)s?$",
-    re.IGNORECASE,
-)
-_NO_SECRET = frozenset({"max-tokens", "max_tokens"})
-
-Headers = tuple[tuple[str, str], ...]
 Line = Mapping[str, Any]
 
 
 class CaptureError(ValueError):
     """A capture file is not what it should be; the message names the file and the line."""
-
-
-def _names_secret(name: str) -> bool:
-    return _SECRET.search(name) is not None and name.lower() not in _NO_SECRET
-
-
-def redact_headers(headers: Headers, secrets: Collection[str] = ()) -> Headers:
-    """The headers with the values of all that name a credential taken out, and of those in `secrets`."""
-    return tuple(
-        (name, REDACTED if _names_secret(name) or name.lower() in secrets else value)
-        for name, value in headers
-    )
-
-
-def redact_path(path: str) -> str:
-    """The path with the values of all query parameters that name a credential taken out."""
-    before, mark, query = path.partition("?")
-    parameters = []
-    for parameter in query.split("&"):
-        name, equals, value = parameter.partition("=")
-        parameters.append(name + equals + (REDACTED if equals and _names_secret(name) else value))
-    return before + mark + "&".join(parameters)
-
-
-def redact(request: HttpRequest, secrets: Collection[str] = ()) -> HttpRequest:
-    """The request without the credentials in its headers and its query. The body stays as it is.
-
-    `secrets` are names of more headers, in lower case, whose values are credentials.
-    """
-    return replace(request, path=redact_path(request.path), headers=redact_headers(request.headers, secrets))
-
-
-def redact_document(body: bytes) -> bytes:
-    """A JSON document without the strings under names of credentials; anything else as it is.
-
-    What a server tells of its settings may hold its keys (SGLang's `/server_info` does). Nothing is left of a
-    document that is nested too deeply to be looked through.
-    """
-    try:
-        document = json.loads(body)
-        redacted = _without_secrets(document)
-    except RecursionError:
-        return REDACTED.encode("ascii")
-    except ValueError:
-        return body
-    return body if redacted == document else json.dumps(redacted, separators=(",", ":")).encode("ascii")
-
-
-def _without_secrets(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {
-            name: REDACTED if isinstance(entry, str) and _names_secret(name) else _without_secrets(entry)
-            for name, entry in value.items()
-        }
-    return [_without_secrets(entry) for entry in value] if isinstance(value, list) else value
 
 
 def _bytes_to_json(data: bytes) -> dict[str, str]:

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from tokenwire.wire.capture import REDACTED, Headers, redact_headers
+from tokenwire.wire.redaction import Headers
 
 _VARIABLE = re.compile(r"(?<!\S)env:(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?!\S)")
 
@@ -18,11 +18,6 @@ class NoCredential(ValueError):  # noqa: N818  # a fact about the environment
 def from_environment(value: str) -> bool:
     """Whether a header's value names an environment variable."""
     return _VARIABLE.search(value) is not None
-
-
-def holds_credential(name: str) -> bool:
-    """Whether a header of this name is one that carries a key."""
-    return redact_headers(((name, ""),)) == ((name, REDACTED),)
 
 
 def header_value(name: str, value: str, environment: Mapping[str, str] = os.environ) -> str:
@@ -45,7 +40,13 @@ def header_value(name: str, value: str, environment: Mapping[str, str] = os.envi
             )
         return environment[variable]
 
-    return _VARIABLE.sub(look_up, value)
+    sent = _VARIABLE.sub(look_up, value)
+    if not sent.isprintable():
+        raise NoCredential(
+            f"header {name}: its value holds a line break or another character that no header can carry; "
+            "leave it out"
+        )
+    return sent
 
 
 def named_by_environment(headers: Headers) -> frozenset[str]:

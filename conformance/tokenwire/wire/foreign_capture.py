@@ -14,8 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenwire.wire.capture import CaptureError, Headers, read_capture, read_lines, redact
+from tokenwire.wire.capture import CaptureError, read_capture, read_lines
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
+from tokenwire.wire.redaction import Headers, redact, redact_headers
 
 
 def _headers(headers: Mapping[str, str] | Sequence[Any]) -> Headers:
@@ -77,7 +78,7 @@ def _exchange(line: Mapping[str, Any], scenario: str) -> Exchange:
         ),
         scenario=scenario,
         status=status,
-        headers=_headers(response["headers"]),
+        headers=redact_headers(_headers(response["headers"])),
         reads=tuple(reads),
         ending=ending,
         detail=""

@@ -1,0 +1,282 @@
+"""Redaction: what names a credential, and what is written in the place of its value.
+
+- The value of a header or of a URL's parameter that names a credential becomes `[redacted]`; so does the
+  user in a URL of a header.
+- A value that was sent as a credential becomes as many asterisks wherever it comes back: in headers, in
+  bodies, in what is told of a connection. Offsets, lengths and the cuts between reads stay what they were.
+- So does a string member that names a credential, in what a server tells of its settings, and in the bodies
+  that `tokenwire watch` sees.
+
+Names hold `auth`, `cookie`, `credential`, `key`, `passw`, `secret`, `session`, `signature`, `token` or the
+like. Harmless are counts (`x-tokens-used`, `x-key-count`), words that only begin so (`tokenizer`, `author`,
+`keyword`), what a server asks for (`www-authenticate`), and `access-control-*`.
+
+A value of fewer than LEAST_VALUE characters is not looked for: words such as `EMPTY` or `none` are sent in
+the place of keys, and stand in answers. Nor is one found that a server encodes, shortens, or spreads over
+events.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+from urllib.parse import quote, quote_plus
+
+from tokenwire.wire.exchange import HttpRequest, Read
+
+REDACTED = "[redacted]"
+LEAST_VALUE = 8
+
+Headers = tuple[tuple[str, str], ...]
+
+_CREDENTIAL = re.compile(
+    r"auth(?!or(?!i[sz]))|bearer|cookie|credential|jwt|passphrase|passw|secret|session|signature"
+    r"|token(?!s|i[sz]|w)|(?<!mon)key(?!board|word)|(?<![a-z])(pwd|sid|sig)(?![a-z])",
+    re.IGNORECASE,
+)
+_HARMLESS = re.compile(
+    r"^access-control-|authenticate$"
+    r"|(?<![a-z])(cost|count|left|length|limit|max|min|remaining|reset|spend|total|usage|used)s?$",
+    re.IGNORECASE,
+)
+_CREDENTIALS_OF_A_BODY = (
+    *(b"api_key", b"api-key", b"apikey", b"private_key", b"authorization", b"cookie", b"credential"),
+    *(
+        b"passw",
+        b"secret",
+        b"access_token",
+        b"auth_token",
+        b"bearer_token",
+        b"refresh_token",
+        b"session_token",
+    ),
+)
+"""Parts of names, in lower case. Answers have members named `token` and `key` whose values are their very
+contents.
+"""
+
+_USERINFO = re.compile(r"(?<=//)[^\s/?#]*@")
+_PARAMETER = re.compile(r"(?<=[?&#])([^\s=?&#]+)=([^\s&#<>\"]+)")
+_MEMBER = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*)*)"(\s*:\s*")([^"\\]*(?:\\.[^"\\]*)*)', re.DOTALL)
+
+
+def names_credential(name: str) -> bool:
+    """Whether a header, a parameter or a setting of this name holds a credential."""
+    return _CREDENTIAL.search(name) is not None and _HARMLESS.search(name) is None
+
+
+def redact_headers(headers: Headers, secrets: Collection[str] = ()) -> Headers:
+    """The headers without the values of all that name a credential, and of those in `secrets`."""
+    return tuple(
+        (name, REDACTED if names_credential(name) or name.lower() in secrets else redact_url(value))
+        for name, value in headers
+    )
+
+
+def redact_url(text: str) -> str:
+    """A text with URLs, or a path, without users and without the values of credentials."""
+    return _PARAMETER.sub(_redacted_parameter, _USERINFO.sub(f"{REDACTED}@", text))
+
+
+def _redacted_parameter(found: re.Match[str]) -> str:
+    return f"{found[1]}={REDACTED}" if names_credential(found[1]) else found[0]
+
+
+def redact(request: HttpRequest, secrets: Collection[str] = ()) -> HttpRequest:
+    """The request without the credentials in its headers and its path. The body stays as it is.
+
+    `secrets` are names of more headers, in lower case, whose values are credentials.
+    """
+    return replace(request, path=redact_url(request.path), headers=redact_headers(request.headers, secrets))
+
+
+def redact_settings(body: bytes) -> bytes:
+    """What a server tells of its settings without the strings whose names name a credential: it may hold its
+    keys (SGLang's `/server_info` does).
+    """
+    return _redact_members(body, lambda name: names_credential(_spelled(name)))
+
+
+def redact_body(body: bytes) -> bytes:
+    """A request or an answer without the strings whose names can be nothing but those of credentials."""
+    return _redact_members(body, _belongs_to_no_answer) if _belongs_to_no_answer(body) else body
+
+
+def _belongs_to_no_answer(text: bytes) -> bool:
+    """Whether a name, or any of a body, can be nothing but that of a credential."""
+    lower = text.lower()
+    return any(word in lower for word in _CREDENTIALS_OF_A_BODY)
+
+
+def _redact_members(body: bytes, is_credential: Callable[[bytes], bool]) -> bytes:
+    """Asterisks for the values of members; of what is no JSON, or cut off, as far as it looks like some."""
+
+    def redacted(found: re.Match[bytes]) -> bytes:
+        name, colon, value = found.groups()
+        return b'"' + name + b'"' + colon + _mask(value) if is_credential(name) else found[0]
+
+    return _MEMBER.sub(redacted, body)
+
+
+def _members(body: bytes) -> Iterator[str]:
+    """The values that `redact_body` takes away."""
+    if _belongs_to_no_answer(body):
+        found = _MEMBER.findall(body)
+        yield from (_spelled(value) for name, _, value in found if _belongs_to_no_answer(name))
+
+
+def _spelled(string: bytes) -> str:
+    """What a JSON string says, or its bytes where it is none."""
+    text = string.decode("utf-8", "replace")
+    try:
+        return str(json.loads(f'"{text}"', strict=False))
+    except ValueError:
+        return text
+
+
+def _mask(value: bytes) -> bytes:
+    return b"*" * len(value)
+
+
+def _parts(value: str) -> Iterator[str]:
+    """What may come back of a header's value: all of it, without its scheme, and each of its words."""
+    scheme, _, rest = value.strip().partition(" ")
+    rest = rest.strip() or scheme
+    yield from (value.strip(), rest)
+    for word in re.split(r"[\s;,]+", rest):
+        yield from (word.strip('"'), word.partition("=")[2].strip('"'))
+    if scheme.lower() == "basic":
+        try:
+            user = base64.b64decode(rest, validate=True).decode()
+        except ValueError:
+            return
+        yield from (user, user.partition(":")[2])
+
+
+def _forms(value: str) -> set[str]:
+    """How a value may be written where it comes back."""
+    return {
+        value,
+        value.encode().decode("latin-1"),
+        json.dumps(value)[1:-1],
+        json.dumps(value, ensure_ascii=False)[1:-1],
+        json.dumps(value)[1:-1].replace("/", "\\/"),
+        repr(value.encode())[2:-1],
+        html.escape(value),
+        quote(value),
+        quote(value, safe=""),
+        quote_plus(value),
+    }
+
+
+def _encoded(form: str) -> Iterator[bytes]:
+    yield form.encode("utf-8", "surrogatepass")
+    if not form.isascii() and all(ord(character) < 256 for character in form):
+        yield form.encode("latin-1")
+
+
+@dataclass(frozen=True)
+class Mask:
+    """The values that were sent as credentials with one request; puts asterisks in their place."""
+
+    texts: tuple[str, ...] = ()
+    """Each in every form, the longest first."""
+    bytes_: tuple[bytes, ...] = ()
+
+    @classmethod
+    def of(cls, request: HttpRequest, secrets: Collection[str] = ()) -> Self:
+        """What a request holds. `secrets` are names of more headers, in lower case."""
+        values = [
+            part
+            for name, value in request.headers
+            if names_credential(name) or name.lower() in secrets
+            for part in _parts(value)
+        ]
+        values += [value for name, value in _PARAMETER.findall(request.path) if names_credential(name)]
+        values += _members(request.raw_body or b"")
+        texts = {form for value in values if len(value) >= LEAST_VALUE for form in _forms(value)}
+        encoded = {data for text in texts for data in _encoded(text)}
+        return cls(tuple(sorted(texts, key=len, reverse=True)), tuple(sorted(encoded, key=len, reverse=True)))
+
+    def text(self, text: str) -> str:
+        for value in self.texts:
+            text = text.replace(value, "*" * len(value))
+        return text
+
+    def body(self, data: bytes) -> bytes:
+        for value in self.bytes_:
+            data = data.replace(value, _mask(value))
+        return data
+
+    def headers(self, headers: Headers, secrets: Collection[str] = ()) -> Headers:
+        """Without all credentials: those that are named, and those that came back."""
+        return tuple((self.text(name), self.text(value)) for name, value in redact_headers(headers, secrets))
+
+    def request(self, request: HttpRequest, secrets: Collection[str] = ()) -> HttpRequest:
+        """The request itself, whose body is left as it is."""
+        shown = redact(request, secrets)
+        return replace(shown, headers=self.headers(shown.headers, secrets))
+
+    def whole_request(self, request: HttpRequest) -> HttpRequest:
+        """The request, and its raw body too."""
+        shown = self.request(request)
+        body = request.raw_body
+        path = self.text(shown.path)
+        return replace(shown, path=path, raw_body=None if body is None else self.body(redact_body(body)))
+
+    def open_end(self, data: bytes) -> int:
+        """Where a value begins that may go on behind the data; its length where none does."""
+        longest = len(self.bytes_[0]) if self.bytes_ else 1
+        first = {value[0] for value in self.bytes_}
+        for start in range(max(0, len(data) - longest + 1), len(data)):
+            if data[start] in first and any(value.startswith(data[start:]) for value in self.bytes_):
+                return start
+        return len(data)
+
+
+def cut_like(body: bytes, reads: Iterable[Read]) -> Iterator[Read]:
+    """A body of the same length as these reads, cut and timed as they are."""
+    start = 0
+    for read in reads:
+        end = start + len(read.data)
+        yield replace(read, data=body[start:end])
+        start = end
+
+
+def redact_reads(reads: Sequence[Read], *changes: Callable[[bytes], bytes]) -> tuple[Read, ...]:
+    """The reads of a whole body, once these changes were made to it, none of which changes its length."""
+    body = b"".join(read.data for read in reads)
+    for change in changes:
+        body = change(body)
+    return tuple(cut_like(body, reads))
+
+
+class MaskedReads:
+    """The reads of a body as they come, with asterisks for values that may be cut over several of them.
+
+    What ends in the beginning of a value waits for what comes next.
+    """
+
+    def __init__(self, mask: Mask) -> None:
+        self._mask = mask
+        self._waiting: list[Read] = []
+
+    def feed(self, read: Read) -> list[Read]:
+        """The next read; those that nothing behind them can change any more."""
+        self._waiting = list(redact_reads([*self._waiting, read], self._mask.body))
+        left = self._mask.open_end(b"".join(one.data for one in self._waiting))
+        settled = []
+        while self._waiting and len(self._waiting[0].data) <= left:
+            left -= len(self._waiting[0].data)
+            settled.append(self._waiting.pop(0))
+        return settled
+
+    def rest(self) -> list[Read]:
+        """Those that still wait: nothing comes behind them."""
+        waiting, self._waiting = self._waiting, []
+        return waiting
