@@ -72,6 +72,12 @@ def serve(  # noqa: PLR0917 - one parameter for each flag; typer calls it by nam
     max_body_bytes: Annotated[
         int, _flag("Size of a request body; a longer one is refused with 413.")
     ] = DEFAULTS.max_body_bytes,
+    receive_seconds: Annotated[
+        float, _flag("Seconds in which a request must have come as a whole; then its connection is closed.")
+    ] = DEFAULTS.receive_seconds,
+    drain_seconds: Annotated[
+        float, _flag("Seconds for which requests may go on after SIGTERM; new ones are refused with 503.")
+    ] = DEFAULTS.drain_seconds,
     max_total_tokens: Annotated[
         int | None, _flag("Tokens that the KV cache holds.")
     ] = DEFAULTS.max_total_tokens,

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+import h11
 import torch
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -35,7 +40,7 @@ class EngineStoppedError(RuntimeError):
 
 
 SHUTDOWN_SECONDS = 1
-"""How long an open answer may go on after the server was told to end."""
+"""How long an open answer may go on after all requests were ended."""
 
 
 def serve(args: ServerArgs) -> None:
@@ -146,12 +151,45 @@ def _facts(model: Model, page_size: int) -> dict[str, Any]:
     }
 
 
-class _Protocol(H11Protocol):  # type: ignore[misc]  # uvicorn is not followed by mypy here
-    """HTTP that stops writing as soon as the kernel takes no more: outputs wait where they can coalesce."""
+class Protocol(H11Protocol):  # type: ignore[misc]  # uvicorn is not followed by mypy here
+    """HTTP that stops writing as soon as the kernel takes no more: outputs wait where they can coalesce.
+
+    A client that owes a request, or the rest of one, is waited for so long and no longer.
+    """
+
+    def __init__(self, *args: Any, receive_seconds: float, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._receive_seconds = receive_seconds
+        self._too_late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         transport.set_write_buffer_limits(high=0)
         super().connection_made(transport)
+        self._await_request()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._await_request()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._await_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._end_wait()
+
+    def _await_request(self) -> None:
+        """Give the client one limited time to send a request, however slowly its bytes come."""
+        if self.conn.their_state not in {h11.IDLE, h11.SEND_BODY}:
+            self._end_wait()
+        elif self._too_late is None:
+            self._too_late = self.loop.call_later(self._receive_seconds, self.transport.close)
+
+    def _end_wait(self) -> None:
+        if self._too_late is not None:
+            self._too_late.cancel()
+            self._too_late = None
 
 
 class _Server(uvicorn.Server):  # type: ignore[misc]  # uvicorn is not followed by mypy here
@@ -161,7 +199,8 @@ class _Server(uvicorn.Server):  # type: ignore[misc]  # uvicorn is not followed 
         super().__init__(
             uvicorn.Config(
                 build_app(served),
-                http=_Protocol,
+                http=partial(Protocol, receive_seconds=served.args.receive_seconds),
+                ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=served.args.log_requests,
@@ -169,6 +208,8 @@ class _Server(uvicorn.Server):  # type: ignore[misc]  # uvicorn is not followed 
             )
         )
         self._served = served
+        self._until = 0.0
+        """When answers end that are under way."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -179,6 +220,18 @@ class _Server(uvicorn.Server):  # type: ignore[misc]  # uvicorn is not followed 
     def end(self) -> None:
         """Tell the server to end, as a signal does."""
         self.should_exit = True
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Let answers go on for a while after the first SIGTERM; any other signal ends them."""
+        drains = sig == signal.SIGTERM and not self.should_exit
+        self._until = time.monotonic() + self._served.args.drain_seconds if drains else 0.0
+        super().handle_exit(sig, frame)
+
+    async def on_tick(self, counter: int) -> bool:
+        if not await super().on_tick(counter):
+            return False
+        self._served.draining.set()
+        return not self.server_state.tasks or time.monotonic() >= self._until
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._served.manager.abort_all()

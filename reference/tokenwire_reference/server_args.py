@@ -15,6 +15,8 @@ _RANGES = {
     "stream_interval": (1, _INT32),
     "max_queued_requests": (1, _INT32),
     "max_body_bytes": (1, _INT32),
+    "receive_seconds": (0.001, 86400),
+    "drain_seconds": (0, 86400),
     "max_total_tokens": (1, _INT32),
     "chunked_prefill_size": (1, _INT32),
     "page_size": (1, _INT32),
@@ -85,6 +87,10 @@ class ServerArgs:
     return_output_ids: bool = False
     max_body_bytes: int = 16 * 1024 * 1024
     """A longer body of a request is refused with 413."""
+    receive_seconds: float = 60.0
+    """In which a request must have come as a whole; then its connection is closed. Also if nothing comes."""
+    drain_seconds: float = 0.0
+    """For which requests may go on after SIGTERM, when new ones are refused with 503."""
     random_seed: int | None = None
     weight_version: str = "default"
     enable_metrics: bool = False

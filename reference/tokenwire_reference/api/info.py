@@ -138,9 +138,8 @@ async def health(http_request: HttpRequest) -> Response:
 
 
 async def ping(http_request: HttpRequest) -> Response:
-    """Answer 200 while requests are taken, 503 once the engine is gone."""
-    gone = served_by(http_request).engine_thread.failure is not None
-    return Response(status_code=503 if gone else 200)
+    """Answer 200 while requests are taken, 503 once the engine is gone or the server is about to end."""
+    return Response(status_code=503 if served_by(http_request).why_closed else 200)
 
 
 async def root(_: HttpRequest) -> Response:

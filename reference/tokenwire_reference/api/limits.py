@@ -58,9 +58,11 @@ def refuse_long_stops(name: str, stops: Sequence[str], most_characters: int) -> 
         refuse_more(name, len(stop), most_characters, "characters")
 
 
-def refuse_long_rids(rids: Sequence[str]) -> None:
-    """Raise RefusalError for a request id that is too long."""
+def refuse_bad_rids(rids: Sequence[str]) -> None:
+    """Raise RefusalError for a request id that is empty or too long."""
     for rid in rids:
+        if not rid:
+            raise RefusalError("rid is empty; send a text, or none for one of the server's", param="rid")
         refuse_more("rid", len(rid), MOST_RID_CHARACTERS, "characters")
 
 

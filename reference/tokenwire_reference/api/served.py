@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -29,9 +30,18 @@ class Served:
     engine: Engine
     engine_thread: EngineThread
     manager: RequestManager
+    draining: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the server was told to end: what runs may finish, and nothing new is taken."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What the engine tells of itself, for `/server_info`."""
     started: float = field(default_factory=time.time)
+
+    @property
+    def why_closed(self) -> str | None:
+        """Why no new request is taken, or None."""
+        if (failure := self.engine_thread.failure) is not None:
+            return f"the engine stopped: {failure}; restart the server"
+        return "the server is about to end; ask another one" if self.draining.is_set() else None
 
 
 def served_by(http_request: HttpRequest) -> Served:

@@ -14,10 +14,10 @@ from tokenwire_reference.request import Request
 def submit(served: Served, requests: Sequence[Request], *, group: str | None) -> Generation:
     """Start the requests of one call.
 
-    Raises RefusalError if they ask for too much, if an id is in use or if the engine is gone.
+    Raises RefusalError if they ask for too much, if an id is in use or if nothing is taken any more.
     """
-    if (failure := served.engine_thread.failure) is not None:
-        raise RefusalError(f"the engine stopped: {failure}; restart the server", type="503", status=503)
+    if (reason := served.why_closed) is not None:
+        raise RefusalError(reason, type="503", status=503)
     refuse_many_logprobs(requests)
     try:
         return served.manager.submit(requests, group=group)

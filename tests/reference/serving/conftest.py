@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from starlette.applications import Starlette
 from transformers import AutoTokenizer
 
 from tokenwire_reference.api.app import build_app
@@ -175,6 +177,22 @@ def answer(answers) -> Callable[..., httpx.Response]:
 
 
 async def _send(engine, calls, tokenizer, args) -> list[httpx.Response]:
+    async with serving(engine, tokenizer, args) as app:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://reference") as client:
+            return await asyncio.gather(
+                *(
+                    client.request(call.method, call.path, json=call.body, headers=call.headers)
+                    if call.content is None
+                    else client.request(call.method, call.path, content=call.content, headers=call.headers)
+                    for call in calls
+                )
+            )
+
+
+@contextlib.asynccontextmanager
+async def serving(engine: ScriptedEngine, tokenizer: Any, args: ServerArgs) -> AsyncIterator[Starlette]:
+    """The routes in front of an engine that runs as long as this is open."""
     loop = asyncio.get_running_loop()
     decode = None if tokenizer is None else tokenizer.decode
     streamer = OutputStreamer(stream_interval=args.stream_interval, decode=decode)
@@ -194,17 +212,8 @@ async def _send(engine, calls, tokenizer, args) -> list[httpx.Response]:
     )
     served = Served(args, ScriptedModel(), tokenizer, engine, thread, manager)
     thread.start()
-    transport = httpx.ASGITransport(build_app(served))
     try:
-        async with httpx.AsyncClient(transport=transport, base_url="http://reference") as client:
-            return await asyncio.gather(
-                *(
-                    client.request(call.method, call.path, json=call.body, headers=call.headers)
-                    if call.content is None
-                    else client.request(call.method, call.path, content=call.content, headers=call.headers)
-                    for call in calls
-                )
-            )
+        yield build_app(served)
     finally:
         # Not on the loop: the thread may wait for it to deliver its last rows.
         await asyncio.to_thread(thread.stop)
@@ -221,6 +230,11 @@ def events(response: httpx.Response) -> list[Any]:
 @pytest.fixture
 def read_events() -> Callable[[httpx.Response], list[Any]]:
     return events
+
+
+@pytest.fixture(name="serving")
+def _serving() -> Callable[..., contextlib.AbstractAsyncContextManager[Starlette]]:
+    return serving
 
 
 @pytest.fixture

@@ -56,6 +56,11 @@ def test_a_sampling_parameter_beyond_its_range_is_refused(  # noqa: PLR0917
         ("/v1/completions", {"prompt": [[5]] * 100, "n": 50}, "may have 4096"),
         ("/generate", {"input_ids": [5], "rid": "x" * 257}, "may have 256"),
         ("/v1/completions", {"prompt": [5], "rid": "x" * 257}, "may have 256"),
+        ("/generate", {"input_ids": [5], "rid": ""}, "rid"),
+        ("/generate", {"input_ids": [[5], [6]], "rid": ["a", ""]}, "rid"),
+        ("/generate", {"input_ids": [[5], [6]], "rid": ["a", "a"]}, "rid 'a' stands twice"),
+        ("/v1/completions", {"prompt": [5], "rid": ""}, "rid"),
+        ("/v1/chat/completions", {"messages": [], "rid": ""}, "rid"),
         ("/v1/chat/completions", {"messages": [], "input_ids": [5], "rid": "x" * 257}, "rid"),
         ("/generate", {"text": "x" * (64 * 512 + 1)}, "32769 characters"),
         (

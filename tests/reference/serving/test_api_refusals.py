@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import httpx
 import pytest
+
+from tokenwire_reference.server_args import ServerArgs
 
 HELLO = [{"role": "user", "content": "x"}]
 DOORS = {
@@ -159,6 +162,26 @@ def test_a_body_that_is_no_object_is_refused(answers, scripted_engine, call, pat
     sent = call(path, content=BODIES[bad], headers={"content-type": "application/json"})
     (response,) = answers(scripted_engine([[5]]), sent)
     assert (response.status_code, "body" in refusal(response)) == (400, True)
+
+
+@pytest.mark.parametrize("path", DOORS)
+def test_a_body_that_is_cut_is_no_failure_of_the_server(serving, scripted_engine, path, caplog):
+    engine = scripted_engine([[5]])
+    messages = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
+    scope = {"type": "http", "path": path, "method": "POST", "headers": [], "query_string": b""}
+
+    async def receive():
+        return messages.pop(0)
+
+    async def send(message):
+        assert message.get("status", 499) == 499
+
+    async def cut():
+        async with serving(engine, None, ServerArgs()) as app:
+            await app(scope, receive, send)
+
+    asyncio.run(cut())
+    assert (engine.live, messages, caplog.records) == ({}, [], [])
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", ""])

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import loopback
 import pytest
+from forked_program import served_forked
 
 FOREVER = {"temperature": 0, "max_new_tokens": 4000, "ignore_eos": True}
 
@@ -170,3 +171,23 @@ def test_a_server_that_is_told_to_end_ends_its_streams():
         assert server.wait(timeout=120) == -signal.SIGTERM
     assert json.loads(last[6:])["meta_info"]["finish_reason"]["type"] == "abort"
     assert done == "data: [DONE]"
+
+
+@pytest.mark.parametrize(("seconds", "finish"), [("60", "length"), ("0.5", "abort")])
+def test_a_server_that_drains_lets_answers_end(seconds, finish):
+    ask = {"input_ids": [72], "sampling_params": {**FOREVER, "max_new_tokens": 3}, "stream": True}
+    with served_forked("--drain-seconds", seconds) as (url, server), connect(url) as client:
+        # While the engine is paused, the answer cannot end before it may.
+        loopback.post(f"{url}/pause_generation", json={"mode": "in_place"})
+        post(client, "/generate", ask)
+        eventually("the request is known", lambda: live_requests(url) == 1)
+        server.terminate()
+        if finish == "length":
+            eventually("it is not ready", lambda: loopback.get(f"{url}/ready").status_code == 503)
+            refused = loopback.post(f"{url}/generate", json=ask)
+            assert (refused.status_code, "about to end" in refused.text) == (503, True)
+            loopback.post(f"{url}/continue_generation", json={})
+        events = events_of(read_to_end(client))
+        server.join(120)
+        assert server.exitcode == -signal.SIGTERM
+    assert events[-1]["meta_info"]["finish_reason"]["type"] == finish

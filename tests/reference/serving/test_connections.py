@@ -1,0 +1,99 @@
+"""Clients that owe a request, or the rest of one, are waited for so long and no longer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from unittest.mock import Mock
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from tokenwire_reference.serve import Protocol
+
+HEAD = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n"
+SENT = {
+    "nothing": b"",
+    "half a head": HEAD[:20],
+    "half a body": HEAD + b"ab",
+}
+
+
+def protocol(app, receive_seconds: float, loop=None) -> Protocol:
+    config = uvicorn.Config(app, lifespan="off", log_config=None)
+    config.load()
+    options = {"config": config, "server_state": ServerState(), "app_state": {}, "_loop": loop}
+    return Protocol(**options, receive_seconds=receive_seconds)
+
+
+async def answer_the_whole(scope, receive, send) -> None:
+    while (message := await receive())["type"] == "http.request" and message["more_body"]:
+        pass
+    await answer_at_once(scope, receive, send)
+
+
+async def answer_at_once(scope, receive, send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+@pytest.mark.parametrize("app", [answer_the_whole, answer_at_once])
+@pytest.mark.parametrize("sent", SENT.values(), ids=SENT)
+def test_a_client_that_owes_is_left_in_the_end(sent, app):
+    async def exchange() -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: protocol(app, 0.05), "127.0.0.1", 0)
+        async with server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writer.write(sent)
+            with contextlib.suppress(ConnectionError):  # a reset, if it had not read all that we sent
+                await asyncio.wait_for(reader.read(), 60)  # ends as the server closes
+            writer.close()
+
+    asyncio.run(exchange())
+
+
+class Clock:
+    """An event loop whose timers are kept, and never run by themselves."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._timers: list[tuple[float, asyncio.TimerHandle]] = []
+
+    def __getattr__(self, name: str):
+        return getattr(self._loop, name)
+
+    def call_later(self, delay: float, callback, *args) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(delay, callback, args, self._loop)
+        self._timers.append((delay, handle))
+        return handle
+
+    @property
+    def waits(self) -> list[asyncio.TimerHandle]:
+        """The timers of 60 s that run: uvicorn has one of 5 s between two requests."""
+        return [handle for delay, handle in self._timers if delay == 60 and not handle.cancelled()]
+
+
+def test_bytes_that_come_slowly_win_no_time_and_an_answer_takes_as_long_as_it_takes():
+    async def conversation() -> None:
+        clock = Clock(asyncio.get_running_loop())
+        client = protocol(answer_the_whole, 60, clock)
+        transport = Mock(is_closing=lambda: False, get_extra_info=lambda name: None)
+        client.connection_made(transport)
+        (first,) = clock.waits
+        for byte in HEAD + b"abc":
+            client.data_received(bytes([byte]))
+            assert clock.waits == [first]
+        client.data_received(b"d")
+        assert clock.waits == []  # the server owes now
+        await asyncio.gather(*client.tasks)
+        (second,) = clock.waits
+        client.data_received(HEAD[:5])
+        assert (clock.waits, transport.close.called) == ([second], False)
+        second._run()
+        assert transport.close.called
+        client.connection_lost(None)
+        assert clock.waits == []
+
+    asyncio.run(conversation())
