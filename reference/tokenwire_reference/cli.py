@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from typer.models import OptionInfo
 
+from tokenwire_reference.api.limits import limits_in_words
 from tokenwire_reference.server_args import ServerArgs
 
 DEFAULTS = ServerArgs()
@@ -25,7 +26,7 @@ def _flag(help_text: str, *names: str, envvar: str | None = None) -> OptionInfo:
     return option
 
 
-@app.command()
+@app.command(epilog=f"Limits of a request: {limits_in_words()}.")
 def serve(  # noqa: PLR0917 - one parameter for each flag; typer calls it by name
     model_path: Annotated[
         str,

@@ -12,10 +12,10 @@ import orjson
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 
-from tokenwire.spec_files import load_schema
 from tokenwire_reference.api.errors import INVALID, MALFORMED, RefusalError
 from tokenwire_reference.api.event_stream import ClientLeftError
 from tokenwire_reference.api.json_answer import Json
+from tokenwire_reference.api.schemas import request_schema
 from tokenwire_reference.api.served import served_by
 
 LONG_BODY_BYTES = 32 * 1024
@@ -73,7 +73,7 @@ async def _read(http_request: HttpRequest, most: int) -> bytes:
 
 
 def hold_against_schema(body: dict[str, Any], schema: str) -> None:
-    """Raise RefusalError for the first thing in a body that its schema (`spec/schemas/`) refuses."""
+    """Raise RefusalError for the first thing in a body that its schema refuses."""
     try:
         error = next(_validator(schema).iter_errors(body), None)
     except ValueError as too_deep:  # what the validator says of arrays nested some 250 deep
@@ -83,8 +83,15 @@ def hold_against_schema(body: dict[str, Any], schema: str) -> None:
         where = _where(problems[0].instance_path) or "the body"
         message = ", and ".join(dict.fromkeys(problem.message for problem in problems))
         malformed = any(isinstance(problem.kind, _KINDS_OF_SHAPE) for problem in problems)
-        raise RefusalError(f"{where}: {message[:300]}", type=MALFORMED if malformed else INVALID, param=where)
+        raise RefusalError(
+            f"{where}: {_shortened(message)}", type=MALFORMED if malformed else INVALID, param=where
+        )
     _refuse_integral_floats(body, ())
+
+
+def _shortened(message: str) -> str:
+    """A message without the middle of a long value: what is wrong with it stands at the end."""
+    return message if len(message) <= 300 else f"{message[:100]} … {message[-150:]}"
 
 
 _KINDS_OF_SHAPE = (
@@ -98,23 +105,23 @@ _KINDS_OF_SHAPE = (
 
 @cache
 def _validator(schema: str) -> jsonschema_rs.Validator:
-    return jsonschema_rs.validator_for(load_schema(schema))
+    return jsonschema_rs.validator_for(request_schema(schema))
 
 
 def _most_telling(error: jsonschema_rs.ValidationError) -> list[jsonschema_rs.ValidationError]:
-    """Of alternatives that all failed, the one that got deepest into the value; all where none did."""
+    """Of alternatives that all failed, the one that the value fits best; all where it fits none."""
     alternatives = [branch[0] for branch in getattr(error.kind, "context", ()) if branch]
     if not alternatives:
         return [error]
-    deepest = max(alternatives, key=_depth)
-    if _depth(deepest) == (len(error.instance_path), False):
+    best = max(alternatives, key=_fit)
+    if _fit(best) == (False, len(error.instance_path)):
         return alternatives
-    return _most_telling(deepest)
+    return _most_telling(best)
 
 
-def _depth(error: jsonschema_rs.ValidationError) -> tuple[int, bool]:
-    """How well a value fits an alternative: how far into it, and whether it has the right type there."""
-    return len(error.instance_path), not isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Type)
+def _fit(error: jsonschema_rs.ValidationError) -> tuple[bool, int]:
+    """How well a value fits an alternative: whether its types are right, else how far into it they are."""
+    return not isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Type), len(error.instance_path)
 
 
 _INTEGERS = {

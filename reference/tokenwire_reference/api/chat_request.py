@@ -11,7 +11,6 @@ from starlette.datastructures import Headers
 
 from tokenwire_reference.api.body import hold_against_schema
 from tokenwire_reference.api.errors import UNCONVERTIBLE, RefusalError
-from tokenwire_reference.api.limits import refuse_bad_rids
 from tokenwire_reference.api.openai_sampling import native_sampling_fields
 from tokenwire_reference.api.prompts import template_ids
 from tokenwire_reference.api.sampling_fields import (
@@ -92,7 +91,6 @@ def read_chat_call(body: dict[str, Any], headers: Headers, served: Served) -> Ch
     sampling = read_sampling_params(native_sampling_fields(body, _budget(body)), served)
     refuse_what_does_not_fit(len(prompt), sampling, served.model.context_length)
     rid = uuid.uuid4().hex if body.get("rid") is None else body["rid"]
-    refuse_bad_rids([rid])
     options = body.get("stream_options") or {}
     return ChatCall(
         id=rid,

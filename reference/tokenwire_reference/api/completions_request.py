@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenwire_reference.api.body import hold_against_schema
 from tokenwire_reference.api.errors import RefusalError
-from tokenwire_reference.api.limits import MOST_SAMPLES, refuse_bad_rids, refuse_more
+from tokenwire_reference.api.limits import MOST_SAMPLES, refuse_more
 from tokenwire_reference.api.openai_sampling import native_sampling_fields
 from tokenwire_reference.api.prompts import read_prompts
 from tokenwire_reference.api.sampling_fields import (
@@ -70,7 +70,6 @@ def read_completion_call(body: dict[str, Any], served: Served) -> CompletionCall
         refuse_what_does_not_fit(len(prompt), sampling, served.model.context_length)
     echo = bool(body.get("echo"))
     rid = uuid.uuid4().hex if body.get("rid") is None else body["rid"]
-    refuse_bad_rids([rid])
     refuse_more("n", sampling.n * len(prompts), MOST_SAMPLES, "samples of all prompts together")
     options = body.get("stream_options") or {}
     single = not is_batch and sampling.n == 1

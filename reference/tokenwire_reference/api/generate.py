@@ -14,7 +14,7 @@ from tokenwire_reference.api.answering import answer_stream, answer_whole
 from tokenwire_reference.api.body import hold_against_schema, read_object, understood
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.json_answer import Json
-from tokenwire_reference.api.limits import MOST_SAMPLES, refuse_bad_rids, refuse_more
+from tokenwire_reference.api.limits import MOST_SAMPLES, refuse_more
 from tokenwire_reference.api.meta_info import LogprobsAsked, meta_info
 from tokenwire_reference.api.prompts import read_prompts, refused
 from tokenwire_reference.api.sampling_fields import (
@@ -201,7 +201,6 @@ def _id_lists(value: list[Any] | None, count: int) -> list[list[int]]:
 
 
 def _rids(rid: str | list[str] | None, prompts: int, n: int, is_batch: bool) -> list[str]:
-    refuse_bad_rids([rid] if isinstance(rid, str) else rid or [])
     if rid is None:
         return [uuid.uuid4().hex for _ in range(prompts * n)]
     if isinstance(rid, str):

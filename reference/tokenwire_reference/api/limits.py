@@ -1,69 +1,71 @@
 """What one request may ask for. Whatever a client says is bounded here, before anything is computed from it.
 
-Beyond these, the context length bounds prompts and budgets, and the vocabulary bounds ids.
+`LIMITS` stand in the request schemas of this server, which bodies are held against, and `--help` lists them.
+What depends on several fields, or on the model, is held to the functions below; beyond these, the context
+length bounds prompts and budgets, and the vocabulary bounds ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.request import Request
 
 Number = int | float
 
-RANGES: Mapping[str, tuple[Number, Number]] = {
-    "temperature": (0, 100),
-    "repetition_penalty": (0.01, 2),
-    "frequency_penalty": (-2, 2),
-    "presence_penalty": (-2, 2),
-    "n": (1, 128),
+_ID = {"minLength": 1, "maxLength": 256}  # repeated in every event
+_PROMPTS = {"maxItems": 1024}  # in one batch
+LIMITS: Mapping[str, Mapping[str, Number]] = {
+    "temperature": {"minimum": 0, "maximum": 100},
+    "repetition_penalty": {"minimum": 0.01, "maximum": 2},
+    "frequency_penalty": {"minimum": -2, "maximum": 2},
+    "presence_penalty": {"minimum": -2, "maximum": 2},
+    # OpenAI has 100; SGLang has no limit.
+    "logit_bias": {"maxProperties": 1024, "minimum": -10_000, "maximum": 10_000},
+    "n": {"minimum": 1, "maximum": 128},
+    # What may become a stop string is looked for after every token.
+    "stop": {"maxItems": 32, "maxLength": 1024},
+    "stop_regex": {"maxItems": 32, "maxLength": 256},
+    "rid": _ID,
+    "request_id": _ID,
+    "request_ids": {"maxItems": 4096, **_ID},
+    "text": _PROMPTS,
+    "input_ids": _PROMPTS,
+    "prompt": _PROMPTS,
+    "input": _PROMPTS,
+    "tokens": _PROMPTS,
 }
-"""Least and most of sampling parameters. Within these, no logit of float32 overflows."""
-MOST_BIAS = 10_000
-"""Of `logit_bias`, up and down. OpenAI has 100; SGLang has no limit."""
-MOST_BIASED_IDS = 1024
-MOST_PROMPTS = 1024
-"""In one batch."""
+"""Of the fields of requests, in the words of JSON Schema. Within them, no logit of float32 overflows."""
 MOST_SAMPLES = 4096
 """Prompts times samples of one request."""
-MOST_RID_CHARACTERS = 256
-"""A request id is repeated in every event."""
-MOST_STOPS = 32
-MOST_STOP_CHARACTERS = 1024
-"""Of a stop string: what may become one is looked for after every token."""
-MOST_PATTERN_CHARACTERS = 256
 MOST_LOGPROB_ENTRIES = 500_000
 """Top logprobs and chosen ids of one request, times the positions that have them."""
 MOST_CHARACTERS_PER_TOKEN = 64
 """A longer text than this for each position of the context is refused before it is tokenized."""
 
 
-def refuse_beyond(name: str, value: Number, least: Number, most: Number) -> None:
-    """Raise RefusalError for a number that does not lie between two, or is none."""
-    if not least <= value <= most:
-        raise RefusalError(f"{name} is {value:.6g}; send {least} to {most}", param=name)
+def limits_in_words() -> str:
+    """The limits of the fields, as `--help` tells them."""
+    return "; ".join(f"{name} {', '.join(_in_words(limits))}" for name, limits in LIMITS.items())
+
+
+def _in_words(limits: Mapping[str, Number]) -> Iterator[str]:
+    for what, unit in (
+        ("Properties", " entries"),
+        ("Items", " items"),
+        ("Length", " characters"),
+        ("imum", ""),
+    ):
+        least, most = limits.get(f"min{what}"), limits.get(f"max{what}")
+        if most is not None:
+            yield (f"at most {most}" if least is None else f"{least} to {most}") + unit
 
 
 def refuse_more(name: str, count: int, most: int, unit: str) -> None:
     """Raise RefusalError for more of something than there may be."""
     if count > most:
         raise RefusalError(f"{name} has {count} {unit}, and may have {most}", param=name)
-
-
-def refuse_long_stops(name: str, stops: Sequence[str], most_characters: int) -> None:
-    """Raise RefusalError for too many stop strings or patterns, and for one that is too long."""
-    refuse_more(name, len(stops), MOST_STOPS, "entries")
-    for stop in stops:
-        refuse_more(name, len(stop), most_characters, "characters")
-
-
-def refuse_bad_rids(rids: Sequence[str]) -> None:
-    """Raise RefusalError for a request id that is empty or too long."""
-    for rid in rids:
-        if not rid:
-            raise RefusalError("rid is empty; send a text, or none for one of the server's", param="rid")
-        refuse_more("rid", len(rid), MOST_RID_CHARACTERS, "characters")
 
 
 def refuse_many_logprobs(requests: Sequence[Request]) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tokenwire_reference.api.errors import RefusalError
-from tokenwire_reference.api.limits import MOST_PROMPTS, refuse_long_text, refuse_more
+from tokenwire_reference.api.limits import refuse_long_text
 from tokenwire_reference.api.sampling_fields import refuse_unknown_ids
 from tokenwire_reference.api.served import Served
 from tokenwire_reference.text.images import image_text, read_image, takes_images
@@ -21,8 +21,6 @@ def read_prompts(value: str | list[Any], name: str, served: Served) -> tuple[lis
     """
     if isinstance(value, str):
         return [encode(value, name, served)], False
-    if isinstance(value[0], (str, list)):
-        refuse_more(name, len(value), MOST_PROMPTS, "prompts")
     if isinstance(value[0], str):
         return [encode(text, f"{name}[{i}]", served) for i, text in enumerate(value)], True
     if isinstance(value[0], list):

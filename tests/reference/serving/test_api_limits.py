@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tokenwire_reference.api import limits
+from tokenwire_reference.api.limits import LIMITS
 
 DOORS = {
     "/generate": ("input_ids", True),
@@ -15,15 +15,18 @@ DOORS = {
     "/inference/v1/generate": ("token_ids", True),
 }
 TOO_MUCH = [
-    ("temperature", 2**63, "0 to 100"),
-    ("temperature", 101, "0 to 100"),
-    ("repetition_penalty", 1e-300, "0.01 to 2"),
-    ("logit_bias", {"5": 1e39}, "-10000 to 10000"),
+    ("temperature", 2**63, "maximum of 100"),
+    ("temperature", 101, "maximum of 100"),
+    ("repetition_penalty", 1e-300, "minimum of 0.01"),
+    ("logit_bias", {"5": 1e39}, "maximum of 10000"),
+    ("logit_bias", {"5": -10001}, "minimum of -10000"),
     ("logit_bias", {"9" * 5000: 1}, "ids are 0 to 1999"),
-    ("logit_bias", {str(i): 1 for i in range(1025)}, "may have 1024"),
-    ("n", 129, "1 to 128"),
-    ("n", 10**9, "1 to 128"),
-    ("stop", "x" * 1025, "may have 1024"),
+    ("logit_bias", {str(i): 1 for i in range(1025)}, "more than 1024 properties"),
+    ("n", 129, "maximum of 128"),
+    ("n", 10**9, "maximum of 128"),
+    ("stop", "x" * 1025, "longer than 1024 characters"),
+    ("stop", ["y", "x" * 100_000], "longer than 1024 characters"),
+    ("stop", ["x"] * 33, "more than 32 items"),
 ]
 
 
@@ -51,13 +54,24 @@ def test_a_sampling_parameter_beyond_its_range_is_refused(  # noqa: PLR0917
 @pytest.mark.parametrize(
     ("path", "body", "said"),
     [
-        ("/generate", {"input_ids": [[5]] * 1025}, "1025 prompts, and may have 1024"),
+        ("/generate", {"input_ids": [[5]] * 1025}, "more than 1024 items"),
         ("/generate", {"input_ids": [[5]] * 100, "sampling_params": {"n": 50}}, "may have 4096"),
         ("/v1/completions", {"prompt": [[5]] * 100, "n": 50}, "may have 4096"),
-        ("/generate", {"input_ids": [5], "rid": "x" * 257}, "may have 256"),
-        ("/v1/completions", {"prompt": [5], "rid": "x" * 257}, "may have 256"),
-        ("/generate", {"input_ids": [5], "rid": ""}, "rid"),
-        ("/generate", {"input_ids": [[5], [6]], "rid": ["a", ""]}, "rid"),
+        ("/v1/completions", {"prompt": ["x"] * 1025}, "more than 1024 items"),
+        ("/v1/embeddings", {"input": [[5]] * 1025}, "more than 1024 items"),
+        ("/encode", {"text": ["x"] * 1025}, "more than 1024 items"),
+        ("/tokenize", {"prompt": ["x"] * 1025}, "more than 1024 items"),
+        ("/detokenize", {"tokens": [[5]] * 1025}, "more than 1024 items"),
+        ("/generate", {"input_ids": [5], "rid": "x" * 257}, "longer than 256 characters"),
+        ("/encode", {"input_ids": [5], "rid": "x" * 257}, "longer than 256 characters"),
+        ("/v1/completions", {"prompt": [5], "rid": "x" * 257}, "longer than 256 characters"),
+        (
+            "/inference/v1/generate",
+            {"token_ids": [5], "sampling_params": {}, "request_id": "x" * 257},
+            "longer than 256 characters",
+        ),
+        ("/generate", {"input_ids": [5], "rid": ""}, "rid: "),
+        ("/generate", {"input_ids": [[5], [6]], "rid": ["a", ""]}, "shorter than 1 character"),
         ("/generate", {"input_ids": [[5], [6]], "rid": ["a", "a"]}, "rid 'a' stands twice"),
         ("/v1/completions", {"prompt": [5], "rid": ""}, "rid"),
         ("/v1/chat/completions", {"messages": [], "rid": ""}, "rid"),
@@ -112,9 +126,29 @@ def test_a_long_body_is_read_beside_the_event_loop(answer, scripted_engine, monk
     assert long["output_ids"] == short["output_ids"] == [5]
 
 
-def test_the_ranges_keep_every_logit_finite():
+def test_a_list_of_ids_is_one_prompt_however_long_it_is(answer, scripted_engine):
+    for path, body in (
+        ("/generate", {"input_ids": [[5] * 1025]}),
+        ("/generate", {"input_ids": [5] * 1025}),
+        ("/v1/completions", {"prompt": [5] * 1025}),
+    ):
+        assert "context length of 512" in refusal(answer(scripted_engine([[5]]), path, body))
+    assert len(answer(scripted_engine([[5]]), "/detokenize", {"tokens": [5] * 1025}).json()["text"]) > 1000
+
+
+def test_a_long_id_in_the_header_is_refused(answers, scripted_engine, call):
+    ask = call(
+        "/inference/v1/generate",
+        {"token_ids": [5], "sampling_params": {}},
+        headers={"x-request-id": "x" * 257},
+    )
+    (response,) = answers(scripted_engine([[5]]), ask)
+    assert (response.status_code, "may have 256" in refusal(response)) == (400, True)
+
+
+def test_the_limits_keep_every_logit_finite():
     """Bias, penalties over a long text and the smallest temperature together stay in float32."""
     logit, times = 1e3, 1e6
-    least_penalty, _ = limits.RANGES["repetition_penalty"]
-    worst = (logit + 2 * times + 2 + limits.MOST_BIAS) / least_penalty / 1e-6
+    least_penalty = LIMITS["repetition_penalty"]["minimum"]
+    worst = (logit + 2 * times + 2 + LIMITS["logit_bias"]["maximum"]) / least_penalty / 1e-6
     assert worst < 3.4e38

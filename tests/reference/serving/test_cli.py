@@ -24,6 +24,7 @@ def test_help_does_not_wait_for_torch():
     command = [sys.executable, "-m", "tokenwire_reference", "serve", "--help"]
     helped = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (helped.returncode, "--stream-interval" in helped.stdout) == (0, True)
+    assert "stop at most 32 items, at most 1024 characters;" in " ".join(helped.stdout.split())
 
 
 def test_what_cannot_be_served_is_said_in_one_line(tmp_path):

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.datastructures import Headers
 
 from tokenwire_reference.api.errors import RefusalError
-from tokenwire_reference.api.limits import MOST_SAMPLES, refuse_bad_rids, refuse_more
+from tokenwire_reference.api.limits import LIMITS, MOST_SAMPLES, refuse_more
 from tokenwire_reference.api.sampling_fields import read_sampling_params, with_own_seed
 from tokenwire_reference.api.served import Served
 from tokenwire_reference.api.vllm.sampling import native_fields, refuse_what_does_not_fit
@@ -71,7 +71,6 @@ def read_call(
     for prompt in prompts:
         refuse_what_does_not_fit(len(prompt), budget, served.model.context_length)
     params = read_sampling_params(native_fields(sampling, budget, served.args.stream_interval), served)
-    refuse_bad_rids([id])
     refuse_more("n", params.n * len(prompts), MOST_SAMPLES, "samples of all prompts together")
     include_usage = bool(options.get("include_usage")) or served.args.stream_response_default_include_usage
     wanted = [count for count in (logprobs.top, logprobs.prompt) if count is not None]
@@ -106,7 +105,9 @@ def read_call(
 
 def call_id(prefix: str, body: Mapping[str, Any], headers: Headers) -> str:
     """The id of a call: the header's, else the body's, else a new one."""
-    return prefix + (headers.get("x-request-id") or body.get("request_id") or uuid.uuid4().hex[:16])
+    named = headers.get("x-request-id", "")
+    refuse_more("x-request-id", len(named), int(LIMITS["request_id"]["maxLength"]), "characters")
+    return prefix + (named or body.get("request_id") or uuid.uuid4().hex[:16])
 
 
 def refuse_other_models(body: Mapping[str, Any], served: Served) -> None:
