@@ -18,6 +18,8 @@ def identical(one: object, other: object) -> bool:
 
 def first_difference(expected: Sequence[Any], actual: Sequence[Any], same: Same = identical) -> int | None:
     """The first position at which two sequences differ, one of them ending counted as a difference."""
+    if same is identical and expected == actual and bool not in {*map(type, expected), *map(type, actual)}:
+        return None  # as nearly always, and many times faster than the look at each
     for position, (one, other) in enumerate(zip(expected, actual, strict=False)):
         if one is not other and not same(one, other):
             return position

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 
 from tokenwire.checks.agreement import Side, agree, choice_pairs, same_beginning
-from tokenwire.checks.moments import began, overlap
+from tokenwire.checks.moments import Timeline, began
 from tokenwire.checks.walk import ended, finished_choices, joined_ids
 from tokenwire.judging.check import Observation, Target, check_run, observe
 from tokenwire.record import Stream
+from tokenwire.wire.exchange import Exchange
 
 CROWD = 4
 """So many requests with other prompts make a crowd."""
@@ -24,14 +26,19 @@ def undisturbed(stream: Stream) -> bool:
     )
 
 
-def _beside(stream: Stream, streams: tuple[Stream, ...]) -> int:
-    """How many requests with another prompt were under way beside this one."""
-    return sum(
-        other.answered
-        and other.asked.prompt_key != stream.asked.prompt_key
-        and overlap(stream.exchange, other.exchange)
-        for other in streams
-    )
+def _company(streams: Iterable[Stream]) -> Callable[[Stream], int]:
+    """Tells how many answered requests with another prompt were under way beside one."""
+    by_prompt: dict[str, list[Exchange]] = {}
+    for stream in streams:
+        if stream.answered:
+            by_prompt.setdefault(stream.asked.prompt_key, []).append(stream.exchange)
+    everyone = Timeline(chain.from_iterable(by_prompt.values()))
+    alike = {prompt: Timeline(exchanges) for prompt, exchanges in by_prompt.items()}
+
+    def beside(stream: Stream) -> int:
+        return everyone.beside(stream.exchange) - alike[stream.asked.prompt_key].beside(stream.exchange)
+
+    return beside
 
 
 def repeated(group: list[Stream]) -> Stream | None:
@@ -53,10 +60,11 @@ def beginnings(streams: tuple[Stream, ...]) -> dict[tuple[object, ...], list[Str
 @check_run("neighbours-change-nothing")
 def neighbours_change_nothing(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """What was answered twice alike alone is answered so in a crowd."""
+    beside = _company(streams)
     for group in beginnings(streams).values():
         if len(group) < 3:
             continue
-        crowds = {s.exchange.name: _beside(s, streams) for s in group if began(s.exchange) is not None}
+        crowds = {s.exchange.name: beside(s) for s in group if began(s.exchange) is not None}
         alone = repeated([stream for stream in group if crowds.get(stream.exchange.name) == 0])
         for stream in group if alone is not None else ():
             crowd = crowds.get(stream.exchange.name, 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from datetime import datetime
 from functools import lru_cache
 
@@ -35,6 +37,22 @@ def overlap(one: Exchange, other: Exchange) -> bool:
     if began_one is None or began_other is None:
         return False
     return began_one < began_other + other.duration and began_other < began_one + one.duration
+
+
+class Timeline:
+    """When some exchanges were under way."""
+
+    def __init__(self, exchanges: Iterable[Exchange]) -> None:
+        known = [(start, start + one.duration) for one in exchanges if (start := began(one)) is not None]
+        self._starts = sorted(start for start, _ in known)
+        self._ends = sorted(end for _, end in known)
+
+    def beside(self, exchange: Exchange) -> int:
+        """How many of them overlap an exchange, itself included where it is one; 0 if it tells no time."""
+        start, end = began(exchange), over(exchange)
+        if start is None or end is None:
+            return 0
+        return bisect_left(self._starts, end) - bisect_right(self._ends, start)
 
 
 def delivered_at(stream: Stream, moment: float) -> int | None:

@@ -142,14 +142,6 @@ def same_ids_on_every_endpoint(streams: tuple[Stream, ...], _target: Target) -> 
             yield from same_sampled((teller.choice, one.choice), f"the answer of {teller.stream.dialect}")
 
 
-def _goes_on(sent: Ids, prompt: Ids, ids: Ids) -> bool:
-    """Whether a prompt begins with another one and at least the first id of its output."""
-    begun = len(prompt)
-    if len(sent) <= begun or sent[begun] != ids[0]:  # nearly all, and there are as many as pairs of answers
-        return False
-    return sent[:begun] == prompt and sent[begun : begun + len(ids)] == ids[: len(sent) - begun]
-
-
 def _but_for_its_prompt(stream: Stream) -> tuple[object, ...]:
     """All for which a request may be refused, but for its prompt and its budget."""
     asked = stream.asked
@@ -164,7 +156,21 @@ def own_ids_are_accepted(streams: tuple[Stream, ...], _target: Target) -> Iterat
 
     A refusal tells only where another prompt that was sent just so was answered.
     """
-    made = [(one.prompt, one.ids) for one in related_streams(streams) if one.prompt and one.ids]
+    made: dict[Ids, list[Ids]] = {}
+    for one in related_streams(streams):
+        if one.prompt and one.ids:
+            made.setdefault(one.prompt, []).append(one.ids)
+    sizes = sorted({len(prompt) for prompt in made})
+
+    def goes_on(sent: Ids) -> bool:
+        """Whether a prompt begins with another one and at least the first id of its output."""
+        return any(
+            sent[size : size + len(ids)] == ids[: len(sent) - size]
+            for size in sizes
+            if size < len(sent)
+            for ids in made.get(sent[:size], ())
+        )
+
     answered = {_but_for_its_prompt(stream) for stream in streams if stream.answered}
     for stream in streams:
         sent, status = stream.asked.input_ids, stream.exchange.status
@@ -172,7 +178,7 @@ def own_ids_are_accepted(streams: tuple[Stream, ...], _target: Target) -> Iterat
             continue
         if _but_for_its_prompt(stream) not in answered:
             continue
-        if any(_goes_on(sent[0], prompt, ids) for prompt, ids in made):
+        if goes_on(sent[0]):
             message = f"output ids that were sent back as a prompt were answered with status {status}"
             place = start_place(stream)
             yield demand(place, stream.answered, expected="an answer", actual=status, message=message)

@@ -6,6 +6,7 @@ code here only where a table cannot say it.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import re
@@ -50,6 +51,7 @@ _SCHEMA_MESSAGE = 240
 _SHAPES = (jsonschema_rs.ValidationErrorKind.AnyOf, jsonschema_rs.ValidationErrorKind.OneOfNotValid)
 """Errors of a value that fits none of several shapes."""
 _JSON_STARTS = (b"{", b"[")
+_BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"
 
 SchemaSource = Callable[[str], dict[str, Any]]
 
@@ -376,10 +378,23 @@ class Dialect:
 
 def _is_event_stream(exchange: Exchange, asked: Asked) -> bool:
     """Whether a 200 is to be read as events: by what the body is, then by what was asked and said."""
-    if exchange.body[:4].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(_JSON_STARTS):
+    if exchange.body[:4].lstrip(_BEFORE_JSON).startswith(_JSON_STARTS):
         return False
     media_type = (exchange.header("content-type") or "").partition(";")[0].strip().lower()
     return asked.stream or media_type == "text/event-stream"
+
+
+def json_values(exchange: Exchange) -> Iterator[Any]:
+    """The JSON values that an answer consists of, whatever they say: its events' data, or its body."""
+    body = exchange.body
+    if body[:4].lstrip(_BEFORE_JSON).startswith(_JSON_STARTS):
+        texts = [body.decode(errors="replace")]
+    else:
+        sent, _, _ = parse_event_stream(body, cut_off=exchange.ending is not Ending.COMPLETE)
+        texts = [event.data for event in sent]
+    for text in texts:
+        with contextlib.suppress(strict_json.StrictJsonError):  # an end mark, or no JSON at all
+            yield strict_json.loads(text)
 
 
 def _strict_object(text: str) -> tuple[Any, str]:

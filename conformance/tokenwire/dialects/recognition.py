@@ -7,10 +7,10 @@ none is seen, nobody here knows what the endpoint speaks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tokenwire.dialects.dialect import Dialect, load_dialects
+from tokenwire.dialects.dialect import Dialect, Mark, json_values, load_dialects
 from tokenwire.judging import honesty
 from tokenwire.wire.exchange import Exchange, HttpRequest
 
@@ -42,11 +42,16 @@ def recognise(candidates: Sequence[Dialect], exchanges: Iterable[Exchange]) -> R
     if not candidates:
         raise ValueError("no dialect to choose from; an endpoint that no dialect knows speaks none")
     answers = list(exchanges)
+    marked: dict[str, Recognised] = {}
+    for exchange in answers:
+        if candidates[0].name in marked:
+            break
+        unseen = [dialect for dialect in candidates if dialect.marks and dialect.name not in marked]
+        for dialect, mark in _marks_seen(unseen, exchange):
+            marked[dialect.name] = Recognised(dialect, f"{exchange.name} holds {mark}", by_mark=True)
     for dialect in candidates:
-        for exchange in answers:
-            mark = _mark_seen(dialect, exchange)
-            if mark:
-                return Recognised(dialect, f"{exchange.name} holds {mark}", by_mark=True)
+        if dialect.name in marked:
+            return marked[dialect.name]
     names = {exchange.server.name for exchange in answers}
     for dialect in candidates:
         if dialect.family in names:
@@ -61,13 +66,13 @@ def recognise(candidates: Sequence[Dialect], exchanges: Iterable[Exchange]) -> R
     return Recognised(unmarked, f"no answer holds {' or '.join(dict.fromkeys(missing))}")
 
 
-def _mark_seen(dialect: Dialect, exchange: Exchange) -> str:
-    """The first mark of a dialect that an answer holds, in words; empty where it holds none."""
-    if exchange.status != 200 or not dialect.marks:
-        return ""
-    events = dialect.read(exchange).events
-    seen = (mark for mark in dialect.marks if any(mark.seen_in(event.data) for event in events))
-    return str(next(seen, ""))
+def _marks_seen(dialects: Sequence[Dialect], exchange: Exchange) -> Iterator[tuple[Dialect, Mark]]:
+    """The first mark of each dialect that an answer holds; nothing for one of which it holds none."""
+    values = list(json_values(exchange)) if dialects and exchange.status == 200 else []
+    for dialect in dialects:
+        seen = (mark for mark in dialect.marks if any(map(mark.seen_in, values)))
+        if (first := next(seen, None)) is not None:
+            yield dialect, first
 
 
 class Spoken:

@@ -15,7 +15,8 @@ MAX_DEPTH = 200
 LEAST_INTEGER, MOST_INTEGER = -(2**63), 2**64 - 1
 """What 64 bits hold, signed or not."""
 _MOST_DIGITS = len(str(LEAST_INTEGER))
-_LONG_NUMBER = re.compile(r"\d{19}")
+_LONG_NUMBER = b"0" * 19
+_DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 
 _STRING_OR_BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
 
@@ -88,7 +89,8 @@ def loads(text: str) -> Any:
     _refuse_deep_nesting(text)
     try:
         # To look for long numbers first is cheaper than to look at every number.
-        return (_careful_decoder if _LONG_NUMBER.search(text) else _decoder).decode(text)
+        digits = text.encode(errors="replace").translate(_DIGITS_AS_ZEROS)
+        return (_careful_decoder if _LONG_NUMBER in digits else _decoder).decode(text)
     except StrictJsonError:
         raise
     except json.JSONDecodeError as error:
