@@ -497,8 +497,8 @@ PAIRS = [
     ),
     Pair(
         "stop-string-not-shown",
-        whole(STOPPED, stop=("de",)),
-        change(whole(STOPPED, stop=("de",)), text="abcde"),
+        (whole(STOPPED, stop=("de",)),),
+        (change(whole(STOPPED, stop=("de",)), text="abcde"),),
         pointer="/text",
     ),
     Pair(

@@ -389,6 +389,6 @@ def test_the_request_after_a_bad_one_is_judged_without_ids() -> None:
 
 def test_an_echo_may_show_a_stop_string_of_the_prompt() -> None:
     asked = {"prompt": "a sea", "stop": ["sea"], "echo": True}
-    assert (
-        faults("stop-string-not-shown", answered(COMPLETIONS, asked, completed(2, "a sea b", "stop"))) == []
-    )
+    check = CHECKS["stop-string-not-shown"].on_run
+    assert check is not None
+    assert list(check((answered(COMPLETIONS, asked, completed(2, "a sea b", "stop")),), Target())) == []

@@ -12,6 +12,7 @@ from canned import CannedSender
 from recorded import IDS, document
 
 import tokenwire.asking.preflight as preflight_module
+import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.ask import Ask
 from tokenwire.asking.preflight import Preflight, diagnosis, preflight
 from tokenwire.asking.recorder import Recorder
@@ -196,3 +197,23 @@ def test_one_endpoint_that_is_silent_among_others_that_are_not_there_is_told_wit
 
     told = diagnosis("http://target", asyncio.run(both()))
     assert f"{CHAT} may still be loading its model: try again, or raise --timeout." in told
+
+
+@pytest.mark.parametrize(("refused", "wants"), [(False, ""), (True, "; it wants prompts as text")])
+def test_a_server_that_refuses_ids_is_asked_in_words(refused: bool, wants: str) -> None:
+    """OpenAI documents prompts of ids; most servers that imitate it take texts alone."""
+    choice = {"index": 0, "text": " blue", "logprobs": None, "finish_reason": "length"}
+    document = {"id": "c", "object": "text_completion", "created": 1, "model": "m", "choices": [choice]}
+
+    def imitator(request: HttpRequest) -> Answer | None:
+        if request.path != "/v1/completions" or "return_token_ids" in request.body:
+            return None if request.path != "/v1/completions" else openai_error("unknown field")
+        in_ids = not isinstance(request.body["prompt"], str)
+        return (
+            openai_error("prompt: Input should be a valid string") if refused and in_ids else (200, document)
+        )
+
+    found = first_words(imitator)
+    (spoken,) = [dialect for dialect in found.speaks if dialect.name == "openai-completions"]
+    assert spoken.takes_ids is not refused
+    assert found.taken["openai-completions"].endswith(wants)

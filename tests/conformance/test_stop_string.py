@@ -48,20 +48,20 @@ def test_a_stop_string_is_named_or_seen(
 
 
 def test_a_server_that_shows_its_stop_string_is_caught_without_its_word() -> None:
-    look = CHECKS["stop-string-not-shown"].on_stream
+    look = CHECKS["stop-string-not-shown"].on_run
     assert look is not None
-    (seen,) = look(chat("abc", Finish("stop"), "bc"), Target())
+    (seen,) = look((chat("abc", Finish("stop"), "bc"),), Target())
     assert not seen.holds
-    assert list(look(chat("a", Finish("stop"), "bc"), Target())) == [], "it may have ended by itself"
+    assert list(look((chat("a", Finish("stop"), "bc"),), Target())) == [], "it may have ended by itself"
 
 
 def test_a_stop_string_within_the_least_number_of_tokens_stays() -> None:
     """The prompt `q a w a z a k` with the stop `a` and min_tokens 4, echoed: the first two stay."""
-    look = CHECKS["stop-string-not-shown"].on_stream
+    look = CHECKS["stop-string-not-shown"].on_run
     assert look is not None
     answer = chat("q a w a z ", Finish("stop", matched="a"), "a")
-    assert not all(seen.holds for seen in look(answer, Target()))
-    assert list(look(replace(answer, asked=replace(answer.asked, min_new_tokens=4)), Target())) == []
+    assert not all(seen.holds for seen in look((answer,), Target()))
+    assert list(look((replace(answer, asked=replace(answer.asked, min_new_tokens=4)),), Target())) == []
     (choice,) = whole(Told(ids=None, text="q a w", finish=Finish("stop"))).choices
     assert stop_string_of(Asked(stop=("a",), min_new_tokens=4), choice) is None
 

@@ -205,6 +205,9 @@ class _Introduction:
                 wants.append(what)
             elif len(left) > 1 and last.status not in _ABSENT:
                 left.pop(0)
+                if (in_words := dialect.in_words) is not None:
+                    dialect, left = in_words, [0]
+                    wants.append("prompts as text")
             else:
                 break
         return _Introduced(dialect, tuple(heard), tuple(wants))

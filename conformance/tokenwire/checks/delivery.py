@@ -8,6 +8,7 @@ from typing import Any
 
 from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.lockstep import lockstep
+from tokenwire.checks.logprob_entry import LISTS
 from tokenwire.checks.walk import (
     Step,
     as_list,
@@ -16,6 +17,7 @@ from tokenwire.checks.walk import (
     finished_choices,
     integer,
     streamed,
+    untold_count,
     walk,
 )
 from tokenwire.dialects.dialect import dialect_of, policy_of
@@ -283,8 +285,12 @@ def whole_accumulates(stream: Stream, _target: Target) -> Iterator[Observation]:
     if stream.delivery is not Delivery.WHOLE or stream.asked.max_new_tokens == 0:
         return
     for choice in finished_choices(stream):
-        count = _told_count(stream, choice)
-        for seen in _whole_lists(choice, count):
+        count, untold = _told_count(stream, choice), untold_count(stream, choice)
+        if count is None and untold is not None:  # lists of completions have entries for all of them
+            count, names = untold, LISTS & choice.series_names
+        else:
+            names = choice.series_names
+        for seen in _whole_lists(choice, count, names):
             if (count or 0) > LONG_ANSWER or not seen.holds:
                 yield seen
 
@@ -299,9 +305,10 @@ def _told_count(stream: Stream, choice: Choice) -> int | None:
     return count
 
 
-def _whole_lists(choice: Choice, count: int | None) -> Iterator[Observation]:
+def _whole_lists(choice: Choice, count: int | None, names: frozenset[str]) -> Iterator[Observation]:
     emission = choice.emissions[-1]
-    lists = {"output_ids": emission.output_ids, **emission.series}
+    series = {name: value for name, value in emission.series.items() if name in names}
+    lists = {"output_ids": emission.output_ids, **series}
     for name, value in lists.items():
         entries = as_list(value)
         if entries is not None and count is not None:

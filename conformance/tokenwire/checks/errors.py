@@ -20,7 +20,7 @@ from tokenwire.checks.bad_value import (
 )
 from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, observe_refusal, was_refused, words_of
 from tokenwire.checks.walk import end_place, integer, start_place
-from tokenwire.dialects.dialect import is_chat, policy_of
+from tokenwire.dialects.dialect import dialect_of, is_chat, policy_of
 from tokenwire.judging.check import Observation, Target, check, check_run, demand
 from tokenwire.judging.death import DIED, error_code, failure
 from tokenwire.record import Event, Stream
@@ -238,6 +238,9 @@ def _asks_for_text(stream: Stream) -> bool:
 def ids_need_no_tokenizer(stream: Stream, target: Target) -> Iterator[Observation]:
     """Ids in, ids out: no text is needed on the way."""
     if target.advertised.tokenizer is not False or is_chat(stream) or _asks_for_text(stream):
+        return
+    dialect = dialect_of(stream)
+    if dialect is not None and not dialect.tells_ids:
         return
     status = stream.exchange.status
     if status is None or status in NOT_ABOUT_THE_REQUEST:

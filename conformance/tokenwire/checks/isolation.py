@@ -79,16 +79,18 @@ def batch_items_stand_alone(streams: tuple[Stream, ...], _target: Target) -> Ite
     alone: dict[tuple[object, ...], list[Stream]] = {}
     for stream in streams:
         asked = stream.asked
-        if undisturbed(stream) and asked.input_ids and asked.greedy and not asked.batch:
-            alone.setdefault((asked.input_ids[0], *_shape(stream)), []).append(stream)
+        prompts = asked.input_ids or asked.texts
+        if undisturbed(stream) and prompts and asked.greedy and not asked.batch:
+            alone.setdefault((prompts[0], *_shape(stream)), []).append(stream)
     for stream in streams:
         asked = stream.asked
-        if not (undisturbed(stream) and asked.input_ids and asked.greedy and asked.batch and asked.n == 1):
+        prompts = asked.input_ids or asked.texts
+        if not (undisturbed(stream) and prompts and asked.greedy and asked.batch and asked.n == 1):
             continue
         for choice in stream.choices:
-            if choice.index >= len(asked.input_ids):
+            if choice.index >= len(prompts):
                 continue
-            twin = repeated(alone.get((asked.input_ids[choice.index], *_shape(stream)), []))
+            twin = repeated(alone.get((prompts[choice.index], *_shape(stream)), []))
             if twin is not None:
                 yield from agree((twin, twin.choices[0]), (stream, choice), "the same prompt by itself")
                 yield from _same_end((twin, twin.choices[0]), (stream, choice))

@@ -14,6 +14,7 @@ from tokenwire.checks.logprob_entry import (
     CHOSEN,
     CONTENT,
     LENGTH,
+    LISTS,
     NAMED_TOP,
     PROMPT,
     PROMPT_CHOSEN,
@@ -39,6 +40,7 @@ from tokenwire.checks.walk import (
     integer,
     prompt_of,
     streamed,
+    untold_count,
     walk,
 )
 from tokenwire.dialects.dialect import is_chat, policy_of
@@ -68,6 +70,13 @@ def _in_lockstep(
     wanted = {choice.index: names(choice) - left_out for choice in stream.choices}
     for step in walk(stream):
         yield from lockstep([step], wanted[step.emission.choice])
+    for choice in finished_choices(stream):
+        due = untold_count(stream, choice)
+        for name in sorted(wanted[choice.index] & LISTS) if due is not None else ():
+            if (entries := choice.series(name)) is not None:
+                message = f"{name} holds {len(entries)} entries in all, and the usage counts {due} tokens"
+                place = choice.emissions[-1].at(name)
+                yield observe(place, expected=due, actual=len(entries), message=message)
 
 
 def _customized(choice: Choice) -> frozenset[str]:

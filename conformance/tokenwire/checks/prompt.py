@@ -12,6 +12,8 @@ from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.logprob_entry import (
     LISTS,
     NAMED,
+    NAMED_TOP,
+    NAMES,
     PROMPT,
     PROMPT_TOP,
     RANKED,
@@ -19,6 +21,7 @@ from tokenwire.checks.logprob_entry import (
     is_legal_logprob,
     number_of,
     read_by_id,
+    read_by_text,
     read_entry,
     read_position,
 )
@@ -48,6 +51,8 @@ from tokenwire.judging.check import (
     observe,
 )
 from tokenwire.record import Choice, Delivery, Emission, Place, Stream
+
+_BROKEN = "\ufffd"
 
 
 def _first_list(choice: Choice, name: str) -> tuple[Emission, list[Any]] | None:
@@ -83,27 +88,94 @@ def _fault_in_prompt_top(own: LogprobEntry, entries: list[LogprobEntry] | None, 
     return ""
 
 
+def _fault_in_ranked(own: object, value: Any, k: int) -> str:
+    """What is wrong with the alternatives at a prompt position that stand by id, the prompt's own first."""
+    entries = read_by_id(value)
+    if entries is None:
+        return "is not an object of entries by id"
+    if type(own) is int and all(entry.token_id != own for entry in entries):
+        return f"leaves the prompt id {own} out"
+    if not k <= len(entries) <= k + 1:
+        return f"holds {len(entries)} entries for {k} and the prompt id's own"
+    numbers = [entry.logprob for entry in entries]
+    falling = not any(after > before for before, after in pairwise(numbers[1:]))
+    if not (all(map(is_legal_logprob, numbers)) and falling):
+        return f"holds {numbers}, which are not logprobs in falling order behind the prompt id's own"
+    return ""
+
+
+def _fault_by_text(own: Any, text: Any, value: Any, k: int) -> str:
+    """What is wrong with the alternatives at a position of an echoed prompt that stand by text.
+
+    Tokens of one text share an entry, and those that are no whole characters have one.
+    """
+    entries = read_by_text(value)
+    if entries is None:
+        return "is not an object of logprobs by text"
+    if not 1 <= len(entries) <= k + 1:
+        return f"holds {len(entries)} entries for {k} and the prompt token's own"
+    numbers = [entry.logprob for entry in entries]
+    if not all(map(is_legal_logprob, numbers)):
+        return f"holds {numbers}, which are not logprobs"
+    told = isinstance(text, str) and text and _BROKEN not in text
+    same = next((entry for entry in entries if told and entry.text == text), None)
+    if same is not None and not alike(same.logprob, own):
+        return f"gives the prompt token {text!r} {same.logprob!r}, but {NAMED} {own!r}"
+    mine = number_of(own)
+    if same is None and mine is not None and mine > max(numbers) + ROUNDING:
+        return f"is headed by {max(numbers)!r}, below the {own!r} of the prompt token itself"
+    return ""
+
+
+def _count_by_rank(stream: Stream) -> int:
+    """How many alternatives a request asks for at each position of its prompt."""
+    said = stream.asked.said.get("logprob_start")
+    own = integer(said.values[0]) if said and said.values else None
+    return stream.asked.top_logprobs if own is None else own
+
+
+def _faults_in_prompt(stream: Stream, choice: Choice) -> tuple[Emission, str, list[tuple[int, str]]] | None:
+    """What is wrong with each scored position of the alternatives of a prompt, where and in which series they
+    stand; None where there are none.
+    """
+    k = stream.asked.top_logprobs
+    own, top = _first_list(choice, PROMPT), _first_list(choice, PROMPT_TOP)
+    if own is not None and top is not None and len(own[1]) == len(top[1]):
+        pairs = zip(map(read_entry, own[1]), top[1], strict=True)
+        read = [(at, one, row) for at, (one, row) in enumerate(pairs)]
+        scored = [(at, one, row) for at, one, row in read if one is not None and one.logprob is not None]
+        faults = [(at, _fault_in_prompt_top(one, read_position(row), k)) for at, one, row in scored]
+        return top[0], PROMPT_TOP, faults
+    ranked, ids = _first_list(choice, RANKED), _prompt_ids(stream, choice)
+    if ranked is not None and ids is not None and len(ids) == len(ranked[1]):
+        pairs = zip(ids[1:], ranked[1][1:], strict=True)
+        k = _count_by_rank(stream)
+        faults = [(at, _fault_in_ranked(own, row, k)) for at, (own, row) in enumerate(pairs, 1)]
+        return ranked[0], RANKED, faults
+    named, rows, texts = (_first_list(choice, name) for name in (NAMED, NAMED_TOP, NAMES))
+    if named is not None and rows is not None and texts is not None:
+        three = zip(named[1], texts[1], rows[1], strict=False)
+        faults = [
+            (at, _fault_by_text(number, text, row, k))
+            for at, (number, text, row) in enumerate(three)
+            if number is not None
+        ]
+        return rows[0], NAMED_TOP, faults
+    return None
+
+
 @check("prompt-top-logprobs-belong-to-position")
 def prompt_top_logprobs_belong_to_position(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Each prompt position has its own alternatives, and the prompt id one logprob."""
     k = stream.asked.top_logprobs
     for choice in finished_choices(stream) if k > 0 and stream.asked.uniform else ():
-        own, top = _first_list(choice, PROMPT), _first_list(choice, PROMPT_TOP)
-        if own is None or top is None or len(own[1]) != len(top[1]):
+        emission, name, faults = _faults_in_prompt(stream, choice) or (None, "", [])
+        if emission is None or not faults:
             continue
-        emission, rows = top
-        entries = list(map(read_entry, own[1]))
-        judged = [
-            (at, entry, rows[at])
-            for at, entry in enumerate(entries)
-            if entry is not None and entry.logprob is not None
-        ]
-        faults = ((at, _fault_in_prompt_top(entry, read_position(row), k)) for at, entry, row in judged)
-        fault = next((f"position {at} of {PROMPT_TOP} {words}" for at, words in faults if words), "")
-        if judged:
-            expected = f"{k} entries in falling order that agree with {PROMPT}"
-            place = emission.at(PROMPT_TOP)
-            yield demand(place, not fault, expected=expected, actual=fault or expected, message=fault)
+        fault = next((f"position {at} of {name} {words}" for at, words in faults if words), "")
+        expected = f"{k} entries in falling order that agree with the prompt's own"
+        place = emission.at(name)
+        yield demand(place, not fault, expected=expected, actual=fault or expected, message=fault)
 
 
 # The same prompt, told in another way.

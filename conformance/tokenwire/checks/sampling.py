@@ -10,6 +10,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from tokenwire.checks.logprob_entry import Position, number_of, told_by
 from tokenwire.checks.walk import Step, by_choice, finished_choices, joined_ids, joined_text, walk
@@ -116,6 +117,16 @@ def min_new_tokens_are_kept(stream: Stream, _target: Target) -> Iterator[Observa
         yield demand(place, len(ids) >= least, expected=f"at least {least}", actual=len(ids), message=message)
 
 
+def _tokens_told(stream: Stream, choice: Choice) -> list[str]:
+    """The texts of the tokens of a choice, as its logprobs name them, without those that are no whole
+    characters: several ids share one.
+    """
+    steps = by_choice(walk(stream)).get(choice.index, [])
+    sampled = (at.sampled for step in steps for told in list(told_by(step))[:1] for at in told.positions)
+    texts = (one.text for one in sampled if one is not None)
+    return [text for text in texts if isinstance(text, str) and text and "\ufffd" not in text]
+
+
 @check_run("frequency-penalty-is-kept")
 def frequency_penalty_is_kept(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """An id that its bias brings about again and again gives way when the penalties outweigh the bias."""
@@ -124,17 +135,20 @@ def frequency_penalty_is_kept(streams: tuple[Stream, ...], _target: Target) -> I
         if asked.constrained or asked.frequency_penalty <= 0:
             continue
         for choice in finished_choices(stream):
-            ids = [token for token in joined_ids(choice) or [] if _is_id(token)]
-            if not ids:
+            ids: list[Any] = [token for token in joined_ids(choice) or [] if _is_id(token)]
+            tokens = ids or _tokens_told(stream, choice)
+            if not tokens:
                 continue
-            token, times = Counter(ids).most_common(1)[0]
-            bias = asked.logit_bias.get(token, 0.0)
+            token, times = Counter(tokens).most_common(1)[0]
+            # Without ids, the token may be any of those with a bias.
+            bias = asked.logit_bias.get(token, 0.0) if ids else max(asked.logit_bias.values(), default=0.0)
             most = math.floor((bias + _AHEAD) / asked.frequency_penalty) + 1
-            if times <= most and (bias <= 0 or len(ids) <= most):
+            if times <= most and (bias <= 0 or len(tokens) <= most):
                 continue
             each = asked.frequency_penalty
             message = (
-                f"id {token} came {times} times of {len(ids)}, each time with a penalty of {each:g} more"
+                f"{'id' if ids else 'the token'} {token!r} came {times} times of {len(tokens)}, "
+                f"each time with a penalty of {each:g} more"
             )
             place = choice.emissions[-1].at("output_ids")
             yield demand(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -26,17 +26,42 @@ _ONE_TOKEN = 16
 """Stop strings that end so few characters apart may be completed by one token; which is named is not said."""
 
 
-@check("stop-string-not-shown")
-def stop_string_not_shown(stream: Stream, _target: Target) -> Iterator[Observation]:
+StopOf = Callable[[Stream, Choice], str | None]
+
+
+def _stop_finder(streams: tuple[Stream, ...]) -> StopOf:
+    """Tells which stop string ended a choice. Where the answer does not, the same request without stops does:
+    it writes the string where the answer ends.
+    """
+    wholes = [one for one in related_streams(streams) if _prompt(one) and not one.stream.asked.min_new_tokens]
+    without = {_unstopped(one): one for one in reversed(wholes) if not one.stream.asked.stop}
+    unnamed: dict[str, str] = {}
+    for one in wholes:
+        twin, finish = without.get(_as_if_trimmed(one)), one.choice.finish
+        said, text = joined_text(twin.choice) if twin is not None else None, joined_text(one.choice)
+        if not said or text is None or finish is None or finish.type != "stop" or finish.matched is not None:
+            continue
+        ends = _ends(said, one.stream.asked.stop)
+        stop = min(ends, key=lambda each: ends[each], default="")
+        if stop and text.startswith(said[: ends[stop] - len(stop)]):
+            unnamed[one.stream.exchange.name] = stop
+    return lambda stream, choice: stop_string_of(stream.asked, choice) or unnamed.get(stream.exchange.name)
+
+
+@check_run("stop-string-not-shown")
+def stop_string_not_shown(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """What stopped a choice is not part of its text.
 
     Within the least number of tokens that a request asks for, the string may occur, and stays.
     """
-    if stream.asked.no_stop_trim or stream.asked.min_new_tokens or stream.asked.echo:
-        return
-    for choice in finished_choices(stream):
-        stop, text = stop_string_of(stream.asked, choice), joined_text(choice)
-        if stop and text is not None:
+    stop_of = _stop_finder(streams)
+    for stream in streams:
+        asked = stream.asked
+        trimmed = not (asked.no_stop_trim or asked.min_new_tokens or asked.echo)
+        for choice in finished_choices(stream) if asked.stop and trimmed else ():
+            stop, text = stop_of(stream, choice), joined_text(choice)
+            if not stop or text is None:
+                continue
             message = f"the text of choice {choice.index} contains the stop string {stop!r}"
             yield demand(
                 choice.emissions[-1].at("text"),
@@ -47,7 +72,9 @@ def stop_string_not_shown(stream: Stream, _target: Target) -> Iterator[Observati
             )
 
 
-def _final_text(stream: Stream, choice: Choice, streams: tuple[Stream, ...]) -> tuple[str, Place] | None:
+def _final_text(
+    stream: Stream, choice: Choice, streams: tuple[Stream, ...], stop_of: StopOf
+) -> tuple[str, Place] | None:
     """The text of a choice up to its stop string, as something else than its own deltas says it, and where.
 
     That is the same request answered whole; failing that, the last snapshot of a cumulative stream.
@@ -58,7 +85,7 @@ def _final_text(stream: Stream, choice: Choice, streams: tuple[Stream, ...]) -> 
             text = joined_text(twin) if twin is not None else None
             if twin is None or text is None:
                 continue
-            if stop_string_of(other.asked, twin) == stop_string_of(stream.asked, choice):
+            if stop_of(other, twin) == stop_of(stream, choice):
                 return text, twin.emissions[-1].at("text")
     text = joined_text(choice) if choice.delivery is Delivery.CUMULATIVE else None
     return None if text is None else (text, choice.emissions[-1].at("text"))
@@ -67,12 +94,13 @@ def _final_text(stream: Stream, choice: Choice, streams: tuple[Stream, ...]) -> 
 @check_run("stop-prefix-held-back")
 def stop_prefix_held_back(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """No text was shown that the stop string later took away."""
+    stop_of = _stop_finder(streams)
     for stream in streams:
         if not streamed(stream) or stream.asked.no_stop_trim:
             continue
-        for choice in finished_choices(stream):
-            stop = stop_string_of(stream.asked, choice)
-            final = _final_text(stream, choice, streams) if stop else None
+        for choice in finished_choices(stream) if stream.asked.stop else ():
+            stop = stop_of(stream, choice)
+            final = _final_text(stream, choice, streams, stop_of) if stop else None
             if final is None:
                 continue
             text, place = final

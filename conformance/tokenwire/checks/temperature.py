@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tokenwire.checks.logprob_entry import number_of, told_by
+from tokenwire.checks.logprob_entry import LogprobEntry, number_of, told_by
 from tokenwire.checks.walk import finished_choices, walk
 from tokenwire.judging.check import Observation, Target, check_run, demand
 from tokenwire.record import Place, Stream
@@ -20,7 +20,7 @@ _ROUNDING = 0.1
 
 @dataclass(frozen=True)
 class _Top:
-    """The top logprobs of the first output id of an answer, by id."""
+    """The top logprobs of the first output id of an answer, by id, or by text where no ids are told."""
 
     stream: Stream
     place: Place
@@ -32,8 +32,16 @@ class _Top:
         return 1.0 if self.stream.asked.greedy else self.stream.asked.temperature or 1.0
 
 
+def _name(entry: LogprobEntry) -> object:
+    """What an entry is known by: its id, or its text where that is whole characters."""
+    if type(entry.token_id) is int:
+        return entry.token_id
+    text = entry.text
+    return text if isinstance(text, str) and text and "\ufffd" not in text else None
+
+
 def _first_top(stream: Stream) -> _Top | None:
-    """The top logprobs of the first output id; None where they are not told by id."""
+    """The top logprobs of the first output id; None where nothing tells which is whose."""
     asked = stream.asked
     if (
         asked.prompts * asked.n != 1
@@ -45,7 +53,7 @@ def _first_top(stream: Stream) -> _Top | None:
     for step in walk(stream):
         for told in told_by(step):
             top = told.positions[0].top if told.positions else None
-            read = {e.token_id: number_of(e.logprob) for e in top or [] if type(e.token_id) is int}
+            read = {name: number_of(e.logprob) for e in top or [] if (name := _name(e)) is not None}
             known = {token: number for token, number in read.items() if number is not None}
             if len(known) >= _FOR_A_DIFFERENCE:
                 return _Top(stream, step.emission.at(told.top_series), known)

@@ -34,18 +34,27 @@ def usage_adds_up(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 @check("usage-counts-ids")
 def usage_counts_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The usage of an answer counts the output ids of all its choices."""
+    """The usage of an answer counts the output ids of all its choices.
+
+    Without ids, several choices that all came to the end of their budget have as many.
+    """
     usage = stream.usage
     if not (
         stream.answered and ended(stream) and isinstance(usage, Mapping) and "completion_tokens" in usage
     ):
         return
-    ids = [joined_ids(choice) for choice in stream.choices]
+    ids, budget = [joined_ids(choice) for choice in stream.choices], stream.asked.max_new_tokens
+    spent = [choice.finish is not None and choice.finish.type == "length" for choice in stream.choices]
     if any(one is None for one in ids):
-        return
-    count = sum(len(one) for one in ids if one is not None)
+        if not (budget and budget > 0 and len(spent) > 1 and all(spent)):
+            return
+        count = budget * len(spent)
+        told = f"{len(spent)} choices that spent their budgets have {count} tokens"
+    else:
+        count = sum(len(one) for one in ids if one is not None)
+        told = f"the choices have {count} output ids"
     said = usage["completion_tokens"]
-    message = f"usage counts {said!r} completion_tokens, but the choices have {count} output ids"
+    message = f"usage counts {said!r} completion_tokens, but {told}"
     place = stream.usage_place or end_place(stream)
     yield observe(place, expected=count, actual=said, message=message)
 

@@ -185,6 +185,16 @@ def count_of(stream: Stream, choice: Choice) -> int | None:
     return count
 
 
+def untold_count(stream: Stream, choice: Choice) -> int | None:
+    """How many output ids a choice has that tells none, by the usage of an answer that has no other choice;
+    None where nothing tells, or where its last token may be left out as a stop.
+    """
+    spent = choice.finish is not None and choice.finish.type == "length"
+    if joined_ids(choice) is not None or not spent or stream.asked.echo or len(stream.choices) != 1:
+        return None
+    return count_of(stream, choice) or None
+
+
 def carries(emission: Emission, name: str) -> bool:
     """Whether a key stands in the emission, be it with the value null."""
     return (

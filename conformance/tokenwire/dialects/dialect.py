@@ -171,6 +171,8 @@ class Dialect:
         """Where the body says true to ask for what is no field of an ask."""
         self._whole = AnswerBinding.load(self.name, table["answer"]["whole"])
         self._stream = AnswerBinding.load(self.name, table["answer"]["stream"])
+        self.tells_ids: bool = "output_ids" in table["answer"]["whole"]
+        """Whether answers have a place for output ids."""
         self._end_mark: str = table["end_mark"]
         self._schemas = _Schemas(table["schemas"], schemas)
         delivery = table["delivery"]
@@ -218,6 +220,15 @@ class Dialect:
         other = copy.copy(self)
         other._request = wanted[0]
         return other, wanted[1]
+
+    @property
+    def in_words(self) -> Dialect | None:
+        """The dialect of a server that refuses prompts as ids; None where every server has to take them."""
+        if not (self.takes_ids and self.policy.get("ids_are_optional", False)):
+            return None
+        other = copy.copy(self)
+        other._request = self._request.without("input_ids")
+        return other
 
     def read_asked(self, request: HttpRequest) -> Asked:
         """What a request asked for, read back from the request itself."""

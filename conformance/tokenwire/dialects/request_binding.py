@@ -221,6 +221,11 @@ class RequestBinding:
             return dataclasses.replace(self, model=parse("/model")), "a model"
         return None
 
+    def without(self, form: str) -> RequestBinding:
+        """The binding of an endpoint that takes no prompt in one of its forms."""
+        prompt = {name: at for name, at in self.prompt.items() if name != form}
+        return dataclasses.replace(self, prompt=prompt)
+
     def read(self, request: HttpRequest) -> Asked:
         """What a request asked for. A request that cannot be read asks for nothing and has no key."""
         body = _json_body(request)

@@ -15,7 +15,6 @@ from itertools import pairwise
 from tokenwire.dialects.control import Call, Deed
 from tokenwire.dialects.dialect import is_chat, known_as, policy_of
 from tokenwire.judging.advertised import Advertised
-from tokenwire.judging.stop_string import stop_string_of
 from tokenwire.record import Delivery, Emission, Stream
 
 LOGPROBS_LENGTH = "output_token_logprobs_length"
@@ -56,7 +55,11 @@ def _own_series(emission: Emission) -> list[str]:
 
 
 def _ended_by_stop_string(stream: Stream) -> bool:
-    return any(stop_string_of(stream.asked, choice) is not None for choice in stream.choices)
+    """Whether a stop string may have ended a choice; not every server says what did."""
+    finishes = (choice.finish for choice in stream.choices if stream.asked.stop)
+    return any(
+        f is not None and f.type == "stop" and f.matched in (None, *stream.asked.stop) for f in finishes
+    )
 
 
 def _counts_tokens(stream: Stream) -> bool:
@@ -198,7 +201,7 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     ),
     "usage": (lambda s: s.usage is not None, "no answer carries a usage object"),
     "stop-patterns": (lambda s: bool(s.asked.stop_regex), "no request with stop patterns was answered"),
-    "stop-strings": (_ended_by_stop_string, "no answer names the stop string that ended it"),
+    "stop-strings": (_ended_by_stop_string, "no answer was ended as by a stop string"),
     "chat": (is_chat, "no chat request was answered"),
     "tito-chat": (_tito_chat, "no chat answer carries prompt_token_ids, output ids or meta_info"),
     "chat-meta-info": (

@@ -33,7 +33,7 @@ async def long_output(talk: Conversation) -> None:
     lost.
     """
     ask = Ask(input_ids=(PROMPT,), max_new_tokens=talk.fitting(130), ignore_eos=True, logprobs=True)
-    streamed = replace(ask, stream=True)
+    streamed = replace(ask, stream=True, usage=True)
     intervals = {f"interval-{k}": replace(streamed, stream_interval=k) for k in (8, 60)}
     await talk.ask_all({"whole": ask, "whole-again": ask, "stream": streamed, **intervals})
 

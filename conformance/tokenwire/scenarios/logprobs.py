@@ -15,7 +15,7 @@ async def logprob_families(talk: Conversation) -> None:
     an event.
     """
     ask = Ask(input_ids=(PROMPT,), max_new_tokens=24, ignore_eos=True, logprobs=True, top_logprobs=3)
-    streamed = replace(ask, stream=True)
+    streamed = replace(ask, stream=True, usage=True)
     await talk.ask_all(
         {
             "whole": ask,
@@ -61,7 +61,7 @@ async def logprobs_at_a_temperature(talk: Conversation) -> None:
     """Top logprobs after one prompt, greedy and at temperature 0.5, whole and streamed: how far apart they
     lie tells whether logits are divided by the temperature first.
     """
-    greedy = Ask(input_ids=(PROMPT,), max_new_tokens=4, ignore_eos=True, logprobs=True, top_logprobs=3)
+    greedy = Ask(input_ids=(PROMPT,), max_new_tokens=4, ignore_eos=True, logprobs=True, top_logprobs=5)
     warm = replace(greedy, temperature=0.5, seed=7)
     streamed = replace(warm, stream=True)
     await talk.ask_all({"greedy": greedy, "whole": warm, "whole-again": warm, "stream": streamed})

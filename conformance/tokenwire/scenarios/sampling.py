@@ -61,6 +61,7 @@ async def _sampled(talk: Conversation, ask: Ask) -> None:
     asks = {"greedy": ask} | {f"sampled-{number}": warm for number in range(_SAMPLES)}
     asks["samples"] = replace(warm, n=_SAMPLES)
     short = replace(ask, temperature=1.0, max_new_tokens=talk.fitting(16, 64), top_logprobs=5)
+    short = replace(short, stream=True, return_token_ids=False)
     for label, fields in _TRUNCATED.items():
         asks[label] = replace(short, **fields)
     await talk.ask_all(asks)

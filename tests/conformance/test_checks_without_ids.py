@@ -1,0 +1,233 @@
+"""What answers without token ids show: by their text, their usage, the tokens that logprobs name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from test_checks_pairs import look
+from test_live_answers import DONE, answered, violated
+
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.judging.advertised import Advertised
+from tokenwire.judging.capability import capabilities
+from tokenwire.judging.check import Target
+from tokenwire.record import Stream
+
+COMPLETIONS, CHAT = "openai-completions", "openai-chat"
+
+
+def body(prompt: Any = "The sea", **said: Any) -> dict[str, Any]:
+    return {"model": "m", "prompt": prompt, "temperature": 0.0, "max_tokens": 4, **said}
+
+
+def choice(text: str, finish: str | None = "length", **more: Any) -> dict[str, Any]:
+    return {"index": 0, "text": text, "finish_reason": finish, "logprobs": None, **more}
+
+
+def document(*choices: dict[str, Any], counted: int | None = None) -> dict[str, Any]:
+    usage = {"prompt_tokens": 2, "completion_tokens": counted, "total_tokens": 2 + (counted or 0)}
+    head = {"id": "c", "object": "text_completion", "created": 1, "model": "m", "choices": list(choices)}
+    return head | ({"usage": usage} if counted is not None else {})
+
+
+def completed(
+    said: dict[str, Any], *choices: dict[str, Any], label: str, counted: int | None = None
+) -> Stream:
+    return answered(COMPLETIONS, said, document(*choices, counted=counted), label=label)
+
+
+def streamed(said: dict[str, Any], *pieces: dict[str, Any], label: str, counted: int | None = None) -> Stream:
+    said = {**said, "stream": True}
+    last = [{**document(counted=counted), "choices": []}] if counted is not None else []
+    return answered(COMPLETIONS, said, *(document(one) for one in pieces), *last, DONE, label=label)
+
+
+def held(requirement: str, *subjects: Any) -> bool:
+    """Whether something was seen, and nothing of it violated."""
+    seen = [one for subject in subjects for one in look(requirement, subject)]
+    return bool([one for one in seen if not one.condition_only]) and all(one.holds for one in seen)
+
+
+UNSTOPPED = completed(body(), choice(" is blue and deep", "length"), label="unstopped")
+STOPS = body(stop=[" and"])
+
+
+@pytest.mark.parametrize(("shown", "holds"), [(" is blue", True), (" is blue and", False)])
+def test_a_stop_that_nobody_names_is_known_by_the_request_without_it(shown: str, holds: bool) -> None:
+    stopped = completed(STOPS, choice(shown, "stop"), label="stopped")
+    assert capabilities([stopped], Advertised())["stop-strings"].present
+    assert held("stop-string-not-shown", (UNSTOPPED, stopped)) is holds
+    if holds:
+        assert look("stop-string-not-shown", (stopped,)) == [], "its own end may have come there"
+
+
+@pytest.mark.parametrize(("pieces", "holds"), [((" is", " blue"), True), ((" is", " blue a"), False)])
+def test_text_that_a_stop_takes_away_is_not_shown_where_nobody_names_the_stop(
+    pieces: tuple[str, ...], holds: bool
+) -> None:
+    whole = completed(STOPS, choice(" is blue", "stop"), label="whole")
+    ends = [choice(piece, "stop" if piece == pieces[-1] else None) for piece in pieces]
+    stream = streamed(STOPS, *ends, label="stream")
+    assert held("stop-prefix-held-back", (UNSTOPPED, whole, stream)) is holds
+
+
+@pytest.mark.parametrize(("second", "holds"), [("lo and deep", True), ("lo, and wide", False)])
+def test_a_prompt_in_a_batch_gives_the_text_that_it_gives_alone(second: str, holds: bool) -> None:
+    alone = [completed(body("b"), choice("lo and deep"), label=f"alone-{turn}") for turn in range(2)]
+    batch = completed(body(["a", "b"]), choice("high"), choice(second) | {"index": 1}, label="batch")
+    assert held("batch-items-stand-alone", (*alone, batch)) is holds
+
+
+@pytest.mark.parametrize(("text", "holds"), [(" is deep", True), (" is wide", False)])
+def test_asking_for_logprobs_leaves_the_text_as_it_is(text: str, holds: bool) -> None:
+    plain = completed(body(), choice(text), label="plain")
+    scored = completed(body(logprobs=2), choice(" is deep"), label="scored")
+    assert held("asking-for-more-changes-nothing", (plain, scored)) is holds
+
+
+def lists(*tokens: str, top: list[dict[str, float] | None] | None = None) -> dict[str, Any]:
+    numbers: list[float | None] = [-1.0 - at for at in range(len(tokens))]
+    told = top or [{token: number} for token, number in zip(tokens, numbers, strict=True)]
+    if told[0] is None:
+        numbers[0] = None
+    return {"tokens": list(tokens), "token_logprobs": numbers, "top_logprobs": told, "text_offset": None}
+
+
+@pytest.mark.parametrize(("counted", "holds"), [(2, True), (3, False)])
+def test_entries_are_as_many_as_the_usage_counts_where_there_are_no_ids(counted: int, holds: bool) -> None:
+    said = body(logprobs=1, max_tokens=counted)
+    whole = completed(said, choice("ab", logprobs=lists("a", "b")), label="whole", counted=counted)
+    assert held("logprobs-whole", whole) is holds
+    pieces = [choice("a", None, logprobs=lists("a")), choice("b", logprobs=lists("b"))]
+    said |= {"stream_options": {"include_usage": True}}
+    assert held("logprobs-incremental", streamed(said, *pieces, label="s", counted=counted)) is holds
+
+
+def test_the_token_of_a_stop_may_have_no_entry() -> None:
+    said = body(logprobs=1, max_tokens=9)
+    whole = completed(said, choice("ab", "stop", logprobs=lists("a", "b")), label="whole", counted=3)
+    assert look("logprobs-whole", whole) == []
+
+
+@pytest.mark.parametrize(("entries", "holds"), [(60, True), (59, False)])
+def test_a_long_answer_without_ids_has_an_entry_for_each_token_that_it_counts(
+    entries: int, holds: bool
+) -> None:
+    said = body(logprobs=1, max_tokens=60)
+    whole = completed(said, choice("a" * 60, logprobs=lists(*"a" * entries)), label="whole", counted=60)
+    assert held("whole-accumulates", whole) is holds
+
+
+@pytest.mark.parametrize(("counted", "holds"), [(12, True), (6, False)])
+def test_the_usage_of_several_choices_counts_the_budgets_that_all_of_them_spent(
+    counted: int, holds: bool
+) -> None:
+    """One answer of vLLM PR #4061's kind: the usage is that of one choice."""
+    said = {"model": "m", "messages": [{"role": "user", "content": "?"}], "max_tokens": 6, "n": 2}
+    usage = {"prompt_tokens": 2, "completion_tokens": counted, "total_tokens": 2 + counted}
+    choices = [
+        {"index": at, "message": {"role": "assistant", "content": "one"}, "finish_reason": "length"}
+        for at in range(2)
+    ]
+    head = {"id": "c", "object": "chat.completion", "created": 1, "model": "m"}
+    assert (
+        held("usage-counts-ids", answered(CHAT, said, {**head, "choices": choices, "usage": usage})) is holds
+    )
+    choices[0]["finish_reason"] = "stop"
+    assert look("usage-counts-ids", answered(CHAT, said, {**head, "choices": choices, "usage": usage})) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        ({"sea": -2.0, "sky": -1.5}, ""),
+        ({"sky": -1.5}, ""),
+        ({"sea": -2.5, "sky": -1.5}, "gives the prompt token 'sea' -2.5"),
+        ({"sky": -2.5}, "is headed by -2.5, below the -2.0 of the prompt token itself"),
+        ({"sea": -2.0, "sky": -1.5, "a": -3.0}, "holds 3 entries for 1 and the prompt token's own"),
+        ({"sea": 2.0}, "which are not logprobs"),
+    ],
+)
+def test_the_alternatives_of_an_echoed_prompt_belong_to_their_tokens(
+    row: dict[str, float], fault: str
+) -> None:
+    top = [None, row, {" is": -3.0}]
+    said = body("The sea", echo=True, logprobs=1, max_tokens=1)
+    echoed = choice("The sea is", logprobs=lists("The ", "sea", " is", top=top))
+    stream = completed(said, echoed, label="echo", counted=1)
+    assert [fault in one.message for one in violated("prompt-top-logprobs-belong-to-position", stream)] == (
+        [True] if fault else []
+    )
+    assert len(look("prompt-top-logprobs-belong-to-position", stream)) == 1
+
+
+@pytest.mark.parametrize(
+    ("entries", "fault"),
+    [
+        (((39, -7.0), (313, -4.4)), ""),
+        (((39, -4.4),), ""),
+        (((313, -4.4),), "leaves the prompt id 39 out"),
+        (((39, -7.0), (313, -4.4), (12, -4.5)), "holds 3 entries for 1 and the prompt id's own"),
+        (((39, 7.0), (313, -4.4)), "which are not logprobs"),
+    ],
+)
+def test_ranked_alternatives_hold_the_prompt_id_and_as_many_as_were_asked_for(
+    entries: tuple[tuple[int, float], ...], fault: str
+) -> None:
+    """As vLLM tells the logprobs of a prompt: the prompt's own id first, whatever its rank."""
+    told = {str(token): {"logprob": one, "rank": 1, "decoded_token": "x"} for token, one in entries}
+    said = {"prompt": [73, 39], "logprobs": 1, "prompt_logprobs": 1, "max_tokens": 1, "temperature": 0.0}
+    one = choice("a", token_ids=[5], prompt_logprobs=[None, told])
+    stream = answered("vllm-completions", said, document(one, counted=1))
+    found = violated("prompt-top-logprobs-belong-to-position", stream)
+    assert [fault in seen.message for seen in found] == ([True] if fault else [])
+    assert len(look("prompt-top-logprobs-belong-to-position", stream)) == 1
+
+
+@pytest.mark.parametrize(("scale", "holds"), [(1.0, True), (2.0, True), (1.5, False)])
+def test_whether_logprobs_are_divided_by_the_temperature_is_told_by_texts_too(
+    scale: float, holds: bool
+) -> None:
+    def top(scale: float) -> Any:
+        return {**lists("a"), "top_logprobs": [{"a": -1.0 * scale, "b": -3.0 * scale}]}
+
+    greedy = completed(body(logprobs=2, max_tokens=1), choice("a", logprobs=top(1.0)), label="greedy")
+    said = body(logprobs=2, max_tokens=1) | {"temperature": 0.5, "seed": 7}
+    warm = completed(said, choice("a", logprobs=top(scale)), label="warm")
+    assert held("logprobs-follow-one-rule", (greedy, warm)) is holds
+
+
+@pytest.mark.parametrize(("times", "holds"), [(46, True), (60, False)])
+def test_a_penalised_token_gives_way_where_only_its_text_is_told(times: int, holds: bool) -> None:
+    tokens = ["x"] * times + [chr(200 + at) for at in range(64 - times)]
+    said = body(logit_bias={"40": 40.0}, frequency_penalty=2.0, logprobs=1, max_tokens=64)
+    one = completed(said, choice("".join(tokens), logprobs=lists(*tokens)), label="whole", counted=64)
+    assert held("frequency-penalty-is-kept", (one,)) is holds
+
+
+def test_ids_that_count_otherwise_than_the_usage_are_seen_on_any_completions_endpoint() -> None:
+    good = completed(body([5, 6]), choice("a"), label="ids", counted=4)
+    assert held("prompt-tokens-count-the-input-ids", good)
+    assert violated(
+        "prompt-tokens-count-the-input-ids", completed(body([5, 6, 7]), choice("a"), label="ids", counted=4)
+    )
+
+
+def test_a_dialect_whose_ids_are_optional_has_another_in_words() -> None:
+    dialects = load_dialects()
+    in_words = dialects[COMPLETIONS].in_words
+    assert in_words is not None
+    assert dialects[COMPLETIONS].takes_ids
+    assert not in_words.takes_ids
+    assert in_words.in_words is None
+    assert all(one.in_words is None for name, one in dialects.items() if name != COMPLETIONS)
+
+
+def test_a_door_without_ids_owes_none_where_the_server_has_no_tokenizer() -> None:
+    """SGLang's completions without a tokenizer, before its family is known: 500 to a prompt of ids."""
+    target = Target(advertised=Advertised(tokenizer=False))
+    failed = answered(COMPLETIONS, body([5, 6]), {"error": {"message": "'text'"}}, status=500)
+    assert look("ids-need-no-tokenizer", failed, target) == []
+    failed = answered("sglang-completions", body([5, 6]), {"error": {"message": "'text'"}}, status=500)
+    assert [seen.holds for seen in look("ids-need-no-tokenizer", failed, target)] == [False]
