@@ -95,6 +95,26 @@ def test_what_is_sent() -> None:
     assert ("Authorization", REDACTED) in exchange.request.headers, "no secret goes further than the wire"
 
 
+def test_a_recorded_request_is_sent_again_with_its_credentials() -> None:
+    heads: list[list[bytes]] = []
+
+    async def handle(head: bytes, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(sorted(head.lower().split(b"\r\n")))
+        writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+    own = (("Authorization", "Bearer x"), ("X-Note", "plain"))
+
+    async def run() -> list[Exchange]:
+        async with target(handle) as url, Recorder(url, headers=own) as recorder:
+            first = await recorder.send("a", "s", HttpRequest("GET", "/x", headers=(("X-Own", "1"),)))
+            return [first, await recorder.send("b", "s", first.request)]
+
+    first, again = asyncio.run(run())
+    assert first.request == again.request
+    assert heads[0] == heads[1]
+    assert b"authorization: bearer x" in heads[1]
+
+
 def test_a_raw_body_and_its_own_headers() -> None:
     seen: list[bytes] = []
 

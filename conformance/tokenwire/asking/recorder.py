@@ -158,6 +158,8 @@ class Recorder:
         self._base = base_url.rstrip("/")
         self._timeout_s = timeout_s
         self._headers = headers
+        own = HttpRequest("GET", "/", headers=headers)
+        self._headers_as_shown = Mask.of(own, secrets).request(own, secrets).headers
         self._slots = asyncio.Semaphore(max_concurrency)
         self._max_body_bytes = max_body_bytes
         self._capture = capture
@@ -198,7 +200,9 @@ class Recorder:
         of this name.
         """
         async with contextlib.nullcontext() if aside else self._slots:
-            request = replace(request, headers=(*self._headers, *request.headers))
+            # A request that is sent again holds these as they were recorded: without their credentials.
+            besides = (one for one in request.headers if one not in self._headers_as_shown)
+            request = replace(request, headers=(*self._headers, *besides))
             mask = Mask.of(request, self._secrets)
             shown = mask.request(request, self._secrets)
             started = datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -180,12 +180,10 @@ class _Interrogation:
     async def confirm(self) -> None:
         """Ask again, alone, what was answered in two ways that chance may explain."""
         dialects = {dialect.name: dialect for dialect in self.found.speaks}
-        own = {name.lower() for name, _ in self.plan.headers}
 
         async def ask_again(stream: Stream, turn: int) -> None:
             exchange = stream.exchange
-            sent = exchange.request
-            request = replace(sent, headers=tuple(one for one in sent.headers if one[0].lower() not in own))
+            request = exchange.request
             if named := stream.asked.request_id:
                 request = under_another_id(request, named, f"{named}-confirm-{turn}")
             talk = self._talk(exchange.scenario, dialects[stream.dialect])
