@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -134,6 +134,8 @@ class ConformanceItems:
     """Entries of the baseline that do not hold: an item each."""
     quiet: bool = False
     """Leave the terminal to this suite's own report."""
+    on_unwritten: Callable[[OSError], object] | None = None
+    """Told where pytest cannot write its file; without it, that is an error of pytest's."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self, config: pytest.Config) -> None:
@@ -167,6 +169,16 @@ class ConformanceItems:
         session.testscollected = len(session.items)
         return True
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self) -> Generator[None, None, None]:
+        """A disk that is full costs the file and no verdict."""
+        try:
+            yield
+        except OSError as error:
+            if self.on_unwritten is None:
+                raise
+            self.on_unwritten(error)
+
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         if isinstance(item, ConformanceItem):
             self.ran.append(item.judgement)
@@ -181,8 +193,11 @@ def run_items(
     last_failed: bool = False,
     junit: Path | None = None,
     faults: Sequence[Fault] = (),
+    on_unwritten: Callable[[OSError], object] | None = None,
 ) -> tuple[list[Judgement], int]:
     """Run the judgements as pytest items, silently; those that ran, and pytest's own exit code.
+
+    `on_unwritten` is told where `junit` cannot be written.
 
     The settings and plugins of whatever project lies in the working directory are not read.
     """
@@ -200,7 +215,7 @@ def run_items(
     options += ["-x"] if stop_at_first else []
     options += ["--lf"] if last_failed else []
     options += [f"--junitxml={junit}"] if junit else []
-    plugin = ConformanceItems(judgements, subject, faults=faults, quiet=True)
+    plugin = ConformanceItems(judgements, subject, faults=faults, quiet=True, on_unwritten=on_unwritten)
     code = pytest.main(options, plugins=[plugin])
     return plugin.ran, int(code)
 

@@ -261,7 +261,7 @@ def test_junit_holds_a_failure_for_each_cause(
 ) -> None:
     path = tmp_path / "report.xml"
     run_items(judgements, Subject(url="http://h:1", runs=(RUN,)), junit=path)
-    fold(path, report)
+    path.write_text(fold(path, report), "utf-8")
     (suite,) = ET.parse(path).iter("testsuite")
     assert {name: suite.get(name) for name in ("tests", "failures", "skipped", "errors")} == {
         "tests": "5",

@@ -18,7 +18,7 @@ from tokenwire.judging.verdict import Verdict
 from tokenwire.report import exhibit
 from tokenwire.report.badge import badge
 from tokenwire.report.document import document
-from tokenwire.report.files import Outputs, tell_github, write_reports
+from tokenwire.report.files import Outputs, lines_for_github, tell_github, write_reports
 from tokenwire.report.github import step_summary, workflow_commands
 from tokenwire.report.page import page
 from tokenwire.report.plot import plot
@@ -256,10 +256,11 @@ def test_reports_are_written_where_they_are_wanted(report, tmp_path):
 def test_a_workflow_is_told_and_nobody_else(report, tmp_path):
     summary = tmp_path / "summary.md"
     summary.write_text("before\n", "utf-8")
-    lines = tell_github(report, {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary)})
-    assert lines == workflow_commands(report)
+    workflow = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary)}
+    assert lines_for_github(report, workflow) == workflow_commands(report)
+    assert tell_github(report, workflow) == []
     assert summary.read_text("utf-8") == "before\n" + step_summary(report)
-    assert tell_github(report, {}) == []
+    assert lines_for_github(report, {}) == tell_github(report, {}) == []
 
 
 def test_the_drawing_is_well_formed(report):

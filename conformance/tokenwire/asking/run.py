@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -57,6 +57,8 @@ class Plan:
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     record: Path | None = None
     """Where the exchanges are written, as they arrive."""
+    on_loss: Callable[[str], object] = lambda _: None
+    """Told, in a sentence, where they cannot be written any more; the run goes on without."""
     dialects: tuple[str, ...] = ()
     """Only these; all where empty."""
     scenarios: tuple[str, ...] = ()
@@ -245,8 +247,8 @@ class _Interrogation:
             tokenizer=self.transcript.tokenizer,
         )
 
-    def subject(self) -> Subject:
-        """What the report is about."""
+    def subject(self, *, unrecorded: str = "") -> Subject:
+        """What the report is about. `unrecorded`: why not all of it was written down, though it was to be."""
         plan, found, run = self.plan, self.found, self.run()
         left = f"{len(self.transcript.not_asked)} exchanges were not asked"
         died = f"the server died of {run.died.name}; {left}" if run.died is not None else ""
@@ -259,7 +261,8 @@ class _Interrogation:
             remarks=(*remarks(run), *self.explored, *self.sender.remarks()),
             not_asked=self.transcript.not_asked,
             broken_off=(died or self.vitals.over) if self.vitals.over else "",
-            recorded=str(plan.record) if plan.record else "",
+            recorded=str(plan.record) if plan.record and not unrecorded else "",
+            unrecorded=unrecorded,
             explored=("--explore", str(plan.explore), "--seed", str(plan.seed)) if plan.explore else (),
         )
 
@@ -269,7 +272,7 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
 
     Raises NoSuchTarget for a URL that is none.
     """
-    capture = CaptureWriter(plan.record) if plan.record else None
+    capture = CaptureWriter(plan.record, on_loss=plan.on_loss) if plan.record else None
     try:
         first = _recorder(plan, plan.url, capture, headers=plan.headers, first=True)
     except ValueError as error:
@@ -280,7 +283,9 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
         found = await _found(plan, plan.url, polite, polite.to(scout))
     worker = await _worker(plan, polite) if plan.worker else None
     if not found.speaks:
-        return Unreached(Subject(url=plan.url, left_out=found.left_out), found.diagnosis)
+        lost = capture.lost if capture is not None else ""
+        subject = Subject(url=plan.url, left_out=found.left_out, unrecorded=lost)
+        return Unreached(subject, found.diagnosis)
     async with (
         _recorder(plan, plan.url, capture, headers=plan.headers, known=found) as recorder,
         _recorder(plan, plan.url, None, headers=plan.headers, scouts=True) as scout,
@@ -300,7 +305,7 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
                 await asking.ask_worker_too(worker, behind)
         await asking.ask_perilous()
     asking.hear_besides()
-    return asking.subject()
+    return asking.subject(unrecorded=capture.lost if capture is not None else "")
 
 
 def _vital_signs(

@@ -15,6 +15,7 @@ from tokenwire.baselines.baseline_update import RefusedUpdate, updated, why_not_
 from tokenwire.baselines.tolerance import Fault, hold_against, told_in
 from tokenwire.commands import options
 from tokenwire.judging.verdict import ExitStatus
+from tokenwire.report.files import system_says, write_whole
 
 DEFAULT_FILE = Path("tokenwire-baseline.toml")
 
@@ -117,8 +118,10 @@ def update(
         found = updated(path, {str(one): _report(one) for one in reports}, reason=reason, link=link)
     except (BaselineError, RefusedUpdate, OSError) as error:
         raise typer.BadParameter(str(error)) from error
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(found.text, "utf-8")
+    try:
+        write_whole(path, found.text)
+    except OSError as error:
+        raise typer.BadParameter(f"{path} cannot be written: {system_says(error)}") from error
     for name in found.removed:
         typer.echo(f"removed  {name}")
     wanted = " and ".join(what for what, given in (("a reason", reason), ("a link", link)) if not given)

@@ -33,8 +33,10 @@ EXAMPLES = options.examples(
 
 
 def outputs(named: Outputs, folder: Path | None) -> Outputs:
-    """The files that were named, and all others in the folder where one was."""
-    return named.beside(Outputs.within(folder)) if folder is not None else named
+    """The files that were named, and all others in the folder where one was. Raises BadParameter where one
+    cannot be written.
+    """
+    return options.writable_outputs(named.beside(Outputs.within(folder)) if folder is not None else named)
 
 
 def baseline_in(file: Path | None) -> Baseline | None:

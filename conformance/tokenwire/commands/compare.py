@@ -99,6 +99,8 @@ def compare(
         "scenario": scenario,
         "budget": budget,
     }
+    if json is not None:
+        options.writable(json, "--json")
     sides = []
     for words in (one, other):
         if words.startswith(_URLS):

@@ -16,6 +16,7 @@ from tokenwire.commands.check import ask
 from tokenwire.config import KEYS, OWN_FILE, TABLES
 from tokenwire.judging.determinism import PROBE
 from tokenwire.judging.verdict import ExitStatus
+from tokenwire.report.files import write_whole
 from tokenwire.report.subject import Subject
 from tokenwire.wire.credentials import from_environment
 from tokenwire.wire.redaction import Headers, names_credential
@@ -117,6 +118,7 @@ def init(
         raise typer.BadParameter(
             f"{file} is there already; overwrite it with --force, or name another --file"
         )
+    options.writable(file, "--file")
     headers = _storable(tuple(options.header(line) for line in header or ()))
     asked = {"timeout": timeout, "model": model, "scenario": [PROBE], "budget": Budget.QUICK}
     subject = ask(options.plan_of(context, target, asked, header), verbosity=verbose - quiet)
@@ -129,7 +131,6 @@ def init(
     proposed = {"dialects": list(subject.dialects), "capabilities": _seen(subject)}
     server = subject.runs[0].advertised
     name = " ".join(filter(None, (server.name, server.version))) or "a server that does not tell its name"
-    file.parent.mkdir(parents=True, exist_ok=True)
     lines = settings({**known, **({"headers": headers} if headers else {})}, proposed, f"Written for {name}.")
-    file.write_text("\n".join(lines) + "\n", "utf-8")
+    write_whole(file, "\n".join(lines) + "\n")
     typer.echo(f"{file} is written: {name} speaks {', '.join(subject.dialects)}. Next: tokenwire check")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from tokenwire.asking.scenario import Budget, load_scenarios
 from tokenwire.config import Config, ConfigError, find_config, read_config
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.capability import known_capabilities
+from tokenwire.report.files import Outputs, system_says, why_not_appendable, why_unwritable
 from tokenwire.requirement import load_requirements
 from tokenwire.suggestion import suggestion
 
@@ -113,11 +115,40 @@ def plan_of(
         raise typer.BadParameter(str(error)) from error
 
 
-def empty_folder(folder: Path, option: str) -> Path:
-    """Raises BadParameter for a path where something lies already."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise typer.BadParameter(f"{option} {folder} is not an empty folder; give a new one for each run")
+def writable(file: Path, option: str) -> Path:
+    """Make the folder of a file. Raises BadParameter where the file cannot be written."""
+    if refusal := why_unwritable(file):
+        raise typer.BadParameter(f"{option}: {refusal}")
+    return file
+
+
+def writable_folder(folder: Path, option: str) -> Path:
+    """Make a folder. Raises BadParameter where nothing can be written there."""
+    if refusal := why_unwritable(folder / "capture"):
+        raise typer.BadParameter(f"{option}: {refusal}")
     return folder
+
+
+def empty_folder(folder: Path, option: str) -> Path:
+    """Make a folder. Raises BadParameter where something lies already, or nothing can be written."""
+    try:
+        taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    except OSError as error:
+        raise typer.BadParameter(f"{option} {folder} cannot be read: {system_says(error)}") from error
+    if taken:
+        raise typer.BadParameter(f"{option} {folder} is not an empty folder; give a new one for each run")
+    return writable_folder(folder, option)
+
+
+def writable_outputs(outputs: Outputs, environment: Mapping[str, str] = os.environ) -> Outputs:
+    """Raises BadParameter where one of the files, or the summary of a workflow's step, cannot be written."""
+    for file in outputs.files():
+        writable(file, "the report")
+    if (summary := environment.get("GITHUB_STEP_SUMMARY")) and (refusal := why_not_appendable(Path(summary))):
+        raise typer.BadParameter(
+            f"GITHUB_STEP_SUMMARY: {refusal}; unset it, or name a file that can be written"
+        )
+    return outputs
 
 
 def examples(*lines: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -19,6 +19,10 @@ EXAMPLES = options.examples(
     "tokenwire record recorded --target http://127.0.0.1:30000",
     "tokenwire record recorded --budget soak && tokenwire replay recorded",
 )
+
+
+class _RecordingLostError(Exception):
+    """Nothing can be written any more, so there is nothing more to ask."""
 
 
 def record(
@@ -46,8 +50,8 @@ def record(
 ) -> None:
     """Ask all scenarios and only write down what comes back; `tokenwire replay` judges it later.
 
-    Credentials are taken out. Exit status: 0 recorded, 2 usage, 4 the target could not be reached or stopped
-    answering.
+    Credentials are taken out. Exit status: 0 recorded; 2 usage; 3 not all could be written; 4 the target
+    could not be reached or stopped answering.
     """
     options.empty_folder(folder, "DIR")
     plan = options.plan_of(
@@ -70,7 +74,18 @@ def record(
         },
         header,
     )
-    subject = ask(replace(plan, record=folder), verbosity=verbose - quiet)
+    lost: list[str] = []
+
+    def end(why: str) -> NoReturn:
+        lost.append(why)
+        raise _RecordingLostError
+
+    try:
+        subject = ask(replace(plan, record=folder, on_loss=end), verbosity=verbose - quiet)
+    except* _RecordingLostError:  # of all that was under way
+        typer.echo(f"{lost[0]}; nothing more was asked", err=True)
+    if lost:
+        raise typer.Exit(ExitStatus.HARNESS_ERROR)
     if isinstance(subject, Unreached):
         typer.echo(subject.diagnosis)
         raise typer.Exit(ExitStatus.NOTHING_EVALUATED)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -18,9 +20,15 @@ from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
 from tokenwire.profile import selected
 from tokenwire.pytest_plugin import run_items
 from tokenwire.report.document import document
-from tokenwire.report.files import Outputs, tell_github, write_reports
+from tokenwire.report.files import (
+    Outputs,
+    lines_for_github,
+    system_says,
+    tell_github,
+    unfinished,
+    write_reports,
+)
 from tokenwire.report.github import fenced
-from tokenwire.report.junit import fold
 from tokenwire.report.subject import Subject
 from tokenwire.report.terminal import make_console, print_report
 from tokenwire.requirement import load_requirements
@@ -66,16 +74,28 @@ def tell(subject: Subject, reporting: Reporting, console: Console) -> int:
     with Meter(watched, "judging", total=len(rows)) as meter:
         judgements = judge(subject.runs, meter.through(rows))
     held = _held(judgements, subject, reporting)
+    problems = [subject.unrecorded] if subject.unrecorded else []
+    junit = reporting.outputs.junit
+    begun = unfinished(junit) if junit is not None else None
+
+    def forget_junit(error: OSError | None = None) -> None:
+        if error is not None:
+            problems.append(f"{junit} was not written: {system_says(error)}")
+        if begun is not None:
+            begun.unlink(missing_ok=True)
+
     ran, code = run_items(
         with_reasons(judgements, held) if held else judgements,
         subject,
         keyword=reporting.keyword,
         stop_at_first=reporting.stop_at_first,
         last_failed=reporting.last_failed,
-        junit=reporting.outputs.junit,
+        junit=begun,
         faults=held.faults if held else (),
+        on_unwritten=forget_junit,
     )
     if code in _PYTEST_COULD_NOT_RUN:  # it has said why
+        forget_junit()
         return _PYTEST_COULD_NOT_RUN[code]
     partly = reporting.keyword or reporting.stop_at_first or reporting.last_failed
     told_of = {judgement.requirement.id for judgement in ran}
@@ -90,13 +110,22 @@ def tell(subject: Subject, reporting: Reporting, console: Console) -> int:
     baseline = held.told(faults) if held else None
     report = document(subject, ran, status, selection=selection, baseline=baseline)
     # Written first: whatever the terminal makes of them, the files are there.
-    problems = write_reports(report, reporting.outputs)
-    with fenced():
-        print_report(console, report, verbosity=reporting.verbosity)
-    if reporting.outputs.junit is not None:
-        fold(reporting.outputs.junit, report)
-    for line in tell_github(report):
-        typer.echo(line)
+    problems += [*write_reports(report, reporting.outputs), *tell_github(report)]
+    try:
+        with fenced():
+            print_report(console, report, verbosity=reporting.verbosity)
+        for line in lines_for_github(report):
+            typer.echo(line)
+    except OSError as error:
+        problems.append(f"the report could not be printed: {system_says(error)}")
+        _print_nowhere()
     for problem in problems:
         typer.echo(problem, err=True)
     return ExitStatus.HARNESS_ERROR if problems else status
+
+
+def _print_nowhere() -> None:
+    """Standard output takes nothing any more: neither may what is left of it be tried again at the end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -109,7 +109,7 @@ def watch(
             listen=Address.listening(listen),
             target=Address.of_target(target),
             admin=Address.listening(admin),
-            record=record,
+            record=None if record is None else options.writable_folder(record, "--record"),
             record_cap=record_cap * _MIB,
             profiles=_profiles(profile),
             drain_s=drain,

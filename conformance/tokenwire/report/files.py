@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from tokenwire.report.badge import badge
 from tokenwire.report.document import as_json
 from tokenwire.report.github import step_summary, workflow_commands
+from tokenwire.report.junit import fold
 from tokenwire.report.page import page
 from tokenwire.report.sarif import sarif
 
@@ -47,16 +48,55 @@ class Outputs:
             self.badge or other.badge,
         )
 
+    def files(self) -> Iterator[Path]:
+        """Those that are wanted."""
+        yield from filter(None, (self.json, self.junit, self.html, self.sarif, self.badge))
 
-def _texts(report: Mapping[str, Any], outputs: Outputs) -> Iterator[tuple[Path, str]]:
+
+def _forms(report: Mapping[str, Any], outputs: Outputs) -> Iterator[tuple[Path, Callable[[], str]]]:
     if outputs.json is not None:
-        yield outputs.json, as_json(report)
+        yield outputs.json, lambda: as_json(report)
     if outputs.html is not None:
-        yield outputs.html, page(report)
+        yield outputs.html, lambda: page(report)
     if outputs.sarif is not None:
-        yield outputs.sarif, json.dumps(sarif(report), ensure_ascii=False, indent=1) + "\n"
+        yield outputs.sarif, lambda: json.dumps(sarif(report), ensure_ascii=False, indent=1) + "\n"
     if outputs.badge is not None:
-        yield outputs.badge, json.dumps(badge(report), ensure_ascii=False) + "\n"
+        yield outputs.badge, lambda: json.dumps(badge(report), ensure_ascii=False) + "\n"
+    if (junit := outputs.junit) is not None and unfinished(junit).exists():
+        yield junit, lambda: fold(unfinished(junit), report)
+
+
+def unfinished(path: Path) -> Path:
+    """Where a file is written, until it is whole."""
+    return path.with_name(f"{path.name}.part")
+
+
+def why_unwritable(path: Path) -> str:
+    """Why a file could not be written, as a sentence; empty where it could. Its folder is made."""
+    try:
+        if path.is_dir():
+            return f"{path} is a folder; name a file in it"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = unfinished(path)
+        beside.write_bytes(b"?")  # a full disk makes empty files
+        beside.unlink()
+    except OSError as error:
+        return f"{path} cannot be written: {system_says(error)}"
+    return ""
+
+
+def why_not_appendable(path: Path) -> str:
+    """Why nothing could be added to a file, as a sentence; empty where it could."""
+    try:
+        path.open("a").close()
+    except OSError as error:
+        return f"{path} cannot be written: {system_says(error)}"
+    return ""
+
+
+def system_says(error: OSError) -> str:
+    """Why the system refused, in its own words."""
+    return error.strerror or str(error)
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -65,32 +105,39 @@ def write_whole(path: Path, text: str) -> None:
     Raises OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.part")
+    beside = unfinished(path)
     try:
-        unfinished.write_text(text, "utf-8")
-        unfinished.replace(path)
+        beside.write_text(text, "utf-8")
+        beside.replace(path)
     except OSError:
-        unfinished.unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
         raise
 
 
 def write_reports(report: Mapping[str, Any], outputs: Outputs) -> list[str]:
-    """Write every form but JUnit, which pytest writes; a sentence for each that could not be written."""
+    """Write every form; a sentence for each that could not be written. pytest has begun the one for JUnit."""
     problems = []
-    for path, text in _texts(report, outputs):
+    for path, text in _forms(report, outputs):
         try:
-            write_whole(path, text)
+            write_whole(path, text())
         except OSError as error:
-            problems.append(f"{path} was not written: {error.strerror or error}")
+            problems.append(f"{path} was not written: {system_says(error)}")
     return problems
 
 
 def tell_github(report: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Append to the summary of the step, where a workflow names its file; the lines to print for its page.
-
-    Nothing outside a workflow. Raises OSError.
-    """
-    if summary := environment.get("GITHUB_STEP_SUMMARY"):
+    """Append to the summary of the step, where a workflow names its file: a sentence where that cannot be."""
+    summary = environment.get("GITHUB_STEP_SUMMARY")
+    if not summary:
+        return []
+    try:
         with Path(summary).open("a", encoding="utf-8") as file:
             file.write(step_summary(report))
+    except OSError as error:
+        return [f"the summary of the step, {summary}, was not written: {system_says(error)}"]
+    return []
+
+
+def lines_for_github(report: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> list[str]:
+    """The lines to print for the page of a workflow; none outside of one."""
     return workflow_commands(report) if environment.get("GITHUB_ACTIONS") == "true" else []

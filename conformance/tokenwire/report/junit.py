@@ -11,8 +11,8 @@ from tokenwire.judging.verdict import Verdict
 from tokenwire.report.overview import following_in_words, summaries
 
 
-def fold(path: Path, report: Mapping[str, Any]) -> None:
-    """Leave one failure for each cause in the file that pytest wrote, and tell there what follows from it.
+def fold(path: Path, report: Mapping[str, Any]) -> str:
+    """The file that pytest wrote with one failure for each cause, which tells what follows from it.
 
     Every other violation stands there as skipped, with the name of its cause. Raises OSError.
     """
@@ -31,7 +31,7 @@ def fold(path: Path, report: Mapping[str, Any]) -> None:
                 first[name] = summary.requirement
     document = ET.parse(path)  # pytest wrote it a moment ago
     for suite in document.iter("testsuite"):
-        folded = 0
+        skipped = 0
         for case in suite.iter("testcase"):
             failure, name = case.find("failure"), case.get("name", "")
             if failure is None:
@@ -39,9 +39,9 @@ def fold(path: Path, report: Mapping[str, Any]) -> None:
             if name in follows:
                 case.remove(failure)
                 ET.SubElement(case, "skipped", message=f"{Verdict.FAIL}: follows from {follows[name]}")
-                folded += 1
+                skipped += 1
             elif more := following_in_words(report, first.get(name, "")):
                 failure.text = f"{failure.text or ''}\n\n  {more}"
-        for count, change in (("failures", -folded), ("skipped", folded)):
+        for count, change in (("failures", -skipped), ("skipped", skipped)):
             suite.set(count, str(int(suite.get(count, "0")) + change))
-    document.write(path, encoding="utf-8", xml_declaration=True)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(document.getroot(), encoding="unicode")

@@ -30,7 +30,9 @@ class Subject:
     broken_off: str = ""
     """Why the asking ended before its end, in words; empty where it did not."""
     recorded: str = ""
-    """The folder that the exchanges were written to; empty where they were not."""
+    """The folder that all exchanges were written to; empty where they were not."""
+    unrecorded: str = ""
+    """Why some of them were not, though they were to be."""
     explored: tuple[str, ...] = ()
     """The words of the command line that had requests drawn; empty where none were."""
 

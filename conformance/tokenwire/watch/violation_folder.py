@@ -37,9 +37,13 @@ class ViolationFolder:
         """
         serial = exchange.name.rpartition("/")[2]
         stamp = exchange.started.replace(":", "").replace("+0000", "Z")
-        with self._writer.open(f"{requirement}/{stamp}-{serial}") as file:
-            file.exchange(exchange)
         path = self._folder / requirement / f"{stamp}-{serial}.jsonl.gz"
+        try:
+            with self._writer.open(f"{requirement}/{stamp}-{serial}") as file:
+                file.exchange(exchange)
+        except OSError:
+            path.unlink(missing_ok=True)  # a part of it would count for nothing
+            raise
         size = path.stat().st_size
         self._kept[requirement].append((path, size))
         self._make_room()

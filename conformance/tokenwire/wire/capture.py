@@ -12,10 +12,12 @@ prompts, and whatever else a server knows and tells, are written as they are.
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import json
+import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
@@ -91,10 +93,18 @@ def exchange_lines(exchange: Exchange) -> Iterator[dict[str, Any]]:
 class ExchangeWriter:
     """Writes one exchange to an open file, line by line, each line safe on disk before the next."""
 
-    def __init__(self, file: BinaryIO, *beneath: BinaryIO) -> None:
-        """Close `beneath` after the file: what it writes to, where it does not close that itself."""
+    def __init__(
+        self, file: BinaryIO, *beneath: BinaryIO, on_loss: Callable[[OSError], object] | None = None
+    ) -> None:
+        """Close `beneath` after the file: what it writes to, where it does not close that itself.
+
+        on_loss: told where something cannot be written; nothing is written from then on. Without it, OSError
+        is raised.
+        """
         self._file = file
         self._beneath = beneath
+        self._on_loss = on_loss
+        self._lost = False
 
     def __enter__(self) -> Self:
         return self
@@ -135,11 +145,26 @@ class ExchangeWriter:
 
     def close(self) -> None:
         for file in (self._file, *self._beneath):
-            file.close()
+            with self._losing():
+                file.close()
 
     def _write(self, line: Line) -> None:
-        self._file.write(json.dumps(line, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n")
-        self._file.flush()
+        if not self._lost:
+            with self._losing():
+                data = json.dumps(line, separators=(",", ":"), allow_nan=False).encode("ascii")
+                self._file.write(data + b"\n")
+                self._file.flush()
+
+    @contextlib.contextmanager
+    def _losing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if self._on_loss is None:
+                raise
+            if not self._lost:  # what a file still holds fails once more when it is closed
+                self._lost = True
+                self._on_loss(error)
 
 
 class CaptureWriter:
@@ -149,9 +174,17 @@ class CaptureWriter:
     with `compress`.
     """
 
-    def __init__(self, directory: Path, *, compress: bool = False) -> None:
+    def __init__(
+        self, directory: Path, *, compress: bool = False, on_loss: Callable[[str], object] | None = None
+    ) -> None:
+        """on_loss: told, in a sentence, where something cannot be written; nothing is written from then on.
+        Without it, OSError is raised.
+        """
         self._directory = directory
         self._suffix = ".jsonl.gz" if compress else ".jsonl"
+        self._on_loss = on_loss
+        self.lost = ""
+        """Why nothing is written any more, as a sentence; empty while all is."""
 
     def open(self, name: str) -> ExchangeWriter:
         """A new file for the exchange of this name.
@@ -162,12 +195,31 @@ class CaptureWriter:
         if any(part in {"", ".", ".."} for part in name.split("/")):
             raise ValueError(f"the exchange name {name!r} does not name a file; use words parted by '/'")
         path = self._directory / (quote(name, safe="/") + self._suffix)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("xb")
+        file = self._new_file(path)
+        on_loss = self._lose if self._on_loss is not None else None
         if path.suffix == ".gz":
             zipped = gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0)
-            return ExchangeWriter(cast(BinaryIO, zipped), file)
-        return ExchangeWriter(file)
+            return ExchangeWriter(cast(BinaryIO, zipped), file, on_loss=on_loss)
+        return ExchangeWriter(file, on_loss=on_loss)
+
+    def _new_file(self, path: Path) -> BinaryIO:
+        try:
+            if not self.lost:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                return path.open("xb")
+        except FileExistsError:
+            raise
+        except OSError as error:
+            if self._on_loss is None:
+                raise
+            self._lose(error)
+        return Path(os.devnull).open("wb")
+
+    def _lose(self, error: OSError) -> None:
+        if not self.lost and self._on_loss is not None:
+            why = error.strerror or error
+            self.lost = f"{self._directory} holds only a part of the exchanges: {why}"
+            self._on_loss(self.lost)
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
