@@ -131,8 +131,8 @@ def mode_is_advertised(stream: Stream, target: Target) -> Iterator[Observation]:
                 break
 
 
-def _cumulative(stream: Stream) -> list[Step]:
-    return walk(stream) if streamed(stream) and stream.delivery is Delivery.CUMULATIVE else []
+def _cumulative(stream: Stream) -> tuple[Step, ...]:
+    return walk(stream) if streamed(stream) and stream.delivery is Delivery.CUMULATIVE else ()
 
 
 @check("cumulative-ids-extend")

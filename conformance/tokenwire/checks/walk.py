@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from weakref import finalize
 
 from tokenwire.judging.check import Observation
 from tokenwire.record import Choice, Delivery, Emission, Finish, Place, Stream
@@ -113,14 +114,21 @@ def steps_of(choice: Choice) -> Iterator[Step]:
         delivered = after
 
 
-def walk(stream: Stream) -> list[Step]:
+_walked: dict[int, tuple[Step, ...]] = {}
+"""The steps of each stream that is alive, by its identity: nearly every check asks for them."""
+
+
+def walk(stream: Stream) -> tuple[Step, ...]:
     """All emissions of an answered stream in wire order, without those that report a failure."""
     if not stream.answered:
-        return []
-    steps = [
-        step for choice in stream.choices for step in steps_of(choice) if not is_error(step.emission.finish)
-    ]
-    return sorted(steps, key=lambda step: (step.emission.event.index, step.emission.choice))
+        return ()
+    if id(stream) not in _walked:
+        every = (step for choice in stream.choices for step in steps_of(choice))
+        steps = (step for step in every if not is_error(step.emission.finish))
+        in_order = sorted(steps, key=lambda step: (step.emission.event.index, step.emission.choice))
+        _walked[id(stream)] = tuple(in_order)
+        finalize(stream, _walked.pop, id(stream)).atexit = False
+    return _walked[id(stream)]
 
 
 def by_choice(steps: Iterable[Step]) -> dict[int, list[Step]]:
