@@ -17,6 +17,7 @@ from tokenwire.commands import (
     init,
     listing,
     options,
+    parrot,
     record,
     replay,
     watch,
@@ -51,6 +52,9 @@ app.command("list", short_help="Tell all requirements, scenarios, dialects, …"
 app.command("init", short_help="Look at a server and write tokenwire.toml.", epilog=init.EXAMPLES)(init.init)
 app.command("compare", short_help="Tell what differs between two servers.", epilog=compare.EXAMPLES)(
     compare.compare
+)
+app.command("parrot", short_help="Write a model whose answers are known.", epilog=parrot.EXAMPLES)(
+    parrot.parrot
 )
 app.command("watch", short_help="Pass traffic on, and judge it.", epilog=watch.EXAMPLES)(watch.watch)
 app.add_typer(baseline.app, name="baseline", short_help="Show, rewrite and check known failures.")

@@ -19,6 +19,7 @@ from tokenwire_reference.models.builtin import (
     register_builtin,
 )
 from tokenwire_reference.models.loaded_model import LoadedModel
+from tokenwire_reference.models.loading import load_model
 from tokenwire_reference.request import Request, SamplingParams
 
 TOKENIZER = byte_level_tokenizer()
@@ -79,8 +80,16 @@ def test_greedy_output_is_varied_and_goes_on(
     assert len({tuple(request.output_ids) for request in requests}) == len(prompts)
 
 
+def test_the_parrot_says_its_prompt_again(run_to_end: Callable[..., list[Request]]) -> None:
+    parrot = load_model("builtin:parrot")
+    prompt = tuple(range(300, 364))
+    sampling = SamplingParams(max_new_tokens=70, temperature=0)
+    [request] = run_to_end(Engine(parrot), Request("r", prompt, sampling))
+    assert request.output_ids == [*prompt, *prompt[:6]]
+
+
 def test_names_are_known_once() -> None:
-    with pytest.raises(ValueError, match="builtin:nope is not a builtin model; there are: builtin:tiny"):
+    with pytest.raises(ValueError, match="builtin:nope is not a builtin model; there are: builtin:parrot"):
         build_builtin("builtin:nope", ATTENTION_NAME)
     with pytest.raises(ValueError, match="builtin:tiny is registered already"):
         register_builtin("tiny", lambda attention: (None, None))

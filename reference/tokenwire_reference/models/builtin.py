@@ -2,17 +2,21 @@
 
 `builtin:tiny` is a small seeded random transformer with a byte-level tokenizer and a ChatML template. Its
 greedy output is varied, and hardly ever a special token. `builtin:tiny-mm` also has tokens for images.
+`builtin:parrot` is what `tokenwire parrot` writes: it says what its prompt tells it to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Config
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config
 
+from tokenwire.parrot.checkpoint import write_parrot
 from tokenwire_reference.text.images import IMAGE_TOKENS, PLACEHOLDER
 
 BUILTIN_PREFIX = "builtin:"
@@ -101,6 +105,16 @@ def build_tiny_mm(attention: str) -> tuple[Any, Any]:
     return _tiny_qwen2(attention, len(tokenizer)), tokenizer
 
 
+def build_parrot(attention: str) -> tuple[Any, Any]:
+    """The parrot, read from the files that every server reads, in the type of the other builtin models."""
+    with TemporaryDirectory() as name:
+        write_parrot(Path(name))
+        model = AutoModelForCausalLM.from_pretrained(
+            name, dtype=torch.float32, attn_implementation=attention, local_files_only=True
+        )
+        return model, AutoTokenizer.from_pretrained(name, local_files_only=True)
+
+
 def _tiny_qwen2(attention: str, vocab_size: int) -> Any:
     config = Qwen2Config(
         vocab_size=vocab_size,
@@ -127,5 +141,6 @@ def _tiny_qwen2(attention: str, vocab_size: int) -> Any:
     return model
 
 
+register_builtin("parrot", build_parrot)
 register_builtin("tiny", build_tiny)
 register_builtin("tiny-mm", build_tiny_mm)

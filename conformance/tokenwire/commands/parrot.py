@@ -1,0 +1,54 @@
+"""`tokenwire parrot`: write a model that says what its prompt tells it to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tokenwire.commands import options
+from tokenwire.parrot.law import DISTANCE
+from tokenwire.parrot.vocabulary import Vocabulary
+
+EXAMPLES = options.examples(
+    "tokenwire parrot parrot",
+    "tokenwire parrot parrot-long --distance 4096",
+    "tokenwire parrot parrot-mine --tokenizer models/mine",
+)
+
+
+def parrot(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the checkpoint goes: a new folder.")],
+    *,
+    distance: Annotated[
+        int, typer.Option(metavar="T", min=16, help="Ids of the longest script; a power of two.")
+    ] = DISTANCE,
+    head_size: Annotated[str, typer.Option(metavar="64|128", help="Size of an attention head.")] = "64",
+    vocabulary: Annotated[Vocabulary, typer.Option(help="Kind of the tokenizer.")] = Vocabulary.BYTE_LEVEL,
+    tokenizer: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Take the tokenizer of the model in DIR instead.")
+    ] = None,
+) -> None:
+    """Write a small checkpoint that says again what its prompt says, so that every right answer is known.
+
+    SGLang, vLLM and transformers load it without remote code. Each id repeats the one that stands T before
+    it; where the text is shorter, T/4 before it, and so on. Needs the extra `parrot`.
+    """
+    options.empty_folder(folder, "DIR")
+    if head_size not in {"64", "128"}:
+        raise typer.BadParameter(f"--head-size is {head_size!r}; it is 64 or 128")
+    try:
+        from tokenwire.parrot.checkpoint import write_parrot
+    except ImportError as error:
+        raise typer.BadParameter("this needs a package: pip install 'tokenwire[parrot]'") from error
+    try:
+        law = write_parrot(
+            folder, distance=distance, head_size=int(head_size), vocabulary=vocabulary, tokenizer=tokenizer
+        )
+    except (ValueError, OSError) as error:
+        raise typer.BadParameter(str(error)) from error
+    typer.echo(
+        f"{folder} holds a parrot of {law.vocab_size} ids; an id repeats the one that stands "
+        f"{', '.join(map(str, law.lags))} before it. Next: serve it, and tokenwire check --target URL"
+    )

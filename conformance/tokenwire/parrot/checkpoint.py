@@ -1,0 +1,104 @@
+"""Write the checkpoint of a parrot, the same bytes every time, as servers load it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenwire.parrot.law import DISTANCE, Parrot
+from tokenwire.parrot.vocabulary import TokenizerFiles, Vocabulary, tokenizer_files
+from tokenwire.parrot.weights import Array, architecture, bfloat16_bytes, positions_of, tensors
+
+LEAST_DISTANCE = 16
+_TOKENIZER = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+)
+
+
+def write_parrot(
+    folder: Path,
+    *,
+    distance: int = DISTANCE,
+    head_size: int = 64,
+    vocabulary: Vocabulary = Vocabulary.BYTE_LEVEL,
+    tokenizer: Path | None = None,
+) -> Parrot:
+    """Write a checkpoint into a folder, with a tokenizer of a kind, or with that of another model.
+
+    Raises ValueError for what does not fit together, and FileNotFoundError where `tokenizer` holds none.
+    """
+    if distance < LEAST_DISTANCE:
+        raise ValueError(f"the distance is {distance}; it is {LEAST_DISTANCE} at least")
+    if tokenizer is None:
+        words = tokenizer_files(vocabulary, positions_of(distance))
+        size = len(words.files["tokenizer.json"]["model"]["vocab"])
+    else:
+        words, size = _of_another(tokenizer)
+    parrot = Parrot(size, distance)
+    llama = tokenizer is not None or vocabulary is Vocabulary.SENTENCEPIECE
+    weights = tensors(parrot, head_size, llama=llama)
+    ends = {"bos_token_id": words.bos, "eos_token_id": words.eos, "pad_token_id": words.pad}
+    documents = {
+        "config.json": {**architecture(parrot, head_size, llama=llama), **ends},
+        "generation_config.json": {**ends, "do_sample": False},
+        **words.files,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in _TOKENIZER:
+        if tokenizer is not None and (tokenizer / name).is_file():
+            shutil.copyfile(tokenizer / name, folder / name)
+    for name, document in documents.items():
+        _write_json(folder / name, document)
+    _write_safetensors(folder / "model.safetensors", weights)
+    return parrot
+
+
+def _write_safetensors(path: Path, weights: Mapping[str, Array]) -> None:
+    """In the format of safetensors: the length of a header in JSON, the header, the numbers."""
+    data = {name: bfloat16_bytes(array) for name, array in weights.items()}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    begin = 0
+    for name, written in data.items():
+        end = begin + len(written)
+        header[name] = {"dtype": "BF16", "shape": weights[name].shape, "data_offsets": [begin, end]}
+        begin = end
+    words = json.dumps(header).encode()
+    words += b" " * (-len(words) % 8)
+    path.write_bytes(b"".join((len(words).to_bytes(8, "little"), words, *data.values())))
+
+
+def _write_json(path: Path, document: Any) -> None:
+    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+def _of_another(folder: Path) -> tuple[TokenizerFiles, int]:
+    """What there is to know of another model's tokenizer, and how many ids it has."""
+    document = _read(folder / "tokenizer.json")
+    vocabulary = document["model"]["vocab"]
+    known = vocabulary if isinstance(vocabulary, dict) else {row[0]: at for at, row in enumerate(vocabulary)}
+    known = known | {token["content"]: token["id"] for token in document["added_tokens"]}
+    settings = _read(folder / "tokenizer_config.json")
+    eos = _id_of(settings.get("eos_token"), known)
+    if eos is None:
+        raise ValueError(f"{folder / 'tokenizer_config.json'} names no eos_token; a text could not end")
+    bos, pad = _id_of(settings.get("bos_token"), known), _id_of(settings.get("pad_token"), known)
+    return TokenizerFiles({}, bos, eos, pad), max(known.values()) + 1
+
+
+def _read(path: Path) -> Any:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no {path}; give the folder of a model with a fast tokenizer")
+    return json.loads(path.read_text("utf-8"))
+
+
+def _id_of(token: Any, known: Mapping[str, int]) -> int | None:
+    return known.get(token["content"] if isinstance(token, dict) else token)

@@ -1,0 +1,119 @@
+"""What a parrot says, and with which logprobs: plain functions of token ids.
+
+Each token repeats the one that stands a *lag* before it. The lag follows from the position alone: it is the
+largest that reaches back into the text. So a prompt that is as long as a lag is said again from its
+beginning, and the answer is known to the author of the prompt.
+
+The logits of a position follow from the id that is said there. Ids stand in groups of 32. The id itself has
+`SAID`; those that follow it in its group, cyclically, are the runners-up, each `STEP` below the one before;
+all others lie far below. Each id has a small bias besides, so that logprobs differ from token to token. All
+logits are sums of few powers of two: bfloat16, float16 and float32 hold the same numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+GROUP = 32
+"""Ids in a group: the last digit of an id."""
+SAID = 6.0
+"""The logit of the id that is said, but for its bias."""
+MARGIN = 4.0
+"""How far the first runner-up lies below it."""
+STEP = 0.5
+"""How far each runner-up lies below the one before."""
+ELSEWHERE = 24.0
+"""What is taken from an id of another group, for each digit of the group's number that differs."""
+DISTANCE = 1024
+"""The largest lag, if nothing else is said."""
+_LEAST_LAG = 16
+"""The lags are the distance, its quarter, the quarter of that, and so on down to this; and 1."""
+
+
+def bias(token: int) -> float:
+    """What is added to the logit of an id, wherever it stands: less than `STEP`, in 32nds."""
+    return ((token * 2654435769 >> 7) & 15) / 32
+
+
+def runner_up(place: int) -> float:
+    """The logit, but for its bias, of the id that stands `place` behind the one that is said; itself at 0."""
+    return SAID if not place else SAID - MARGIN - STEP * (place - 1)
+
+
+@dataclass(frozen=True)
+class Parrot:
+    """The law of one checkpoint."""
+
+    vocab_size: int
+    distance: int = DISTANCE
+    """The largest lag."""
+
+    @cached_property
+    def lags(self) -> tuple[int, ...]:
+        """How far back a token may look, smallest first; each divides the next."""
+        lags = [self.distance]
+        while lags[-1] % 4 == 0 and lags[-1] // 4 >= _LEAST_LAG:
+            lags.append(lags[-1] // 4)
+        return (1, *reversed(lags))
+
+    @cached_property
+    def digits(self) -> tuple[int, int, int, int]:
+        """How many values each digit of an id has, the last digit first."""
+        groups = -(-self.vocab_size // GROUP)
+        base = next(base for base in range(1, groups + 1) if base**3 >= groups)
+        return GROUP, base, base, base
+
+    def lag(self, position: int) -> int:
+        """How far before `position` the token stands that is said there. The first position is 0, and says
+        nothing again.
+        """
+        return max(lag for lag in self.lags if lag <= position)
+
+    def answer(self, prompt: Sequence[int], count: int) -> tuple[int, ...]:
+        """The ids that follow a prompt, `count` of them: no id among them ends the answer here."""
+        ids = list(prompt)
+        for position in range(len(prompt), len(prompt) + count):
+            ids.append(ids[position - self.lag(position)])
+        return tuple(ids[len(prompt) :])
+
+    def digits_of(self, token: int) -> tuple[int, ...]:
+        """An id, digit by digit, the last one first."""
+        places = []
+        for size in self.digits:
+            token, digit = divmod(token, size)
+            places.append(digit)
+        return tuple(places)
+
+    def logit(self, said: int, token: int) -> float:
+        """The logit of an id where another one, or itself, is said."""
+        (here, *group), (there, *other) = self.digits_of(said), self.digits_of(token)
+        away = sum(mine != its for mine, its in zip(group, other, strict=True))
+        return runner_up((there - here) % GROUP) - ELSEWHERE * away + bias(token)
+
+    def logprob(self, said: int, token: int) -> float:
+        """The logprob of an id where another one, or itself, is said.
+
+        What all other groups have together is left out: it is less than a hundred millionth.
+        """
+        return self.logit(said, token) - _normaliser(self, said)
+
+    def top(self, said: int, count: int) -> list[tuple[int, float]]:
+        """The likeliest ids where one is said, with their logprobs, likeliest first.
+
+        They are of its group, so 32 at most: what lies below may be ordered otherwise in other types.
+        """
+        ranked = sorted(self.group(said), key=lambda token: -self.logit(said, token))
+        return [(token, self.logprob(said, token)) for token in ranked[:count]]
+
+    def group(self, said: int) -> range:
+        """The ids of the group that an id stands in."""
+        first = said - said % GROUP
+        return range(first, min(first + GROUP, self.vocab_size))
+
+
+@lru_cache(maxsize=1 << 16)
+def _normaliser(parrot: Parrot, said: int) -> float:
+    return math.log(math.fsum(math.exp(parrot.logit(said, token)) for token in parrot.group(said)))

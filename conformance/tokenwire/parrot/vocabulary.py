@@ -1,0 +1,229 @@
+"""The vocabularies of a parrot, as `tokenizer.json` says them: counted in a text, without a library."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from typing import Any
+
+SIZE = 768
+"""Ids in each of them: whole groups of 32."""
+MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+"""What parsers of reasoning and tool calls look for. They are no special tokens: they stand in the text."""
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+LESSON = """\
+The parrot says again what it was told. A server sends each token as soon as it is sampled, and whoever
+reads the stream puts the pieces together: the text must be the same, wherever the stream was cut,
+between words, within a word, in the middle of a character. What was sent is never changed, and what is
+finished stays finished. Every id has one entry in every series. The answer ends with a stop string, with
+the end of the text, or when its budget is used up; then it says why. There is nothing that comes twice,
+and nothing that is lost.
+system user assistant tool function content message prompt answer question stop length abort error usage
+choice
+The quick brown fox jumps over the lazy dog, and the weather in Paris is 21 degrees. Human: Assistant:
+User:
+<tool_call>{"name": "get_weather", "arguments": {"city": "Paris", "unit": "celsius"}}</tool_call>
+<think>First I think about the question, then I give the answer.</think>
+def step(self) -> list: return [token for token in output_ids if token is not None]
+{"text": "hello", "output_ids": [1, 2, 3], "meta_info": {"finish_reason": null, "completion_tokens":
+128}}
+0 1 2 3 4 5 6 7 8 9 10 11 12 16 20 32 50 64 100 101 128 151 256 512 1000 1024 2048 2026 4096
+one two three four five six seven eight nine ten eleven twelve morning evening river mountain garden
+window
+about after again all also always another any because before being below both but can could day different
+down each even every few find first for from further good great had hand have here high home how house
+into its just keep kind know large last left less light line little long look made make many may more
+most much must name near need new next night number of often old only open other our out over own page
+part people place play point right room same sea second see set she should show side small so some sound
+still such take tell than thank their them these they thing this those time together too tree turn under
+until very want water way we well were what when where which while white whole will with without work
+world would write year you young your zero
+Größe, naïve café, señor, Straße, žluťoučký kůň, ελληνικά, русский язык и слово, עברית, العربية, हिन्दी,
+ไทย.
+日本語の文章は一文字ずつ届く。文字化けは困る。漢字かな交じり文。中文的字符由三个字节组成。
+한국어 문장도 나누어 전달된다。
+😀😃😄🎉🎊🚀👍🏽👩‍💻🇯🇵❤️ 😀😀 🎉🎉 🚀🚀
+"""
+"""What the merges are learned from: words mostly whole, CJK and emoji often split over tokens."""
+
+_WORDS = re.compile(r" ?[^\W\d_]+| ?\d+| ?(?:[^\s\w]|_)+|\s+")
+_QWEN_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""How Qwen2 cuts a text into words. Current transformers put it into every tokenizer of a Qwen2 model, with a
+normalizer of NFC, whatever `tokenizer.json` says; so it says just that."""
+
+
+class Vocabulary(StrEnum):
+    """The kinds of vocabularies."""
+
+    BYTE_LEVEL = "byte-level"
+    """Byte-level BPE; the markers of tools and reasoning are one token each."""
+    SPLIT_MARKERS = "split-markers"
+    """The same, and the markers are text like any other: several tokens."""
+    SENTENCEPIECE = "sentencepiece"
+    """Pieces of characters, as SentencePiece makes them; what has no piece falls back to its bytes."""
+
+
+@dataclass(frozen=True)
+class TokenizerFiles:
+    """What is written of a tokenizer, and what the model has to know of it."""
+
+    files: Mapping[str, Any]
+    """JSON documents by the names of their files."""
+    bos: int | None
+    eos: int
+    pad: int | None
+
+
+def tokenizer_files(kind: Vocabulary, longest: int) -> TokenizerFiles:
+    """A tokenizer of a kind, for texts of `longest` ids."""
+    added: tuple[str, ...]
+    if kind is Vocabulary.SENTENCEPIECE:
+        special = ("<unk>", "<s>", "</s>")
+        added, document = (*special, "<|im_start|>", "<|im_end|>"), _sentencepiece(special)
+        roles = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<unk>"}
+    else:
+        added = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>")
+        document = _byte_level(added, MARKERS if kind is Vocabulary.BYTE_LEVEL else ())
+        roles = {"bos_token": added[0], "eos_token": added[0], "pad_token": added[3]}
+    vocabulary = document["model"]["vocab"]
+    document["added_tokens"] = [
+        {
+            "id": vocabulary[content],
+            "content": content,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": content in added,
+        }
+        for content in (*added, *MARKERS)
+        if content in vocabulary
+    ]
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": longest,
+        "chat_template": CHAT_TEMPLATE,
+        **roles,
+    }
+    ids = {role: vocabulary[token] for role, token in roles.items()}
+    files = {"tokenizer.json": document, "tokenizer_config.json": settings}
+    return TokenizerFiles(files, ids["bos_token"], ids["eos_token"], ids["pad_token"])
+
+
+def byte_letters() -> tuple[str, ...]:
+    """How byte-level vocabularies spell each byte: printable Latin-1 as itself, the rest from U+0100 on."""
+    hidden = iter(range(0x100, 0x200))
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    return tuple(chr(byte if byte in printable else next(hidden)) for byte in range(256))
+
+
+def _byte_level(special: Sequence[str], markers: Sequence[str]) -> dict[str, Any]:
+    letters = byte_letters()
+    words = ("".join(letters[byte] for byte in word.encode()) for word in _WORDS.findall(LESSON))
+    ids = {piece: place for place, piece in enumerate((*special, *letters))}
+    merges = _merges(words, SIZE - len(ids) - len(markers))
+    step = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    split = {"type": "Split", "pattern": {"Regex": _QWEN_WORDS}, "behavior": "Isolated", "invert": False}
+    return _document(
+        ids,
+        merges,
+        markers,
+        normalizer={"type": "NFC"},
+        pre_tokenizer={"type": "Sequence", "pretokenizers": [split, step]},
+        decoder=step,
+    )
+
+
+def _sentencepiece(special: Sequence[str]) -> dict[str, Any]:
+    words = [("▁" + word.strip()) if word.strip() else word for word in _WORDS.findall(LESSON)]
+    often = [
+        letter for letter, count in Counter("".join(words)).items() if count > 1 and not letter.isspace()
+    ]
+    pieces = (
+        *special,
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        "<|im_start|>",
+        "<|im_end|>",
+        *sorted(often),
+    )
+    ids = {piece: place for place, piece in enumerate(pieces)}
+    known = [word for word in words if all(letter in ids for letter in word)]
+    merges = _merges(known, SIZE - len(ids) - len(MARKERS))
+    space = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
+    decoders = [space, {"type": "ByteFallback"}, {"type": "Fuse"}]
+    normalizer = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    document = _document(
+        ids, merges, MARKERS, normalizer=normalizer, decoder={"type": "Sequence", "decoders": decoders}
+    )
+    document["model"] |= {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True}
+    return document
+
+
+def _document(
+    ids: Mapping[str, int], merges: Sequence[tuple[str, str]], markers: Sequence[str], **parts: Any
+) -> dict[str, Any]:
+    pieces = (*ids, *map("".join, merges), *markers)
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": None,
+        "post_processor": None,
+        **parts,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": {piece: place for place, piece in enumerate(pieces)},
+            "merges": list(map(list, merges)),
+        },
+    }
+
+
+def _merges(words: Iterable[str], count: int) -> list[tuple[str, str]]:
+    """So many merges, the most frequent pair first; of equals the shortest, then the first in order."""
+    known = [(list(word), number) for word, number in sorted(Counter(words).items())]
+    pairs: Counter[tuple[str, str]] = Counter()
+    for pieces, number in known:
+        for pair in pairwise(pieces):
+            pairs[pair] += number
+    merges: list[tuple[str, str]] = []
+    taken = set(MARKERS)
+    while len(merges) < count:
+        new = {pair: number for pair, number in pairs.items() if number and "".join(pair) not in taken}
+        most = max(new.values())
+        often = (pair for pair, number in new.items() if number == most)
+        left, right = min(often, key=lambda pair: (len("".join(pair)), pair))
+        taken.add(left + right)
+        merges.append((left, right))
+        for pieces, number in known:
+            if (left, right) not in pairwise(pieces):
+                continue
+            for pair in pairwise(pieces):
+                pairs[pair] -= number
+            for place in range(len(pieces) - 2, -1, -1):
+                if pieces[place : place + 2] == [left, right]:
+                    pieces[place : place + 2] = [left + right]
+            for pair in pairwise(pieces):
+                pairs[pair] += number
+    return merges

@@ -1,0 +1,125 @@
+"""The parrot's checkpoint in transformers: it says scripts again, with exactly the logprobs of its law."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tokenwire.parrot.checkpoint import write_parrot
+from tokenwire.parrot.law import Parrot
+from tokenwire.parrot.vocabulary import Vocabulary
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+TOLERANCE = 1e-6
+
+Written = Callable[..., tuple[Path, Parrot]]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """Give `written(kind, head_size, distance)`: a checkpoint, and its law."""
+    torch.set_num_threads(1)
+
+    @cache
+    def write(
+        kind: Vocabulary = Vocabulary.BYTE_LEVEL, head_size: int = 64, distance: int = 64
+    ) -> tuple[Path, Parrot]:
+        folder = tmp_path_factory.mktemp("parrot")
+        return folder, write_parrot(folder, vocabulary=kind, head_size=head_size, distance=distance)
+
+    return write
+
+
+def load(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+
+
+def logits_of(model: Any, ids: Sequence[int]) -> torch.Tensor:
+    with torch.inference_mode():
+        return model(torch.tensor([ids])).logits[0].double()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("kind", "head_size"), [(Vocabulary.BYTE_LEVEL, 64), (Vocabulary.SENTENCEPIECE, 64)])
+def test_every_logprob_is_that_of_the_law(
+    written: Written, kind: Vocabulary, head_size: int, dtype: torch.dtype
+) -> None:
+    folder, law = written(kind, head_size)
+    draw = random.Random(20260701)
+    ids = [draw.randrange(law.vocab_size) for _ in range(200)]
+    logits = logits_of(load(folder, dtype), ids)
+    logprobs = torch.log_softmax(logits, -1)
+    likeliest = logits.topk(21).indices
+    for position in range(len(ids)):
+        said = ids[position + 1 - law.lag(position + 1)]
+        top = law.top(said, 20)
+        assert likeliest[position, :20].tolist() == [token for token, _ in top]
+        assert logprobs[position, [token for token, _ in top]].tolist() == pytest.approx(
+            [logprob for _, logprob in top], abs=TOLERANCE
+        )
+        assert logits[position, said] - logits[position, top[1][0]] > 3.5
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_far_positions_look_as_exactly(written: Written, dtype: torch.dtype) -> None:
+    folder, law = written(distance=1024)
+    draw = random.Random(20260702)
+    ids = [draw.randrange(law.vocab_size) for _ in range(1300)]
+    said = logits_of(load(folder, dtype), ids).argmax(-1).tolist()
+    assert said == [ids[position - law.lag(position)] for position in range(1, len(ids) + 1)]
+
+
+def test_large_heads_say_the_same(written: Written) -> None:
+    folder, law = written(head_size=128)
+    config = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True).config
+    assert config.hidden_size // config.num_attention_heads == 128
+    assert config.num_attention_heads % 4 == config.num_key_value_heads % 4 == 0
+    ids = list(range(100, 200))
+    logits = logits_of(load(folder, torch.bfloat16), ids)
+    said = ids[len(ids) - law.lag(len(ids))]
+    assert torch.log_softmax(logits[-1], -1)[said].item() == pytest.approx(
+        law.logprob(said, said), abs=TOLERANCE
+    )
+
+
+SCRIPT = "The parrot says:\n\n漢字かな交じり文 😀🦖👩‍💻 é."
+
+
+@pytest.mark.parametrize("kind", Vocabulary)
+def test_a_chat_says_its_script_again_and_ends(written: Written, kind: Vocabulary) -> None:
+    folder, _ = written(kind, distance=256)
+    model, tokenizer = load(folder), AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+    def rendered(content: str) -> list[int]:
+        messages = [{"role": "user", "content": content}]
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
+    script = f"{SCRIPT}{tokenizer.eos_token}"
+    before = len(tokenizer.encode("<|im_start|>user\n", add_special_tokens=False))
+    fillers = 256 + before - len(rendered(script))
+    prompt = rendered(script + "~" * fillers)
+    assert len(prompt) == 256 + before
+    said = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=200)[
+        0, len(prompt) :
+    ].tolist()
+    assert said[-1] == tokenizer.eos_token_id
+    assert tokenizer.decode(said, skip_special_tokens=True) == SCRIPT
+
+
+def test_a_long_script_is_said_to_its_end(written: Written) -> None:
+    folder, law = written(distance=1024)
+    draw = random.Random(20260703)
+    script = [*(draw.randrange(4, law.vocab_size) for _ in range(1023)), 0]
+    said = (
+        load(folder).generate(torch.tensor([script]), do_sample=False, max_new_tokens=1100)[0, 1024:].tolist()
+    )
+    assert said == script
