@@ -9,7 +9,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tokenwire_reference.api import control, embeddings, info, load, tokenization, vllm
+from tokenwire_reference.api import control, embeddings, info, load, openapi, tokenization, vllm
 from tokenwire_reference.api.chat import PATH as CHAT_PATH
 from tokenwire_reference.api.chat import chat_completions
 from tokenwire_reference.api.completions import PATH as COMPLETIONS_PATH
@@ -53,6 +53,7 @@ ROUTES = [
     Route("/ready", info.ping),
     Route("/ping", info.ping),
     Route("/", info.root),
+    Route("/openapi.json", openapi.openapi),
     Route("/v1/loads", load.loads),
     Route("/get_load", load.get_load),
     Route("/metrics", load.metrics),

@@ -7,8 +7,7 @@ import asyncio
 from starlette.requests import Request as HttpRequest
 from starlette.responses import PlainTextResponse, Response
 
-from tokenwire_reference.api.body import read_object
-from tokenwire_reference.api.errors import MALFORMED, RefusalError
+from tokenwire_reference.api.body import hold_against_schema, read_object
 from tokenwire_reference.api.json_answer import json_answer
 from tokenwire_reference.api.keys import refuse_control
 from tokenwire_reference.api.served import served_by
@@ -22,12 +21,9 @@ async def abort_request(http_request: HttpRequest) -> Response:
     """
     served = served_by(http_request)
     body = await read_object(http_request)
-    rid, abort_all = body.get("rid"), body.get("abort_all", False)
-    if not isinstance(rid, str | None) or not isinstance(abort_all, bool | None):
-        raise RefusalError(
-            f"rid is {rid!r} and abort_all {abort_all!r}; send a string and a boolean", type=MALFORMED
-        )
-    if abort_all:
+    hold_against_schema(body, "abort-request")
+    rid = body.get("rid")
+    if body.get("abort_all"):
         refuse_control(http_request)
         served.manager.abort_all()
     elif rid is not None:
@@ -45,9 +41,6 @@ async def flush_cache(http_request: HttpRequest) -> Response:
     return PlainTextResponse("Cache not flushed: requests are running or waiting.\n", status_code=400)
 
 
-PAUSE_MODES = ("abort", "retract", "in_place")
-
-
 async def pause_generation(http_request: HttpRequest) -> Response:
     """Stop computing, until `/continue_generation`.
 
@@ -57,9 +50,8 @@ async def pause_generation(http_request: HttpRequest) -> Response:
     refuse_control(http_request)
     served = served_by(http_request)
     body = await read_object(http_request)
+    hold_against_schema(body, "pause-request")
     mode = body.get("mode", "abort")
-    if mode not in PAUSE_MODES:
-        raise RefusalError(f"mode is {mode!r}; choose one of {', '.join(PAUSE_MODES)}", param="mode")
     await asyncio.wrap_future(served.engine_thread.call(lambda: served.engine.pause(mode)))
     return json_answer({"message": "Generation paused successfully.", "status": "ok"})
 
@@ -68,6 +60,6 @@ async def continue_generation(http_request: HttpRequest) -> Response:
     """Compute again after a pause; without a pause, nothing changes. The body may be empty."""
     refuse_control(http_request)
     served = served_by(http_request)
-    await read_object(http_request, empty=True)
+    hold_against_schema(await read_object(http_request, empty=True), "continue-request")
     await asyncio.wrap_future(served.engine_thread.call(served.engine.continue_generation))
     return json_answer({"message": "Generation continued successfully.", "status": "ok"})

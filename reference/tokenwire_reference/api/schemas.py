@@ -20,10 +20,26 @@ _KEYWORDS = {
 """What limits a value of each type."""
 
 
+_CONTROL: Mapping[str, Any] = {
+    "abort-request": {"rid": {"type": ["string", "null"]}, "abort_all": {"type": ["boolean", "null"]}},
+    "abort-requests-request": {"request_ids": {"type": "array", "items": {"type": "string"}}},
+    "pause-request": {"mode": {"enum": ["abort", "retract", "in_place"]}},
+    "continue-request": {},
+}
+"""The fields of calls that the specification has no schema for; a list among them is required."""
+
+
 @cache
 def request_schema(name: str) -> dict[str, Any]:
-    """`spec/schemas/<name>.json` as this server reads it. Raises FileNotFoundError where there is none."""
-    schema = deepcopy(load_schema(name))
+    """`spec/schemas/<name>.json`, or a control call, as this server reads it.
+
+    Raises FileNotFoundError where there is none.
+    """
+    if (fields := _CONTROL.get(name)) is not None:
+        required = [field for field, value in fields.items() if value.get("type") == "array"]
+        schema = {"type": "object", "properties": deepcopy(fields), "required": required}
+    else:
+        schema = deepcopy(load_schema(name))
     definitions = schema.get("$defs", {})
     for owner in (schema, *definitions.values()):
         for field, value in owner.get("properties", {}).items():

@@ -26,7 +26,7 @@ def test_continuing_needs_no_body(answers, scripted_engine, call):
 def test_an_unknown_mode_is_refused(answer, scripted_engine, mode):
     engine = scripted_engine(STEPS)
     refused = answer(engine, "/pause_generation", {"mode": mode})
-    assert (refused.status_code, "mode is" in refused.json()["message"]) == (400, True)
+    assert (refused.status_code, "mode: " in refused.json()["message"]) == (400, True)
     assert engine.paused is None
 
 

@@ -6,8 +6,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from tokenwire_reference import __version__
-from tokenwire_reference.api.body import read_object
-from tokenwire_reference.api.errors import MALFORMED, RefusalError
+from tokenwire_reference.api.body import hold_against_schema, read_object
 from tokenwire_reference.api.json_answer import json_answer
 from tokenwire_reference.api.served import served_by
 from tokenwire_reference.api.vllm.generate import ID_PREFIX
@@ -22,12 +21,8 @@ async def abort_requests(http_request: HttpRequest) -> Response:
     """Abort requests by the ids that clients chose or that answers bear. Unknown ids are no error."""
     served = served_by(http_request)
     body = await read_object(http_request)
-    names = body.get("request_ids")
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise RefusalError(
-            f"request_ids is {names!r}; send a list of strings", type=MALFORMED, param="request_ids"
-        )
-    for name in names:
+    hold_against_schema(body, "abort-requests-request")
+    for name in body["request_ids"]:
         served.manager.abort(name)
         served.manager.abort(ID_PREFIX + name)
     return Response()

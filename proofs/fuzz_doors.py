@@ -1,0 +1,157 @@
+"""Requests that schemathesis makes of the reference's own OpenAPI document, of which none fails the server.
+
+The server runs in this process, with a small model. Half of the requests fit the document, the other half
+break it. No answer may have a status of 500 or above, in the head or in a stream; in the end, nothing is
+left of any request.
+
+    python -m proofs.fuzz_doors                              100 requests of each kind to each door
+    python -m proofs.fuzz_doors --examples 1000 --dialect vllm --seed 7
+
+Exit status: 0 nothing failed, 1 something did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import httpx
+import schemathesis
+import torch
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from schemathesis import Case, GenerationMode
+
+from tokenwire_reference.api.app import build_app
+from tokenwire_reference.models.loading import load_model
+from tokenwire_reference.serve import assemble
+from tokenwire_reference.server_args import ServerArgs
+
+CONTEXT_LENGTH = 256
+_BUDGETS = ("max_new_tokens", "max_tokens", "max_completion_tokens")
+_FAILED_IN_BAND = re.compile(rb'"(code|status_code)":5\d\d')
+
+Send = Callable[[dict[str, Any]], httpx.Response]
+
+
+def fuzz(
+    dialect: str, examples: int, *, random_seed: int | None = None, only: Collection[str] = ()
+) -> Counter[tuple[str, int]]:
+    """Send so many requests of each kind to each door; how often each path answered with each status.
+
+    Without a seed, the requests are the same each time. `only` names the paths; without, all are asked.
+    Raises AssertionError for a request that failed, and for what is left of one.
+    """
+    statuses: Counter[tuple[str, int]] = Counter()
+    with _served(dialect) as send:
+        document = send({"method": "GET", "url": "/openapi.json"}).json()
+        for result in schemathesis.openapi.from_dict(_sharpened(document)).get_all_operations():
+            door = result.ok()
+            if only and door.path not in only:
+                continue
+            for mode in GenerationMode if door.body else (GenerationMode.POSITIVE,):
+                run = settings(
+                    max_examples=examples,
+                    derandomize=random_seed is None,
+                    database=None,
+                    deadline=None,
+                    phases=[Phase.generate, Phase.shrink],
+                    suppress_health_check=list(HealthCheck),
+                )(given(case=door.as_strategy(generation_mode=mode))(_asking(mode, send, statuses)))
+                (run if random_seed is None else seed(random_seed)(run))()
+    return statuses
+
+
+def _asking(mode: GenerationMode, send: Send, statuses: Counter[tuple[str, int]]) -> Callable[[Case], None]:
+    """What sends one request, counts its answer, and raises AssertionError for a failed one."""
+
+    def ask(case: Case) -> None:
+        asked = case.as_transport_kwargs()
+        if mode is GenerationMode.POSITIVE and "json" in asked:
+            asked["json"] = json.loads(json.dumps(asked["json"]), parse_float=_plain)
+        response = send(asked)
+        statuses[case.operation.path, response.status_code] += 1
+        failed = response.status_code >= 500 or _FAILED_IN_BAND.search(response.content)
+        assert not failed, f"{asked} was answered with {response.text[:500]}"
+
+    return ask
+
+
+@contextlib.contextmanager
+def _served(dialect: str) -> Iterator[Send]:
+    """A server in this process; what sends it a request and gives the answer."""
+    loop = asyncio.new_event_loop()
+    args = ServerArgs(api_dialect=dialect, enable_metrics=True, chunked_prefill_size=CONTEXT_LENGTH)
+    torch.set_num_threads(args.cpu_threads)
+    served = assemble(args, load_model("builtin:tiny", context_length=CONTEXT_LENGTH), loop)
+    app = httpx.ASGITransport(build_app(served), raise_app_exceptions=False)
+    client = httpx.AsyncClient(transport=app, base_url="http://reference")
+
+    def send(request: dict[str, Any]) -> httpx.Response:
+        """Send a request; a pause that it may have made ends before the next one."""
+        asked = {
+            name: request[name] for name in ("method", "url", "headers", "params", "json") if name in request
+        }
+        response = loop.run_until_complete(client.request(**asked, content=request.get("data")))
+        loop.run_until_complete(client.post("/continue_generation"))
+        return response
+
+    served.engine_thread.start()
+    try:
+        yield send
+        assert send({"method": "GET", "url": "/health"}).status_code == 200
+        assert served.manager.live == 0
+        served.engine_thread.call(served.engine.check_integrity).result()
+    finally:
+        loop.run_until_complete(asyncio.to_thread(served.engine_thread.stop))
+        loop.close()
+
+
+def _plain(number: str) -> float:
+    """7 for 7.0, which is an integer to JSON Schema and not to the server."""
+    return int(float(number)) if float(number).is_integer() else float(number)
+
+
+def _sharpened(document: dict[str, Any]) -> dict[str, Any]:
+    """A document of which more requests can run: ids that the model has, and budgets that fit."""
+    schemas = document["components"]["schemas"]
+    for name, schema in schemas.items():
+        if name.endswith(".tokenId"):
+            schema["exclusiveMaximum"] = 300
+        for field in _BUDGETS:
+            if field in (properties := schema.get("properties", {})):
+                properties[field] = {"type": "integer", "minimum": 1, "maximum": 8}
+                schema["required"] = [*schema.get("required", ()), field]
+    schemas["generate-request"]["required"] = ["input_ids", "sampling_params"]
+    return document
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--examples", type=int, default=100, help="requests of each kind to each door")
+    parser.add_argument("--dialect", choices=("sglang", "vllm"), action="append", help="both if not given")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    for dialect in options.dialect or ("sglang", "vllm"):
+        try:
+            statuses = fuzz(dialect, options.examples, random_seed=options.seed)
+        except AssertionError as failure:
+            print(failure)
+            return 1
+        print(f"{dialect}: {statuses.total()} requests, none failed")
+        for (path, status), times in sorted(statuses.items()):
+            print(f"  {path} {status}: {times}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""What the server publishes of its doors is what it holds them to."""
+
+from __future__ import annotations
+
+import jsonschema
+import pytest
+
+from tokenwire_reference.api import body
+from tokenwire_reference.api.keys import OPEN_PATHS
+
+SMALLEST = {
+    "/generate": {"input_ids": [5]},
+    "/encode": {"input_ids": [5]},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
+    "/v1/completions": {"prompt": [5]},
+    "/v1/embeddings": {"input": [5]},
+    "/inference/v1/generate": {"token_ids": [5], "sampling_params": {}},
+    "/inference/v1/abort_requests": {"request_ids": []},
+    "/tokenize": {"prompt": "x"},
+    "/v1/tokenize": {"prompt": "x"},
+    "/detokenize": {"tokens": [5]},
+    "/v1/detokenize": {"tokens": [5]},
+    "/abort_request": {},
+    "/pause_generation": {},
+    "/continue_generation": {},
+}
+WITHOUT_BODY = {"/flush_cache", "/load"}
+
+
+@pytest.fixture
+def document(answers, call, scripted_engine):
+    def read(**flags):
+        headers = {"authorization": f"Bearer {flags.get('api_key')}"}
+        asked = call("/openapi.json", method="GET", headers=headers)
+        (response,) = answers(scripted_engine([[5]]), asked, **flags)
+        return response.json()
+
+    return read
+
+
+@pytest.mark.parametrize("dialect", ["sglang", "vllm"])
+def test_each_body_is_held_against_the_schema_that_is_published(
+    answer, scripted_engine, document, dialect, monkeypatch
+):
+    held = []
+    validator = body._validator
+    monkeypatch.setattr(body, "_validator", lambda name: held.append(name) or validator(name))
+    published = document(api_dialect=dialect)
+    posted = {path: methods["post"] for path, methods in published["paths"].items() if "post" in methods}
+    assert set(posted) - WITHOUT_BODY == set(SMALLEST)
+    for path, smallest in SMALLEST.items():
+        [content] = posted[path]["requestBody"]["content"].values()
+        held.clear()
+        assert answer(scripted_engine([[5]]), path, smallest, api_dialect=dialect).status_code == 200
+        assert [f"#/components/schemas/{name}" for name in held] == [content["schema"]["$ref"]]
+        jsonschema.Draft202012Validator({**content["schema"], **published}).validate(smallest)
+
+
+def test_the_limits_are_published(document):
+    schemas = document()["components"]["schemas"]
+    assert schemas["generate-request.samplingParams"]["properties"]["n"]["maximum"] == 128
+    assert schemas["chat-request"]["properties"]["rid"]["maxLength"] == 256
+    for schema in schemas.values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+
+
+def test_the_key_is_published_where_one_is_needed(document):
+    assert not any(
+        "security" in operation for methods in document()["paths"].values() for operation in methods.values()
+    )
+    keyed = document(api_key="the-key")
+    open_paths = {
+        path
+        for path, methods in keyed["paths"].items()
+        if any("security" not in operation for operation in methods.values())
+    }
+    assert open_paths == OPEN_PATHS
+    assert keyed["components"]["securitySchemes"] == {"key": {"type": "http", "scheme": "bearer"}}
