@@ -116,6 +116,13 @@ def proofs(session: nox.Session) -> None:
 
 
 @nox.session
+def fuzz(session: nox.Session) -> None:
+    """200,000 damaged captures, bodies and connections: judged or refused, and no fault of our own."""
+    session.install("-e", ".[dev]", *CONSTRAINTS, silent=False)
+    session.run("python", "-m", "proofs.fuzz_answers", *session.posargs)
+
+
+@nox.session
 def faults(session: nox.Session) -> None:
     """The kill matrix: every fault of the reference engine against every requirement of the specification."""
     session.install("-e", ".[reference,dev]", *CONSTRAINTS, silent=False)

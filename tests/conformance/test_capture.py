@@ -167,6 +167,29 @@ def test_a_line_that_is_none_is_named(tmp_path: Path, line: str) -> None:
         list(read_capture(path))
 
 
+REQUEST, RESPONSE, READ, *_, END = map(json.dumps, exchange_lines(EXCHANGE))
+
+
+@pytest.mark.parametrize(
+    ("lines", "what"),
+    [
+        ([REQUEST.replace('"POST"', "null")], "method is None"),
+        ([REQUEST.replace('"/generate?x=1"', "7")], "path is 7"),
+        ([REQUEST.replace('"2026-11-20T13:36:15.000+00:00"', "null")], "started is None"),
+        ([REQUEST.replace('["X-Trace", "7"]', '[null, "7"]')], "no header"),
+        ([REQUEST.replace('["--stream-interval", "4"]', "[1]")], "no flags"),
+        ([REQUEST, RESPONSE.replace("200", '"200"')], "no status"),
+        ([REQUEST, RESPONSE, READ.replace("0.25", "NaN")], "no number of seconds"),
+        ([REQUEST, RESPONSE, END.replace('"detail": ""', '"detail": {}')], "detail is {}"),
+    ],
+)
+def test_a_member_of_another_type_is_named(tmp_path: Path, lines: list[str], what: str) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(CaptureError, match=f"line {len(lines)}: .*{what}"):
+        list(read_capture(path))
+
+
 def test_lines_are_on_disk_as_they_arrive(tmp_path: Path) -> None:
     with CaptureWriter(tmp_path).open("a") as file:
         file.request("a", "s", HttpRequest("GET", "/"))

@@ -15,6 +15,7 @@ import base64
 import contextlib
 import gzip
 import json
+import math
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -44,7 +45,38 @@ def _bytes_to_json(data: bytes) -> dict[str, str]:
 
 
 def _bytes_from_json(line: Line) -> bytes:
-    return base64.b64decode(line["base64"], validate=True) if "base64" in line else line["text"].encode()
+    if "base64" in line:
+        return base64.b64decode(text_of(line, "base64"), validate=True)
+    return text_of(line, "text").encode()
+
+
+def text_of(line: Line, member: str) -> str:
+    """Raises TypeError for a member that is no text."""
+    value = line[member]
+    if not isinstance(value, str):
+        raise TypeError(f"{member} is {value!r}, not a text")
+    return value
+
+
+def seconds_of(value: Any) -> float:
+    """Raises TypeError for what is no time."""
+    if type(value) not in {int, float} or not 0 <= value < math.inf:
+        raise TypeError(f"{value!r} is no number of seconds")
+    return float(value)
+
+
+def status_of(value: Any) -> int:
+    """Raises TypeError for what is no status of HTTP."""
+    if type(value) is not int or not 100 <= value <= 999:
+        raise TypeError(f"{value!r} is no status")
+    return value
+
+
+def header_of(name: Any, value: Any) -> tuple[str, str]:
+    """Raises TypeError for what are no texts."""
+    if not (isinstance(name, str) and isinstance(value, str)):
+        raise TypeError(f"{name!r}: {value!r} is no header")
+    return name, value
 
 
 def _request_line(
@@ -265,14 +297,13 @@ class _Unfinished:
     """An exchange whose lines are still coming."""
 
     def __init__(self, line: Line) -> None:
-        server = line["server"]
-        self._name: str = line["name"]
-        self._scenario: str = line["scenario"]
-        self._started: str = line["started"]
-        self._server = Server(server["name"], server["version"], tuple(server["flags"]))
+        self._name = text_of(line, "name")
+        self._scenario = text_of(line, "scenario")
+        self._started = text_of(line, "started")
+        self._server = server_of(line["server"])
         self._request = HttpRequest(
-            line["method"],
-            line["path"],
+            text_of(line, "method"),
+            text_of(line, "path"),
             line.get("body"),
             _bytes_from_json(line["raw_body"]) if "raw_body" in line else None,
             _headers(line),
@@ -285,11 +316,12 @@ class _Unfinished:
         """The exchange, once its end line came."""
         match line["kind"]:
             case "response":
-                self._status, self._headers = line["status"], _headers(line)
+                self._status, self._headers = status_of(line["status"]), _headers(line)
             case "read":
-                self._reads.append(Read(line["time"], _bytes_from_json(line)))
+                self._reads.append(Read(seconds_of(line["time"]), _bytes_from_json(line)))
             case "end":
-                return self.finish(Ending(line["ending"]), line["detail"], line["time"])
+                ending = Ending(line["ending"])
+                return self.finish(ending, text_of(line, "detail"), seconds_of(line["time"]))
             case kind:
                 raise ValueError(f"{kind!r} is no kind of line; there are request, response, read and end")
         return None
@@ -313,7 +345,16 @@ class _Unfinished:
 
 
 def _headers(line: Line) -> Headers:
-    return tuple((name, value) for name, value in line["headers"])
+    return tuple(header_of(*pair) for pair in line["headers"])
+
+
+def server_of(told: Line) -> Server:
+    """Raises TypeError where what is told of a server are no texts."""
+    name, version = (text_of({member: "", **told}, member) for member in ("name", "version"))
+    flags = told.get("flags", ())
+    if not isinstance(flags, list | tuple) or not all(isinstance(flag, str) for flag in flags):
+        raise TypeError(f"{flags!r} are no flags")
+    return Server(name, version, tuple(flags))
 
 
 def _taken(unfinished: _Unfinished | None, line: Line) -> Exchange | None:
@@ -339,7 +380,7 @@ def read_capture(path: Path) -> Iterator[Exchange]:
             line = json.loads(data)
             begun = _Unfinished(line) if line["kind"] == "request" else None
             exchange = None if begun else _taken(unfinished, line)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CaptureError(
                 f"{path}, line {number}: not a line of a capture: {error!r}; see spec/schemas/exchange.json"
             ) from error

@@ -14,8 +14,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenwire.wire.capture import CaptureError, read_capture, read_lines
-from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
+from tokenwire.wire.capture import (
+    CaptureError,
+    header_of,
+    read_capture,
+    read_lines,
+    seconds_of,
+    server_of,
+    status_of,
+    text_of,
+)
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 from tokenwire.wire.redaction import Headers, redact, redact_headers
 
 
@@ -28,7 +37,7 @@ def _headers(headers: Mapping[str, str] | Sequence[Any]) -> Headers:
             pairs.append((name.strip(), value.strip()))
         else:
             name, value = entry
-            pairs.append((name, value))
+            pairs.append(header_of(name, value))
     return tuple(pairs)
 
 
@@ -47,16 +56,16 @@ def _arrivals(response: Mapping[str, Any], size: int) -> list[tuple[float, int]]
 def _exchange(line: Mapping[str, Any], scenario: str) -> Exchange:
     request, response, server = line["request"], line["response"], line.get("server", {})
     body = response["body"]
-    data = base64.b64decode(body["base64"]) if "base64" in body else body["text"].encode()
+    data = base64.b64decode(body["base64"]) if "base64" in body else text_of(body, "text").encode()
     reads: list[Read] = []
     position = 0
     for time, length in _arrivals(response, len(data)):
         if length:
-            reads.append(Read(time, data[position : position + length]))
+            reads.append(Read(seconds_of(time), data[position : position + length]))
             position += length
     raw = request.get("body_is_raw_text", False)
-    note = line.get("note", "")
-    status = response["status"] or None
+    note = text_of({"note": "", **line}, "note")
+    status = status_of(response["status"]) if response["status"] else None
     if status is None:
         ending = Ending.UNREACHABLE
     elif response.get("complete", True):
@@ -66,11 +75,11 @@ def _exchange(line: Mapping[str, Any], scenario: str) -> Exchange:
     else:
         ending = Ending.TRUNCATED
     return Exchange(
-        name=line["name"],
+        name=text_of(line, "name"),
         request=redact(
             HttpRequest(
-                request["method"],
-                request["path"],
+                text_of(request, "method"),
+                text_of(request, "path"),
                 None if raw else request.get("body"),
                 request["body"].encode() if raw else None,
                 _headers(request.get("headers", {})),
@@ -85,7 +94,7 @@ def _exchange(line: Mapping[str, Any], scenario: str) -> Exchange:
         if ending is Ending.COMPLETE
         else note or "the capture says that the answer is not complete",
         duration=reads[-1].time if reads else 0.0,
-        server=Server(server.get("name", ""), server.get("version", ""), tuple(server.get("flags", ()))),
+        server=server_of(server),
     )
 
 
@@ -99,7 +108,7 @@ def read_foreign_capture(path: Path) -> Iterator[Exchange]:
         try:
             line = json.loads(data)
             exchange = _exchange(line, path.name.split(".")[0])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if not complete:
                 return
             raise CaptureError(

@@ -1,0 +1,326 @@
+"""Fuzz all that reads what servers wrote: captures through replay and reports, connections through watch.
+
+Recorded answers are damaged: values are put in the place of others, bytes are lost, doubled and changed, in a
+body, in a capture's lines, or on a connection. Whatever comes of that is read, judged and told. There is no
+traceback, and no check fails itself.
+
+    python -m proofs.fuzz_answers                    200,000 inputs of each kind
+    python -m proofs.fuzz_answers --inputs 1000 --seed 7
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import io
+import json
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from zlib import crc32
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from tokenwire.judging.judge import judge
+from tokenwire.judging.verdict import Verdict
+from tokenwire.replay import NothingToReplay, replay
+from tokenwire.report.badge import badge
+from tokenwire.report.document import as_json, document
+from tokenwire.report.github import step_summary, workflow_commands
+from tokenwire.report.page import page
+from tokenwire.report.sarif import sarif
+from tokenwire.report.terminal import make_console, print_report
+from tokenwire.watch.judging import Bench
+from tokenwire.watch.overhearing import Overhearing
+from tokenwire.wire.capture import CaptureError, ExchangeWriter, read_capture
+from tokenwire.wire.exchange import Exchange, Read
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+_LARGEST_SEED = 6000
+"""Bytes of the answers of one seed: small ones are judged fast, and a change hits something."""
+_LARGEST_FILE = 50_000
+_MOST_OF_A_KIND = 2
+_TOLD_IN_FULL = 50
+_BATCH = 2000
+"""Inputs that hypothesis keeps in mind together."""
+INTERRUPTED_BY_NOTHING = settings(
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.generate, Phase.shrink],
+)
+
+_TOKEN = re.compile(rb'-?\d[\d.eE+-]*|"(?:[^"\\]|\\.)*"|true|false|null|[][{},:]|\r?\n|[A-Za-z-]+')
+_INSTEAD = (
+    *(b"null", b"true", b"false", b"0", b"-1", b"1", b"-0.0", b"0.5", b"1e400", b"NaN", b"-Infinity"),
+    *(
+        b"1e308",
+        b"2147483648",
+        b"9223372036854775808",
+        b"18446744073709551616",
+        b"9" * 5000,
+        b"1" + b"0" * 30,
+    ),
+    *(b'""', b'"x"', b'"\\ud800"', b'"\\u0000"', b'"\xff"', b'"data"', b'"stop"', b'"0"', b'"\xe2\x80\xa8"'),
+    *(
+        b"[]",
+        b"{}",
+        b"[null]",
+        b"[[]]",
+        b"[{}]",
+        b'{"":0}',
+        b"[-1]",
+        b"[[0,1,null]]",
+        b"[" * 300,
+        b'{"a":' * 300,
+    ),
+    *(b"", b",", b":", b"]", b"}", b'"', b"\\", b"\n", b"\r", b"\n\n", b"\x00", b"\x80", b"\xef\xbb\xbf"),
+    *(b"data: ", b"data: [DONE]\n\n", b"event: error\n", b": ping\n\n", b"id: 1\n", b"retry: 9\n"),
+    *(b'"output_ids"', b'"meta_info"', b'"choices"', b'"index"', b'"error"', b'"usage"', b'"token_ids"'),
+)
+_MOST_EDITS = 4
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One damage. Places are parts of a whole, so that one edit fits any data."""
+
+    kind: str
+    place: float
+    size: int
+    instead: bytes
+
+    def done_to(self, data: bytes) -> bytes:
+        if self.kind == "value":
+            tokens = list(_TOKEN.finditer(data))
+            if not tokens:
+                return data + self.instead
+            found = tokens[min(int(self.place * len(tokens)), len(tokens) - 1)]
+            return data[: found.start()] + self.instead + data[found.end() :]
+        at = min(int(self.place * len(data)), len(data))
+        match self.kind:
+            case "insert":
+                return data[:at] + self.instead + data[at:]
+            case "lose":
+                return data[:at] + data[at + self.size :]
+            case "double":
+                return data[: at + self.size] + data[at:]
+            case _:  # flip a bit
+                return (
+                    data[:at]
+                    + bytes(byte ^ 1 << self.size % 8 for byte in data[at : at + 1])
+                    + data[at + 1 :]
+                )
+
+
+EDITS = st.lists(
+    st.builds(
+        Edit,
+        st.sampled_from(["value", "value", "value", "insert", "lose", "double", "flip"]),
+        st.floats(0, 1, exclude_max=True),
+        st.integers(1, 64),
+        st.sampled_from(_INSTEAD),
+    ),
+    min_size=1,
+    max_size=_MOST_EDITS,
+)
+
+
+def damaged(data: bytes, edits: Sequence[Edit]) -> bytes:
+    for edit in edits:
+        data = edit.done_to(data)
+    return data
+
+
+@cache
+def seeds() -> tuple[tuple[Exchange, ...], ...]:
+    """Small answers out of the fixtures, those of one server to a request and its kin together."""
+    found: dict[tuple[str, ...], list[tuple[Exchange, ...]]] = {}
+    for path in sorted(FIXTURES.glob("*/*/*.jsonl.gz")):
+        if path.stat().st_size > _LARGEST_FILE:
+            continue
+        by_path: dict[tuple[str, str], list[Exchange]] = {}
+        for exchange in read_capture(path):
+            key = exchange.request.path, exchange.scenario
+            by_path.setdefault(key, []).append(exchange)
+        for (endpoint, _), exchanges in by_path.items():
+            small: list[Exchange] = []
+            for exchange in sorted(exchanges, key=lambda one: len(one.body)):
+                if sum(len(one.body) for one in (*small, exchange)) <= _LARGEST_SEED and len(small) < 3:
+                    small.append(exchange)
+            kind = (path.parts[-3], endpoint, *sorted({str(one.status) for one in small}))
+            if small and len(found.setdefault(kind, [])) < _MOST_OF_A_KIND:
+                found[kind].append(tuple(small))
+    return tuple(seed for kind in found.values() for seed in kind)
+
+
+def written(exchanges: Sequence[Exchange]) -> bytes:
+    """A capture of these."""
+    file = io.BytesIO()
+    writer = ExchangeWriter(file)
+    for exchange in exchanges:
+        writer.exchange(exchange)
+    return file.getvalue()
+
+
+def written_by_others(exchanges: Sequence[Exchange]) -> bytes:
+    """The same in the form of other recorders."""
+    lines = [
+        {
+            "name": one.name,
+            "server": {"name": one.server.name, "version": one.server.version, "flags": []},
+            "request": {"method": one.request.method, "path": one.request.path, "body": one.request.body},
+            "response": {
+                "status": one.status,
+                "headers": dict(one.headers),
+                "complete": True,
+                "http_chunk_sizes": [len(one.body)],
+                "recv_s_len": [[one.duration, len(one.body)]],
+                "body": {"base64": base64.b64encode(one.body).decode()},
+            },
+        }
+        for one in exchanges
+    ]
+    return "".join(json.dumps(line) + "\n" for line in lines).encode()
+
+
+def with_body(exchange: Exchange, body: bytes) -> Exchange:
+    return replace(exchange, reads=(Read(0.1, body),))
+
+
+def examine_capture(data: bytes) -> None:
+    """Replay a capture, judge it, and report what it violates. Raises AssertionError, or what is raised.
+
+    Few inputs are told in every form: to make a page takes a hundred times what judging takes.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "damaged.jsonl")
+        path.write_bytes(data)
+        try:
+            subject = replay([path])
+        except (CaptureError, NothingToReplay):
+            return
+    judgements = judge(subject.runs)
+    crashed = [one for one in judgements if one.verdict is Verdict.HARNESS_ERROR]
+    assert not crashed, crashed[0].message
+    violated = [one for one in judgements if one.violations]
+    report = document(subject, violated, 0)
+    as_json(report)
+    if crc32(data) % _TOLD_IN_FULL == 0:
+        for form in (page, sarif, badge, step_summary, workflow_commands):
+            form(report)
+        console = make_console()
+        console.file = io.StringIO()
+        print_report(console, report, verbosity=1)
+
+
+class _Audience:
+    """Keeps what an ear overhears: whatever it raised would be taken for a fault of the ear."""
+
+    def __init__(self) -> None:
+        self.exchanges: list[Exchange] = []
+        self.gaps: list[str] = []
+
+    def name(self) -> str:
+        return "watched"
+
+    def began(self) -> None:
+        pass
+
+    def over(self, exchange: Exchange | None) -> None:
+        if exchange is not None:
+            self.exchanges.append(exchange)
+
+    def missed(self, reason: str) -> None:
+        self.gaps.append(reason)
+
+
+def connection(exchange: Exchange) -> tuple[bytes, bytes]:
+    """What a client and a server say on a connection, for one exchange."""
+    line = next(iter(written([exchange]).splitlines()))
+    asked = re.search(rb'"body":(.*)}$', line)
+    question = asked[1] if asked else b""
+    request = exchange.request
+    head = f"{request.method} {request.path} HTTP/1.1\r\nHost: h\r\nContent-Length: {len(question)}\r\n\r\n"
+    kind = exchange.header("content-type") or "text/plain"
+    status = f"HTTP/1.1 {exchange.status or 200} Said\r\nContent-Type: {kind}\r\n"
+    size = f"Transfer-Encoding: chunked\r\n\r\n{len(exchange.body):x}\r\n"
+    return head.encode() + question, status.encode() + size.encode() + exchange.body + b"\r\n0\r\n\r\n"
+
+
+def examine_connection(asked: bytes, answered: bytes, cut: float) -> None:
+    """Overhear a connection, in two pieces each way, and judge what was heard. Raises AssertionError."""
+    audience = _Audience()
+    ear = Overhearing(audience, largest=1 << 20)
+    for data, hear in ((asked, ear.sent), (answered, ear.received)):
+        at = int(cut * len(data))
+        for piece in filter(None, (data[:at], data[at:])):
+            hear(piece)
+    ear.target_ended()
+    ear.closed()
+    assert "reader-crashed" not in audience.gaps
+    bench = Bench()
+    for exchange in audience.exchanges:
+        opinion = bench.hear(exchange)
+        assert not opinion.crashed, opinion.crashed
+
+
+SEEDS = st.deferred(lambda: st.sampled_from(seeds()))
+
+
+@given(seed=SEEDS, edits=EDITS, which=st.integers(0, 2))
+def a_damaged_body_is_judged(seed: tuple[Exchange, ...], edits: list[Edit], which: int) -> None:
+    hurt = seed[which % len(seed)]
+    body = damaged(hurt.body, edits)
+    examine_capture(written([with_body(one, body) if one is hurt else one for one in seed]))
+
+
+@given(seed=SEEDS, edits=EDITS, write=st.sampled_from([written, written_by_others]))
+def a_damaged_capture_is_judged_or_refused(
+    seed: tuple[Exchange, ...], edits: list[Edit], write: Callable[[Sequence[Exchange]], bytes]
+) -> None:
+    examine_capture(damaged(write(seed), edits))
+
+
+@given(seed=SEEDS, edits=EDITS, asked=EDITS, cut=st.floats(0, 1), which=st.integers(0, 2))
+def a_damaged_connection_is_overheard(
+    seed: tuple[Exchange, ...], edits: list[Edit], asked: list[Edit], cut: float, which: int
+) -> None:
+    question, answer = connection(seed[which % len(seed)])
+    examine_connection(question if cut < 0.5 else damaged(question, asked), damaged(answer, edits), cut)
+
+
+PROPERTIES: tuple[Callable[..., None], ...] = (
+    a_damaged_body_is_judged,
+    a_damaged_capture_is_judged_or_refused,
+    a_damaged_connection_is_overheard,
+)
+
+
+def batches(inputs: int, first_seed: int) -> Iterator[tuple[int, int]]:
+    """Each with its seed and its size."""
+    for number, start in enumerate(range(0, inputs, _BATCH)):
+        yield first_seed + number, min(_BATCH, inputs - start)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--inputs", type=int, default=200_000, help="of each kind")
+    parser.add_argument("--seed", type=int, default=0, help="of the first batch")
+    words = parser.parse_args()
+    for examined in PROPERTIES:
+        began = time.monotonic()
+        for number, size in batches(words.inputs, words.seed):
+            seed(number)(settings(INTERRUPTED_BY_NOTHING, max_examples=size)(examined))()
+        print(f"{examined.__name__}: {words.inputs} inputs, {time.monotonic() - began:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
