@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -273,21 +274,18 @@ def examine_connection(asked: bytes, answered: bytes, cut: float) -> None:
 SEEDS = st.deferred(lambda: st.sampled_from(seeds()))
 
 
-@given(seed=SEEDS, edits=EDITS, which=st.integers(0, 2))
 def a_damaged_body_is_judged(seed: tuple[Exchange, ...], edits: list[Edit], which: int) -> None:
     hurt = seed[which % len(seed)]
     body = damaged(hurt.body, edits)
     examine_capture(written([with_body(one, body) if one is hurt else one for one in seed]))
 
 
-@given(seed=SEEDS, edits=EDITS, write=st.sampled_from([written, written_by_others]))
 def a_damaged_capture_is_judged_or_refused(
     seed: tuple[Exchange, ...], edits: list[Edit], write: Callable[[Sequence[Exchange]], bytes]
 ) -> None:
     examine_capture(damaged(write(seed), edits))
 
 
-@given(seed=SEEDS, edits=EDITS, asked=EDITS, cut=st.floats(0, 1), which=st.integers(0, 2))
 def a_damaged_connection_is_overheard(
     seed: tuple[Exchange, ...], edits: list[Edit], asked: list[Edit], cut: float, which: int
 ) -> None:
@@ -295,11 +293,22 @@ def a_damaged_connection_is_overheard(
     examine_connection(question if cut < 0.5 else damaged(question, asked), damaged(answer, edits), cut)
 
 
-PROPERTIES: tuple[Callable[..., None], ...] = (
-    a_damaged_body_is_judged,
-    a_damaged_capture_is_judged_or_refused,
-    a_damaged_connection_is_overheard,
-)
+PROPERTIES: dict[Callable[..., None], dict[str, st.SearchStrategy[Any]]] = {
+    a_damaged_body_is_judged: {"which": st.integers(0, 2)},
+    a_damaged_capture_is_judged_or_refused: {"write": st.sampled_from([written, written_by_others])},
+    a_damaged_connection_is_overheard: {
+        "asked": EDITS,
+        "cut": st.floats(0, 1),
+        "which": st.integers(0, 2),
+    },
+}
+"""Each with what it takes besides a seed and edits."""
+
+
+def examine(examined: Callable[..., None], number: int, inputs: int) -> None:
+    """Try a property on what hypothesis draws by a number: the same number, the same inputs."""
+    drawn = given(seed=SEEDS, edits=EDITS, **PROPERTIES[examined])(examined)
+    seed(number)(settings(INTERRUPTED_BY_NOTHING, max_examples=inputs)(drawn))()
 
 
 def batches(inputs: int, first_seed: int) -> Iterator[tuple[int, int]]:
@@ -318,7 +327,7 @@ def main() -> None:
     for examined in PROPERTIES:
         began = time.monotonic()
         for number, size in batches(words.inputs, words.seed):
-            seed(number)(settings(INTERRUPTED_BY_NOTHING, max_examples=size)(examined))()
+            examine(examined, number, size)
         print(f"{examined.__name__}: {words.inputs} inputs, {time.monotonic() - began:.0f} s", flush=True)
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
 from proofs.fuzz_answers import (
-    INTERRUPTED_BY_NOTHING,
     PROPERTIES,
     Edit,
     damaged,
+    examine,
     examine_capture,
     examine_connection,
     seeds,
@@ -18,7 +17,7 @@ from proofs.fuzz_answers import (
 
 @pytest.mark.parametrize("examined", PROPERTIES, ids=lambda examined: examined.__name__)
 def test_damaged_answers_are_judged_without_a_fault_of_our_own(examined) -> None:
-    settings(INTERRUPTED_BY_NOTHING, max_examples=120, derandomize=True)(examined)()
+    examine(examined, 0, 120)
 
 
 def test_the_seeds_are_of_many_kinds() -> None:
