@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = {
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
     "reference/DIFFERENCES.md": "differences.md",
     "spec/README.md": "spec/index.md",
     "spec/dialects/README.md": "spec/dialects/index.md",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
 from starlette.routing import Route
 
 from tokenwire_reference.api import app
 from tokenwire_reference.api.keys import OPEN_PATHS
+from tokenwire_reference.server_args import ServerArgs
 
 KEY = {"authorization": "Bearer the-key"}
 ADMIN = {"authorization": "bearer the-admin-key"}
@@ -74,6 +78,15 @@ def test_only_what_supervisors_ask_is_open(answers, call, scripted_engine):
     responses = answers(scripted_engine([[5]]), *calls, api_key="the-key", enable_metrics=True)
     opened = {one.path for one, response in zip(calls, responses, strict=True) if response.status_code != 401}
     assert opened == OPEN_PATHS == {"/health", "/health_generate", "/ping", "/ready", "/metrics"}
+
+
+def test_the_page_on_security_names_what_is_open_and_flags_that_are_there():
+    page = (Path(__file__).parents[3] / "SECURITY.md").read_text("utf-8")
+    _, _, rest = page.partition("every call needs the key but ")
+    opened, _, _ = rest.partition(". With")
+    assert set(re.findall(r"`([^`]+)`", opened)) == OPEN_PATHS
+    flags = set(re.findall(r"`--([a-z-]+)`", page.partition("## The reference engine")[2]))
+    assert {flag.replace("-", "_") for flag in flags} <= {one.name for one in fields(ServerArgs)}
 
 
 CONTROL = {
