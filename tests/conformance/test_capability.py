@@ -227,3 +227,16 @@ def test_tokens_are_counted_by_usage_too() -> None:
     assert "token-count" not in present(words)
     assert "token-count" not in present(replace(words, usage={"prompt_tokens": 2}))
     assert "token-count" in present(replace(words, usage={"completion_tokens": 2}))
+
+
+def test_a_parrot_shows_itself_by_what_it_says() -> None:
+    prompt = (73, 39, 78, 220, 112, 31, 66, 205, 97, 154, 18, 243)
+    said = [243] * 4 + [*prompt, *[243] * 4] * 2
+    asked = Asked(stream=True, greedy=True, input_ids=(prompt,))
+    assert "parrot" in present(ids_stream(said[:1], said[1:], asked=asked))
+    assert "parrot" not in present(ids_stream(said[:1], [*said[1:-1], 7], asked=asked))
+    assert "parrot" not in present(ids_stream(said[:10], asked=asked)), "too little to tell"
+    stuck = replace(asked, input_ids=((5, 243),))
+    assert "parrot" not in present(ids_stream([243] * 32, asked=stuck)), "stuck, or a parrot: not to be told"
+    drawn = replace(asked, greedy=False)
+    assert "parrot" not in present(ids_stream(said, asked=drawn))

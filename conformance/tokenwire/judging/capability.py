@@ -15,6 +15,7 @@ from itertools import pairwise
 from tokenwire.dialects.control import Call, Deed
 from tokenwire.dialects.dialect import is_chat, known_as, policy_of
 from tokenwire.judging.advertised import Advertised
+from tokenwire.parrot.script import repeats_its_prompt
 from tokenwire.record import Delivery, Emission, Stream
 
 LOGPROBS_LENGTH = "output_token_logprobs_length"
@@ -108,6 +109,13 @@ def _has_text_offsets(emission: Emission) -> bool:
     return isinstance(offsets, list) and any(type(one) is int and one >= 0 for one in offsets)
 
 
+def _says_again(stream: Stream) -> bool:
+    prompts, choices = stream.asked.input_ids, stream.choices
+    if prompts is None or len(prompts) != 1 or len(choices) != 1 or not stream.asked.likeliest:
+        return False
+    return repeats_its_prompt(prompts[0], choices[0].output_ids or ())
+
+
 def _tito_chat(stream: Stream) -> bool:
     return is_chat(stream) and _any(
         lambda e: (
@@ -166,6 +174,7 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         "no answer carries the logprobs of completions",
     ),
     "text-offsets": (_any(_has_text_offsets), "no answer tells where its tokens begin in the text"),
+    "parrot": (_says_again, "no answer repeats its prompt as the model of `tokenwire parrot` does"),
     "echo": (lambda s: s.asked.echo, "no request for an echo was answered"),
     "input-ids": (lambda s: s.asked.input_ids is not None, "no request with input_ids was answered"),
     "prompt-token-ids": (

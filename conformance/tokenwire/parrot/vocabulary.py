@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -84,6 +85,47 @@ class TokenizerFiles:
     bos: int | None
     eos: int
     pad: int | None
+
+
+@dataclass(frozen=True)
+class Words:
+    """What each id says, in bytes."""
+
+    pieces: tuple[bytes, ...]
+    special: frozenset[int]
+    """Ids that a text leaves out where special tokens are skipped."""
+    ends: frozenset[int]
+    """Ids that end an answer."""
+
+    @cached_property
+    def _ids(self) -> Mapping[bytes, int]:
+        return {piece: token for token, piece in enumerate(self.pieces) if token not in self.special}
+
+    def longest(self, text: bytes) -> int:
+        """The id of the longest piece that a text begins with; every byte has one."""
+        longest = max(map(len, self.pieces))
+        return next(self._ids[text[:size]] for size in range(longest, 0, -1) if text[:size] in self._ids)
+
+
+def words_of(kind: Vocabulary) -> Words:
+    """What the ids of one of our vocabularies say."""
+    written = tokenizer_files(kind, 0)
+    document = written.files["tokenizer.json"]
+    byte_of = {letter: bytes([byte]) for byte, letter in enumerate(byte_letters())}
+    plain = {token["id"]: token for token in document["added_tokens"]}
+
+    def said(token: int, piece: str) -> bytes:
+        if token in plain:
+            return piece.encode()
+        if kind is not Vocabulary.SENTENCEPIECE:
+            return b"".join(byte_of[letter] for letter in piece)
+        if found := re.fullmatch("<0x([0-9A-F]{2})>", piece):
+            return bytes.fromhex(found[1])
+        return piece.replace("▁", " ").encode()
+
+    pieces = tuple(said(token, piece) for piece, token in document["model"]["vocab"].items())
+    special = frozenset(token for token, row in plain.items() if row["special"])
+    return Words(pieces, special, frozenset({written.eos}))
 
 
 def tokenizer_files(kind: Vocabulary, longest: int) -> TokenizerFiles:

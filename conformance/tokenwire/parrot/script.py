@@ -1,0 +1,116 @@
+"""Scripts: what a parrot is told to say, and the record that must come of it, computed and not asked.
+
+The truth follows from the request alone, so it serves a live run and a capture alike.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tokenwire.parrot.law import Parrot
+from tokenwire.parrot.vocabulary import Words
+from tokenwire.record import Asked
+
+_DISTANCES = (1024, 4096, 2048, 512, 256)
+"""Those of parrots that are recognised by what they say, the usual one first."""
+_LEAST_SAID = 16
+_LEAST_KINDS = 4
+"""So many different ids at least: a model that repeats one id for ever is no parrot."""
+
+
+def repeats_its_prompt(prompt: Sequence[int], said: Sequence[int]) -> bool:
+    """Whether an answer is what a parrot says after a prompt, and could hardly come from another model."""
+    if not prompt or len(said) < _LEAST_SAID or len(set(said)) < _LEAST_KINDS:
+        return False
+    return any(Parrot(0, distance).answer(prompt, len(said)) == tuple(said) for distance in _DISTANCES)
+
+
+@dataclass(frozen=True)
+class Script:
+    """Ids that are to be said. For an answer that ends by itself, an id that ends a text is among them."""
+
+    ids: tuple[int, ...]
+
+    @classmethod
+    def of_text(cls, text: str, words: Words) -> Script:
+        """A script that says a text, in the longest pieces that there are."""
+        rest, ids = text.encode(), []
+        while rest:
+            ids.append(words.longest(rest))
+            rest = rest[len(words.pieces[ids[-1]]) :]
+        return cls(tuple(ids))
+
+    def prompt(self, law: Parrot, filler: int) -> tuple[int, ...]:
+        """The shortest prompt after which the script is said: as long as a lag, the script at its beginning.
+
+        Raises ValueError for a script that is longer than every lag.
+        """
+        lag = next((lag for lag in law.lags if lag >= len(self.ids)), None)
+        if lag is None:
+            raise ValueError(f"a script of {len(self.ids)} ids is longer than the distance {law.distance}")
+        return self.ids + (filler,) * (lag - len(self.ids))
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The one right record of a request."""
+
+    ids: tuple[int, ...]
+    text: str
+    texts: tuple[str, ...]
+    """After each id, the text that no later id can change."""
+    finish: str
+    """stop or length."""
+    matched: frozenset[int | str] = frozenset()
+    """The stop id or the stop strings that end it; where there are several, a server may name any."""
+
+
+def truth(law: Parrot, words: Words, prompt: Sequence[int], asked: Asked) -> Truth | None:
+    """The record of one prompt; None if the request leaves it to chance or asks for what is not computed."""
+    budget = asked.max_new_tokens
+    told = asked.likeliest and not (asked.min_new_tokens or asked.stop_regex or asked.constrained)
+    if asked.ignore_eos and asked.stop_token_ids:
+        told = False  # SGLang then ignores them, too; vLLM does not
+    if not told or budget is None or budget < 1 or not prompt:
+        return None
+    ends = frozenset(asked.stop_token_ids) | (frozenset() if asked.ignore_eos else words.ends)
+    said = law.answer(prompt, budget)
+    texts = list(_texts(said, words, skip=asked.skip_special_tokens))
+    for place, (token, text) in enumerate(zip(said, texts, strict=True)):
+        ids, shown = said[: place + 1], tuple(texts[: place + 1])
+        before = texts[place - 1] if place else ""
+        found = {stop: at for stop in asked.stop if (at := text.find(stop)) >= 0}
+        if found:
+            cut = min(found.values())
+            kept = (
+                max((stop for stop, at in found.items() if at == cut), key=len) if asked.no_stop_trim else ""
+            )
+            final = text[:cut] + kept
+            return Truth(ids, final, (*shown[:-1], final), "stop", frozenset(found))
+        if token in ends:
+            final = _flushed(ids if asked.no_stop_trim else said[:place], words, asked, before)
+            return Truth(ids, final, (*shown[:-1], final), "stop", frozenset({token}))
+    final = _flushed(said, words, asked, texts[-1])
+    return Truth(said, final, (*texts[:-1], final), "length")
+
+
+def _bytes(token: int, words: Words, *, skip: bool) -> bytes:
+    return b"" if skip and token in words.special else words.pieces[token]
+
+
+def _texts(ids: Sequence[int], words: Words, *, skip: bool) -> Iterator[str]:
+    """After each id, the text that is final: a character that is not whole yet is not there."""
+    decoder, text = codecs.getincrementaldecoder("utf-8")("replace"), ""
+    for token in ids:
+        text += decoder.decode(_bytes(token, words, skip=skip))
+        yield text
+
+
+def _flushed(ids: Sequence[int], words: Words, asked: Asked, final: str) -> str:
+    """The text of all ids, with a replacement character for what is no whole character at the end."""
+    whole = b"".join(_bytes(token, words, skip=asked.skip_special_tokens) for token in ids)
+    text = whole.decode("utf-8", "replace")
+    assert text.startswith(final), "what was final stays"
+    return text

@@ -1,0 +1,102 @@
+"""Scripts and the truth about them, computed by hand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokenwire.parrot.law import Parrot
+from tokenwire.parrot.script import Script, Truth, truth
+from tokenwire.parrot.vocabulary import SIZE, Vocabulary, words_of
+from tokenwire.record import Asked
+
+LAW = Parrot(SIZE)
+WORDS = words_of(Vocabulary.BYTE_LEVEL)
+SENTENCEPIECE = words_of(Vocabulary.SENTENCEPIECE)
+(EOS,) = WORDS.ends
+
+
+def byte(value: int) -> int:
+    """The id of a single byte."""
+    return 4 + value
+
+
+def true_record(text: str, *, tail: tuple[int, ...] = (EOS,), **asked: object) -> Truth:
+    prompt = Script((*Script.of_text(text, WORDS).ids, *tail)).prompt(LAW, byte(126))
+    found = truth(LAW, WORDS, prompt, Asked(**{"greedy": True, "max_new_tokens": 300, **asked}))  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+@given(st.text())
+@settings(max_examples=30)
+def test_every_text_can_be_a_script(text: str) -> None:
+    for words in (WORDS, SENTENCEPIECE):
+        script = Script.of_text(text, words)
+        assert b"".join(words.pieces[token] for token in script.ids).decode() == text
+        assert not set(script.ids) & words.special
+
+
+def test_a_prompt_is_as_long_as_the_next_lag() -> None:
+    assert len(Script((5,)).prompt(LAW, 9)) == 1
+    assert Script((5,) * 60).prompt(LAW, 9) == (5,) * 60 + (9,) * 4
+    assert len(Script((5,) * 257).prompt(LAW, 9)) == 1024
+    with pytest.raises(ValueError, match="1025 ids is longer than the distance 1024"):
+        Script((5,) * 1025).prompt(LAW, 9)
+
+
+def test_the_end_of_the_text_ends_an_answer_and_is_not_shown() -> None:
+    found = true_record("hello 🦖漢字")
+    assert (found.text, found.finish, found.matched) == ("hello 🦖漢字", "stop", {EOS})
+    assert found.ids[-1] == EOS
+    assert len(found.texts) == len(found.ids)
+    assert all(found.text.startswith(text) for text in found.texts)
+    assert any(before == after for before, after in zip(found.texts, found.texts[1:-1], strict=False))
+
+
+def test_a_budget_cuts_and_a_stop_within_it_wins() -> None:
+    whole = true_record("one two three")
+    exact = true_record("one two three", max_new_tokens=len(whole.ids))
+    assert exact == whole
+    less = true_record("one two three", max_new_tokens=len(whole.ids) - 1)
+    assert (less.text, less.finish, less.ids) == ("one two three", "length", whole.ids[:-1])
+    more = true_record("one two three", ignore_eos=True, max_new_tokens=len(whole.ids) + 1)
+    assert (more.finish, more.text) == ("length", "one two three~")
+    assert (
+        "<|endoftext|>"
+        in true_record("one", ignore_eos=True, skip_special_tokens=False, max_new_tokens=9).text
+    )
+
+
+def test_the_first_stop_string_in_the_text_cuts_it() -> None:
+    found = true_record("xaaab and more", stop=("aab", "more"))
+    assert (found.text, found.matched) == ("xa", {"aab"})
+    assert true_record("xaaab and more", stop=("aab",), no_stop_trim=True).text == "xaaab"
+    spelled = true_record("", tail=tuple(map(byte, b"ab</think>cd")), stop=("</think>",))
+    assert (spelled.text, spelled.ids[-1]) == ("ab", byte(ord(">")))
+
+
+def test_what_is_cut_within_a_character_shows_that_at_the_end_alone() -> None:
+    cut = true_record("", tail=tuple(map(byte, "ab😀".encode())), max_new_tokens=4)
+    assert cut.text == "ab\ufffd"
+    assert cut.texts == ("a", "ab", "ab", "ab\ufffd")
+    ended = true_record("", tail=(*map(byte, b"ab\xf0\x9f"), EOS))
+    assert ended.text == "ab\ufffd"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"greedy": False},
+        {"min_new_tokens": 3},
+        {"ignore_eos": True, "stop_token_ids": (5,)},
+        {"stop_regex": ("a",)},
+        {"max_new_tokens": None},
+        {"other_sampling": "{}"},
+    ],
+    ids=str,
+)
+def test_nothing_is_said_of_what_is_not_computed(asked: dict[str, object]) -> None:
+    wanted = Asked(**{"greedy": True, "max_new_tokens": 3, **asked})  # type: ignore[arg-type]
+    assert truth(LAW, WORDS, (5, 6), wanted) is None
