@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 import tokenizers
+from click.testing import Result
+from typer.testing import CliRunner
 
+from tokenwire.cli import app
 from tokenwire.parrot.checkpoint import write_parrot
 from tokenwire.parrot.law import GROUP, Parrot, bias
 from tokenwire.parrot.vocabulary import MARKERS, SIZE, Vocabulary, tokenizer_files
@@ -95,15 +96,18 @@ def test_a_tokenizer_of_the_user_decides_the_size(tmp_path: Path) -> None:
     assert (tmp_path / "parrot" / "tokenizer.json").read_bytes() == (mine / "tokenizer.json").read_bytes()
 
 
-def test_the_command_writes_it_and_tells_what_to_do(
-    tokenwire: Callable[..., CompletedProcess[str]], tmp_path: Path
-) -> None:
-    ran = tokenwire("parrot", "parrot", "--distance", "64")
-    assert ran.returncode == 0, ran.stderr
-    assert "a parrot of 768 ids; an id repeats the one that stands 1, 16, 64 before it" in ran.stdout
+def test_the_command_writes_it_and_tells_what_to_do(tmp_path: Path) -> None:
+    def run(*words: str) -> Result:
+        return CliRunner().invoke(app, ["parrot", *words])
+
+    ran = run(str(tmp_path / "parrot"), "--distance", "64")
+    assert ran.exit_code == 0, ran.output
+    assert "a parrot of 768 ids; an id repeats the one that stands 1, 16, 64 before it" in ran.output
     assert json.loads((tmp_path / "parrot" / "config.json").read_text())["vocab_size"] == SIZE
-    again = tokenwire("parrot", "parrot")
-    assert again.returncode == 2
-    assert "is not an empty folder" in again.stderr
-    nothing = tokenwire("parrot", "other", "--tokenizer", "nowhere")
-    assert "there is no nowhere/tokenizer.json" in nothing.stderr
+    again = run(str(tmp_path / "parrot"))
+    assert again.exit_code == 2
+    assert "is not an empty folder" in again.output
+    nothing = run(str(tmp_path / "other"), "--tokenizer", "nowhere")
+    assert nothing.exit_code == 2
+    assert "there is no nowhere/tokenizer.json" in nothing.output
+    assert "--head-size is '96'; it is 64 or 128" in run(str(tmp_path / "other"), "--head-size", "96").output

@@ -19,7 +19,7 @@ SENTENCEPIECE = words_of(Vocabulary.SENTENCEPIECE)
 
 def byte(value: int) -> int:
     """The id of a single byte."""
-    return 4 + value
+    return WORDS.pieces.index(bytes([value]))
 
 
 def true_record(text: str, *, tail: tuple[int, ...] = (EOS,), **asked: object) -> Truth:

@@ -132,8 +132,8 @@ def tokenizer_files(kind: Vocabulary, longest: int) -> TokenizerFiles:
     """A tokenizer of a kind, for texts of `longest` ids."""
     added: tuple[str, ...]
     if kind is Vocabulary.SENTENCEPIECE:
-        special = ("<unk>", "<s>", "</s>")
-        added, document = (*special, "<|im_start|>", "<|im_end|>"), _sentencepiece(special)
+        added = ("<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>")
+        document = _sentencepiece(added)
         roles = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<unk>"}
     else:
         added = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>")
@@ -175,14 +175,13 @@ def byte_letters() -> tuple[str, ...]:
 def _byte_level(special: Sequence[str], markers: Sequence[str]) -> dict[str, Any]:
     letters = byte_letters()
     words = ("".join(letters[byte] for byte in word.encode()) for word in _WORDS.findall(LESSON))
-    ids = {piece: place for place, piece in enumerate((*special, *letters))}
-    merges = _merges(words, SIZE - len(ids) - len(markers))
+    merges = _merges(words, SIZE - len(special) - len(letters) - len(markers))
     step = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     split = {"type": "Split", "pattern": {"Regex": _QWEN_WORDS}, "behavior": "Isolated", "invert": False}
     return _document(
-        ids,
+        special,
         merges,
-        markers,
+        (*letters, *markers),
         normalizer={"type": "NFC"},
         pre_tokenizer={"type": "Sequence", "pretokenizers": [split, step]},
         decoder=step,
@@ -194,30 +193,23 @@ def _sentencepiece(special: Sequence[str]) -> dict[str, Any]:
     often = [
         letter for letter, count in Counter("".join(words)).items() if count > 1 and not letter.isspace()
     ]
-    pieces = (
-        *special,
-        *(f"<0x{byte:02X}>" for byte in range(256)),
-        "<|im_start|>",
-        "<|im_end|>",
-        *sorted(often),
-    )
-    ids = {piece: place for place, piece in enumerate(pieces)}
-    known = [word for word in words if all(letter in ids for letter in word)]
-    merges = _merges(known, SIZE - len(ids) - len(MARKERS))
+    single = (*sorted(often), *(f"<0x{byte:02X}>" for byte in range(256)), *MARKERS)
+    known = [word for word in words if set(word) <= set(often)]
+    merges = _merges(known, SIZE - len(special) - len(single))
     space = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
     decoders = [space, {"type": "ByteFallback"}, {"type": "Fuse"}]
     normalizer = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
-    document = _document(
-        ids, merges, MARKERS, normalizer=normalizer, decoder={"type": "Sequence", "decoders": decoders}
-    )
+    decoder = {"type": "Sequence", "decoders": decoders}
+    document = _document(special, merges, single, normalizer=normalizer, decoder=decoder)
     document["model"] |= {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True}
     return document
 
 
 def _document(
-    ids: Mapping[str, int], merges: Sequence[tuple[str, str]], markers: Sequence[str], **parts: Any
+    special: Sequence[str], merges: Sequence[tuple[str, str]], single: Sequence[str], **parts: Any
 ) -> dict[str, Any]:
-    pieces = (*ids, *map("".join, merges), *markers)
+    """Pieces that were merged come first, behind the special tokens, so that small ids are legible."""
+    pieces = (*special, *map("".join, merges), *single)
     return {
         "version": "1.0",
         "truncation": None,

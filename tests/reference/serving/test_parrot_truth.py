@@ -41,7 +41,9 @@ def drawn(seed: int) -> tuple[tuple[int, ...], Asked]:
     while len(ids) < draw.randrange(1, 50):
         text = draw.choice(TEXTS)
         pieces = (
-            Script.of_text(text, WORDS).ids if draw.random() < 0.6 else (4 + byte for byte in text.encode())
+            Script.of_text(text, WORDS).ids
+            if draw.random() < 0.6
+            else (WORDS.pieces.index(bytes([byte])) for byte in text.encode())
         )
         ids += pieces
         if draw.random() < 0.2:
@@ -56,7 +58,7 @@ def drawn(seed: int) -> tuple[tuple[int, ...], Asked]:
         no_stop_trim=draw.random() < 0.3,
     )
     script = Script((*ids, *WORDS.ends) if draw.random() < 0.5 else tuple(ids))
-    return script.prompt(LAW, filler=130), asked
+    return script.prompt(LAW, filler=9), asked
 
 
 def body_of(prompt: tuple[int, ...], asked: Asked, interval: int | None) -> dict[str, object]:
