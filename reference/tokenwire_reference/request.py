@@ -135,6 +135,8 @@ class Request:
     swayed: bool = False
     """A near tie went the other way; never so on a server that repeats itself."""
     finish: FinishReason | None = None
+    held_back: bool = False
+    """Its text may be turning into a stop string: it emits nothing before that is known."""
     embedding: list[float] | None = None
     """Of length 1, where `wants_embedding`; there when the request has finished."""
     cached_tokens_device: int = 0

@@ -32,7 +32,6 @@ from tokenwire_reference.models.loading import load_model
 from tokenwire_reference.models.model import Model
 from tokenwire_reference.request import OutputRow
 from tokenwire_reference.server_args import ServerArgs
-from tokenwire_reference.text.tokenizer import decode_as_asked
 
 
 class EngineStoppedError(RuntimeError):
@@ -110,7 +109,6 @@ def assemble(args: ServerArgs, model: Model, loop: asyncio.AbstractEventLoop) ->
     tokenizer = model.tokenizer
     streamer = OutputStreamer(
         stream_interval=args.stream_interval,
-        decode=None if tokenizer is None else tokenizer.decode,
         storage_backend=args.hicache_storage_backend,
     )
 
@@ -123,10 +121,7 @@ def assemble(args: ServerArgs, model: Model, loop: asyncio.AbstractEventLoop) ->
         streamer,
         CrashAfter(crash_after, deliver, lambda: crash_soon(loop)) if crash_after else deliver,
     )
-    manager = RequestManager(
-        engine_thread,
-        None if tokenizer is None else lambda ids, sampling: decode_as_asked(tokenizer, ids, sampling),
-    )
+    manager = RequestManager(engine_thread, tokenizer)
     return Served(
         args=replace(args, max_total_tokens=engine.max_total_tokens),
         model=model,

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tokenwire_reference.request import FinishReason, SamplingParams
-from tokenwire_reference.scheduling.stopping import StopRules
+from tokenwire_reference.scheduling.stopping import StopRules, may_become_stop
+from tokenwire_reference.text.detokenizer import Detokenizer, Spelling
 
 EOS = 0
 
@@ -22,10 +25,15 @@ def ids(text: str) -> list[int]:
     return [ord(letter) - 96 for letter in text]
 
 
+def rules_of(params: SamplingParams) -> StopRules:
+    detokenizer = Detokenizer(Spelling(decode))
+    return StopRules(params, frozenset({EOS}), params.max_new_tokens or 0, detokenizer)
+
+
 def finish_of(output_ids: list[int], **sampling: Any) -> FinishReason | None:
     """The first reason to stop while `output_ids` arrive one by one."""
     params = SamplingParams(**sampling)
-    rules = StopRules(params, frozenset({EOS}), params.max_new_tokens or 0, decode)
+    rules = rules_of(params)
     checked = (rules.check(output_ids[:end]) for end in range(1, len(output_ids) + 1))
     return next((reason for reason in checked if reason is not None), None)
 
@@ -85,13 +93,13 @@ def test_reasons_as_in_vllm(
 
 def test_a_string_counts_from_the_first_token_after_the_minimum() -> None:
     params = SamplingParams(stop=("cc",), min_new_tokens=4, vllm_stops=True)
-    rules = StopRules(params, frozenset({EOS}), 9, decode)
+    rules = rules_of(params)
     reasons = [rules.check(ids("c" * count)) for count in range(1, 6)]
     assert [reason is not None for reason in reasons] == [False, False, False, False, True]
 
 
 def test_a_zero_budget_is_spent_before_the_first_token() -> None:
-    rules = StopRules(SamplingParams(max_new_tokens=0), frozenset({EOS}), 0, decode)
+    rules = rules_of(SamplingParams(max_new_tokens=0))
     assert rules.check([]) == FinishReason("length", length=0)
 
 
@@ -108,11 +116,36 @@ def test_strings_need_a_tokenizer() -> None:
 
 def test_a_broken_pattern_is_named() -> None:
     with pytest.raises(ValueError, match=r"stop_regex '\(' is not a regular expression"):
-        StopRules(SamplingParams(stop_regex=("(",)), frozenset(), 5, decode)
+        rules_of(SamplingParams(stop_regex=("(",)))
 
 
 def test_no_pattern_takes_exponential_time() -> None:
     """Python's own `re` doubles the time of this search with every letter: 2**200 steps here."""
-    rules = StopRules(SamplingParams(stop_regex=("(a+)+b", "(.?.?.?.?.?)*\\b\\B#")), frozenset(), 999, decode)
+    rules = rules_of(SamplingParams(stop_regex=("(a+)+b", "(.?.?.?.?.?)*\\b\\B#"), max_new_tokens=999))
     assert rules.check(ids("a" * 200)) is None
     assert rules.check(ids("a" * 200 + "b")) == FinishReason("stop", matched="(a+)+b")
+
+
+def test_what_may_become_a_stop_string_is_held_back_until_it_did_or_did_not() -> None:
+    """The end of sequence spells <end>; ids are looked at one by one, as the engine does."""
+    rules = rules_of(SamplingParams(stop=("cd", "e<")))
+    held = [rules.hold_back([*ids("acceca"), EOS][:end]) for end in range(1, 8)]
+    assert held == [False, True, True, True, True, False, False]
+
+
+def test_what_is_looked_at_does_not_grow_with_the_output() -> None:
+    rules = rules_of(SamplingParams(stop=("zy",), max_new_tokens=10_000))
+    output_ids: list[int] = []
+    for _ in range(1000):
+        output_ids += ids("abcdefgh")
+        assert rules.check(output_ids) is None
+    assert len(rules._text.of(output_ids)[0]) < 1000  # type: ignore[union-attr]
+    assert rules.check([*output_ids, *ids("zy")]) == FinishReason("stop", matched="zy")
+
+
+@given(st.text("ab", max_size=12), st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3))
+def test_what_is_not_held_back_shows_no_part_of_a_stop_string(text: str, stops: list[str]) -> None:
+    """A stop string that completes later begins at or after the end of a text that was let go."""
+    parts = [stop[:end] for stop in stops for end in range(1, len(stop))]
+    shows = any(stop in text for stop in stops) or any(text.endswith(part) for part in parts)
+    assert may_become_stop(text, stops) == shows

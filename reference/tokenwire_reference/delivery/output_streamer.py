@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,6 @@ logger = logging.getLogger(__name__)
 
 WHOLE_INTERVAL = 50
 """Tokens between the rows of a request that is not streamed. They keep rows short; no client sees them."""
-
-Decode = Callable[[Sequence[int]], str]
 
 
 @dataclass
@@ -37,15 +35,10 @@ class OutputStreamer:
         self,
         *,
         stream_interval: int,
-        decode: Decode | None,
         storage_backend: str | None = None,
     ) -> None:
-        """Take the server's default interval and a tokenizer's plain decode, None without a tokenizer.
-
-        `storage_backend` is what keeps the pages of the cache for good, None for nothing.
-        """
+        """Take the server's default interval, and what keeps the pages of the cache for good, if anything."""
         self._stream_interval = stream_interval
-        self._decode = decode
         self._storage_backend = storage_backend
         self._live: dict[str, _Live] = {}
 
@@ -99,26 +92,8 @@ class OutputStreamer:
             return unsent >= WHOLE_INTERVAL
         interval = max(request.sampling.stream_interval or self._stream_interval, 1)
         first = sent == 0 and unsent > 0
-        due = (first or unsent >= interval) and not self._is_held_back(request)
+        due = (first or unsent >= interval) and not request.held_back
         return request.fault.due(request, sent, due)
-
-    def _is_held_back(self, request: Request) -> bool:
-        """Whether the text may be turning into a stop string. The next step tries a held row again."""
-        stops = request.sampling.stop
-        if not stops or self._decode is None:
-            return False
-        # Every token has at least one byte, so that many tokens reach back over the longest stop string.
-        reach = max(len(stop.encode()) for stop in stops) + 4
-        return may_become_stop(self._decode(request.output_ids[-reach:]), stops)
-
-
-def may_become_stop(tail: str, stops: Sequence[str]) -> bool:
-    """Whether a text contains a stop string, or ends in a proper prefix of one.
-
-    An incomplete character at the end is no text yet: what stands before it decides.
-    """
-    tail = tail.rstrip("\ufffd")
-    return any(stop in tail or any(tail.endswith(stop[:n]) for n in range(1, len(stop))) for stop in stops)
 
 
 def cached_tokens_details(request: Request, storage_backend: str | None) -> Mapping[str, Any] | None:

@@ -20,7 +20,8 @@ from tokenwire_reference.delivery.engine_thread import EngineThread
 from tokenwire_reference.delivery.meters import Meters
 from tokenwire_reference.faults.fault import Fault, current_fault
 from tokenwire_reference.request import DraftCounts, FinishReason, OutputRow, Request, SamplingParams
-from tokenwire_reference.text.detokenizer import Detokenizer, finish_text
+from tokenwire_reference.text.detokenizer import Detokenizer, finish_text, spelling
+from tokenwire_reference.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -119,15 +120,21 @@ class Record:
         self.wake.set()
 
     @property
+    def ready(self) -> int:
+        """How many ids can be taken: where text waits for more than half a character, its ids wait too."""
+        waiting = 0 if self.detokenizer is None or self.finish else self.detokenizer.waiting
+        return len(self.output_ids) - waiting
+
+    @property
     def pending(self) -> bool:
-        return self.taken_ids < len(self.output_ids) or (self.finish is not None and not self.taken_finish)
+        return self.taken_ids < self.ready or (self.finish is not None and not self.taken_finish)
 
     def take(self, delivery: Delivery) -> Emission:
         """Take everything that is pending, as one emission."""
         latest = self.latest
         assert latest is not None, "nothing is pending before the first row"
         incremental = delivery is Delivery.INCREMENTAL
-        tokens = slice(self.taken_ids if incremental else 0, len(self.output_ids))
+        tokens = slice(self.taken_ids if incremental else 0, self.ready)
         emission = Emission(
             index=self.index,
             rid=self.rid,
@@ -195,11 +202,10 @@ class RequestManager:
     def __init__(
         self,
         engine: EngineThread,
-        decode: Callable[[Sequence[int], SamplingParams], str] | None,
+        tokenizer: Tokenizer | None,
     ) -> None:
-        """`decode` turns ids into text as sampling parameters ask; None where there is no tokenizer."""
         self._engine = engine
-        self._decode = decode
+        self._tokenizer = tokenizer
         self.meters = Meters()
         self._live: dict[str, Record] = {}
         self._groups: dict[str, dict[str, None]] = {}
@@ -238,11 +244,13 @@ class RequestManager:
 
     def _record(self, index: int, request: Request, wake: asyncio.Event) -> Record:
         detokenizer = None
-        if (decode := self._decode) is not None:
-            sampling = request.sampling
-            detokenizer = request.fault.detokenizer(
-                Detokenizer(lambda ids: decode(ids, sampling), request.prompt_token_ids)
+        if self._tokenizer is not None:
+            spelled = spelling(
+                self._tokenizer,
+                skip_special_tokens=request.sampling.skip_special_tokens,
+                spaces_between_special_tokens=request.sampling.spaces_between_special_tokens,
             )
+            detokenizer = request.fault.detokenizer(Detokenizer(spelled, request.prompt_token_ids))
         return Record(index, request.rid, request.prompt_token_ids, request.sampling, detokenizer, wake)
 
     def deliver(self, rows: Sequence[OutputRow]) -> None:

@@ -123,6 +123,7 @@ def _extend(
         request.append(token_id, entries, info)
         sequence.token_ids.append(token_id)
         request.finish = sequence.rules.check(request.output_ids)
+        request.held_back = request.stream and sequence.rules.hold_back(request.output_ids)
         if request.finish is not None or token_id != draft:
             break
         right += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from tokenwire_reference.models.model import Model
 from tokenwire_reference.request import Request
@@ -11,6 +11,7 @@ from tokenwire_reference.scheduling.drafting import Drafter
 from tokenwire_reference.scheduling.ngram import NgramDrafter
 from tokenwire_reference.scheduling.scheduler import Sequence
 from tokenwire_reference.scheduling.stopping import StopRules
+from tokenwire_reference.text.detokenizer import Detokenizer, spelling
 
 
 def sequence_of(request: Request, model: Model, *, capacity: int, num_draft_tokens: int) -> Sequence:
@@ -40,14 +41,10 @@ def sequence_of(request: Request, model: Model, *, capacity: int, num_draft_toke
         )
     if budget is None:
         budget = max(0, min(room, capacity - len(prompt)))
-
-    def decode(token_ids: Collection[int]) -> str:
-        text: str = model.tokenizer.decode(
-            list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
-        return text
-
-    rules = StopRules(sampling, model.eos_token_ids, budget, None if model.tokenizer is None else decode)
+    detokenizer = None
+    if model.tokenizer is not None:
+        detokenizer = Detokenizer(spelling(model.tokenizer, skip_special_tokens=False), prompt)
+    rules = StopRules(sampling, model.eos_token_ids, budget, detokenizer)
     drafter: Drafter | None = model.drafter(request)
     if drafter is None and num_draft_tokens:
         drafter = NgramDrafter(num_draft_tokens)

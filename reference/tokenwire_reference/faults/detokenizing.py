@@ -14,7 +14,7 @@ from tokenwire_reference.text.detokenizer import Detokenizer
 
 class _DecodesAlone(Detokenizer):
     def push(self, ids: Sequence[int]) -> str:
-        return self._decode(list(ids)) if ids else ""
+        return self._spelling.decode(list(ids)) if ids else ""
 
     def flush(self) -> str:
         return ""
@@ -30,7 +30,7 @@ class ChunksDecodedAlone(Fault):
     """The ids of each row are decoded alone: characters that cross a border turn into U+FFFD."""
 
     def detokenizer(self, detokenizer: Detokenizer) -> Detokenizer:
-        return _DecodesAlone(detokenizer._decode)
+        return _DecodesAlone(detokenizer._spelling)
 
 
 class _IgnoresErrors(Detokenizer):
@@ -51,7 +51,7 @@ class BrokenCharactersDroppedInStreams(Fault):
     """Streams decode with errors='ignore': bytes that are no character vanish."""
 
     def detokenizer(self, detokenizer: Detokenizer) -> Detokenizer:
-        return _IgnoresErrors(detokenizer._decode) if self.request.get("stream") else detokenizer
+        return _IgnoresErrors(detokenizer._spelling) if self.request.get("stream") else detokenizer
 
 
 @fault(
@@ -64,7 +64,7 @@ class BrokenCharactersDropped(Fault):
     """Bytes that are no character vanish from every answer."""
 
     def detokenizer(self, detokenizer: Detokenizer) -> Detokenizer:
-        return _IgnoresErrors(detokenizer._decode)
+        return _IgnoresErrors(detokenizer._spelling)
 
 
 class _LosesSpaces(Detokenizer):
@@ -82,14 +82,14 @@ class LeadingSpacesLost(Fault):
     """Each piece of text loses the spaces that it begins with."""
 
     def detokenizer(self, detokenizer: Detokenizer) -> Detokenizer:
-        return _LosesSpaces(detokenizer._decode)
+        return _LosesSpaces(detokenizer._spelling)
 
 
 class _Repeats(Detokenizer):
     def push(self, ids: Sequence[int]) -> str:
         piece = super().push(ids)
-        if self._decode(self._window).endswith("\ufffd"):
-            self._shown = max(0, self._shown - 1)
+        if self._open:
+            self._before = max(0, self._before - 1)
         return piece
 
 
@@ -103,7 +103,7 @@ class TextRepeatedAtBrokenCharacters(Fault):
     """While a character is incomplete the printable text seems to shrink, and its end is sent again."""
 
     def detokenizer(self, detokenizer: Detokenizer) -> Detokenizer:
-        return _Repeats(detokenizer._decode)
+        return _Repeats(detokenizer._spelling)
 
 
 @fault(
@@ -137,7 +137,7 @@ class IncompleteTailNeverFlushed(Fault):
     """What waits for the rest of a character is not given at the end."""
 
     def detokenizer(self, detokenizer: Detokenizer) -> Detokenizer:
-        return _NeverFlushes(detokenizer._decode)
+        return _NeverFlushes(detokenizer._spelling)
 
 
 class _Lags(Detokenizer):
@@ -161,7 +161,7 @@ class TextOneEmissionLate(Fault):
     """Text waits for the next ids, whether or not it could still change."""
 
     def detokenizer(self, detokenizer: Detokenizer) -> Detokenizer:
-        return _Lags(detokenizer._decode)
+        return _Lags(detokenizer._spelling)
 
 
 @fault(

@@ -106,8 +106,12 @@ def _from_directory(path: Path, dtype: torch.dtype | str, *, with_tokenizer: boo
         module = AutoModelForCausalLM.from_pretrained(
             path, dtype=dtype, attn_implementation=ATTENTION_NAME, local_files_only=True
         )
+    if not with_tokenizer:
+        return module, None
     with _reading("tokenizer", path):
-        text = AutoTokenizer.from_pretrained(path, local_files_only=True) if with_tokenizer else None
+        text = AutoTokenizer.from_pretrained(path, local_files_only=True)
+    # It takes spaces back before punctuation, and what a stream has shown of a text it cannot take back.
+    text.clean_up_tokenization_spaces = False
     return module, text
 
 

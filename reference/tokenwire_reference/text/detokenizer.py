@@ -3,64 +3,159 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import cache, lru_cache
+from itertools import dropwhile, groupby, islice
 
 from tokenwire_reference.request import FinishReason, SamplingParams
-
-Decode = Callable[[Sequence[int]], str]
+from tokenwire_reference.text.token_bytes import BYTE_PIECE
+from tokenwire_reference.text.tokenizer import Tokenizer
 
 CONTEXT = 5
-"""Prompt ids kept before the output, for tokenizers that decode the first token of a text differently."""
+"""Ids kept before the text that waits: decoders write the first token of a text differently."""
+HALF = "\ufffd"
+"""What the bytes of an incomplete character are written as."""
+MOST_BYTES = 4
+"""Of a character in UTF-8."""
+
+
+class Kind(Enum):
+    """What a decoder makes of an id."""
+
+    WORD = "word"
+    """Text that is decoded by itself, but for half a character at its end."""
+    BYTE = "byte"
+    """A single byte of a vocabulary with byte fallback, such as `<0x0A>`."""
+    SILENT = "silent"
+    """Nothing, as of a special token that is skipped: other ids are decoded as if it were not there."""
+
+
+class Spelling:
+    """How a tokenizer writes ids as text."""
+
+    def __init__(
+        self, decode: Callable[[Sequence[int]], str], name_of: Callable[[int], str | None] = lambda _: None
+    ) -> None:
+        """Take a decoder, and the name of an id in the vocabulary, by which byte tokens are known."""
+
+        def kind(token_id: int) -> Kind:
+            if BYTE_PIECE.fullmatch(name_of(token_id) or ""):
+                return Kind.BYTE
+            # Twice, as decoders strip the space that a text begins with: it may be all that an id has.
+            return Kind.WORD if decode([token_id, token_id]) else Kind.SILENT
+
+        self.decode = decode
+        self.kind = cache(kind)
+
+
+@lru_cache(maxsize=8)
+def spelling(
+    tokenizer: Tokenizer, *, skip_special_tokens: bool, spaces_between_special_tokens: bool = True
+) -> Spelling:
+    """How a tokenizer spells for requests that want special tokens like this."""
+
+    def decode(ids: Sequence[int]) -> str:
+        return tokenizer.decode(
+            ids,
+            skip_special_tokens=skip_special_tokens,
+            spaces_between_special_tokens=spaces_between_special_tokens,
+        )
+
+    return Spelling(decode, tokenizer.convert_ids_to_tokens)
 
 
 class Detokenizer:
-    """The text of one request.
+    """The text of one sequence. What it gives is final: no later id changes it.
 
-    What ends in U+FFFD may be half a character, so it waits for the next ids; everything before it is final.
-    The window that is decoded again with each push begins one settled piece back: the cost does not grow with
-    the text.
+    Decoders look at more than one id, so two things have to wait:
+
+    - U+FFFD at the end, which may be half a character of a byte-level vocabulary. What stands before it is
+      final, for an incomplete character is written as one U+FFFD.
+    - A run of byte tokens (`<0x..>`). It is decoded as a whole: one byte that fits nowhere turns all of it
+      into U+FFFD. So it waits for the token behind it, however long it is.
+
+    What is final is decoded again only as a short context, so the cost of an id does not grow with the text.
     """
 
-    def __init__(self, decode: Decode, prompt_token_ids: Sequence[int] = ()) -> None:
-        self._decode = decode
-        context = list(prompt_token_ids[-CONTEXT:])
-        before = decode(context) if context else ""
-        if before.endswith("\ufffd"):
-            # Half a character of the prompt must not swallow the beginning of the output.
-            context, before = [], ""
-        self._window = context
-        """Ids that are decoded together."""
-        self._settled = len(context)
-        """How many ids of the window have been given as text for good."""
-        self._shown = len(before)
-        """How many characters of the window's text have been given."""
+    def __init__(self, spelling: Spelling, prompt_token_ids: Sequence[int] = ()) -> None:
+        self._spelling = spelling
+        spoken = (i for i in reversed(prompt_token_ids) if spelling.kind(i) is not Kind.SILENT)
+        # What may be half a character of the prompt must not swallow the beginning of the output.
+        whole = dropwhile(
+            lambda i: spelling.kind(i) is Kind.BYTE or spelling.decode([i]).endswith(HALF), spoken
+        )
+        self._context = list(islice(whole, CONTEXT))[::-1]
+        """Final ids that the next ones are decoded behind."""
+        self._before = len(spelling.decode(self._context))
+        self._open: list[int] = []
+        """Ids whose text is not final to its end. The last is a byte token in a run, and only there."""
+        self._given = 0
+        """How many characters of their text have been given."""
+        self._unread: list[int] = []
+        """The byte tokens at the end of a run that are no whole character."""
+        self.tail = ""
+        """The whole characters of an open run, as far as it is UTF-8. A wrong byte unmakes them."""
+        self.waiting = 0
+        """How many ids there are from the beginning of an open run on."""
 
     def push(self, ids: Sequence[int]) -> str:
-        """Add ids and give the text that they complete; it may be empty."""
-        self._window += ids
-        text = self._decode(self._window)
-        final = text.rstrip("\ufffd")
-        piece = final[self._shown :]
-        self._shown = max(self._shown, len(final))
+        """Add ids and give the text that is final with them; it may be empty."""
+        pieces = []
+        for kind, group in groupby(ids, key=self._spelling.kind):
+            match kind:
+                case Kind.WORD:
+                    pieces.append(self._push_words(list(group)))
+                case Kind.BYTE:
+                    pieces.append(self._push_bytes(list(group)))
+                case Kind.SILENT if self.waiting:
+                    self.waiting += len(list(group))
+        return "".join(pieces)
+
+    def _push_words(self, ids: Sequence[int]) -> str:
+        self._open += ids
+        self._unread, self.tail, self.waiting = [], "", 0
+        text = self._text(self._open)
+        final = text.removesuffix(HALF)
+        piece = final[self._given :]
+        self._given = len(final)
         if final == text:
-            self._settle(bool(piece))
+            self._settle(len(self._open), text)
+        elif final.startswith(but_last := self._text(self._open[:-1])):
+            # No later id reaches back beyond the last: halves that nothing completes do not pile up.
+            self._settle(len(self._open) - 1, but_last)
         return piece
 
-    def _settle(self, grew: bool) -> None:
-        """Move the window on, now that all its ids have become text."""
-        if grew:
-            self._window = self._window[self._settled :]
-            self._settled = len(self._window)
-            self._shown = len(self._decode(self._window))
-        elif self._shown:
-            # Ids without any text, such as skipped special tokens: they bear on nothing that follows.
-            del self._window[self._settled :]
+    def _push_bytes(self, ids: Sequence[int]) -> str:
+        piece = ""
+        if not self.waiting:
+            # No byte token is the other half of a character that a word began.
+            piece = self.flush()
+            self._settle(len(self._open), self._text(self._open))
+        self._open += ids
+        self.waiting += len(ids)
+        for token_id in ids:
+            if len(self._unread) == MOST_BYTES:
+                break  # These are no character, so the run is broken for good.
+            self._unread.append(token_id)
+            text = self._text(self._unread)
+            if text != HALF * len(self._unread):
+                self.tail += text
+                self._unread = []
+        return piece
+
+    def _settle(self, count: int, text: str) -> None:
+        """Move on: `count` open ids are `text`, whatever comes."""
+        self._context = [*self._context, *self._open[:count]][-CONTEXT:]
+        self._before = len(self._spelling.decode(self._context))
+        self._given = max(0, self._given - len(text))
+        del self._open[:count]
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return self._spelling.decode([*self._context, *ids])[self._before :]
 
     def flush(self) -> str:
         """Give what waited for ids that will not come."""
-        text = self._decode(self._window)
-        piece = text[self._shown :]
-        self._shown = max(self._shown, len(text))
-        return piece
+        return self._text(self._open)[self._given :]
 
 
 def finish_text(
@@ -75,7 +170,7 @@ def finish_text(
     """
     matched, keep = finish.matched, sampling.no_stop_trim
     text += detokenizer.push(ids[:-1])
-    before_last = len(text)
+    before_last = len(text + detokenizer.tail)
     if isinstance(matched, int) and not keep:
         return text + detokenizer.flush()
     text += detokenizer.push(ids[-1:]) + detokenizer.flush()

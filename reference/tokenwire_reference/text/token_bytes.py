@@ -7,7 +7,7 @@ from functools import cache
 
 from tokenwire_reference.text.tokenizer import Tokenizer
 
-_BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 @cache
@@ -24,7 +24,7 @@ def token_bytes(tokenizer: Tokenizer, token_id: int) -> bytes:
     if "\ufffd" not in text:
         return text.encode()
     piece = tokenizer.convert_ids_to_tokens(token_id)
-    if found := _BYTE_PIECE.fullmatch(piece):
+    if found := BYTE_PIECE.fullmatch(piece):
         return bytes([int(found[1], 16)])
     letters = _byte_of_letter()
     if all(letter in letters for letter in piece):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from tokenwire_reference.request import SamplingParams
-
 
 class Tokenizer(Protocol):
     """Text to ids and back."""
 
     chat_template: str | None
+
+    def __hash__(self) -> int: ...
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
 
@@ -22,12 +22,3 @@ class Tokenizer(Protocol):
     def apply_chat_template(
         self, messages: Sequence[Mapping[str, Any]], *, tokenize: bool, add_generation_prompt: bool
     ) -> str: ...
-
-
-def decode_as_asked(tokenizer: Tokenizer, ids: Sequence[int], sampling: SamplingParams) -> str:
-    """Text of ids, with special tokens as the request wants them."""
-    return tokenizer.decode(
-        ids,
-        skip_special_tokens=sampling.skip_special_tokens,
-        spaces_between_special_tokens=sampling.spaces_between_special_tokens,
-    )

@@ -24,7 +24,6 @@ from tokenwire_reference.engine.load import EngineLoad
 from tokenwire_reference.engine.queue_limit import QueueFullError
 from tokenwire_reference.request import FinishReason, OutputRow, Request
 from tokenwire_reference.server_args import ServerArgs
-from tokenwire_reference.text.tokenizer import decode_as_asked
 
 MODELS = Path(__file__).parents[3] / "fixtures" / "models"
 
@@ -194,8 +193,7 @@ async def _send(engine, calls, tokenizer, args) -> list[httpx.Response]:
 async def serving(engine: ScriptedEngine, tokenizer: Any, args: ServerArgs) -> AsyncIterator[Starlette]:
     """The routes in front of an engine that runs as long as this is open."""
     loop = asyncio.get_running_loop()
-    decode = None if tokenizer is None else tokenizer.decode
-    streamer = OutputStreamer(stream_interval=args.stream_interval, decode=decode)
+    streamer = OutputStreamer(stream_interval=args.stream_interval)
 
     async def deliver_and_let_them_read(rows: Sequence[OutputRow]) -> None:
         """Let every consumer take a step's rows before the next step: no stream is coalesced by chance."""
@@ -207,9 +205,7 @@ async def serving(engine: ScriptedEngine, tokenizer: Any, args: ServerArgs) -> A
         asyncio.run_coroutine_threadsafe(deliver_and_let_them_read(rows), loop).result()
 
     thread = EngineThread(engine, streamer, deliver)
-    manager = RequestManager(
-        thread, tokenizer and (lambda ids, sampling: decode_as_asked(tokenizer, ids, sampling))
-    )
+    manager = RequestManager(thread, tokenizer)
     served = Served(args, ScriptedModel(), tokenizer, engine, thread, manager)
     thread.start()
     try:

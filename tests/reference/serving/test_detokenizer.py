@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tokenwire_reference.request import FinishReason, SamplingParams
-from tokenwire_reference.text.detokenizer import Detokenizer, finish_text
+from tokenwire_reference.text.detokenizer import Detokenizer, Spelling, finish_text, spelling
 
 ids_and_cuts = st.tuples(
     st.lists(st.integers(0, 1999), max_size=40), st.lists(st.integers(0, 40), max_size=12)
@@ -28,7 +28,7 @@ def pieces(detokenizer, ids, cuts=None):
 @example(case=([168, 107, 256, 168, 107], [1, 2, 4]))
 def test_any_partition_joins_to_the_whole_decode(tiny_tokenizer, skip, case):
     ids, cuts = case
-    detokenizer = Detokenizer(lambda part: tiny_tokenizer.decode(part, skip_special_tokens=skip))
+    detokenizer = Detokenizer(spelling(tiny_tokenizer, skip_special_tokens=skip))
     text = "".join(pieces(detokenizer, ids, cuts)) + detokenizer.flush()
     assert text == tiny_tokenizer.decode(ids, skip_special_tokens=skip)
 
@@ -36,25 +36,25 @@ def test_any_partition_joins_to_the_whole_decode(tiny_tokenizer, skip, case):
 @pytest.mark.parametrize("skip", [True, False])
 @given(prompt=broken, ids=broken, cuts=st.lists(st.integers(0, 16), max_size=6))
 def test_broken_characters_and_special_tokens_are_lost_nowhere(tiny_tokenizer, skip, prompt, ids, cuts):
-    detokenizer = Detokenizer(lambda part: tiny_tokenizer.decode(part, skip_special_tokens=skip), prompt)
+    detokenizer = Detokenizer(spelling(tiny_tokenizer, skip_special_tokens=skip), prompt)
     text = "".join(pieces(detokenizer, ids, cuts)) + detokenizer.flush()
     assert text == tiny_tokenizer.decode(ids, skip_special_tokens=skip)
 
 
 @given(ids=st.lists(st.integers(4, 1019), max_size=40), cuts=st.lists(st.integers(0, 40), max_size=12))
 def test_the_other_tokenizer_joins_too(llama_tokenizer, ids, cuts):
-    detokenizer = Detokenizer(llama_tokenizer.decode)
+    detokenizer = Detokenizer(Spelling(llama_tokenizer.decode))
     assert "".join(pieces(detokenizer, ids, cuts)) + detokenizer.flush() == llama_tokenizer.decode(ids)
 
 
 def test_a_character_comes_when_its_last_byte_does(tiny_tokenizer):
-    detokenizer = Detokenizer(tiny_tokenizer.decode)
+    detokenizer = Detokenizer(Spelling(tiny_tokenizer.decode))
     assert pieces(detokenizer, [168, 107, 256, 168]) == ["", "", "\u8a9e", ""]
     assert detokenizer.flush() == "\ufffd"
 
 
 def test_text_before_half_a_character_does_not_wait(tiny_tokenizer):
-    detokenizer = Detokenizer(tiny_tokenizer.decode)
+    detokenizer = Detokenizer(Spelling(tiny_tokenizer.decode))
     assert detokenizer.push([1262, 168]) == "spec"
     assert detokenizer.push([107, 256]) == "\u8a9e"
 
@@ -65,8 +65,8 @@ def test_the_first_word_keeps_its_space_after_a_prompt():
     def decode(ids):
         return "".join({1: " a", 2: " b"}[i] for i in ids).removeprefix(" ")
 
-    assert Detokenizer(decode, [1]).push([2]) == " b"
-    assert Detokenizer(decode).push([2]) == "b"
+    assert Detokenizer(Spelling(decode), [1]).push([2]) == " b"
+    assert Detokenizer(Spelling(decode)).push([2]) == "b"
 
 
 def test_ids_without_text_do_not_pile_up(tiny_tokenizer):
@@ -77,7 +77,7 @@ def test_ids_without_text_do_not_pile_up(tiny_tokenizer):
         longest = max(longest, len(ids))
         return tiny_tokenizer.decode(ids, skip_special_tokens=True)
 
-    detokenizer = Detokenizer(decode, [1262])
+    detokenizer = Detokenizer(Spelling(decode), [1262])
     assert pieces(detokenizer, [2] * 200) == [""] * 200
     assert detokenizer.push([1059]) == "andlers"
     assert longest < 10
@@ -85,7 +85,7 @@ def test_ids_without_text_do_not_pile_up(tiny_tokenizer):
 
 def whole(tokenizer, ids, finish, rows=(), **sampling):
     """The text of a request whose ids came in rows that end at these places."""
-    detokenizer = Detokenizer(lambda part: tokenizer.decode(part, skip_special_tokens=True))
+    detokenizer = Detokenizer(spelling(tokenizer, skip_special_tokens=True))
     text = "".join(pieces(detokenizer, ids[: max(rows, default=0)], rows))
     return finish_text(detokenizer, text, ids[max(rows, default=0) :], finish, SamplingParams(**sampling))
 

@@ -24,7 +24,7 @@ def started(scripted_engine):
 
     def start(engine):
         rows: queue.Queue = queue.Queue()
-        thread = EngineThread(engine, OutputStreamer(stream_interval=1, decode=None), rows.put)
+        thread = EngineThread(engine, OutputStreamer(stream_interval=1), rows.put)
         thread.start()
         threads.append(thread)
         return thread, rows

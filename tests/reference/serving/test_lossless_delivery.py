@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from hypothesis import given
 from hypothesis import strategies as st
+from small_tokenizers import Letters
 
 from tokenwire_reference.delivery.output_streamer import OutputStreamer
 from tokenwire_reference.delivery.request_manager import Delivery, RequestManager
@@ -44,8 +45,7 @@ samples = st.builds(
 )
 
 
-def spell(ids, sampling=None):
-    return "".join(chr(ord("a") + i % 26) for i in ids)
+LETTERS = Letters(first=ord("a"), letters=26)
 
 
 def advance(request, step, *, last):
@@ -57,8 +57,8 @@ def advance(request, step, *, last):
 
 
 async def run(given_samples, drains, delivery):
-    manager = RequestManager(Nobody(), spell)
-    streamer = OutputStreamer(stream_interval=1, decode=spell)
+    manager = RequestManager(Nobody(), LETTERS)
+    streamer = OutputStreamer(stream_interval=1)
     requests = [
         Request(
             f"r{i}",
@@ -116,7 +116,7 @@ def test_any_steps_and_any_drains_join_to_the_record(given_samples, drains, deli
                 joined[name] += emission.series.get(name, [None] * length)
             assert emission.completion_tokens == len(ids)
         assert ids == request.output_ids
-        assert text == spell(request.output_ids)
+        assert text == LETTERS.decode(request.output_ids)
         assert joined == {name: request.series[name] for name in joined}
         assert [e.finish is not None for e in emissions] == [False] * (len(emissions) - 1) + [True]
         assert emissions[-1].customized_info_keys == request.customized_info_keys

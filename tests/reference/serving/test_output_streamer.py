@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tokenwire_reference.delivery.output_streamer import (
-    OutputStreamer,
-    cached_tokens_details,
-    may_become_stop,
-)
+from tokenwire_reference.delivery.output_streamer import OutputStreamer, cached_tokens_details
 from tokenwire_reference.request import FinishReason, Request, SamplingParams
 
 
-def spell(ids):
-    """A vocabulary in which id n is the letter with that code."""
-    return "".join(chr(i) for i in ids)
-
-
-def request(text="", *, stream=True, interval=None, stop=(), **fields):
+def request(text="", *, stream=True, interval=None, **fields):
     asked = Request(
         rid="r",
         prompt_token_ids=(1, 2, 3),
-        sampling=SamplingParams(stream_interval=interval, stop=stop),
+        sampling=SamplingParams(stream_interval=interval),
         stream=stream,
         **fields,
     )
@@ -34,7 +23,7 @@ def request(text="", *, stream=True, interval=None, stop=(), **fields):
 
 def row_sizes(steps, *, server_interval=1, ends=True, **fields):
     """The sizes of the rows of a request that gets so many tokens in each step."""
-    streamer = OutputStreamer(stream_interval=server_interval, decode=spell)
+    streamer = OutputStreamer(stream_interval=server_interval)
     asked = request(**fields)
     streamer.admit(asked)
     sizes = []
@@ -74,7 +63,7 @@ def test_a_step_without_a_token_has_no_row():
 
 
 def test_a_finish_is_emitted_once_even_where_it_brings_no_token():
-    streamer = OutputStreamer(stream_interval=1, decode=None)
+    streamer = OutputStreamer(stream_interval=1)
     asked = request("a")
     streamer.admit(asked)
     assert len(streamer.stream([asked])) == 1
@@ -85,45 +74,31 @@ def test_a_finish_is_emitted_once_even_where_it_brings_no_token():
 
 
 def test_a_live_request_id_cannot_be_admitted_twice():
-    streamer = OutputStreamer(stream_interval=1, decode=None)
+    streamer = OutputStreamer(stream_interval=1)
     streamer.admit(request())
     with pytest.raises(ValueError, match="'r' is in use"):
         streamer.admit(request())
 
 
-def test_a_prefix_of_a_stop_string_is_held_back_and_tried_again_at_the_next_step():
-    streamer = OutputStreamer(stream_interval=1, decode=spell)
-    asked = request(stop=("<end>",))
+def test_a_request_that_is_held_back_emits_with_the_step_that_lets_it_go():
+    streamer = OutputStreamer(stream_interval=1)
+    asked = request()
     streamer.admit(asked)
-    texts = []
-    for letter in "a<enough <en<end>":
-        asked.append(ord(letter), {}, {})
-        if spell(asked.output_ids).endswith("<end>"):
-            asked.finish = FinishReason("stop", matched="<end>")
-        texts += [spell(row.output_ids) for row in streamer.stream([asked])]
-    assert texts == ["a", "<eno", "u", "g", "h", " ", "<en<end>"]
+    sizes = []
+    for held_back in [True, False, True, True, False]:
+        asked.append(5, {}, {})
+        asked.held_back = held_back
+        sizes.append([row.end - row.start for row in streamer.stream([asked])])
+    assert sizes == [[], [2], [], [], [3]]
 
 
-def test_a_held_first_token_waits_too():
-    assert row_sizes([1, 1], stop=("xy",), ends=False) == []
-
-
-def test_an_incomplete_character_does_not_hide_the_prefix_before_it():
-    assert may_become_stop("so n\ufffd", ["n\u8a9e"])
-    assert not may_become_stop("so m\ufffd", ["n\u8a9e"])
-
-
-@given(st.text("ab", max_size=12), st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3))
-def test_what_is_not_held_back_shows_no_part_of_a_stop_string(text, stops):
-    """A stop string that completes later begins at or after the end of a text that was let go."""
-    if not may_become_stop(text, stops):
-        for stop in stops:
-            assert stop not in text
-            assert not any(text.endswith(stop[:n]) for n in range(1, len(stop) + 1))
+def test_the_end_lets_go_of_what_is_held_back():
+    assert row_sizes([1, 1], held_back=True) == [2]
+    assert row_sizes([1, 1], held_back=True, ends=False) == []
 
 
 def test_every_series_is_sliced_as_the_ids_are():
-    streamer = OutputStreamer(stream_interval=2, decode=None)
+    streamer = OutputStreamer(stream_interval=2)
     asked = request()
     asked.prompt_series["input_token_logprobs"] = [[None, 1, None]]
     streamer.admit(asked)
@@ -141,7 +116,7 @@ def test_every_series_is_sliced_as_the_ids_are():
 
 
 def test_a_row_does_not_grow_with_its_request():
-    streamer = OutputStreamer(stream_interval=1, decode=None)
+    streamer = OutputStreamer(stream_interval=1)
     asked = request("a")
     asked.series["s"] = [0]
     streamer.admit(asked)
@@ -167,13 +142,13 @@ def test_cached_tokens_details(cached, tiers, backend, details):
     asked.cached_tokens_device, asked.cached_tokens_host, asked.cached_tokens_storage = tiers
     assert asked.cached_tokens == cached
     assert cached_tokens_details(asked, backend) == details
-    streamer = OutputStreamer(stream_interval=1, decode=spell, storage_backend=backend)
+    streamer = OutputStreamer(stream_interval=1, storage_backend=backend)
     streamer.admit(asked)
     assert streamer.stream([asked])[0].cached_tokens_details == details
 
 
 def test_an_embedding_emits_once_with_no_token():
-    streamer = OutputStreamer(stream_interval=1, decode=spell)
+    streamer = OutputStreamer(stream_interval=1)
     asked = request(stream=True, wants_embedding=True)
     streamer.admit(asked)
     assert streamer.stream([asked]) == []

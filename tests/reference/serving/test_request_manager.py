@@ -9,17 +9,18 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_tokenizers import Letters
 
 from tokenwire_reference.delivery.output_streamer import OutputStreamer
 from tokenwire_reference.delivery.request_manager import Delivery, DuplicateRequestIdError, RequestManager
 from tokenwire_reference.request import FinishReason, OutputRow, Request, SamplingParams
+from tokenwire_reference.scheduling.stopping import StopRules
+from tokenwire_reference.text.detokenizer import Detokenizer, Spelling
 
 LOGPROBS = "output_token_logprobs"
 
 
-def spell(ids, sampling):
-    del sampling
-    return "".join(chr(i) for i in ids)
+LETTERS = Letters()
 
 
 class Inbox:
@@ -84,7 +85,7 @@ def test_whenever_the_consumer_comes_nothing_is_lost(text, cuts, reads, delivery
     places = [0, *sorted(c for c in cuts if c < len(text)), len(text)]
 
     async def scenario():
-        manager = RequestManager(Inbox(), spell)
+        manager = RequestManager(Inbox(), LETTERS)
         generation = manager.submit([ask()])
         record = generation.records[0]
         taken = []
@@ -100,7 +101,7 @@ def test_whenever_the_consumer_comes_nothing_is_lost(text, cuts, reads, delivery
     for emission in taken:
         assert len(emission.output_ids) == len(emission.series[LOGPROBS])
         assert [entry[1] for entry in emission.series[LOGPROBS]] == emission.output_ids
-        assert emission.text == spell(emission.output_ids, None)
+        assert emission.text == LETTERS.decode(emission.output_ids)
         assert emission.prompt_series == {"input_token_logprobs": [[None, 7, None]]}
     joined = taken[-1].text if delivery is Delivery.CUMULATIVE else "".join(e.text for e in taken)
     assert joined == text
@@ -111,7 +112,7 @@ def test_whenever_the_consumer_comes_nothing_is_lost(text, cuts, reads, delivery
 
 def test_an_emission_holds_no_list_that_still_grows():
     async def scenario():
-        manager = RequestManager(Inbox(), spell)
+        manager = RequestManager(Inbox(), LETTERS)
         record = manager.submit([ask()]).records[0]
         manager.deliver([row(0, "ab")])
         emission = record.take(Delivery.CUMULATIVE)
@@ -124,7 +125,7 @@ def test_an_emission_holds_no_list_that_still_grows():
 
 def test_a_key_that_starts_late_or_stays_away_has_nulls_there():
     async def scenario():
-        manager = RequestManager(Inbox(), spell)
+        manager = RequestManager(Inbox(), LETTERS)
         record = manager.submit([ask()]).records[0]
         manager.deliver([row(0, "ab")])
         early = record.take(Delivery.INCREMENTAL)
@@ -145,7 +146,7 @@ def test_a_record_that_fails_ends_alone():
 
     async def scenario():
         inbox = Inbox()
-        manager = RequestManager(inbox, spell)
+        manager = RequestManager(inbox, LETTERS)
         bad, good = manager.submit([ask("bad")]), manager.submit([ask("good")])
         manager.deliver([row(0, "ab", rid="bad"), row(0, "x", rid="good")])
         manager.deliver([row(3, "d", rid="bad"), row(1, "y", rid="good", finish=END)])
@@ -161,7 +162,7 @@ def test_a_record_that_fails_ends_alone():
 
 def test_choices_of_one_call_come_interleaved_until_each_has_ended():
     async def scenario():
-        manager = RequestManager(Inbox(), spell)
+        manager = RequestManager(Inbox(), LETTERS)
         generation = manager.submit([ask("a"), ask("b")])
         reading = asyncio.ensure_future(collect(generation, Delivery.INCREMENTAL))
         for rows in (
@@ -179,7 +180,7 @@ def test_choices_of_one_call_come_interleaved_until_each_has_ended():
 
 def test_whole_waits_for_every_choice():
     async def scenario():
-        manager = RequestManager(Inbox(), spell)
+        manager = RequestManager(Inbox(), LETTERS)
         generation = manager.submit([ask("a"), ask("b")])
         whole = asyncio.ensure_future(generation.whole())
         manager.deliver([row(0, "xy", rid="b", finish=END)])
@@ -195,16 +196,18 @@ def test_a_stop_string_never_shows_in_a_stream():
     """Held back by the streamer, cut by the detokenizer: the two together, token by token."""
 
     async def scenario():
-        manager = RequestManager(Inbox(), spell)
+        manager = RequestManager(Inbox(), LETTERS)
         asked = ask(stop=("END",))
         record = manager.submit([asked]).records[0]
-        streamer = OutputStreamer(stream_interval=1, decode=lambda ids: spell(ids, None))
+        streamer = OutputStreamer(stream_interval=1)
+        detokenizer = Detokenizer(Spelling(LETTERS.decode))
+        rules = StopRules(asked.sampling, frozenset(), 9, detokenizer)
         streamer.admit(asked)
         texts = []
         for letter in "an ENDEND"[:6]:
             asked.append(ord(letter), {LOGPROBS: [-0.5, ord(letter), None]}, {})
-            if letter == "D":
-                asked.finish = FinishReason("stop", matched="END")
+            asked.finish = rules.check(asked.output_ids)
+            asked.held_back = rules.hold_back(asked.output_ids)
             manager.deliver(streamer.stream([asked]))
             if record.pending:
                 texts.append(record.take(Delivery.CUMULATIVE).text)
@@ -216,7 +219,7 @@ def test_a_stop_string_never_shows_in_a_stream():
 def test_a_duplicate_id_is_refused_and_harms_nobody():
     async def scenario():
         inbox = Inbox()
-        manager = RequestManager(inbox, spell)
+        manager = RequestManager(inbox, LETTERS)
         first = manager.submit([ask("a"), ask("b")], group="g")
         with pytest.raises(DuplicateRequestIdError, match="'c' stands twice"):
             manager.submit([ask("c"), ask("c")])
@@ -236,7 +239,7 @@ def test_a_duplicate_id_is_refused_and_harms_nobody():
 def test_abort_matches_whole_ids_and_groups():
     async def scenario():
         inbox = Inbox()
-        manager = RequestManager(inbox, spell)
+        manager = RequestManager(inbox, LETTERS)
         manager.submit([ask("req-1")])
         manager.submit([ask("req-10")])
         manager.submit([ask("g_0"), ask("g_1")], group="g")
@@ -254,7 +257,7 @@ def test_abort_matches_whole_ids_and_groups():
 def test_closing_aborts_only_what_has_not_ended():
     async def scenario():
         inbox = Inbox()
-        manager = RequestManager(inbox, spell)
+        manager = RequestManager(inbox, LETTERS)
         generation = manager.submit([ask("a"), ask("b")])
         manager.deliver([row(0, "x", rid="a", finish=END)])
         generation.close()

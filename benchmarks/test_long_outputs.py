@@ -1,0 +1,57 @@
+"""What the host does for each token of a long output, beside doing it for the whole output again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tokenwire_reference.models.builtin import TRAINING_TEXT, byte_level_tokenizer
+from tokenwire_reference.request import SamplingParams
+from tokenwire_reference.scheduling.stopping import StopRules
+from tokenwire_reference.text.detokenizer import Detokenizer, spelling
+
+TOKENIZER = byte_level_tokenizer()
+IDS: list[int] = (TOKENIZER.encode(" ".join(TRAINING_TEXT)) * 100)[:4000]
+SPELLED = spelling(TOKENIZER, skip_special_tokens=True)
+
+
+def _incremental(ids: Sequence[int]) -> str:
+    detokenizer = Detokenizer(SPELLED)
+    return "".join(detokenizer.push([token_id]) for token_id in ids) + detokenizer.flush()
+
+
+def _decode_everything(ids: Sequence[int]) -> str:
+    shown = ""
+    for count in range(1, len(ids) + 1):
+        text = SPELLED.decode(ids[:count])
+        shown += text.removesuffix("\ufffd")[len(shown) :]
+    return shown + text[len(shown) :]
+
+
+@pytest.mark.benchmark(group=f"text: {len(IDS)} ids, one at a time")
+@pytest.mark.parametrize("detokenize", [_incremental, _decode_everything])
+def test_text(benchmark: Any, detokenize: Any) -> None:
+    assert benchmark.pedantic(detokenize, (IDS,), rounds=2) == TOKENIZER.decode(IDS)
+
+
+def _rules() -> StopRules:
+    return StopRules(SamplingParams(stop=("never said",)), frozenset(), len(IDS) + 1, Detokenizer(SPELLED))
+
+
+def _look_at_the_last_id(ids: Sequence[int]) -> None:
+    rules = _rules()
+    for count in range(1, len(ids) + 1):
+        assert rules.check(ids[:count]) is None
+
+
+def _look_at_everything(ids: Sequence[int]) -> None:
+    for count in range(1, len(ids) + 1):
+        assert "never said" not in SPELLED.decode(ids[:count])
+
+
+@pytest.mark.benchmark(group=f"stop strings: {len(IDS)} ids, looked at one by one")
+@pytest.mark.parametrize("look", [_look_at_the_last_id, _look_at_everything])
+def test_stop_strings(benchmark: Any, look: Any) -> None:
+    benchmark.pedantic(look, (IDS,), rounds=2)
