@@ -83,7 +83,7 @@ def test_outputs_were_joined_for_readers_that_do_not_keep_up(
     assert "slow-reader" in {row["scenario"] for row in joined}
 
 
-@pytest.mark.parametrize("name", ["cumulative"])
+@pytest.mark.parametrize("name", ["retractions"])
 def test_the_recording_says_the_same(
     checked: Callable[[str], tuple[Report, Path]], name: str, tmp_path: Path
 ) -> None:

@@ -20,15 +20,15 @@ from proofs.small_scope import (
 from tokenwire.judging.acceptor import Acceptance, accept
 from tokenwire.record import Delivery
 
-TOKENS = 4
+TOKENS = 3
 
 
 def test_every_delivery_is_accepted_and_no_neighbour_that_is_none():
     proof = prove(TOKENS)
     assert proof.refused == []
     assert proof.accepted == []
-    assert proof.deliveries > 5_000
-    assert proof.neighbours > 500_000
+    assert proof.deliveries > 1_500
+    assert proof.neighbours > 100_000
 
 
 @pytest.mark.parametrize("overlooked", ["", "completion_tokens", "text", "finish"])
