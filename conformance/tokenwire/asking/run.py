@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+from tokenwire import __version__
 from tokenwire.asking.beside import GATEWAY, ask_both
 from tokenwire.asking.confirmation import confirm, under_another_id
 from tokenwire.asking.detokenization import ask_for_texts
@@ -19,6 +21,7 @@ from tokenwire.asking.exploration import Exploration
 from tokenwire.asking.politeness import Limits, PoliteSender
 from tokenwire.asking.preflight import Preflight, preflight
 from tokenwire.asking.recorder import MAX_BODY_BYTES, Recorder
+from tokenwire.asking.resumption import Notes
 from tokenwire.asking.scenario import (
     SMALLEST_CONTEXT,
     Budget,
@@ -57,6 +60,8 @@ class Plan:
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     record: Path | None = None
     """Where the exchanges are written, as they arrive."""
+    resume: bool = False
+    """They lie there already, as far as the run came: only the rest is asked."""
     on_loss: Callable[[str], object] = lambda _: None
     """Told, in a sentence, where they cannot be written any more; the run goes on without."""
     dialects: tuple[str, ...] = ()
@@ -89,6 +94,24 @@ class Plan:
     """Neither what servers died of is asked, nor what is a storm to a server that others use."""
     on_exchange: Callable[[Exchange], None] = lambda _: None
     """Told of every exchange when it is over; for a wire log."""
+
+    def asked(self) -> dict[str, Any]:
+        """What decides what is asked, as JSON can hold it; of headers, their names."""
+        return {
+            "tokenwire": __version__,
+            "target": self.url,
+            "worker": self.worker,
+            "model": self.model,
+            "dialects": sorted(self.dialects),
+            "scenarios": sorted(self.scenarios),
+            "without": sorted(self.without),
+            "budget": str(self.budget),
+            "gentle": self.gentle,
+            "max-tokens": self.limits.max_tokens,
+            "explore": self.explore,
+            "seed": self.seed,
+            "headers": sorted(name.lower() for name, _ in self.headers),
+        }
 
 
 class NoSuchTarget(ValueError):  # noqa: N818  # a fact about the command line
@@ -140,6 +163,7 @@ class _Interrogation:
     vitals: VitalSigns
     transcript: Transcript
     progress: Progress
+    notes: Notes | None = None
     explored: tuple[str, ...] = ()
 
     def _talk(self, name: str, dialect: Dialect) -> Conversation:
@@ -161,11 +185,17 @@ class _Interrogation:
             for scenario in sorted(chosen(self.plan), key=lambda each: each.perilous)
             for dialect in self.found.speaks
         ]
-        return [(scenario, talk) for scenario, talk in talks if scenario.chat in (None, talk.chat)]
+        return [
+            (scenario, talk)
+            for scenario, talk in talks
+            if scenario.chat in (None, talk.chat) and not (self.notes is not None and self.notes.recall(talk))
+        ]
 
     async def _talk_through(self, scenario: Scenario, talk: Conversation) -> None:
         await scenario.run(talk)
         self.progress.finished(talk)
+        if self.notes is not None and not self.vitals.over:
+            self.notes.finish(talk)
 
     async def ask_ordinary(self) -> None:
         """Talk the ordinary scenarios through: together, and then those that want to be alone."""
@@ -270,22 +300,28 @@ class _Interrogation:
 async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
     """Ask the target everything that the plan holds, until it is answered or the target stops answering.
 
-    Raises NoSuchTarget for a URL that is none.
+    Raises NoSuchTarget for a URL that is none, NotResumed for a recording that is of another run.
     """
     capture = CaptureWriter(plan.record, on_loss=plan.on_loss) if plan.record else None
+    notes = _notes(plan.record, plan) if plan.record else None
+    heard_before = notes is not None and bool(notes.server)  # it is recorded what the target says of itself
+    at_first = None if heard_before else capture
     try:
-        first = _recorder(plan, plan.url, capture, headers=plan.headers, first=True)
+        first = _recorder(plan, plan.url, at_first, headers=plan.headers, first=True)
     except ValueError as error:
         raise NoSuchTarget(str(error)) from error
     # What is found out first is not charged: it is little, and without it nothing can be asked.
     polite = PoliteSender(first, plan.limits)
-    async with first, _recorder(plan, plan.url, capture, headers=plan.headers, scouts=True) as scout:
+    async with first, _recorder(plan, plan.url, at_first, headers=plan.headers, scouts=True) as scout:
         found = await _found(plan, plan.url, polite, polite.to(scout))
     worker = await _worker(plan, polite) if plan.worker else None
     if not found.speaks:
         lost = capture.lost if capture is not None else ""
         subject = Subject(url=plan.url, left_out=found.left_out, unrecorded=lost)
         return Unreached(subject, found.diagnosis)
+    if notes is not None:
+        notes.begin(found)
+        notes.forget_the_rest()
     async with (
         _recorder(plan, plan.url, capture, headers=plan.headers, known=found) as recorder,
         _recorder(plan, plan.url, None, headers=plan.headers, scouts=True) as scout,
@@ -293,7 +329,7 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
         vitals = _vital_signs(plan, recorder, found, scout)
         sender = polite.to(vitals, found.speaks, found.advertised.context_length or SMALLEST_CONTEXT)
         transcript = Transcript(list(found.failures), tokenizer=plan.tokenizer, on_answer=progress.answered)
-        asking = _Interrogation(plan, found, sender, vitals, transcript, progress)
+        asking = _Interrogation(plan, found, sender, vitals, transcript, progress, notes)
         await asking.ask_ordinary()
         if plan.explore:
             await asking.explore()
@@ -306,6 +342,16 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
         await asking.ask_perilous()
     asking.hear_besides()
     return asking.subject(unrecorded=capture.lost if capture is not None else "")
+
+
+def _notes(folder: Path, plan: Plan) -> Notes:
+    """What is noted beside a recording. Raises NotResumed."""
+    if not plan.resume:
+        return Notes(folder, plan.asked())
+    notes = Notes.of(folder, plan.asked())
+    if not notes.server:
+        notes.forget_the_rest()
+    return notes
 
 
 def _vital_signs(

@@ -11,6 +11,7 @@ import typer
 from rich.text import Text
 
 from tokenwire.asking.exploration import NothingToDrawWith, demand_hypothesis
+from tokenwire.asking.resumption import NotResumed
 from tokenwire.asking.run import NoSuchTarget, Plan, Progress, Unreached, interrogate
 from tokenwire.asking.scenario import Budget
 from tokenwire.asking.terminal_progress import TerminalProgress
@@ -57,7 +58,7 @@ def ask(plan: Plan, *, verbosity: int) -> Subject | Unreached:
             return asyncio.run(interrogate(plan, Progress()))
         with TerminalProgress(console) as progress:
             return asyncio.run(interrogate(plan, progress))
-    except NoSuchTarget as error:
+    except (NoSuchTarget, NotResumed) as error:
         raise typer.BadParameter(str(error)) from error
 
 
@@ -75,6 +76,12 @@ def check(
     baseline: options.BaselineFile = None,
     record: Annotated[
         Path | None, typer.Option("--record", metavar="DIR", help="Write every exchange there as it arrives.")
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            "--resume", metavar="DIR", help="Go on with a run that was cut off, from what it recorded there."
+        ),
     ] = None,
     timeout: options.Timeout = 60.0,
     max_concurrency: options.MaxConcurrency = 16,
@@ -112,8 +119,14 @@ def check(
     Exit status: 0 conforms, known failures aside; 1 violation, or a baseline that does not hold; 2 usage;
     3 the suite failed; 4 nothing was evaluated or the target could not be reached.
     """
+    if record is not None and resume is not None:
+        raise typer.BadParameter("--resume records where the run did that was cut off; leave --record out")
     if record is not None:
         options.empty_folder(record, "--record")
+    if resume is not None and not resume.is_dir():
+        raise typer.BadParameter(f"--resume {resume} is no folder; name one that --record wrote")
+    if resume is not None:
+        record = options.writable_folder(resume, "--resume")
     if explore:
         try:
             demand_hypothesis()
@@ -154,7 +167,8 @@ def check(
         options.filters(context),
     )
     console = make_console()
-    subject = ask(replace(plan, record=record, explore=explore, seed=seed), verbosity=verbose - quiet)
+    plan = replace(plan, record=record, resume=resume is not None, explore=explore, seed=seed)
+    subject = ask(plan, verbosity=verbose - quiet)
     if isinstance(subject, Unreached):
         console.print(Text(subject.diagnosis), soft_wrap=True)
         subject = subject.subject

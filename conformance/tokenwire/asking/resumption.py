@@ -1,0 +1,111 @@
+"""Resumption: a run that was cut off goes on. What it talked through is taken from its recording, and only
+the rest is asked.
+
+Beside a recording stands what was asked of whom, and which scenarios were talked through with which dialect.
+One in which the server failed is not among them: what it died of, only one run can tell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tokenwire.asking.preflight import SCENARIO as PREFLIGHT
+from tokenwire.asking.preflight import Preflight
+from tokenwire.asking.scenario import Conversation
+from tokenwire.asking.vital_signs import has_failed
+from tokenwire.report.files import write_whole
+from tokenwire.wire.capture import read_capture
+
+NOTES = "run.json"
+_CONFIRMATION = re.compile(r"-confirm-\d+\.jsonl")
+
+
+class NotResumed(ValueError):  # noqa: N818  # a fact about the command line
+    """The recording is of something else; the message says of what."""
+
+
+@dataclass
+class Notes:
+    """What stands beside a recording."""
+
+    folder: Path
+    asked: Mapping[str, Any]
+    """The options that decide what is asked, and the target."""
+    server: Mapping[str, str] = field(default_factory=dict)
+    """What the target said that it is; nothing before it was asked."""
+    over: dict[str, dict[str, str]] = field(default_factory=dict)
+    """What was talked through, as `<dialect>/<scenario>`, each with what was not asked there, and why."""
+
+    @classmethod
+    def of(cls, folder: Path, asked: Mapping[str, Any]) -> Notes:
+        """Those of a run that goes on. Raises NotResumed where there are none, or none of such a run."""
+        path = folder / NOTES
+        try:
+            told = json.loads(path.read_text("utf-8"))
+            notes = cls(folder, told["asked"], told["server"], told["over"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise NotResumed(
+                f"{folder} cannot be resumed ({path}: {error!r}); name a folder that --record wrote"
+            ) from error
+        differing = [name for name, value in asked.items() if notes.asked.get(name) != value]
+        if differing:
+            name = differing[0]
+            raise NotResumed(
+                f"{folder} was recorded with {name} {notes.asked.get(name)!r}, not {asked[name]!r}; give the "
+                "same options, or record into a new folder"
+            )
+        return notes
+
+    def begin(self, found: Preflight) -> None:
+        """Note whom the run asks. Raises NotResumed where that is not who was asked before."""
+        told = found.advertised
+        server = {"name": told.name, "version": told.version, "model": found.model}
+        if self.server and self.server != server:
+            was, now = (" ".join(filter(None, each.values())) for each in (self.server, server))
+            raise NotResumed(
+                f"{self.folder} holds what {was or 'an unnamed server'} answered, and {found.url} is "
+                f"{now or 'one now that tells no name'}; record into a new folder"
+            )
+        self.server = server
+        self._write()
+
+    def finish(self, talk: Conversation) -> None:
+        """Note that a scenario was talked through, unless the server failed in it."""
+        name, transcript = talk.name_of(""), talk.transcript
+        heard = [one.exchange for one in transcript.streams]
+        heard += [one.exchange for one in transcript.calls]
+        if not any(one.name.startswith(name) and has_failed(one) for one in heard):
+            told = transcript.not_asked
+            self.over[name] = {label: told[label] for label in told if label.startswith(name)}
+            self._write()
+
+    def recall(self, talk: Conversation) -> bool:
+        """Whether a scenario was talked through before; what came of it is then in the transcript."""
+        name = talk.name_of("")
+        if name not in self.over:
+            return False
+        files = (self.folder / name).glob("*.jsonl")
+        exchanges = [exchange for file in files for exchange in read_capture(file)]
+        for exchange in sorted(exchanges, key=lambda one: one.started):
+            talk.hear(exchange)
+        talk.transcript.not_asked |= self.over[name]
+        return True
+
+    def forget_the_rest(self) -> None:
+        """Remove what is asked anew: all but what was found out first, and what was talked through."""
+        kept = (f"{PREFLIGHT}/", *self.over) if self.server else ()
+        for path in self.folder.rglob("*.jsonl"):
+            name = path.relative_to(self.folder).as_posix()
+            if not name.startswith(kept) or _CONFIRMATION.search(name):
+                path.unlink()
+
+    def _write(self) -> None:
+        told = {"asked": self.asked, "server": self.server, "over": self.over}
+        with contextlib.suppress(OSError):  # a full disk: what is not noted is asked again
+            write_whole(self.folder / NOTES, json.dumps(told, indent=1) + "\n")
