@@ -37,7 +37,10 @@ CONFIGURATIONS = {
     "every fourth token": Configuration(
         (*_MIRROR, "--incremental-streaming-output", "--stream-interval", "4")
     ),
-    "n-gram speculation": Configuration((*_MIRROR, "--speculative-algorithm", "NGRAM")),
+    # What the parrot says repeats itself, so that whole drafts are accepted.
+    "n-gram speculation": Configuration(
+        (*_MIRROR, "--model", "builtin:parrot", "--speculative-algorithm", "NGRAM")
+    ),
     "retractions": Configuration((*_MIRROR, "--test-retract-interval", "5")),
     "no tokenizer": Configuration((*_MIRROR, "--skip-tokenizer-init")),
     "storage tiers": Configuration(

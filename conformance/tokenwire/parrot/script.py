@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tokenwire.parrot.law import Parrot
 from tokenwire.parrot.vocabulary import Words
@@ -20,11 +21,16 @@ _LEAST_KINDS = 4
 """So many different ids at least: a model that repeats one id for ever is no parrot."""
 
 
-def repeats_its_prompt(prompt: Sequence[int], said: Sequence[int]) -> bool:
+_LAWS = tuple(Parrot(vocab_size=0, distance=distance) for distance in _DISTANCES)
+
+
+def repeats_its_prompt(prompt: Sequence[int], said: Sequence[Any]) -> bool:
     """Whether an answer is what a parrot says after a prompt, and could hardly come from another model."""
-    if not prompt or len(said) < _LEAST_SAID or len(set(said)) < _LEAST_KINDS:
+    if not prompt or len(said) < _LEAST_SAID or not all(type(token) is int for token in said):
         return False
-    return any(Parrot(0, distance).answer(prompt, len(said)) == tuple(said) for distance in _DISTANCES)
+    ids, places = (*prompt, *said), range(len(prompt), len(prompt) + len(said))
+    repeats = any(all(ids[place] == ids[place - law.lag(place)] for place in places) for law in _LAWS)
+    return repeats and len(set(said)) >= _LEAST_KINDS
 
 
 @dataclass(frozen=True)
