@@ -39,6 +39,7 @@ from stream_builder import (
 from test_checks_pairs import look
 
 from tokenwire.judging.check import Target
+from tokenwire.record import Stream
 from tokenwire.wire.exchange import Ending
 
 
@@ -59,6 +60,37 @@ def faults(requirement: str, subject: object, target: Target | None = None) -> l
 )
 def test_only_an_abort_in_good_time_has_to_end_a_stream(target: Target) -> None:
     assert look("abort-ends-the-request", aborted(Told()), target) == []
+
+
+def _came_at(stream: Stream, *times: float) -> Stream:
+    """The stream with the times at which its events came."""
+    events = [
+        replace(event, place=replace(event.place, time=time))
+        for event, time in zip(stream.events, [*times, times[-1]], strict=True)
+    ]
+    (choice,) = stream.choices
+    emissions = zip(choice.emissions, events, strict=False)
+    moved = tuple(replace(emission, event=event) for emission, event in emissions)
+    return replace(stream, events=tuple(events), choices=(replace(choice, emissions=moved),))
+
+
+@pytest.mark.parametrize(
+    ("times", "judged"),
+    [
+        ((7.83, 8.87, 8.87, 8.9, 9.0, 9.08), False),
+        ((0.1, 1.2, 1.2, 1.2, 1.2, 1.2), False),
+        ((0.1, 0.11, 0.12, 0.13, 0.14, 0.15), False),
+        ((0.1, 0.5, 0.9, 1.3, 1.7, 2.1), True),
+    ],
+    ids=["slow to write", "stalled reader", "all at once", "as made"],
+)
+def test_tokens_that_had_to_wait_do_not_show_that_an_abort_was_ignored(
+    times: tuple[float, ...], judged: bool
+) -> None:
+    """As 440 tokens came from vLLM 0.32.0, whose front end was busy: in a fifth of a second, after 7.8 s."""
+    sent = {7.83: 8.34, 0.1: 0.105}[times[0]]
+    target = Target(calls=(abort(sent, "r-1"),))
+    assert bool(look("abort-ends-the-request", _came_at(aborted(Told()), *times), target)) is judged
 
 
 def test_a_request_that_may_stop_by_itself_need_not_say_abort() -> None:

@@ -568,3 +568,18 @@ def test_null_without_anything_beside_it_fits_the_published_schema_and_spoils_th
     null = answered("openai-chat", WHOLE_CHAT, message("length", content=None, refusal=None))
     assert violated("answer-fits-schema", null) == []
     assert len(violated("chat-content-never-null", null)) == 1
+
+
+@pytest.mark.parametrize(("entries", "seen"), [(5, True), (4, False)])
+def test_an_echo_with_no_budget_has_the_entries_of_its_prompt_alone(entries: int, seen: bool) -> None:
+    """vllm 0.32.0 makes a token for a budget of none, counts it, and shows the prompt."""
+    tokens, numbers = ["T", "he", " se", "a", " is"], [None, -6.145, -7.869, -7.019, -7.309]
+    told = {"text_offset": [0, 1, 3, 6, 7], "tokens": tokens, "token_logprobs": numbers}
+    logprobs = {name: entry[:entries] for name, entry in told.items()} | {"top_logprobs": None}
+    choice = {"index": 0, "text": "The sea is", "logprobs": logprobs, "finish_reason": "length"}
+    usage = {"prompt_tokens": 5, "total_tokens": 6, "completion_tokens": 1}
+    document = {"id": "c", "object": "text_completion", "created": 1, "model": "m", "choices": [choice]}
+    body = {"prompt": "The sea is", "echo": True, "logprobs": 2, "max_tokens": 0, "temperature": 0.0}
+    stream = answered("vllm-completions", body, {**document, "usage": usage})
+    assert (violated("echo-logprobs-cover-the-prompt", stream) == []) is seen
+    assert violated("budget-is-kept", stream), "that is what is wrong"

@@ -29,6 +29,10 @@ TOKENS_AFTER_LEAVING = 256
 """So many tokens of a neighbour may come before a request whose client has left has to be gone."""
 
 
+_INSTANT_S = 0.001
+"""What the times of an exchange are rounded to."""
+
+
 def _single(stream: Stream) -> bool:
     asked = stream.asked
     return asked.prompts * asked.n == 1 and not asked.batch and len(stream.choices) == 1
@@ -54,6 +58,24 @@ def _abort_under_way(stream: Stream, target: Target) -> Call | None:
     return None
 
 
+_FASTER = 4
+"""So many times as fast as before, tokens come that had been made and had to wait."""
+
+
+def _came_as_made(stream: Stream, moment: float) -> bool:
+    """Whether what came of a stream after a moment was made after it, as far as a client can tell.
+
+    A reader that stalls, or a server that is slow to write, lets all of it come at once, and late.
+    """
+    start, times = began(stream.exchange), [step.emission.event.place.time for step in walk(stream)]
+    before = [time for time in times if start is not None and start + time <= moment]
+    later = times[len(before) :]
+    if start is None or not before or len(later) < 2 or times[-1] - times[0] < times[0]:
+        return False
+    pace = len(before) / max(moment - start - times[0], _INSTANT_S)
+    return len(later) - 1 <= _FASTER * pace * max(later[-1] - later[0], _INSTANT_S)
+
+
 def _was_aborted(choice: Choice) -> bool:
     return choice.finish is not None and choice.finish.type == "abort" and not is_error(choice.finish)
 
@@ -61,11 +83,14 @@ def _was_aborted(choice: Choice) -> bool:
 @check("abort-ends-the-request")
 def abort_ends_the_request(stream: Stream, target: Target) -> Iterator[Observation]:
     """A stream that was aborted when less than a quarter of it had come does not come to its full length."""
-    if not ended(stream) or _abort_under_way(stream, target) is None:
+    call = _abort_under_way(stream, target) if ended(stream) else None
+    if call is None:
         return
     for choice in finished_choices(stream):
         if choice.finish is not None and choice.finish.type in {"abort", "length"}:
             count = count_of(stream, choice)
+            if choice.finish.type == "length" and not _came_as_made(stream, over(call.exchange) or 0.0):
+                continue
             yield demand(
                 choice.emissions[-1].at("finish"),
                 choice.finish.type == "abort",

@@ -6,12 +6,13 @@ from tokenwire.ask import Ask
 from tokenwire.asking.detokenization import SCENARIO
 from tokenwire.asking.scenario import Conversation, NotAsked, scenario
 from tokenwire.judging.tokenizer import Ids
-from tokenwire.scenarios.plain_ask import plain_ask
+from tokenwire.scenarios.plain_ask import has_words, plain_ask
 
 _ASKED = 256
 """So many of the smallest ids are looked at: in byte-level vocabularies bytes stand there."""
 _FORCED = 24
-_LONG = 200
+_LONG = 220
+"""More than any server holds back, and than short answers show."""
 _BIAS = 20.0
 """Enough to leave only the biased ids, and to leave their order to the model."""
 _BROKEN = "\ufffd"
@@ -49,4 +50,10 @@ async def held_text(talk: Conversation) -> None:
     if pieces:
         bias = dict.fromkeys(pieces[:_FORCED], _BIAS)
         asks["pieces"] = replace(ask, max_new_tokens=talk.fitting(96, 64), logit_bias=bias)
-    await talk.ask_all(asks | {f"{label}-stream": replace(one, stream=True) for label, one in asks.items()})
+    streams = {f"{label}-stream": replace(one, stream=True) for label, one in asks.items()}
+    # Of chat, whole answers alone have room for ids and all that a sampler attaches.
+    told = {label: replace(one, return_token_ids=True, return_meta_info=True) for label, one in asks.items()}
+    wholes = {
+        label: one if talk.chat and has_words(talk, one) else asks[label] for label, one in told.items()
+    }
+    await talk.ask_all(wholes | streams)

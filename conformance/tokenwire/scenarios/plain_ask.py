@@ -18,8 +18,12 @@ _ASKS = (
 
 def plain_ask(talk: Conversation) -> Ask:
     """Ids where the endpoint takes them, else messages, else text."""
-    spoken = (ask for ask in _ASKS if not isinstance(talk.dialect.render(ask, talk.model), Unsupported))
-    return next(spoken, _ASKS[0])
+    return next((ask for ask in _ASKS if has_words(talk, ask)), _ASKS[0])
+
+
+def has_words(talk: Conversation, ask: Ask) -> bool:
+    """Whether the endpoint has a way to say what an ask wants."""
+    return not isinstance(talk.dialect.render(ask, talk.model), Unsupported)
 
 
 def with_parameter(talk: Conversation, ask: Ask, name: str, value: Any) -> Ask:

@@ -6,8 +6,7 @@ from typing import Any
 
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import Budget, Conversation, scenario, token_ids
-from tokenwire.dialects.dialect import Unsupported
-from tokenwire.scenarios.plain_ask import plain_ask
+from tokenwire.scenarios.plain_ask import has_words, plain_ask
 
 _FORCED = 40
 """Small, so that nearly every vocabulary has it."""
@@ -21,16 +20,12 @@ _TRUNCATED: Mapping[str, Mapping[str, Any]] = {
 _SAMPLES = 3
 
 
-def _has_words(talk: Conversation, ask: Ask) -> bool:
-    return not isinstance(talk.dialect.render(ask, talk.model), Unsupported)
-
-
 def _told(talk: Conversation, ask: Ask) -> Ask:
     """The ask with ids and logprobs, as far as the endpoint has words for them."""
     with_ids = replace(ask, return_token_ids=True)
-    ask = with_ids if _has_words(talk, with_ids) else ask
+    ask = with_ids if has_words(talk, with_ids) else ask
     scored = replace(ask, logprobs=True)
-    return scored if _has_words(talk, scored) else ask
+    return scored if has_words(talk, scored) else ask
 
 
 @scenario()
@@ -57,7 +52,7 @@ async def _sampled(talk: Conversation, ask: Ask) -> None:
     warm = replace(ask, temperature=1.0)
     for name, value in _NEUTRAL.items():
         neutral = replace(warm, **{name: value})
-        warm = neutral if _has_words(talk, neutral) else warm
+        warm = neutral if has_words(talk, neutral) else warm
     asks = {"greedy": ask} | {f"sampled-{number}": warm for number in range(_SAMPLES)}
     asks["samples"] = replace(warm, n=_SAMPLES)
     short = replace(ask, temperature=1.0, max_new_tokens=talk.fitting(16, 64), top_logprobs=5)
