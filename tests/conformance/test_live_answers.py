@@ -572,7 +572,7 @@ def test_null_without_anything_beside_it_fits_the_published_schema_and_spoils_th
 
 @pytest.mark.parametrize(("entries", "seen"), [(5, True), (4, False)])
 def test_an_echo_with_no_budget_has_the_entries_of_its_prompt_alone(entries: int, seen: bool) -> None:
-    """vllm 0.32.0 makes a token for a budget of none, counts it, and shows the prompt."""
+    """A token is made for a budget of none, and counted; the prompt alone is shown, as by vLLM 0.32.0."""
     tokens, numbers = ["T", "he", " se", "a", " is"], [None, -6.145, -7.869, -7.019, -7.309]
     told = {"text_offset": [0, 1, 3, 6, 7], "tokens": tokens, "token_logprobs": numbers}
     logprobs = {name: entry[:entries] for name, entry in told.items()} | {"top_logprobs": None}

@@ -17,7 +17,8 @@ import pytest
 
 MODELS = Path(__file__).parents[2] / "fixtures" / "models"
 
-_STARTS_WITHIN_S = 90.0
+_STARTS_WITHIN_S = 240.0
+"""Some import all of torch first, on a machine that may have much to do."""
 _LAST_WORDS = 40
 
 
