@@ -35,6 +35,7 @@ VIOLATED: Mapping[str, str] = {
     "missing-prompts-refused": "a request without messages ends in a status of 500",
     "requests-do-not-break-the-server": "all of these",
     "events-fit-schema": "an error in a stream is a bare string",
+    "refusal-is-json": "a refusal says why in `detail`, where no client of OpenAI's looks for an error",
 }
 REMARKED: Mapping[str, str] = {
     "unknown-parameter-ids-refused": "a bias for an id that is in no vocabulary ends in a status of 500",
@@ -103,6 +104,10 @@ def test_it_is_recognised_and_the_report_says_how(report: Report) -> None:
         assert "404" in report.left_out[name]
 
 
+def test_it_is_asked_in_words_where_it_refuses_ids(report: Report) -> None:
+    assert report.detected["openai-completions"].endswith("it wants prompts as text")
+
+
 def test_it_violates_what_it_is_known_to_violate_and_nothing_else(report: Report) -> None:
     assert report.requirements("FAIL") == VIOLATED.keys()
     assert report.requirements("WARN") == REMARKED.keys()
@@ -142,10 +147,10 @@ def test_an_error_in_a_stream_is_a_bare_string(report: Report) -> None:
     assert all('{"error": "' in place["excerpt"] for place in evidence)
 
 
-def test_every_stream_ends_with_its_finish_reason_instead_of_the_end_mark(report: Report) -> None:
+def test_every_stream_ends_with_its_finish_reason_or_an_error_instead_of_the_end_mark(report: Report) -> None:
     evidence = report.evidence("done-ends-the-stream")
     assert len(evidence) >= 5
-    assert all(place["event"] > 0 for place in evidence)
+    assert all(place["event"] > 0 or '{"error": "' in place["excerpt"] for place in evidence)
     assert {place["actual"] for place in evidence} == {"no [DONE]"}
 
 
