@@ -204,4 +204,4 @@ def test_a_bias_of_ids_is_said_where_the_endpoint_takes_it() -> None:
     assert completions.body["logit_bias"] == {"7": 100.0}
     # It shapes the tokens, so the answer is another than without it.
     assert SGLANG.read_asked(native).other_sampling
-    assert isinstance(said["llamacpp-completion"], Unsupported)
+    assert isinstance(said["lmdeploy-generate"], Unsupported)
