@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from tokenwire_reference.models.builtin import TRAINING_TEXT, byte_level_tokenizer
 from tokenwire_reference.request import SamplingParams
+from tokenwire_reference.sampling.sampling import OutputCounts, SamplingRow, adjust
 from tokenwire_reference.scheduling.stopping import StopRules
 from tokenwire_reference.text.detokenizer import Detokenizer, spelling
 
@@ -55,3 +59,41 @@ def _look_at_everything(ids: Sequence[int]) -> None:
 @pytest.mark.parametrize("look", [_look_at_the_last_id, _look_at_everything])
 def test_stop_strings(benchmark: Any, look: Any) -> None:
     benchmark.pedantic(look, (IDS,), rounds=2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+PENALTIES = SamplingParams(frequency_penalty=0.5, presence_penalty=0.2, repetition_penalty=1.1)
+
+
+def _count_what_is_new(logits: Tensor) -> Tensor:
+    output_ids: list[int] = []
+    counts = OutputCounts(output_ids, logits)
+    for token_id in IDS:
+        output_ids.append(token_id)
+        adjusted = adjust(logits, [SamplingRow(PENALTIES, 0, 0, counts.times())])
+    return adjusted
+
+
+def _count_everything(logits: Tensor) -> Tensor:
+    """What `adjust` did before: the logits of the ids that were sampled, from a counter of all of them."""
+    for count in range(1, len(IDS) + 1):
+        counter = Counter(IDS[:count])
+        adjusted = logits.clone()
+        (values,) = adjusted
+        seen, times = torch.tensor(list(counter)), torch.tensor(list(counter.values()), dtype=values.dtype)
+        less = values[seen] - (PENALTIES.frequency_penalty * times + PENALTIES.presence_penalty)
+        by = PENALTIES.repetition_penalty
+        values[seen] = torch.where(less > 0, less / by, less * by)
+    return adjusted
+
+
+@pytest.mark.benchmark(group=f"penalties: {len(IDS)} ids, a step for each")
+@pytest.mark.parametrize("penalise", [_count_what_is_new, _count_everything])
+def test_penalties(benchmark: Any, penalise: Any) -> None:
+    logits = torch.linspace(-9, 9, len(TOKENIZER))[None]
+    adjusted = benchmark.pedantic(penalise, (logits,), rounds=2)
+    assert torch.equal(adjusted, _count_everything(logits))

@@ -41,6 +41,11 @@ class SamplingParams:
     """What a model or a sampler of its own kind understands, such as a script."""
 
     @property
+    def penalises(self) -> bool:
+        """Whether what was sampled before changes what is sampled."""
+        return bool(self.frequency_penalty or self.presence_penalty) or self.repetition_penalty != 1.0
+
+    @property
     def greedy(self) -> bool:
         return self.temperature < 1e-6 or self.top_k == 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -373,6 +373,41 @@ class TestSeeds:
     def test_a_random_seed_fixes_the_seeds_that_are_drawn(self, tiny: LoadedModel, run_to_end: Run) -> None:
         drawn = [run_to_end(Engine(tiny, random_seed=seed), ask())[0].seed for seed in (3, 3, 4)]
         assert drawn[0] == drawn[1] != drawn[2]
+
+
+class TestPenalties:
+    SAMPLING: ClassVar[dict[str, float]] = {
+        "frequency_penalty": 1.5,
+        "presence_penalty": 0.5,
+        "repetition_penalty": 1.2,
+    }
+
+    def test_they_count_what_came_before_a_retraction(self, tiny: LoadedModel, run_to_end: Run) -> None:
+        (calm,) = run_to_end(Engine(tiny), scored(**self.SAMPLING))
+        engine = Engine(tiny, speculative_num_draft_tokens=2)
+        disturbed = scored(**self.SAMPLING)
+        engine.add(disturbed)
+        while len(disturbed.output_ids) < 6:
+            engine.step()
+        engine.retract("r")
+        run_to_end(engine)
+        assert record(disturbed) == record(calm)
+
+    def test_they_count_the_drafts_before(self, tiny: LoadedModel, run_to_end: Run) -> None:
+        repetitive = {"frequency_penalty": 0.4, "logit_bias": {5: 14.0, 6: 14.0, 7: 14.0}}
+        (plain,) = run_to_end(Engine(tiny), scored(new=40, **repetitive))
+        (drafted,) = run_to_end(Engine(tiny, speculative_num_draft_tokens=4), scored(new=40, **repetitive))
+        assert drafted.drafts is not None
+        assert sum(drafted.drafts.right) > 5
+        assert record(drafted) == record(plain)
+
+    def test_they_count_nothing_of_a_request_that_had_the_same_id(
+        self, tiny: LoadedModel, run_to_end: Run
+    ) -> None:
+        engine = Engine(tiny)
+        (first,) = run_to_end(engine, scored(**self.SAMPLING))
+        (again,) = run_to_end(engine, scored(**self.SAMPLING))
+        assert record(again) == record(first)
 
 
 class TestCustomizedInfo:

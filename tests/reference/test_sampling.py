@@ -6,17 +6,26 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tokenwire_reference.request import Request, SamplingParams
 from tokenwire_reference.sampling import logprobs
 from tokenwire_reference.sampling.backends import make_sampler_backend, register_sampler_backend
-from tokenwire_reference.sampling.sampling import SamplingRow, adjust, choose, gumbel_noise, noise_key
+from tokenwire_reference.sampling.sampling import (
+    OutputCounts,
+    SamplingRow,
+    adjust,
+    choose,
+    gumbel_noise,
+    noise_key,
+)
 
 LOGITS = torch.tensor([2.0, 1.0, 1.0, 0.0, -1.0, -3.0])
 
 
-def row(position: int = 0, seed: int = 1, output_ids: tuple[int, ...] = (), **sampling: Any) -> SamplingRow:
-    return SamplingRow(SamplingParams(**sampling), seed, position, output_ids)
+def row(position: int = 0, seed: int = 1, times: Any = None, **sampling: Any) -> SamplingRow:
+    return SamplingRow(SamplingParams(**sampling), seed, position, times)
 
 
 def draw(device: str, count: int, logits: torch.Tensor = LOGITS, **sampling: Any) -> list[int]:
@@ -105,16 +114,17 @@ def test_the_same_seed_and_position_draw_the_same_id(device: str) -> None:
 
 
 def test_penalties_bias_and_temperature(device: str) -> None:
+    counts = OutputCounts([0, 0, 5], LOGITS.to(device))
     rows = [
         row(
-            output_ids=(0, 0, 5),
+            times=counts.times(),
             frequency_penalty=0.5,
             presence_penalty=0.25,
             repetition_penalty=2.0,
             logit_bias={3: 1.5},
             temperature=0.5,
         ),
-        row(output_ids=(0, 0, 5)),
+        row(),
     ]
     logits = torch.stack([LOGITS, LOGITS]).to(device)
     adjusted = adjust(logits, rows)
@@ -124,8 +134,30 @@ def test_penalties_bias_and_temperature(device: str) -> None:
     assert torch.equal(logits[0].cpu(), LOGITS)
 
 
+class Read(list[int]):
+    """A list that tells how many of its ids were read."""
+
+    read = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        got = super().__getitem__(at)
+        self.read += len(got) if isinstance(at, slice) else 1
+        return got
+
+
+@given(st.lists(st.lists(st.integers(0, 5), max_size=4), max_size=8), st.lists(st.integers(0, 5), max_size=3))
+def test_every_id_is_counted_once_and_drafts_for_now(steps: list[list[int]], drafts: list[int]) -> None:
+    output_ids = Read()
+    counts = OutputCounts(output_ids, LOGITS)
+    for step in steps:
+        output_ids += step
+        assert counts.times(drafts).tolist() == [list(output_ids + drafts).count(i) for i in range(6)]
+    assert counts.times().tolist() == [list(output_ids).count(i) for i in range(6)]
+    assert output_ids.read == len(output_ids)
+
+
 def test_banned_ids_are_never_chosen(device: str) -> None:
-    banned = SamplingRow(SamplingParams(temperature=0), 0, 0, (), frozenset({0, 2}))
+    banned = SamplingRow(SamplingParams(temperature=0), 0, 0, None, frozenset({0, 2}))
     adjusted = adjust(LOGITS[None].to(device, copy=True), [banned])
     assert adjusted[0, [0, 2]].tolist() == [float("-inf")] * 2
     assert choose(adjusted, [banned]) == [1]
@@ -149,7 +181,6 @@ def test_a_bias_brings_back_no_banned_id() -> None:
         SamplingParams(temperature=0.0, logit_bias={5: 1e4}),
         seed=0,
         position=0,
-        output_ids=(),
         banned_ids=frozenset({5}),
     )
     adjusted = adjust(torch.zeros(1, 8), [row])
@@ -160,6 +191,6 @@ def test_a_bias_brings_back_no_banned_id() -> None:
 
 def test_whole_temperatures_are_numbers_like_any_other() -> None:
     """A batch in which all were integers made a tensor of int64, which 2**63 overflows."""
-    rows = [SamplingRow(SamplingParams(temperature=t), 0, 0, ()) for t in (1, 2, 100)]
+    rows = [SamplingRow(SamplingParams(temperature=t), 0, 0) for t in (1, 2, 100)]
     assert adjust(torch.ones(3, 4), rows)[:, 0].tolist() == pytest.approx([1.0, 0.5, 0.01])
     assert adjust(torch.ones(3, 4), rows).dtype == torch.float32

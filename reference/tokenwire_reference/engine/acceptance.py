@@ -13,11 +13,11 @@ from typing import Any
 
 from torch import Tensor
 
-from tokenwire_reference.request import FinishReason
+from tokenwire_reference.request import FinishReason, Request
 from tokenwire_reference.sampling import logprobs
 from tokenwire_reference.sampling.backends import make_sampler_backend
 from tokenwire_reference.sampling.near_ties import NearTies
-from tokenwire_reference.sampling.sampling import SamplingRow, adjust, choose
+from tokenwire_reference.sampling.sampling import OutputCounts, SamplingRow, adjust, choose
 from tokenwire_reference.scheduling.batch import WantedRows
 from tokenwire_reference.scheduling.scheduler import Segment
 
@@ -33,12 +33,15 @@ class TokenAcceptance:
         self._backend = make_sampler_backend(sampling_backend)
         self._eos_token_ids = eos_token_ids
         self._near_ties = near_ties
+        self._counts: dict[str, OutputCounts] = {}
+        """Of the requests with penalties of the last step, by id. Who pauses is counted anew."""
 
     def accept(self, wanted: Sequence[WantedRows], logits: Tensor) -> list[int]:
         """Give every segment that samples its tokens; how many drafts were right, for each of `wanted`."""
         at = [row for rows in wanted for row in rows.sampled]
         if not at:
             return [0] * len(wanted)
+        self._follow([rows.segment.sequence.request for rows in wanted if rows.sampled], logits)
         sampling = [self._sampling_row(rows.segment, j) for rows in wanted for j in range(len(rows.sampled))]
         positions = [
             (request := rows.segment.sequence.request, len(request.output_ids) + j)
@@ -61,16 +64,28 @@ class TokenAcceptance:
             row = last
         return accepted
 
+    def _follow(self, requests: Sequence[Request], logits: Tensor) -> None:
+        """Keep counting the outputs of those requests with penalties that have a row in this step."""
+        counts = {}
+        for request in requests:
+            if request.sampling.penalises:
+                known = self._counts.get(request.rid)
+                if known is None or known.output_ids is not request.output_ids:
+                    known = OutputCounts(request.output_ids, logits)
+                counts[request.rid] = known
+        self._counts = counts
+
     def _sampling_row(self, segment: Segment, right: int) -> SamplingRow:
         """What the row after `right` drafts is sampled with, if these are right."""
         request = segment.sequence.request
         early = len(request.output_ids) + right < request.sampling.min_new_tokens
         banned = self._eos_token_ids.union(request.sampling.stop_token_ids) if early else frozenset()
+        counts = self._counts.get(request.rid)
         return SamplingRow(
             sampling=request.sampling,
             seed=request.seed,
             position=segment.end - 1 + right,
-            output_ids=[*request.output_ids, *segment.drafts[:right]] if right else request.output_ids,
+            times=counts.times(segment.drafts[:right]) if counts is not None else None,
             banned_ids=banned,
         )
 

@@ -8,7 +8,6 @@ when it is resumed from its ids.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,8 +29,8 @@ class SamplingRow:
     seed: int
     position: int
     """The absolute position of the token whose logits these are."""
-    output_ids: Sequence[int]
-    """What was sampled before; penalties count these."""
+    times: Tensor | None = None
+    """How often each id was sampled before [V]; None without penalties, which need it."""
     banned_ids: frozenset[int] = frozenset()
     """Ids that may not be chosen yet: what would stop the request before `min_new_tokens`."""
 
@@ -46,8 +45,8 @@ def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     adjusted = logits.clone()
     for values, row in zip(adjusted, rows, strict=True):
         p = row.sampling
-        if p.frequency_penalty or p.presence_penalty or p.repetition_penalty != 1.0:
-            _penalise(values, p, Counter(row.output_ids))
+        if row.times is not None:
+            _penalise(values, p, row.times)
         for token_id, bias in p.logit_bias.items():
             values[token_id] += bias
         if row.banned_ids:
@@ -57,12 +56,32 @@ def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     return adjusted / torch.tensor(temperatures, dtype=logits.dtype, device=logits.device)[:, None]
 
 
-def _penalise(values: Tensor, p: SamplingParams, counts: Counter[int]) -> None:
-    """Change one row of logits [V] by how often each id was sampled before."""
-    seen = torch.tensor(list(counts), dtype=torch.int64, device=values.device)
-    times = torch.tensor(list(counts.values()), dtype=values.dtype, device=values.device)
-    less = values[seen] - (p.frequency_penalty * times + p.presence_penalty)
-    values[seen] = torch.where(less > 0, less / p.repetition_penalty, less * p.repetition_penalty)
+def _penalise(values: Tensor, p: SamplingParams, times: Tensor) -> None:
+    """Change one row of logits [V] by how often each id was sampled before [V]."""
+    less = values - (p.frequency_penalty * times + p.presence_penalty)
+    less = torch.where(less > 0, less / p.repetition_penalty, less * p.repetition_penalty)
+    values.copy_(torch.where(times > 0, less, values))
+
+
+class OutputCounts:
+    """How often each id stands in a list of ids that grows. Each id is counted once, when it is new."""
+
+    def __init__(self, output_ids: Sequence[int], logits: Tensor) -> None:
+        """Begin with a list; `logits` [..., V] tell of what size, kind and device its counts are."""
+        self.output_ids = output_ids
+        self._times = logits.new_zeros(logits.shape[-1])
+        self._counted = 0
+
+    def times(self, drafts: Sequence[int] = ()) -> Tensor:
+        """The counts of the list as it is now [V], and of drafts behind it."""
+        _count(self._times, self.output_ids[self._counted :])
+        self._counted = len(self.output_ids)
+        return _count(self._times.clone(), drafts) if drafts else self._times
+
+
+def _count(times: Tensor, ids: Sequence[int]) -> Tensor:
+    at = torch.tensor(ids, dtype=torch.int64, device=times.device)
+    return times.index_add_(0, at, torch.ones_like(at, dtype=times.dtype))
 
 
 def choose(adjusted: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
