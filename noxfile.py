@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -158,6 +159,30 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "check", ".")
     session.run("mypy")
     session.run("lint-imports")
+
+
+@nox.session
+def robustness(session: nox.Session) -> None:
+    """20,000 requests that follow from the reference's own OpenAPI document, or break it: none fails it."""
+    session.install("-e", ".[reference,dev]", *CONSTRAINTS, silent=False)
+    session.run("python", "-m", "proofs.fuzz_doors", *(session.posargs or ("--examples", "300")))
+
+
+@nox.session
+def audit(session: nox.Session) -> None:
+    """Of what users install: a bill of materials, bom.json; then, with a network, known vulnerabilities."""
+    session.install("cyclonedx-bom", "pip-audit", silent=False)
+    shipped = Path(session.create_tmp()) / "shipped"
+    python = str(shipped / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
+    session.run("python", "-m", "venv", "--clear", str(shipped))
+    session.run(python, "-m", "pip", "install", "--quiet", ".[reference]", *CONSTRAINTS, external=True)
+    session.run("cyclonedx-py", "environment", python, "--output-file", "bom.json")
+    frozen = session.run(python, "-m", "pip", "freeze", "--exclude", "tokenwire", silent=True, external=True)
+    listed = shipped / "requirements.txt"
+    # The index knows no local versions, such as torch's +cpu.
+    listed.write_text(re.sub(r"\+\w+", "", str(frozen)), "utf-8")
+    # Strict: what could not be looked up was not audited.
+    session.run("pip-audit", "--strict", "--no-deps", "--disable-pip", "--requirement", str(listed))
 
 
 @nox.session
