@@ -64,6 +64,8 @@ _USERINFO = re.compile(r"(?<=//)[^\s/?#]*@")
 _PARAMETER = re.compile(r"(?<=[?&#])([^\s=?&#]+)=([^\s&#<>\"]+)")
 _MEMBER = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*)*)"(\s*:\s*")([^"\\]*(?:\\.[^"\\]*)*)', re.DOTALL)
 
+_REST_OF_A_MEMBER = re.compile(rb'[^"\\]{0,40}"\s{0,9}:\s{0,9}"([^"\\]*(?:\\.[^"\\]*)*)', re.DOTALL)
+
 
 def names_credential(name: str) -> bool:
     """Whether a header, a parameter or a setting of this name holds a credential."""
@@ -97,37 +99,35 @@ def redact(request: HttpRequest, secrets: Collection[str] = ()) -> HttpRequest:
 
 def redact_settings(body: bytes) -> bytes:
     """What a server tells of its settings without the strings whose names name a credential: it may hold its
-    keys (SGLang's `/server_info` does).
+    keys (SGLang's `/server_info` does). Of what is no JSON, or cut off, as far as it looks like some.
     """
-    return _redact_members(body, lambda name: names_credential(_spelled(name)))
-
-
-def redact_body(body: bytes) -> bytes:
-    """A request or an answer without the strings whose names can be nothing but those of credentials."""
-    return _redact_members(body, _belongs_to_no_answer) if _belongs_to_no_answer(body) else body
-
-
-def _belongs_to_no_answer(text: bytes) -> bool:
-    """Whether a name, or any of a body, can be nothing but that of a credential."""
-    lower = text.lower()
-    return any(word in lower for word in _CREDENTIALS_OF_A_BODY)
-
-
-def _redact_members(body: bytes, is_credential: Callable[[bytes], bool]) -> bytes:
-    """Asterisks for the values of members; of what is no JSON, or cut off, as far as it looks like some."""
 
     def redacted(found: re.Match[bytes]) -> bytes:
         name, colon, value = found.groups()
-        return b'"' + name + b'"' + colon + _mask(value) if is_credential(name) else found[0]
+        return b'"' + name + b'"' + colon + _mask(value) if names_credential(_spelled(name)) else found[0]
 
     return _MEMBER.sub(redacted, body)
 
 
-def _members(body: bytes) -> Iterator[str]:
-    """The values that `redact_body` takes away."""
-    if _belongs_to_no_answer(body):
-        found = _MEMBER.findall(body)
-        yield from (_spelled(value) for name, _, value in found if _belongs_to_no_answer(name))
+def redact_body(body: bytes) -> bytes:
+    """A request or an answer without the strings whose names can be nothing but those of credentials."""
+    masked = bytearray(body)
+    for start, end in _credentials(body):
+        masked[start:end] = _mask(body[start:end])
+    return bytes(masked)
+
+
+def _credentials(body: bytes) -> list[tuple[int, int]]:
+    """Where those strings lie. It is looked for words, not for members: traffic waits for it."""
+    lower, spans = body.lower(), []
+    for word in _CREDENTIALS_OF_A_BODY:
+        at = lower.find(word)
+        while at >= 0:
+            at += len(word)
+            if found := _REST_OF_A_MEMBER.match(body, at):
+                spans.append(found.span(1))
+            at = lower.find(word, at)
+    return spans
 
 
 def _spelled(string: bytes) -> str:
@@ -198,7 +198,8 @@ class Mask:
             for part in _parts(value)
         ]
         values += [value for name, value in _PARAMETER.findall(request.path) if names_credential(name)]
-        values += _members(request.raw_body or b"")
+        raw = request.raw_body or b""
+        values += [_spelled(raw[start:end]) for start, end in _credentials(raw)]
         texts = {form for value in values if len(value) >= LEAST_VALUE for form in _forms(value)}
         encoded = {data for text in texts for data in _encoded(text)}
         return cls(tuple(sorted(texts, key=len, reverse=True)), tuple(sorted(encoded, key=len, reverse=True)))
