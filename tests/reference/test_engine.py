@@ -281,6 +281,24 @@ class TestEnds:
         assert stop in tiny.tokenizer.decode(free.output_ids[:count])
         assert stop not in tiny.tokenizer.decode(free.output_ids[: count - 1])
 
+    def test_a_stream_is_held_back_while_a_stop_string_may_come(
+        self, tiny: LoadedModel, run_to_end: Run
+    ) -> None:
+        engine = Engine(tiny)
+        (free,) = run_to_end(engine, ask(new=8))
+        texts = [tiny.tokenizer.decode(free.output_ids[:end]).rstrip("\ufffd") for end in range(1, 9)]
+        stop = texts[4][-3:] + " and never on"
+        asked = ask(new=8, stop=(stop,), stream=True)
+        engine.add(asked)
+        held = []
+        while asked.finish is None:
+            engine.step()
+            held.append(asked.held_back)
+        assert held == [any(text.endswith(stop[:end]) for end in range(1, len(stop))) for text in texts]
+        assert True in held
+        (whole,) = run_to_end(engine, ask(new=8, stop=(stop,)))
+        assert not whole.held_back
+
     def test_abort_gives_what_was_generated(self, tiny: LoadedModel, run_to_end: Run) -> None:
         engine = Engine(tiny, max_running_requests=2, chunked_prefill_size=32)
         running, prefilling, queued = ask("running", PROMPT[:20], 20), ask("prefilling"), scored("queued")
