@@ -108,6 +108,14 @@ class Parrot:
         ranked = sorted(self.group(said), key=lambda token: -self.logit(said, token))
         return [(token, self.logprob(said, token)) for token in ranked[:count]]
 
+    def logprobs(self, ids: Sequence[int]) -> list[float]:
+        """The logprob of each id of a text but the first, after all ids before it: of a prompt, for example.
+
+        Of an id that is not said there it is -20 and less, and as exact as the type of the weights.
+        """
+        positions = range(1, len(ids))
+        return [self.logprob(ids[at - self.lag(at)], ids[at]) for at in positions]
+
     def group(self, said: int) -> range:
         """The ids of the group that an id stands in."""
         first = said - said % GROUP

@@ -63,6 +63,7 @@ class Script:
 class Truth:
     """The one right record of a request."""
 
+    law: Parrot
     ids: tuple[int, ...]
     text: str
     texts: tuple[str, ...]
@@ -71,6 +72,19 @@ class Truth:
     """stop or length."""
     matched: frozenset[int | str] = frozenset()
     """The stop id or the stop strings that end it; where there are several, a server may name any."""
+
+    @property
+    def logprobs(self) -> list[float]:
+        """That of each id: it is said where it stands."""
+        return [self.law.logprob(token, token) for token in self.ids]
+
+    def top(self, count: int) -> list[list[tuple[int, float]]]:
+        """At each id the likeliest with their logprobs, likeliest first."""
+        return [self.law.top(token, count) for token in self.ids]
+
+    def chosen(self, tokens: Sequence[int]) -> list[list[float]]:
+        """At each id the logprobs of some others, in their order."""
+        return [[self.law.logprob(token, one) for one in tokens] for token in self.ids]
 
 
 def truth(law: Parrot, words: Words, prompt: Sequence[int], asked: Asked) -> Truth | None:
@@ -94,12 +108,12 @@ def truth(law: Parrot, words: Words, prompt: Sequence[int], asked: Asked) -> Tru
                 max((stop for stop, at in found.items() if at == cut), key=len) if asked.no_stop_trim else ""
             )
             final = text[:cut] + kept
-            return Truth(ids, final, (*shown[:-1], final), "stop", frozenset(found))
+            return Truth(law, ids, final, (*shown[:-1], final), "stop", frozenset(found))
         if token in ends:
             final = _flushed(ids if asked.no_stop_trim else said[:place], words, asked, before)
-            return Truth(ids, final, (*shown[:-1], final), "stop", frozenset({token}))
+            return Truth(law, ids, final, (*shown[:-1], final), "stop", frozenset({token}))
     final = _flushed(said, words, asked, texts[-1])
-    return Truth(said, final, (*texts[:-1], final), "length")
+    return Truth(law, said, final, (*texts[:-1], final), "length")
 
 
 def _bytes(token: int, words: Words, *, skip: bool) -> bytes:

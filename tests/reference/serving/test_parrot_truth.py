@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from tokenwire.parrot.law import Parrot
-from tokenwire.parrot.script import Script, truth
+from tokenwire.parrot.script import Script, Truth, truth
 from tokenwire.parrot.vocabulary import SIZE, Vocabulary, words_of
 from tokenwire.record import Asked
 from tokenwire_reference.engine.engine import Engine
@@ -26,7 +26,7 @@ TEXTS = (
     "</think>",
 )
 STOPS = ("aab", "文", "three", "\n\n", " says", "🦖", "nowhere", "o t")
-TOP = 5
+TOP, CHOSEN = 5, (700, 9, 10)
 
 
 @cache
@@ -75,6 +75,8 @@ def body_of(prompt: tuple[int, ...], asked: Asked, interval: int | None) -> dict
         "sampling_params": sampling,
         "return_logprob": True,
         "top_logprobs_num": TOP,
+        "token_ids_logprob": list(CHOSEN),
+        "logprob_start_len": 0,
         "stream": interval is not None,
     }
 
@@ -97,16 +99,19 @@ def test_computed_and_delivered_records_are_one(answers, call, read_events, inte
         assert (tuple(last["output_ids"]), last["text"]) == (known.ids, known.text)
         assert info["finish_reason"]["type"] == known.finish
         assert known.finish == "length" or info["finish_reason"]["matched"] in known.matched
-        assert_logprobs(info, known.ids)
+        assert_logprobs(info, known)
+        told = [entry[0] for entry in info["input_token_logprobs"]]
+        assert told[0] is None
+        assert told[1:] == pytest.approx(LAW.logprobs(prompt), abs=1e-4)
 
 
-def assert_logprobs(info, said: tuple[int, ...]) -> None:
-    """Logprobs and runners-up are those of the law."""
-    assert [entry[1] for entry in info["output_token_logprobs"]] == list(said)
-    for token, entry, top in zip(
-        said, info["output_token_logprobs"], info["output_top_logprobs"], strict=True
-    ):
-        assert entry[0] == pytest.approx(LAW.logprob(token, token), abs=1e-5)
-        known = LAW.top(token, TOP)
-        assert [one[1] for one in top] == [one for one, _ in known]
-        assert [one[0] for one in top] == pytest.approx([logprob for _, logprob in known], abs=1e-5)
+def assert_logprobs(info, known: Truth) -> None:
+    """Logprobs, runners-up and the logprobs of chosen ids are those of the law."""
+    assert [entry[1] for entry in info["output_token_logprobs"]] == list(known.ids)
+    assert [entry[0] for entry in info["output_token_logprobs"]] == pytest.approx(known.logprobs, abs=1e-5)
+    for told, top in zip(info["output_top_logprobs"], known.top(TOP), strict=True):
+        assert [one[1] for one in told] == [one for one, _ in top]
+        assert [one[0] for one in told] == pytest.approx([logprob for _, logprob in top], abs=1e-5)
+    for told, chosen in zip(info["output_token_ids_logprobs"], known.chosen(CHOSEN), strict=True):
+        assert [one[1] for one in told] == list(CHOSEN)
+        assert [one[0] for one in told] == pytest.approx(chosen, abs=1e-4)
