@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,8 @@ def test_the_same_bytes_come_every_time(tmp_path: Path) -> None:
     settings = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
     assert one.keys() == {"model.safetensors", *settings}
     assert "auto_map" not in json.loads(one["config.json"])
+    pinned = sha256(one["model.safetensors"] + one["tokenizer.json"]).hexdigest()
+    assert pinned == "a74f4801c3231022f402056984bbfea037ec0f263fe1392378ef35a77cbd59f7", "on every machine"
 
 
 @pytest.mark.parametrize("kind", Vocabulary)

@@ -73,8 +73,18 @@ def test_the_first_stop_string_in_the_text_cuts_it() -> None:
     found = true_record("xaaab and more", stop=("aab", "more"))
     assert (found.text, found.matched) == ("xa", {"aab"})
     assert true_record("xaaab and more", stop=("aab",), no_stop_trim=True).text == "xaaab"
+    both = true_record("the parrot says", stop=("ys", "ay", "nowhere"))
+    assert (both.text, both.matched) == ("the parrot s", {"ys", "ay"}), "one id completes both"
     spelled = true_record("", tail=tuple(map(byte, b"ab</think>cd")), stop=("</think>",))
     assert (spelled.text, spelled.ids[-1]) == ("ab", byte(ord(">")))
+
+
+def test_a_stop_id_is_shown_where_it_is_kept() -> None:
+    stop = {"stop_token_ids": (byte(ord("c")),)}
+    tail = tuple(map(byte, b"abcd"))
+    assert true_record("", tail=tail, **stop).text == "ab"
+    kept = true_record("", tail=tail, no_stop_trim=True, **stop)
+    assert (kept.text, kept.ids, kept.matched) == ("abc", tail[:3], {byte(ord("c"))})
 
 
 def test_what_is_cut_within_a_character_shows_that_at_the_end_alone() -> None:
