@@ -250,8 +250,8 @@ FINISH_AND_ERROR_PAIRS = [
     Pair("misfitting-lists-refused", refusal(**BATCH), whole(Told(), Told(), n=1, **BATCH)),
     Pair(
         "refusal-names-the-value",
-        refusal(error=NAMED, **bad("max_new_tokens", -1)),
-        refusal(error={"error": {"message": "That is no request."}}, **bad("max_new_tokens", -1)),
+        (refusal(error=NAMED, **bad("max_new_tokens", -1)),),
+        (refusal(error={"error": {"message": "That is no request."}}, **bad("max_new_tokens", -1)),),
     ),
     Pair("requests-do-not-break-the-server", (whole(), refusal()), (whole(), refusal(500))),
     Pair("requests-do-not-break-the-server", (whole(), refusal(503), refusal()), (whole(), DIED), why="cut"),

@@ -85,12 +85,21 @@ def test_a_target_that_never_gave_a_record_is_not_judged_by_its_silence() -> Non
 )
 def test_a_refusal_names_the_field_or_the_value(said: str, holds: bool) -> None:
     asked = {"max_new_tokens": Said("max_new_tokens", (-1,))}
-    (one,) = seen("refusal-names-the-value", refusal(error={"message": said}, said=asked))
+    (one,) = run("refusal-names-the-value", refusal(error={"message": said}, said=asked))
     assert one.holds is holds
 
 
 def test_a_request_that_was_refused_for_what_nobody_knows_need_not_name_it() -> None:
-    assert seen("refusal-names-the-value", refusal(error={"message": "no"})) == []
+    assert run("refusal-names-the-value", refusal(error={"message": "no"})) == []
+
+
+def test_where_prompts_as_ids_are_refused_a_refusal_may_speak_of_these() -> None:
+    """As sglang-router 0.3.2 answers on /v1/completions, where it takes texts alone."""
+    words = "Failed to deserialize the JSON body into the target type: prompt: invalid type: sequence"
+    refused = refusal(error={"message": words}, said={"max_new_tokens": Said("max_tokens", ("many",))})
+    in_words = whole(input_ids=None)
+    assert run("refusal-names-the-value", in_words, refused) == []
+    assert [one.holds for one in run("refusal-names-the-value", in_words, whole(), refused)] == [False]
 
 
 def test_an_in_band_refusal_is_an_error_event_like_any_other() -> None:

@@ -481,8 +481,8 @@ def test_a_refusal_may_begin_with_the_name_of_the_field() -> None:
         "error": {"code": 400, "message": "Prompt contains invalid tokens", "type": "invalid_request_error"}
     }
     stream = answered("llamacpp-completion", body, refused, status=400)
-    assert look("refusal-names-the-value", stream)
-    assert violated("refusal-names-the-value", stream) == []
+    assert look("refusal-names-the-value", (stream,))
+    assert violated("refusal-names-the-value", (stream,)) == []
 
 
 def test_a_temperature_below_zero_is_greedy_to_llama_cpp() -> None:

@@ -55,6 +55,7 @@ class Gateway:
 
 _INTERVAL = "sampling_params are read into a type that has no stream_interval, so the worker never sees it"
 _BIAS = "sampling_params are read into a type that has no logit_bias, whatever ids it names"
+_NO_IDS = "completions take no ids as a prompt, where the worker does"
 _PLAIN_TEXT = "a body of /generate that does not fit the gateway's type is refused in plain text"
 _OWN_REFUSAL = f"{_PLAIN_TEXT}, with status 422 where the worker says 400 and why"
 _TITO = "the request is read into a type without the token-in-token-out fields, so the worker never sees them"
@@ -77,13 +78,19 @@ SGLANG_ROUTER = Gateway(
         "malformed-input-ids-refused": Seen(_MESSAGES, "sglang-chat/malformed-ids/string"),
         "unknown-prompt-ids-refused": Seen(_MESSAGES, "sglang-chat/unknown-ids/prompt-"),
         "prompt-tokens-count-the-input-ids": Seen(
-            f"{_TITO}: chat runs the messages instead of the input_ids", "sglang-chat/malformed-ids/empty"
+            f"{_TITO}: chat runs the messages instead of the input_ids", "sglang-chat/chat-ids/shorter"
         ),
         "request-id-constant": Seen("chat knows no rid: the worker makes one up", "sglang-chat/id-in-use/"),
         "continuous-usage-follows": Seen(
             "stream_options are read into a type that has only include_usage", "sglang-chat/usage/everywhere"
         ),
-        "gateway-keeps-the-status": Seen(_OWN_REFUSAL, "sglang-generate/gateway/refused-"),
+        "prompt-ids-in-every-choice": Seen(_TITO, "sglang-generate/samples/whole"),
+        "same-ids-on-every-endpoint": Seen(_MESSAGES, "sglang-chat/stop-around-the-budget/unstopped"),
+        "gateway-keeps-the-status": Seen(f"{_TITO}, and cannot refuse them", "sglang-chat/gateway/words-"),
+        "gateway-keeps-the-ids": Seen(_BIAS, "sglang-generate/gateway/biased-whole"),
+        "gateway-keeps-the-finish": Seen(f"{_BIAS}: no stop comes", "sglang-generate/gateway/stop-id-whole"),
+        "gateway-keeps-the-counts": Seen(f"{_BIAS}: no stop comes", "sglang-generate/gateway/stop-id-whole"),
+        "gateway-keeps-the-interval": Seen(_INTERVAL, "sglang-generate/gateway/interval-8"),
         "gateway-keeps-every-field": Seen(_TITO, "sglang-generate/gateway/ids-prompt-ids-whole"),
         "gateway-keeps-the-text": Seen(_MESSAGES, "sglang-chat/gateway/ids-whole"),
         "gateway-keeps-the-series": Seen(_MESSAGES, "sglang-chat/gateway/ids-logprobs-whole"),
@@ -124,11 +131,20 @@ SMG = Gateway(
         ),
         "logit-bias-is-kept": Seen(_BIAS, "sglang-generate/sampling-fields/forced"),
         "refusal-is-json": Seen(_PLAIN_TEXT, "sglang-generate/malformed-ids/string"),
-        "gateway-keeps-the-status": Seen(_OWN_REFUSAL, "sglang-generate/gateway/refused-"),
+        "gateway-keeps-the-status": Seen(_NO_IDS, "sglang-completions/gateway/ids-whole"),
+        "gateway-keeps-the-ids": Seen(_BIAS, "sglang-generate/gateway/biased-whole"),
+        "gateway-keeps-the-text": Seen(_BIAS, "sglang-generate/gateway/biased-whole"),
+        "gateway-keeps-the-finish": Seen(f"{_BIAS}: no stop comes", "sglang-generate/gateway/stop-id-whole"),
+        "gateway-keeps-the-counts": Seen(f"{_BIAS}: no stop comes", "sglang-generate/gateway/stop-id-whole"),
+        "gateway-keeps-every-field": Seen(f"{_BIAS}: no stop comes", "sglang-generate/gateway/stop-id-whole"),
+        "gateway-keeps-the-interval": Seen(_INTERVAL, "sglang-generate/gateway/interval-8"),
     },
     remarked={
         "unknown-parameter-ids-refused": Seen(_BIAS, "sglang-generate/unknown-ids/bias-negative"),
         "gateway-keeps-the-reason": Seen(_OWN_REFUSAL, "sglang-generate/gateway/refused-"),
+        "refusals-have-one-shape": Seen(
+            "the gateway's own refusals say why elsewhere than the worker's", "sglang-chat/every-flag/"
+        ),
     },
     refused=frozenset({"completions-ids"}),
 )
@@ -284,7 +300,7 @@ def report(routed: Routed, check: Callable[..., Report]) -> Report:
 
 def test_the_suite_passes_through_but_for_what_is_known(routed: Routed, report: Report) -> None:
     gateway = routed.gateway
-    assert report.dialects == ["sglang-chat", "sglang-generate"]
+    assert report.dialects == ["sglang-chat", "sglang-completions", "sglang-generate"]
     assert report.requirements("HARNESS_ERROR") == set()
     assert report.requirements("FAIL") - gateway.perhaps.keys() == gateway.violated.keys()
     assert report.requirements("WARN") == gateway.remarked.keys()

@@ -86,19 +86,26 @@ def misfitting_lists_refused(stream: Stream, _target: Target) -> Iterator[Observ
     yield from _refused(stream, misfitting_lists(stream.asked, stream.exchange.request))
 
 
-@check("refusal-names-the-value")
-def refusal_names_the_value(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Who reads the refusal finds the mistake."""
-    bad = list(bad_values(stream, target))
-    if not bad or not was_refused(stream):
-        return
-    said = words_of(stream.error)
-    named = any(_names(said, one) for one in bad)
-    expected = " or ".join(dict.fromkeys(f"{one.wire_name} or {json.dumps(one.value)[:40]}" for one in bad))
-    message = f"the refusal names neither {bad[0].wire_name} nor the value"
-    yield demand(
-        start_place(stream), named, expected=f"words that name {expected}", actual=said[:200], message=message
-    )
+@check_run("refusal-names-the-value")
+def refusal_names_the_value(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+    """Who reads the refusal finds the mistake. An endpoint that answers prompts as texts, and none as ids,
+    may speak of the ids instead.
+    """
+    answered: dict[str, set[bool]] = {}
+    for stream in streams:
+        if stream.answered:
+            answered.setdefault(stream.dialect, set()).add(stream.asked.input_ids is None)
+    for stream in streams:
+        bad = list(bad_values(stream, target)) if was_refused(stream) else []
+        forms = answered.get(stream.dialect)
+        if not bad or (forms and (stream.asked.input_ids is None) not in forms):
+            continue
+        said = words_of(stream.error)
+        named = any(_names(said, one) for one in bad)
+        values = dict.fromkeys(f"{one.wire_name} or {json.dumps(one.value)[:40]}" for one in bad)
+        expected = f"words that name {' or '.join(values)}"
+        message = f"the refusal names neither {bad[0].wire_name} nor the value"
+        yield demand(start_place(stream), named, expected=expected, actual=said[:200], message=message)
 
 
 def _names(said: str, bad: BadValue) -> bool:
