@@ -62,7 +62,7 @@ def serve(args: ServerArgs) -> None:
     )
     loop = asyncio.new_event_loop()
     served = assemble(replace(args, port=listening.getsockname()[1]), model, loop)
-    server = _Server(served)
+    server = Server(served)
 
     def end_soon() -> None:
         loop.call_soon_threadsafe(server.end)
@@ -187,7 +187,7 @@ class Protocol(H11Protocol):  # type: ignore[misc]  # uvicorn is not followed by
             self._too_late = None
 
 
-class _Server(uvicorn.Server):  # type: ignore[misc]  # uvicorn is not followed by mypy here
+class Server(uvicorn.Server):  # type: ignore[misc]  # uvicorn is not followed by mypy here
     """uvicorn, which says its URL on stdout and ends open answers when it is told to end."""
 
     def __init__(self, served: Served) -> None:

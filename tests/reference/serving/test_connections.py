@@ -1,16 +1,18 @@
-"""Clients that owe a request, or the rest of one, are waited for so long and no longer."""
+"""How long connections last: of clients that owe a request, and of a server that is told to end."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 from unittest.mock import Mock
 
 import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from tokenwire_reference.serve import Protocol
+from tokenwire_reference.serve import Protocol, Server
+from tokenwire_reference.server_args import ServerArgs
 
 HEAD = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n"
 SENT = {
@@ -52,6 +54,30 @@ def test_a_client_that_owes_is_left_in_the_end(sent, app):
             writer.close()
 
     asyncio.run(exchange())
+
+
+@pytest.mark.parametrize(
+    ("signals", "ends"),
+    [
+        ((), False),
+        ((signal.SIGTERM,), False),
+        ((signal.SIGTERM, signal.SIGTERM), True),
+        ((signal.SIGTERM, signal.SIGINT), True),
+        ((signal.SIGINT,), True),
+    ],
+)
+def test_only_the_first_sigterm_waits_for_answers_that_are_under_way(serving, scripted_engine, signals, ends):
+    async def told() -> tuple[bool, bool]:
+        async with serving(scripted_engine([[5]]), None, ServerArgs(drain_seconds=60)) as app:
+            served = app.state.served
+            server = Server(served)
+            server.config.load()
+            server.server_state.tasks.add(Mock())
+            for number in signals:
+                server.handle_exit(number, None)
+            return await server.on_tick(1), served.draining.is_set()
+
+    assert asyncio.run(told()) == (ends, bool(signals))
 
 
 class Clock:
