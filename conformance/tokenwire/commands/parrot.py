@@ -32,7 +32,7 @@ def parrot(
 ) -> None:
     """Write a small checkpoint that says again what its prompt says, so that every right answer is known.
 
-    SGLang, vLLM and transformers load it without remote code. Each id repeats the one that stands T before
+    Its architecture is Qwen2 or Llama, without remote code. Each id repeats the one that stands T before
     it; where the text is shorter, T/4 before it, and so on. Needs the extra `parrot`.
     """
     options.empty_folder(folder, "DIR")
