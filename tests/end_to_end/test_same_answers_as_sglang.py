@@ -46,6 +46,7 @@ REFUSED = {
     "h_stop_token_ids_oov": "an id outside the vocabulary",
     "h_top_logprobs_num_neg": "a negative number of logprobs",
     "h_top_logprobs_without_return_logprob": "asked for without the switch that turns logprobs on",
+    "h_rid_empty": "an empty request id",
 }
 """Recorded requests that SGLang answered with 200 and the reference refuses with 400, and why."""
 
