@@ -385,7 +385,7 @@ def first_ids_at_once(streams: tuple[Stream, ...], target: Target) -> Iterator[O
 _MANY = 64
 """So many events take a server a while to make."""
 _LONG_S = 0.1
-_AT_ONCE = 0.01
+_AT_ONCE = 0.05
 """The share of an answer's time within which a burst arrives."""
 
 

@@ -153,6 +153,20 @@ class IdsSlicedInCumulative(Fault):
 
 
 @fault(
+    "oldest-ids-dropped",
+    "X04",
+    shows_in=(CUMULATIVE,),
+)
+class OldestIdsDropped(Fault):
+    """A buffer of eight ids stands behind a cumulative stream: one more pushes out the oldest."""
+
+    kept = 8
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        return replace(emission, output_ids=emission.output_ids[-self.kept :])
+
+
+@fault(
     "text-sliced-in-cumulative",
     "X04",
     upstream=("sgl-project/sglang PR #21037", "THUDM/slime PR #2272"),
