@@ -89,11 +89,11 @@ def turns(*cached: int) -> tuple[Stream, ...]:
     )
 
 
-def arriving(apart: float) -> Stream:
-    """A stream of many events, so many seconds one after the other."""
+def arriving(apart: float, first: float = 2.0) -> Stream:
+    """A stream of many events, so many seconds one after the other, the first after so many."""
     stream = incremental(Told(ids=tuple(range(64)), text="x" * 64))
     emissions = tuple(
-        replace(one, event=replace(one.event, place=replace(one.event.place, time=2.0 + apart * at)))
+        replace(one, event=replace(one.event, place=replace(one.event.place, time=first + apart * at)))
         for at, one in enumerate(stream.choices[0].emissions)
     )
     return replace(stream, choices=(replace(stream.choices[0], emissions=emissions),))
@@ -321,6 +321,13 @@ PAIRS = [
         (arriving(0.02),),
         (arriving(0.0),),
         event=63,
+    ),
+    Pair(
+        "stream-comes-in-a-burst",
+        (arriving(0.0006, first=0.5),),
+        (arriving(0.0001, first=0.12),),
+        event=63,
+        why="large events",
     ),
     Pair(
         "budget-is-kept",
