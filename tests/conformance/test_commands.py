@@ -59,7 +59,7 @@ def test_explain_tells_all_of_a_requirement(tokenwire) -> None:
     told = said(tokenwire("explain", "cumulative-ids-extend"))
     assert "cumulative-ids-extend MUST" in told
     assert "a PASS needs" in told
-    assert "ids-sliced-in-cumulative" in told
+    assert "oldest-ids-dropped" in told
     assert "tokenwire check --target URL --requirement cumulative-ids-extend" in told
     wrong = tokenwire("explain", "cumulative-id-extend")
     assert wrong.returncode == ExitStatus.USAGE

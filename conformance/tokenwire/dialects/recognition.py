@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tokenwire.dialects.dialect import Dialect, Mark, json_values, load_dialects
 from tokenwire.judging import honesty
-from tokenwire.wire.exchange import Exchange, HttpRequest
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ def recognise(candidates: Sequence[Dialect], exchanges: Iterable[Exchange]) -> R
 
 def _marks_seen(dialects: Sequence[Dialect], exchange: Exchange) -> Iterator[tuple[Dialect, Mark]]:
     """The first mark of each dialect that an answer holds; nothing for one of which it holds none."""
-    values = list(json_values(exchange)) if dialects and exchange.status == 200 else []
+    readable = exchange.status == 200 and exchange.ending is not Ending.OUTGROWN
+    values = list(json_values(exchange)) if dialects and readable else []
     for dialect in dialects:
         seen = (mark for mark in dialect.marks if any(map(mark.seen_in, values)))
         if (first := next(seen, None)) is not None:
