@@ -216,6 +216,8 @@ class Asked:
     max_new_tokens: int | None = None
     budgets: tuple[int, ...] = ()
     """That of each prompt, where they differ; then there is none for all of them."""
+    each: tuple[Asked, ...] = ()
+    """What each prompt is asked for, where they are sampled or stopped differently; see `of`."""
     stream_interval: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
@@ -276,6 +278,11 @@ class Asked:
     """
     constrained: bool = False
     """Something shapes the tokens that this class does not tell, such as a grammar."""
+
+    def of(self, choice: int) -> Asked:
+        """The same, as far as one choice is asked for otherwise than those of other prompts."""
+        prompt = choice // max(self.n, 1)
+        return self.each[prompt] if prompt < len(self.each) else self
 
     def budget(self, choice: int) -> int | None:
         """How many tokens a choice may have, as far as the request says."""

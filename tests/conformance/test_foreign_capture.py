@@ -57,6 +57,14 @@ def test_an_exchange(tmp_path: Path) -> None:
     assert (exchange.ending, exchange.detail, exchange.duration) == (Ending.COMPLETE, "", 0.25)
 
 
+def test_flags_as_a_command_line_and_notes_that_are_no_text(tmp_path: Path) -> None:
+    one = line(note={"tail": [1, 2]}, complete=False)
+    one["server"]["flags"] = "--stream-interval 4"
+    (exchange,) = read(tmp_path / "a.jsonl", one)
+    assert exchange.server.flags == ("--stream-interval", "4")
+    assert exchange.ending is Ending.TRUNCATED
+
+
 def test_reads_cut_inside_a_character(tmp_path: Path) -> None:
     (exchange,) = read(tmp_path / "x.jsonl", line(http_chunks_ms_len=[[1, 7], [2, len(_BODY.encode()) - 7]]))
     assert exchange.reads[0].data == "data: 好".encode()[:7]

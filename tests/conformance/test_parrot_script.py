@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tokenwire.dialects.dialect import load_dialects
 from tokenwire.parrot.law import Parrot
 from tokenwire.parrot.script import Script, Truth, truth
 from tokenwire.parrot.vocabulary import SIZE, Vocabulary, words_of
 from tokenwire.record import Asked
+from tokenwire.wire.exchange import HttpRequest
 
 LAW = Parrot(SIZE)
 WORDS = words_of(Vocabulary.BYTE_LEVEL)
@@ -77,6 +79,32 @@ def test_the_first_stop_string_in_the_text_cuts_it() -> None:
     assert (both.text, both.matched) == ("the parrot s", {"ys", "ay"}), "one id completes both"
     spelled = true_record("", tail=tuple(map(byte, b"ab</think>cd")), stop=("</think>",))
     assert (spelled.text, spelled.ids[-1]) == ("ab", byte(ord(">")))
+
+
+def test_a_server_may_choose_among_the_stops_that_one_id_meets() -> None:
+    """SGLang 0.5.23 and vLLM 0.32.0 take the first of the request's list, and cut at that one."""
+    strings = true_record("one QZ two", stop=("Z", "QZ"))
+    assert strings.endings == {"Z": "one Q", "QZ": "one "}
+    texts = ("one ", "one Q", "one QZ")
+    assert [text for text in texts if strings.may_read(text, "Z")] == ["one Q"]
+    assert [text for text in texts if strings.may_read(text, "QZ")] == ["one "]
+    assert [text for text in texts if strings.may_read(text)] == ["one ", "one Q"]
+    both = true_record("", tail=tuple(map(byte, b"hello QZ")), stop=("QZ",), stop_token_ids=(byte(ord("Z")),))
+    assert both.endings == {"QZ": "hello ", byte(ord("Z")): "hello Q"}, "SGLang names the string, vLLM the id"
+
+
+def test_each_item_of_a_batch_ends_by_its_own_parameters() -> None:
+    items = [
+        {"max_new_tokens": 20, "temperature": 0},
+        {"max_new_tokens": 9, "temperature": 0, "stop": ["QZ"]},
+    ]
+    prompts = [
+        list(Script((*Script.of_text(text, WORDS).ids, EOS)).prompt(LAW, 9)) for text in ("aQZb", "aQZb")
+    ]
+    body = {"input_ids": prompts, "sampling_params": items}
+    asked = load_dialects()["sglang-generate"].read_asked(HttpRequest("POST", "/generate", body))
+    found = [truth(LAW, WORDS, prompts[choice], asked, choice) for choice in range(2)]
+    assert [one and (one.text, one.matched) for one in found] == [("aQZb", {EOS}), ("a", {"QZ"})]
 
 
 def test_a_stop_id_is_shown_where_it_is_kept() -> None:

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -250,23 +250,9 @@ class RequestBinding:
             input_ids=input_ids,
             texts=_texts(found.get("text")),
             text_prompt=bool(text),
-            max_new_tokens=_int_or_none(told.get("max_new_tokens")),
             budgets=_budgets(told.get("max_new_tokens")),
             stream_interval=_int_or_none(told.get("stream_interval")),
-            stop=_texts(told.get("stop")),
-            stop_token_ids=_ints(told.get("stop_token_ids")),
-            stop_regex=_texts(told.get("stop_regex")),
-            no_stop_trim=told.get("no_stop_trim") is True,
-            skip_special_tokens=told.get("skip_special_tokens") is not False,
-            spaces_between_special_tokens=told.get("spaces_between_special_tokens") is not False,
-            min_new_tokens=_int_or_none(told.get("min_new_tokens")),
-            ignore_eos=told.get("ignore_eos") is True,
-            greedy=_is_greedy(told),
-            temperature=_number_or_none(told.get("temperature")),
-            seed=_int_or_none(told.get("seed")),
-            top_k=_int_or_none(told.get("top_k")),
-            top_p=_number_or_none(told.get("top_p")),
-            min_p=_number_or_none(told.get("min_p")),
+            **_sampled(told),
             logit_bias=_biases(self._shaping(body, self.logit_bias)),
             frequency_penalty=_number_or_none(self._shaping(body, self.frequency_penalty)) or 0.0,
             logprobs=logprobs,
@@ -296,7 +282,7 @@ class RequestBinding:
         prompt_key = _canonical([model or None, prompt])
         rest = self._rest(body)
         key, ids_key = self._keys(body, told, asked, prompt, rest)
-        return dataclasses.replace(
+        asked = dataclasses.replace(
             asked,
             key=f"{self.dialect} {prompt_key} {key}" if key else "",
             prompt_key=prompt_key,
@@ -304,6 +290,8 @@ class RequestBinding:
             other_sampling=_canonical(rest) if rest else "",
             constrained=self._is_constrained(rest),
         )
+        each = tuple(dataclasses.replace(asked, **_sampled(own)) for own in _each(told, prompts))
+        return dataclasses.replace(asked, each=each) if each else asked
 
     def _shaping(self, body: Mapping[str, Any], at: Keys | None) -> Any:
         """The value of a field that shapes the tokens; nothing where the endpoint has none."""
@@ -540,6 +528,35 @@ def _budgets(value: Any) -> tuple[int, ...]:
     """The budgets of the prompts of a batch where they differ; none where one of them is no number."""
     each = tuple(number for number in value if _is_id(number)) if isinstance(value, tuple) else ()
     return each if isinstance(value, tuple) and len(each) == len(value) else ()
+
+
+def _sampled(told: Mapping[str, Any]) -> dict[str, Any]:
+    """How ids are sampled and where they end, by the names of `Asked`."""
+    return {
+        "max_new_tokens": _int_or_none(told.get("max_new_tokens")),
+        "stop": _texts(told.get("stop")),
+        "stop_token_ids": _ints(told.get("stop_token_ids")),
+        "stop_regex": _texts(told.get("stop_regex")),
+        "no_stop_trim": told.get("no_stop_trim") is True,
+        "skip_special_tokens": told.get("skip_special_tokens") is not False,
+        "spaces_between_special_tokens": told.get("spaces_between_special_tokens") is not False,
+        "min_new_tokens": _int_or_none(told.get("min_new_tokens")),
+        "ignore_eos": told.get("ignore_eos") is True,
+        "greedy": _is_greedy(told),
+        "temperature": _number_or_none(told.get("temperature")),
+        "seed": _int_or_none(told.get("seed")),
+        "top_k": _int_or_none(told.get("top_k")),
+        "top_p": _number_or_none(told.get("top_p")),
+        "min_p": _number_or_none(told.get("min_p")),
+    }
+
+
+def _each(told: Mapping[str, Any], prompts: int) -> Iterator[Mapping[str, Any]]:
+    """What is told of each prompt of a batch; nothing where it is the same of all."""
+    own = {name: values for name, values in told.items() if isinstance(values, tuple)}
+    if own and all(len(values) == prompts for values in own.values()):
+        for prompt in range(prompts):
+            yield {**told, **{name: values[prompt] for name, values in own.items()}}
 
 
 def _int_or_none(value: Any) -> int | None:

@@ -6,8 +6,8 @@ The truth follows from the request alone, so it serves a live run and a capture 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from tokenwire.parrot.law import Parrot
@@ -70,8 +70,21 @@ class Truth:
     """After each id, the text that no later id can change."""
     finish: str
     """stop or length."""
-    matched: frozenset[int | str] = frozenset()
-    """The stop id or the stop strings that end it; where there are several, a server may name any."""
+    endings: Mapping[int | str, str] = field(default_factory=dict)
+    """The stop id and the stop strings that its last id meets, each with the text that is right if that one
+    ends it. Where there are several, a server may choose any.
+    """
+
+    @property
+    def matched(self) -> frozenset[int | str]:
+        """What may be named as its stop."""
+        return frozenset(self.endings)
+
+    def may_read(self, text: str, named: Any = None) -> bool:
+        """Whether a text is right for an answer that names this stop; without one, for any."""
+        if isinstance(named, int | str) and named in self.endings:
+            return text == self.endings[named]
+        return text == self.text or text in self.endings.values()
 
     @property
     def logprobs(self) -> list[float]:
@@ -87,8 +100,12 @@ class Truth:
         return [[self.law.logprob(token, one) for one in tokens] for token in self.ids]
 
 
-def truth(law: Parrot, words: Words, prompt: Sequence[int], asked: Asked) -> Truth | None:
-    """The record of one prompt; None if the request leaves it to chance or asks for what is not computed."""
+def truth(law: Parrot, words: Words, prompt: Sequence[int], asked: Asked, choice: int = 0) -> Truth | None:
+    """The record of one prompt; None if the request leaves it to chance or asks for what is not computed.
+
+    An answer that is aborted has the ids and the text of a request with so small a budget.
+    """
+    asked = asked.of(choice)
     budget = asked.max_new_tokens
     told = asked.likeliest and not (asked.min_new_tokens or asked.stop_regex or asked.constrained)
     if asked.ignore_eos and asked.stop_token_ids:
@@ -99,19 +116,17 @@ def truth(law: Parrot, words: Words, prompt: Sequence[int], asked: Asked) -> Tru
     said = law.answer(prompt, budget)
     texts = list(_texts(said, words, skip=asked.skip_special_tokens))
     for place, (token, text) in enumerate(zip(said, texts, strict=True)):
-        ids, shown = said[: place + 1], tuple(texts[: place + 1])
-        before = texts[place - 1] if place else ""
-        found = {stop: at for stop in asked.stop if (at := text.find(stop)) >= 0}
-        if found:
-            cut = min(found.values())
-            kept = (
-                max((stop for stop, at in found.items() if at == cut), key=len) if asked.no_stop_trim else ""
-            )
-            final = text[:cut] + kept
-            return Truth(law, ids, final, (*shown[:-1], final), "stop", frozenset(found))
+        ids = said[: place + 1]
+        endings: dict[int | str, str] = {}
+        for stop in sorted(asked.stop, key=lambda stop: (text.find(stop), -len(stop))):
+            if (at := text.find(stop)) >= 0:
+                endings[stop] = text[:at] + (stop if asked.no_stop_trim else "")
         if token in ends:
-            final = _flushed(ids if asked.no_stop_trim else said[:place], words, asked, before)
-            return Truth(law, ids, final, (*shown[:-1], final), "stop", frozenset({token}))
+            before = texts[place - 1] if place else ""
+            endings[token] = _flushed(ids if asked.no_stop_trim else said[:place], words, asked, before)
+        if endings:
+            final = next(iter(endings.values()))
+            return Truth(law, ids, final, (*texts[:place], final), "stop", endings)
     final = _flushed(said, words, asked, texts[-1])
     return Truth(law, said, final, (*texts[:-1], final), "length")
 

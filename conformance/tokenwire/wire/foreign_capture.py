@@ -3,7 +3,7 @@
 Each line holds `name`, `server{name,version,flags}`, `request{method,path,headers,body}` and
 `response{status,headers,complete,body{text|base64}}`; the arrival of the chunks stands in
 `http_chunks_ms_len` (milliseconds and bytes) or in `http_chunk_sizes` and `recv_s_len` (bytes; seconds and
-bytes with the framing).
+bytes with the framing). The flags are a list or one command line; a `note` may be anything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tokenwire.wire.capture import (
     status_of,
     text_of,
 )
-from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
 from tokenwire.wire.redaction import Headers, redact, redact_headers
 
 
@@ -53,6 +53,11 @@ def _arrivals(response: Mapping[str, Any], size: int) -> list[tuple[float, int]]
     return arrivals
 
 
+def _server(told: Mapping[str, Any]) -> Server:
+    flags = told.get("flags")
+    return server_of({**told, "flags": flags.split()} if isinstance(flags, str) else told)
+
+
 def _exchange(line: Mapping[str, Any], scenario: str) -> Exchange:
     request, response, server = line["request"], line["response"], line.get("server", {})
     body = response["body"]
@@ -64,7 +69,8 @@ def _exchange(line: Mapping[str, Any], scenario: str) -> Exchange:
             reads.append(Read(seconds_of(time), data[position : position + length]))
             position += length
     raw = request.get("body_is_raw_text", False)
-    note = text_of({"note": "", **line}, "note")
+    note = line.get("note")
+    note = note if isinstance(note, str) else ""
     status = status_of(response["status"]) if response["status"] else None
     if status is None:
         ending = Ending.UNREACHABLE
@@ -94,7 +100,7 @@ def _exchange(line: Mapping[str, Any], scenario: str) -> Exchange:
         if ending is Ending.COMPLETE
         else note or "the capture says that the answer is not complete",
         duration=reads[-1].time if reads else 0.0,
-        server=server_of(server),
+        server=_server(server),
     )
 
 
