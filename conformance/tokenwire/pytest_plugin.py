@@ -199,7 +199,8 @@ def run_items(
 
     `on_unwritten` is told where `junit` cannot be written.
 
-    The settings and plugins of whatever project lies in the working directory are not read.
+    The settings and plugins of whatever project lies in the working directory, and of whatever is installed
+    beside us, are not read.
     """
     options = [
         "-c",
@@ -216,7 +217,11 @@ def run_items(
     options += ["--lf"] if last_failed else []
     options += [f"--junitxml={junit}"] if junit else []
     plugin = ConformanceItems(judgements, subject, faults=faults, quiet=True, on_unwritten=on_unwritten)
-    code = pytest.main(options, plugins=[plugin])
+    with pytest.MonkeyPatch.context() as environment:
+        environment.delenv("PYTEST_ADDOPTS", raising=False)
+        environment.delenv("PYTEST_PLUGINS", raising=False)
+        environment.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        code = pytest.main(options, plugins=[plugin])
     return plugin.ran, int(code)
 
 

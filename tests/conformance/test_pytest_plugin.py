@@ -118,3 +118,20 @@ def test_chapters_and_levels_are_keywords(judgements: list[Judgement], tmp_path:
     subject = Subject(url="http://h")
     assert len(run_items(judgements, subject, keyword="record and MUST")[0]) == 4
     assert run_items(judgements, subject, keyword="delivery") == ([], pytest.ExitCode.NO_TESTS_COLLECTED)
+
+
+def test_other_plugins_and_options_of_the_environment_have_no_say(
+    judgements: list[Judgement], tmp_path: Path, monkeypatch
+) -> None:
+    """Each costs every run time and memory, and may do what it likes to the items."""
+    metadata = tmp_path / "foreign-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n", "utf-8")
+    (metadata / "entry_points.txt").write_text("[pytest11]\nforeign = foreign_plugin\n", "utf-8")
+    (tmp_path / "foreign_plugin.py").write_text("raise SystemExit('loaded')\n", "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTEST_PLUGINS", "foreign_plugin")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-k nothing")
+    monkeypatch.chdir(tmp_path)
+    ran, _ = run_items(judgements, Subject(url="http://h:1"))
+    assert len(ran) == len(judgements)

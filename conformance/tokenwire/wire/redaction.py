@@ -269,8 +269,12 @@ class MaskedReads:
 
     def feed(self, read: Read) -> list[Read]:
         """The next read; those that nothing behind them can change any more."""
-        self._waiting = list(redact_reads([*self._waiting, read], self._mask.body))
-        left = self._mask.open_end(b"".join(one.data for one in self._waiting))
+        if not self._mask.bytes_:
+            return [read]
+        reads = [*self._waiting, read]
+        body = self._mask.body(b"".join(one.data for one in reads))
+        self._waiting = list(cut_like(body, reads))
+        left = self._mask.open_end(body)
         settled = []
         while self._waiting and len(self._waiting[0].data) <= left:
             left -= len(self._waiting[0].data)
