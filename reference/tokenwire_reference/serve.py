@@ -146,6 +146,24 @@ def _facts(model: Model, page_size: int) -> dict[str, Any]:
     }
 
 
+class _Outgoing:
+    """A transport that drops what is written once the connection is lost.
+
+    An answer of many events in a row (a batch) learns of the loss only behind them, and asyncio would log a
+    warning for each.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+
 class Protocol(H11Protocol):  # type: ignore[misc]  # uvicorn is not followed by mypy here
     """HTTP that stops writing as soon as the kernel takes no more: outputs wait where they can coalesce.
 
@@ -159,7 +177,7 @@ class Protocol(H11Protocol):  # type: ignore[misc]  # uvicorn is not followed by
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         transport.set_write_buffer_limits(high=0)
-        super().connection_made(transport)
+        super().connection_made(_Outgoing(transport))
         self._await_request()
 
     def data_received(self, data: bytes) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import socket
+import struct
 from unittest.mock import Mock
 
 import pytest
@@ -123,3 +125,30 @@ def test_bytes_that_come_slowly_win_no_time_and_an_answer_takes_as_long_as_it_ta
         assert clock.waits == []
 
     asyncio.run(conversation())
+
+
+def test_what_is_written_behind_a_client_that_left_is_dropped_in_silence(caplog):
+    """A batch tells of many choices before the loop learns that the first of them could not be sent."""
+    left, answered = asyncio.Event(), asyncio.Event()
+
+    async def answer_in_many_pieces(scope, receive, send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await left.wait()
+        for piece in range(20):
+            await send({"type": "http.response.body", "body": b"data: 1\n\n", "more_body": piece < 19})
+        answered.set()
+
+    async def exchange() -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: protocol(answer_in_many_pieces, 60), "127.0.0.1", 0)
+        async with server:
+            with socket.create_connection(server.sockets[0].getsockname()) as client:
+                client.setblocking(False)
+                await loop.sock_sendall(client, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+                await loop.sock_recv(client, 1)
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            left.set()  # the reset, and the pieces, are there at the same look of the loop
+            await answered.wait()
+
+    asyncio.run(exchange())
+    assert [record.message for record in caplog.records] == []
