@@ -51,6 +51,7 @@ _ORACLES = {
     "tokenizer": "text, held against its ids",
     "side-effect": "what the server does beside the answer",
     "across-targets": "the answers of two servers",
+    "script": "the right answer, computed from the request",
 }
 
 

@@ -8,23 +8,31 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 
+from tokenwire.requirement import load_requirements
 from tokenwire_reference.faults.catalogue import CUMULATIVE, INCREMENTAL, WHOLE, KnownFault
 
 _FLAGS = {CUMULATIVE: (), INCREMENTAL: ("--incremental-streaming-output",)}
 _ITS_OWN = ", for "
 """Between a server and the one fault that it is for: that fault ends it."""
+_WITH_PARROT = ", with the parrot"
+"""Behind a server whose right answers are known."""
 
 
 def servers_for(fault: KnownFault) -> list[str]:
     """The servers on which a fault shows. Whole answers show in both delivery modes.
 
-    A server is named by its delivery mode, or by its flags where the fault needs special ones.
+    A server is named by its delivery mode, or by its flags where the fault needs special ones. What a
+    requirement on known answers kills is tried on a parrot, too; what no other kills, there alone.
     """
     if fault.ends_the_server:
         return [f"{CUMULATIVE}{_ITS_OWN}{fault.name}"]
-    if fault.server:
-        return [" ".join(fault.server)]
-    return [mode for mode in _FLAGS if mode in fault.shows_in or WHOLE in fault.shows_in]
+    usual = [mode for mode in _FLAGS if mode in fault.shows_in or WHOLE in fault.shows_in]
+    usual = [" ".join(fault.server)] if fault.server else usual
+    oracles = {load_requirements()[name].oracle == "script" for name in fault.kills}
+    return [
+        *(usual if oracles != {True} else ()),
+        *(f"{name}{_WITH_PARROT}" for name in usual[:1] if True in oracles),
+    ]
 
 
 @contextlib.contextmanager
@@ -40,8 +48,9 @@ def serve(names: Iterable[str], also: Sequence[str] = ()) -> Iterator[dict[str, 
 
 def _flags(name: str) -> tuple[str, ...]:
     """The flags of a server, by its name."""
-    kind = name.partition(_ITS_OWN)[0]
-    return _FLAGS.get(kind, tuple(kind.split()))
+    kind = name.partition(_ITS_OWN)[0].removesuffix(_WITH_PARROT)
+    model = ("--model", "builtin:parrot") if name.endswith(_WITH_PARROT) else ()
+    return (*_FLAGS.get(kind, tuple(kind.split())), *model)
 
 
 @contextlib.contextmanager

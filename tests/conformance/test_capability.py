@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 from hand_made_stream import ids_stream
+from known_answer_pairs import MODEL
 
 from tokenwire.judging.advertised import Advertised
 from tokenwire.judging.capability import capabilities
+from tokenwire.parrot.law import Repeater
 from tokenwire.record import Asked, Delivery, Emission, Finish, Stream
 from tokenwire.requirement import load_requirements
 
@@ -229,16 +231,11 @@ def test_tokens_are_counted_by_usage_too() -> None:
     assert "token-count" in present(replace(words, usage={"completion_tokens": 2}))
 
 
-def test_a_parrot_shows_itself_by_what_it_says() -> None:
-    prompt = (73, 39, 78, 220, 112, 31, 66, 205, 97, 154, 18, 243)
-    said = [243] * 4 + [*prompt, *[243] * 4] * 2
-    asked = Asked(stream=True, greedy=True, input_ids=(prompt,))
-    assert "parrot" in present(ids_stream(said[:1], said[1:], asked=asked))
-    assert "parrot" not in present(ids_stream(said[:1], [*said[1:-1], 7], asked=asked))
-    assert "parrot" not in present(ids_stream(said[:10], asked=asked)), "too little to tell"
-    no_ids = with_emissions(ids_stream(said, asked=asked), output_ids=[{}] * 16)
-    assert "parrot" not in present(no_ids)
-    stuck = replace(asked, input_ids=((243, 243),))
-    assert "parrot" not in present(ids_stream([243] * 32, asked=stuck)), "stuck, or a parrot: not to be told"
-    drawn = replace(asked, greedy=False)
-    assert "parrot" not in present(ids_stream(said, asked=drawn))
+def test_right_answers_are_known_of_a_parrot_and_its_logprobs_of_ours_alone() -> None:
+    known = capabilities((), Advertised(), model=MODEL)
+    assert known["parrot"].established == "seen in a probe"
+    assert known["parrot-logprobs"].seen
+    other = capabilities((), Advertised(), model=replace(MODEL, law=Repeater(320)))
+    assert (other["parrot"].present, other["parrot-logprobs"].present) == (True, False)
+    assert "another make" in other["parrot-logprobs"].established
+    assert not capabilities((), Advertised())["parrot"].present

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from abort_and_invariance_pairs import ABORT_AND_INVARIANCE_PAIRS
 from finish_and_error_pairs import FINISH_AND_ERROR_PAIRS
+from known_answer_pairs import KNOWN_ANSWER_PAIRS
 from logprob_pairs import LOGPROB_PAIRS
 from pair import Pair, Subject
 from sampling_pairs import SAMPLING_PAIRS
@@ -855,6 +856,7 @@ PAIRS = [
 PAIRS += TEXT_PAIRS
 PAIRS += SAMPLING_PAIRS
 PAIRS += LOGPROB_PAIRS
+PAIRS += KNOWN_ANSWER_PAIRS
 PAIRS += FINISH_AND_ERROR_PAIRS
 PAIRS += ABORT_AND_INVARIANCE_PAIRS
 

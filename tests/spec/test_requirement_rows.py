@@ -29,6 +29,7 @@ ORACLES = {
     "tokenizer",
     "side-effect",
     "across-targets",
+    "script",
 }
 REQUIRED = {"id", "level", "sentence", "contract", "oracle", "witnesses", "upstream"}
 OPTIONAL = {"profile", "applies_when", "condition", "excluded", "kills", "implied_by"}

@@ -227,7 +227,7 @@ Logprobs = dict[int, Any]
 """Logprobs of prompt tokens by position; the first of a series, which may be null, is left out."""
 
 
-def _prompt_logprobs(stream: Stream, choice: Choice) -> tuple[Place, Logprobs] | None:
+def prompt_logprobs(stream: Stream, choice: Choice) -> tuple[Place, Logprobs] | None:
     """What an answer says of the tokens of its prompt, by position; None where it says nothing."""
     ids = _prompt_ids(stream, choice) or []
     carried, start = _first_list(choice, PROMPT), stream.asked.logprob_start
@@ -259,7 +259,7 @@ def _scored(streams: tuple[Stream, ...]) -> list[tuple[Whole, Place, Logprobs]]:
     """The greedy answers that tell the logprobs of their prompts, with these."""
     found: list[tuple[Whole, Place, Logprobs]] = []
     for whole in related_streams(streams):
-        told = _prompt_logprobs(whole.stream, whole.choice)
+        told = prompt_logprobs(whole.stream, whole.choice)
         if told is not None and told[1] and whole.prompt:
             found.append((whole, *told))
     return found

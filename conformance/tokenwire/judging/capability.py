@@ -15,7 +15,8 @@ from itertools import pairwise
 from tokenwire.dialects.control import Call, Deed
 from tokenwire.dialects.dialect import is_chat, known_as, policy_of
 from tokenwire.judging.advertised import Advertised
-from tokenwire.parrot.script import repeats_its_prompt
+from tokenwire.parrot.law import Parrot
+from tokenwire.parrot.recognition import KnownModel
 from tokenwire.record import Delivery, Emission, Stream
 
 LOGPROBS_LENGTH = "output_token_logprobs_length"
@@ -109,13 +110,6 @@ def _has_text_offsets(emission: Emission) -> bool:
     return isinstance(offsets, list) and any(type(one) is int and one >= 0 for one in offsets)
 
 
-def _says_again(stream: Stream) -> bool:
-    prompts, choices = stream.asked.input_ids, stream.choices
-    if prompts is None or len(prompts) != 1 or len(choices) != 1 or not stream.asked.likeliest:
-        return False
-    return repeats_its_prompt(prompts[0], choices[0].output_ids or ())
-
-
 def _tito_chat(stream: Stream) -> bool:
     return is_chat(stream) and _any(
         lambda e: (
@@ -174,7 +168,6 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         "no answer carries the logprobs of completions",
     ),
     "text-offsets": (_any(_has_text_offsets), "no answer tells where its tokens begin in the text"),
-    "parrot": (_says_again, "no answer repeats its prompt as the model of `tokenwire parrot` does"),
     "echo": (lambda s: s.asked.echo, "no request for an echo was answered"),
     "input-ids": (lambda s: s.asked.input_ids is not None, "no request with input_ids was answered"),
     "prompt-token-ids": (
@@ -250,6 +243,20 @@ def _controlled(answered: list[Stream], calls: tuple[Call, ...]) -> Iterable[Cap
         yield Capability(name, call is not None, words, seen=call is not None)
 
 
+def _known_answers(model: KnownModel | None) -> Iterable[Capability]:
+    """Whether the right answers are known, and their logprobs."""
+    absent = (
+        "no answer repeats its prompt as the model of `tokenwire parrot` does, or its vocabulary is not known"
+    )
+    seen = f"seen in {model.seen_in}" if model else absent
+    yield Capability("parrot", model is not None, seen, seen=model is not None)
+    numbers = model is not None and isinstance(model.law, Parrot)
+    words = (
+        seen if numbers or model is None else "it is a parrot of another make, whose logprobs are not known"
+    )
+    yield Capability("parrot-logprobs", numbers, words, seen=numbers)
+
+
 def _interval(answered: list[Stream], advertised: Advertised) -> Capability:
     """`stream_interval` is shown by two streams of different intervals, each of which kept its own.
 
@@ -309,10 +316,12 @@ def capabilities(
     advertised: Advertised,
     declared: Collection[str] = (),
     calls: Iterable[Call] = (),
+    model: KnownModel | None = None,
 ) -> dict[str, Capability]:
     """All capabilities that requirements speak of, by name.
 
-    `declared` names those that the user says the target has. A name that is none is left out.
+    `declared` names those that the user says the target has. A name that is none is left out. `model` is the
+    one behind the answers, where it is known.
     """
     streams = list(streams)
     answered = [stream for stream in streams if stream.answered]
@@ -340,6 +349,7 @@ def capabilities(
             seen=without,
         )
     )
+    found += _known_answers(model)
     found.append(_interval(answered, advertised))
     found += _modes(answered)
     found += _controlled(answered, tuple(calls))

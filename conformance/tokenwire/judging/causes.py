@@ -30,6 +30,7 @@ _MOST_SPECIFIC_FIRST = (
     "within-response",
     "refusal",
     "tokenizer",
+    "script",
     "schema",
     "side-effect",
     "across-responses",

@@ -15,6 +15,7 @@ from tokenwire.judging.advertised import Advertised
 from tokenwire.judging.alike import ROUNDING
 from tokenwire.judging.death import Death
 from tokenwire.judging.tokenizer import Tokenizer
+from tokenwire.parrot.recognition import KnownModel
 from tokenwire.record import Delivery, Place, Stream
 from tokenwire.requirement import Level
 
@@ -80,6 +81,8 @@ class Target:
     """The dialect's policy: token-in-token-out fields are refused in chat streams."""
     tokenizer: Tokenizer | None = None
     """What says the text of ids, where anything does."""
+    model: KnownModel | None = None
+    """The model behind the answers, where it is one whose right answers are known."""
     calls: tuple[Call, ...] = ()
     """What was asked of control endpoints beside the streams, in the order of asking."""
     advertised: Advertised = field(default_factory=Advertised)

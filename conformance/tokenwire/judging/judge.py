@@ -21,8 +21,9 @@ from tokenwire.judging.death import Death, clouded, deaths
 from tokenwire.judging.determinism import Determinism, comparisons, determinism, doubt
 from tokenwire.judging.honesty import Honesty, honesty
 from tokenwire.judging.settled import settled
-from tokenwire.judging.tokenizer import HOW_TO_ENABLE, Tokenizer
+from tokenwire.judging.tokenizer import HOW_TO_ENABLE, LocalTokenizer, Tokenizer
 from tokenwire.judging.verdict import SEVERITY, Verdict
+from tokenwire.parrot.recognition import KnownModel, recognised
 from tokenwire.record import Place, Stream
 from tokenwire.requirement import Level, Requirement, load_requirements
 
@@ -119,7 +120,13 @@ class Run:
 
     @cached_property
     def capabilities(self) -> dict[str, Capability]:
-        return capabilities(self.heard, self.advertised, self.declared, self.calls)
+        return capabilities(self.heard, self.advertised, self.declared, self.calls, self.model)
+
+    @cached_property
+    def model(self) -> KnownModel | None:
+        """The model behind the answers, where it is one whose right answers are known."""
+        other = self.tokenizer.known if isinstance(self.tokenizer, LocalTokenizer) else None
+        return recognised(self.heard, other)
 
     @cached_property
     def capabilities_beside(self) -> dict[str, Capability]:
@@ -181,6 +188,7 @@ class Run:
             tito_stream_refused=_refuses_tito_streams(self.streams),
             deaths=self.deaths,
             tokenizer=self.tokenizer,
+            model=self.model,
             calls=self.calls,
             advertised=replace(self.advertised, vocab_size=vocabulary),
             repeated=self.determinism.repeated,

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from tokenwire.parrot.recognition import OtherTokenizer
+from tokenwire.parrot.vocabulary import words_in
 from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import Exchange, HttpRequest
 from tokenwire.wire.json_pointer import ABSENT, Keys, find, parse, put
@@ -67,6 +69,8 @@ class LocalTokenizer:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises no narrower one
             raise NoTokenizer(f"{path} is no tokenizer: {error}") from error
+        self.known = _known(self._tokenizer, path.parent)
+        """What it tells of the ids of a model whose right answers are known."""
         self.size = self._tokenizer.get_vocab_size(with_added_tokens=True)
         self.cleans_up = _settings(path.parent).get("clean_up_tokenization_spaces") is True
 
@@ -84,8 +88,19 @@ class LocalTokenizer:
         return self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
 
-def _settings(folder: Path) -> Mapping[str, Any]:
-    path = folder / "tokenizer_config.json"
+def _known(tokenizer: Any, folder: Path) -> OtherTokenizer:
+    document = json.loads(tokenizer.to_str())
+    told = [_settings(folder, name).get("eos_token_id") for name in ("generation_config.json", "config.json")]
+    named = _settings(folder).get("eos_token")
+    name = named.get("content") if isinstance(named, dict) else named
+    told.append(tokenizer.token_to_id(name) if isinstance(name, str) else None)
+    ends = [token for each in told for token in (each if isinstance(each, list) else [each])]
+    words = words_in(document, frozenset(token for token in ends if type(token) is int))
+    return OtherTokenizer(words, lambda text: tuple(tokenizer.encode(text).ids))
+
+
+def _settings(folder: Path, name: str = "tokenizer_config.json") -> Mapping[str, Any]:
+    path = folder / name
     settings = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     return settings if isinstance(settings, dict) else {}
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenwire.parrot.law import DISTANCE, Parrot
+from tokenwire.parrot.law import DISTANCE, Parrot, positions_of
 from tokenwire.parrot.vocabulary import TokenizerFiles, Vocabulary, tokenizer_files
-from tokenwire.parrot.weights import Array, architecture, bfloat16_bytes, positions_of, tensors
+from tokenwire.parrot.weights import Array, architecture, bfloat16_bytes, tensors
 
 LEAST_DISTANCE = 16
 _TOKENIZER = (

@@ -29,6 +29,8 @@ ELSEWHERE = 24.0
 """What is taken from an id of another group, for each digit of the group's number that differs."""
 DISTANCE = 1024
 """The largest lag, if nothing else is said."""
+EXACT_ABOVE = -14.0
+"""Logprobs above this are exact in every type; those below as exact as the type of the weights."""
 _LEAST_LAG = 16
 """The lags are the distance, its quarter, the quarter of that, and so on down to this; and 1."""
 
@@ -41,6 +43,11 @@ def bias(token: int) -> float:
 def runner_up(place: int) -> float:
     """The logit, but for its bias, of the id that stands `place` behind the one that is said; itself at 0."""
     return SAID if not place else SAID - MARGIN - STEP * (place - 1)
+
+
+def positions_of(distance: int) -> int:
+    """The longest text that a checkpoint is made for."""
+    return max(4096, 8 * distance)
 
 
 @dataclass(frozen=True)
@@ -120,6 +127,30 @@ class Parrot:
         """The ids of the group that an id stands in."""
         first = said - said % GROUP
         return range(first, min(first + GROUP, self.vocab_size))
+
+
+@dataclass(frozen=True)
+class Repeater:
+    """What is known of a parrot of another make: each token repeats the one that stands a distance before it.
+
+    Nothing is known of its logprobs, nor of what it says after a prompt that is shorter than the distance.
+    """
+
+    distance: int
+
+    def lag(self, position: int) -> int:
+        """How far before `position` the token stands that is said there; 0 where nobody knows."""
+        return self.distance if position >= self.distance else 0
+
+    def answer(self, prompt: Sequence[int], count: int) -> tuple[int, ...] | None:
+        """The ids that follow a prompt, `count` of them; None for a prompt that is too short."""
+        if len(prompt) < self.distance:
+            return None
+        period = prompt[-self.distance :]
+        return tuple(period[at % self.distance] for at in range(count))
+
+
+Law = Parrot | Repeater
 
 
 @lru_cache(maxsize=1 << 16)

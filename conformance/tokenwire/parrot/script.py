@@ -10,27 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tokenwire.parrot.law import Parrot
+from tokenwire.parrot.law import Law, Parrot
 from tokenwire.parrot.vocabulary import Words
 from tokenwire.record import Asked
 
-_DISTANCES = (1024, 4096, 2048, 512, 256)
-"""Those of parrots that are recognised by what they say, the usual one first."""
-_LEAST_SAID = 16
-_LEAST_KINDS = 4
-"""So many different ids at least: a model that repeats one id for ever is no parrot."""
-
-
-_LAWS = tuple(Parrot(vocab_size=0, distance=distance) for distance in _DISTANCES)
-
-
-def repeats_its_prompt(prompt: Sequence[int], said: Sequence[Any]) -> bool:
-    """Whether an answer is what a parrot says after a prompt, and could hardly come from another model."""
-    if not prompt or len(said) < _LEAST_SAID or not all(type(token) is int for token in said):
-        return False
-    ids, places = (*prompt, *said), range(len(prompt), len(prompt) + len(said))
-    repeats = any(all(ids[place] == ids[place - law.lag(place)] for place in places) for law in _LAWS)
-    return repeats and len(set(said)) >= _LEAST_KINDS
+_LONE_BYTES = "".join(map(chr, range(0xDC80, 0xDD00)))
+"""What Python makes of bytes that are no character, so that they can be told from U+FFFD itself."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +48,7 @@ class Script:
 class Truth:
     """The one right record of a request."""
 
-    law: Parrot
+    law: Law
     ids: tuple[int, ...]
     text: str
     texts: tuple[str, ...]
@@ -74,6 +59,8 @@ class Truth:
     """The stop id and the stop strings that its last id meets, each with the text that is right if that one
     ends it. Where there are several, a server may choose any.
     """
+    bare: frozenset[str] = frozenset()
+    """The texts that lack only the replacement characters of bytes at the end that are no character."""
 
     @property
     def matched(self) -> frozenset[int | str]:
@@ -87,21 +74,36 @@ class Truth:
         return text == self.text or text in self.endings.values()
 
     @property
+    def legal(self) -> tuple[str, ...]:
+        """All texts that it may read, the best first."""
+        return tuple(dict.fromkeys((self.text, *self.endings.values())))
+
+    @property
+    def _numbers(self) -> Parrot:
+        if not isinstance(self.law, Parrot):
+            raise TypeError(f"no logprobs are known of {self.law}")
+        return self.law
+
+    @property
     def logprobs(self) -> list[float]:
         """That of each id: it is said where it stands."""
-        return [self.law.logprob(token, token) for token in self.ids]
+        return [self._numbers.logprob(token, token) for token in self.ids]
 
     def top(self, count: int) -> list[list[tuple[int, float]]]:
         """At each id the likeliest with their logprobs, likeliest first."""
-        return [self.law.top(token, count) for token in self.ids]
+        return [self._numbers.top(token, count) for token in self.ids]
 
     def chosen(self, tokens: Sequence[int]) -> list[list[float]]:
         """At each id the logprobs of some others, in their order."""
-        return [[self.law.logprob(token, one) for one in tokens] for token in self.ids]
+        return [[self._numbers.logprob(token, one) for one in tokens] for token in self.ids]
 
 
-def truth(law: Parrot, words: Words, prompt: Sequence[int], asked: Asked, choice: int = 0) -> Truth | None:
+def truth(
+    law: Law, words: Words, prompt: Sequence[int], asked: Asked, choice: int = 0, *, head: bytes = b""
+) -> Truth | None:
     """The record of one prompt; None if the request leaves it to chance or asks for what is not computed.
+
+    `head` are the bytes of a character that the prompt ends within, for a reader that lets the output go on.
 
     An answer that is aborted has the ids and the text of a request with so small a budget.
     """
@@ -114,38 +116,44 @@ def truth(law: Parrot, words: Words, prompt: Sequence[int], asked: Asked, choice
         return None
     ends = frozenset(asked.stop_token_ids) | (frozenset() if asked.ignore_eos else words.ends)
     said = law.answer(prompt, budget)
-    texts = list(_texts(said, words, skip=asked.skip_special_tokens))
+    if said is None:
+        return None
+    pieces = [b"" if _is_hidden(token, words, asked) else words.pieces[token] for token in said]
+    texts = list(_texts(head, pieces))
     for place, (token, text) in enumerate(zip(said, texts, strict=True)):
-        ids = said[: place + 1]
         endings: dict[int | str, str] = {}
+        bare: frozenset[str] = frozenset()
         for stop in sorted(asked.stop, key=lambda stop: (text.find(stop), -len(stop))):
             if (at := text.find(stop)) >= 0:
                 endings[stop] = text[:at] + (stop if asked.no_stop_trim else "")
         if token in ends:
-            before = texts[place - 1] if place else ""
-            endings[token] = _flushed(ids if asked.no_stop_trim else said[:place], words, asked, before)
+            whole = head + b"".join(pieces[: place + asked.no_stop_trim])
+            endings[token], bare = whole.decode("utf-8", "replace"), _bare(whole)
         if endings:
             final = next(iter(endings.values()))
-            return Truth(law, ids, final, (*texts[:place], final), "stop", endings)
-    final = _flushed(said, words, asked, texts[-1])
-    return Truth(law, said, final, (*texts[:-1], final), "length")
+            return Truth(law, said[: place + 1], final, (*texts[:place], final), "stop", endings, bare)
+    whole = head + b"".join(pieces)
+    final = whole.decode("utf-8", "replace")
+    return Truth(law, said, final, (*texts[:-1], final), "length", bare=_bare(whole))
 
 
-def _bytes(token: int, words: Words, *, skip: bool) -> bytes:
-    return b"" if skip and token in words.special else words.pieces[token]
+def _is_hidden(token: int, words: Words, asked: Asked) -> bool:
+    return asked.skip_special_tokens and token in words.special
 
 
-def _texts(ids: Sequence[int], words: Words, *, skip: bool) -> Iterator[str]:
+def _texts(head: bytes, pieces: Sequence[bytes]) -> Iterator[str]:
     """After each id, the text that is final: a character that is not whole yet is not there."""
     decoder, text = codecs.getincrementaldecoder("utf-8")("replace"), ""
-    for token in ids:
-        text += decoder.decode(_bytes(token, words, skip=skip))
+    decoder.decode(head)
+    for piece in pieces:
+        text += decoder.decode(piece)
         yield text
 
 
-def _flushed(ids: Sequence[int], words: Words, asked: Asked, final: str) -> str:
-    """The text of all ids, with a replacement character for what is no whole character at the end."""
-    whole = b"".join(_bytes(token, words, skip=asked.skip_special_tokens) for token in ids)
-    text = whole.decode("utf-8", "replace")
-    assert text.startswith(final), "what was final stays"
-    return text
+def _bare(whole: bytes) -> frozenset[str]:
+    """A text without the replacement characters of bytes at its end, where there are any."""
+    told_apart = whole.decode("utf-8", "surrogateescape")
+    shown = told_apart.rstrip(_LONE_BYTES)
+    if shown == told_apart:
+        return frozenset()
+    return frozenset({shown.encode("utf-8", "surrogateescape").decode("utf-8", "replace")})

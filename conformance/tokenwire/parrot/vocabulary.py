@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any
 
+_LONGEST_CHARACTER = 8
+"""A character lies within so many ids, special ones among them."""
 SIZE = 768
 """Ids in each of them: whole groups of 32."""
 MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
@@ -106,26 +109,53 @@ class Words:
         longest = max(map(len, self.pieces))
         return next(self._ids[text[:size]] for size in range(longest, 0, -1) if text[:size] in self._ids)
 
+    def unfinished(self, ids: Sequence[int], *, skip: bool) -> bytes:
+        """The bytes at the end of a text that begin a character."""
+        decoder, last = codecs.getincrementaldecoder("utf-8")("replace"), ids[-_LONGEST_CHARACTER:]
+        for token in last:
+            decoder.decode(b"" if skip and token in self.special else self.pieces[token])
+        return decoder.getstate()[0]
 
+
+@cache
 def words_of(kind: Vocabulary) -> Words:
     """What the ids of one of our vocabularies say."""
     written = tokenizer_files(kind, 0)
-    document = written.files["tokenizer.json"]
+    words = words_in(written.files["tokenizer.json"], frozenset({written.eos}))
+    assert words is not None, "our own tokenizers are read"
+    return words
+
+
+def words_in(document: Mapping[str, Any], ends: frozenset[int]) -> Words | None:
+    """What the ids of a `tokenizer.json` say; None where a text is not just the bytes of its ids in a row."""
+    decoder = document.get("decoder") or {}
+    steps = [decoder, *decoder.get("decoders", ())]
+    kinds = [step.get("type") for step in steps]
+    byte_level, fallback = "ByteLevel" in kinds, "ByteFallback" in kinds
+    if byte_level == fallback or "Strip" in kinds or "Metaspace" in kinds:
+        return None
     byte_of = {letter: bytes([byte]) for byte, letter in enumerate(byte_letters())}
-    plain = {token["id"]: token for token in document["added_tokens"]}
+    added = {token["id"]: token for token in document["added_tokens"]}
 
     def said(token: int, piece: str) -> bytes:
-        if token in plain:
+        if token in added:
             return piece.encode()
-        if kind is not Vocabulary.SENTENCEPIECE:
-            return b"".join(byte_of[letter] for letter in piece)
+        if byte_level:
+            return b"".join(byte_of.get(letter, letter.encode()) for letter in piece)
         if found := re.fullmatch("<0x([0-9A-F]{2})>", piece):
             return bytes.fromhex(found[1])
         return piece.replace("▁", " ").encode()
 
-    pieces = tuple(said(token, piece) for piece, token in document["model"]["vocab"].items())
-    special = frozenset(token for token, row in plain.items() if row["special"])
-    return Words(pieces, special, frozenset({written.eos}))
+    vocabulary = document["model"]["vocab"]
+    known = (
+        vocabulary.items()
+        if isinstance(vocabulary, dict)
+        else ((row[0], at) for at, row in enumerate(vocabulary))
+    )
+    spelled = {token: said(token, piece) for piece, token in known}
+    spelled |= {token: row["content"].encode() for token, row in added.items()}
+    pieces = tuple(spelled.get(token, b"") for token in range(max(spelled) + 1))
+    return Words(pieces, frozenset(token for token, row in added.items() if row["special"]), ends)
 
 
 def tokenizer_files(kind: Vocabulary, longest: int) -> TokenizerFiles:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenwire.parrot.law import ELSEWHERE, GROUP, Parrot, bias, runner_up
+from tokenwire.parrot.law import ELSEWHERE, GROUP, Parrot, bias, positions_of, runner_up
 
 Array = NDArray[Any]
 
@@ -69,11 +69,6 @@ class Shape:
     def needed(self) -> int:
         """The dimensions that all of it takes."""
         return 2 * self.code + self.own_constants + self.copied_constants
-
-
-def positions_of(distance: int) -> int:
-    """The longest text that a checkpoint is made for."""
-    return max(4096, 8 * distance)
 
 
 def tensors(parrot: Parrot, head_size: int = 64, *, llama: bool = False) -> dict[str, Array]:

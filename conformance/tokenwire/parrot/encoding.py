@@ -1,0 +1,99 @@
+"""Texts and chats as ids, by the vocabularies of a parrot: what a server makes of them before it answers."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+from tokenwire.parrot.vocabulary import Vocabulary, byte_letters, tokenizer_files
+
+Encode = Callable[[str], tuple[int, ...]]
+
+_WORDS = re.compile(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\nA-Za-zé0]?[A-Za-zé]+|0"
+    r"| ?[^ \r\nA-Za-zé0]+[\r\n]*|[ \r\n]*[\r\n]+|[ \r\n]+(?![^ \r\n])|[ \r\n]+"
+)
+"""How Qwen2 cuts a text into words, where each character is replaced by one that stands for its class."""
+
+
+@cache
+def encoder(kind: Vocabulary) -> Encode:
+    """What makes ids of a text by one of our vocabularies, special tokens in it among them."""
+    document: Mapping[str, Any] = tokenizer_files(kind, 0).files["tokenizer.json"]
+    model = document["model"]
+    known: Mapping[str, int] = model["vocab"]
+    ranks = {(left, right): rank for rank, (left, right) in enumerate(model["merges"])}
+    added = {token["content"]: token["id"] for token in document["added_tokens"]}
+    apart = re.compile("(" + "|".join(map(re.escape, added)) + ")")
+    split = _pieces if kind is Vocabulary.SENTENCEPIECE else _letters
+
+    def encode(text: str) -> tuple[int, ...]:
+        ids: list[int] = []
+        for part in apart.split(text):
+            if part in added:
+                ids.append(added[part])
+            else:
+                for word in split(part, known):
+                    ids += (known[piece] for piece in _merged(word, ranks))
+        return tuple(ids)
+
+    return encode
+
+
+def chat_text(messages: object) -> str | None:
+    """The text that our chat template makes of messages; None of what it makes no text of."""
+    if not isinstance(messages, Sequence) or not messages:
+        return None
+    rendered = []
+    for message in messages:
+        if not isinstance(message, Mapping) or not message.keys() <= {"role", "content"}:
+            return None
+        role, content = message.get("role"), message.get("content")
+        if not isinstance(role, str) or not isinstance(content, str):
+            return None
+        rendered.append(f"<|im_start|>{role}\n{content}<|im_end|>\n")
+    return "".join(rendered) + "<|im_start|>assistant\n"
+
+
+def _letters(text: str, _known: Mapping[str, int]) -> Iterable[list[str]]:
+    """The words of a text, each as the letters that stand for its bytes."""
+    letters, text = byte_letters(), unicodedata.normalize("NFC", text)
+    for found in _WORDS.finditer("".join(map(_class_of, text))):
+        yield [letters[byte] for byte in text[found.start() : found.end()].encode()]
+
+
+def _class_of(letter: str) -> str:
+    """A character that stands for the class of another one in `_WORDS`."""
+    if letter.isascii() and (
+        letter.isalpha() or letter in " \r\n" or not (letter.isdigit() or letter.isspace())
+    ):
+        return letter
+    kind = unicodedata.category(letter)[0]
+    if kind in "LN":
+        return "é" if kind == "L" else "0"
+    return " " if letter.isspace() else "."
+
+
+def _pieces(text: str, known: Mapping[str, int]) -> Iterable[list[str]]:
+    """A text as one word, of its characters; of their bytes where a character has no piece."""
+    pieces: list[str] = []
+    for letter in text.replace(" ", "▁"):
+        pieces += [letter] if letter in known else [f"<0x{byte:02X}>" for byte in letter.encode()]
+    yield pieces
+
+
+def _merged(pieces: list[str], ranks: Mapping[tuple[str, str], int]) -> list[str]:
+    """The pieces of a word, merged in the order of the merges."""
+    while found := [rank for pair in pairwise(pieces) if (rank := ranks.get(pair)) is not None]:
+        least, merged = min(found), [pieces[0]]
+        for piece in pieces[1:]:
+            if ranks.get((merged[-1], piece)) == least:
+                merged[-1] += piece
+            else:
+                merged.append(piece)
+        pieces = merged
+    return pieces

@@ -1,0 +1,232 @@
+"""Whether answers come from a parrot, and from which: its law and its vocabulary, told by what it said."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from tokenwire.parrot.encoding import Encode, chat_text, encoder
+from tokenwire.parrot.law import Law, Parrot, Repeater, positions_of
+from tokenwire.parrot.script import truth
+from tokenwire.parrot.vocabulary import Vocabulary, Words, words_of
+from tokenwire.record import Choice, Stream
+
+Ids = tuple[int, ...]
+
+_DISTANCES = (1024, 4096, 2048, 512, 256, 128, 64, 32, 16, 8192, 16384)
+"""Those of parrots that are recognised, the usual one first: many answers are the same for several."""
+_LEAST_DISTANCE = 16
+_ENOUGH = 16
+"""So many ids have to be said as by a law alone, and more than are not."""
+_MOST_TEXTS = 32
+"""So many answers are looked at for their text."""
+_LEAST_TEXT = 16
+"""Characters in a text that tells something."""
+
+
+@dataclass(frozen=True)
+class OtherTokenizer:
+    """What a tokenizer that is not ours knows."""
+
+    words: Words | None
+    """None where the text of ids is not just their bytes in a row."""
+    encode: Encode
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """A model of which the right answer is known."""
+
+    law: Law
+    words: Words
+    encode: Encode
+    ours: bool
+    """The vocabulary is one that `tokenwire parrot` writes, with its chat template."""
+    seen_in: str
+    """The exchange that shows it."""
+
+    @property
+    def longest(self) -> int | None:
+        """The longest text that the checkpoint is made for, where that is known."""
+        return positions_of(self.law.distance) if isinstance(self.law, Parrot) else None
+
+    def prompts(self, stream: Stream) -> list[Ids | None]:
+        """The ids of each prompt of a request; None of those that are not known."""
+        return _prompts(stream, self.encode, self.ours)
+
+
+def _prompts(stream: Stream, encode: Encode, ours: bool) -> list[Ids | None]:
+    asked = stream.asked
+    if asked.media:
+        return []
+    if asked.input_ids is not None:
+        return list(asked.input_ids)
+    if asked.texts:
+        return [encode(text) for text in asked.texts]
+    messages = asked.said.get("messages")
+    text = chat_text(messages.values[0]) if ours and messages and len(messages.values) == 1 else None
+    return [_told_prompt(stream) if text is None else encode(text)]
+
+
+def _told_prompt(stream: Stream) -> Ids | None:
+    told = (emission.prompt_token_ids for emission in stream.emissions())
+    return _as_ids(next((ids for ids in told if ids), None))
+
+
+def _as_ids(value: Sequence[Any] | None) -> Ids | None:
+    return tuple(value) if value and all(type(token) is int for token in value) else None
+
+
+@dataclass(frozen=True)
+class _Said:
+    """One answer to a known prompt, with the ids that came."""
+
+    name: str
+    prompt: Ids
+    ids: Ids
+
+    @cached_property
+    def nearest(self) -> list[int]:
+        """How far before each id of prompt and answer the same one stands last; 0 where it does not."""
+        last: dict[int, int] = {}
+        distances = []
+        for at, token in enumerate((*self.prompt, *self.ids)):
+            distances.append(at - last.get(token, at))
+            last[token] = at
+        return distances
+
+    def weigh(self, law: Law) -> tuple[int, int]:
+        """How many ids are said as by a law alone, and how many are not that should be.
+
+        An id speaks for a law if it stands nowhere nearer than where the law takes it from: a model that goes
+        round in a shorter loop, or says one id for ever, says nothing.
+        """
+        whole, begin = (*self.prompt, *self.ids), len(self.prompt)
+        kept = broken = 0
+        for at in range(begin, len(whole)):
+            lag = law.lag(at)
+            if self.nearest[at] == lag:
+                kept += lag > 1
+            elif lag > 1 and whole[at] != whole[at - lag]:
+                broken += 1
+        return kept, broken
+
+
+def _said(streams: Iterable[Stream]) -> Iterator[_Said]:
+    """The likeliest answers to prompts that were sent as ids, or that came back."""
+    for stream in streams:
+        if not stream.answered or not stream.asked.likeliest or stream.asked.media:
+            continue
+        sent = stream.asked.input_ids or (_told_prompt(stream),)
+        for choice in stream.choices:
+            at = choice.index // max(stream.asked.n, 1)
+            prompt, ids = sent[at] if at < len(sent) else None, _as_ids(choice.output_ids)
+            if prompt and ids:
+                yield _Said(stream.exchange.name, prompt, ids)
+
+
+def _law(said: Sequence[_Said], foreign: bool) -> tuple[Law, str] | None:
+    """The law that the fewest ids break, with an exchange that shows it; None where they follow none."""
+    laws: list[Law] = [Parrot(0, distance) for distance in _DISTANCES]
+    if foreign:
+        far = Counter(d for one in said for d in one.nearest[len(one.prompt) :] if d >= _LEAST_DISTANCE)
+        laws += (Repeater(distance) for distance, _ in far.most_common(1))
+    best: tuple[int, Law, str] | None = None
+    for law in laws:
+        weights = [one.weigh(law) for one in said]
+        kept, broken = sum(kept for kept, _ in weights), sum(broken for _, broken in weights)
+        if kept >= _ENOUGH and kept > broken and (best is None or broken < best[0]):
+            most = max(range(len(said)), key=lambda at: weights[at][0])
+            best = broken, law, said[most].name
+    return best[1:] if best else None
+
+
+@dataclass(frozen=True)
+class _Told:
+    """The text of an answer that came to its end."""
+
+    stream: Stream
+    choice: Choice
+    text: str
+
+
+def _told(streams: Iterable[Stream], *, with_ids: bool) -> list[_Told]:
+    found: list[_Told] = []
+    for stream in streams:
+        asked = stream.asked
+        if not stream.answered or not asked.likeliest or asked.echo or asked.n * asked.prompts != 1:
+            continue
+        text, finish = stream.choices[0].text, stream.choices[0].finish
+        known = isinstance(text, str) and len(text) >= _LEAST_TEXT and len(set(text)) > _LEAST_TEXT // 2
+        known = known and (not with_ids or bool(stream.choices[0].output_ids))
+        if known and finish is not None and finish.type in {"stop", "length"}:
+            found.append(_Told(stream, stream.choices[0], text or ""))
+    return sorted(found, key=lambda one: -len(set(one.text)))[:_MOST_TEXTS]
+
+
+def _is_spelled(words: Words, one: _Told) -> bool:
+    """Whether ids spell a text, up to a stop."""
+    ids = _as_ids(one.choice.output_ids) or ()
+    skip = words.special if one.stream.asked.skip_special_tokens else frozenset()
+    if not all(0 <= token < len(words.pieces) for token in ids):
+        return False
+    spelled = b"".join(words.pieces[token] for token in ids if token not in skip)
+    return spelled.decode("utf-8", "replace").startswith(one.text.rstrip("\ufffd"))
+
+
+def _is_right(model: KnownModel, one: _Told) -> bool:
+    """Whether a model would have answered with a text."""
+    prompts = model.prompts(one.stream)
+    if len(prompts) != 1 or prompts[0] is None or max(prompts[0], default=0) >= len(model.words.pieces):
+        return False
+    known = truth(model.law, model.words, prompts[0], one.stream.asked)
+    return known is not None and known.may_read(one.text)
+
+
+def recognised(streams: Iterable[Stream], other: OtherTokenizer | None = None) -> KnownModel | None:
+    """The model behind answers, where it is a parrot and its vocabulary one of ours, or that of `other`."""
+    streams = list(streams)
+    said = list(_said(streams))
+    told = _told(streams, with_ids=bool(said))
+    candidates: Sequence[tuple[Law, str]]
+    if said:
+        found = _law(said, foreign=other is not None)
+        candidates = [found] if found else []
+    else:
+        candidates = (
+            [(Parrot(0, distance), "") for distance in _DISTANCES] if any(map(_may_repeat, told)) else []
+        )
+    if not candidates:
+        return None
+    best: tuple[int, KnownModel] | None = None
+    for words, encode, ours in _vocabularies(other):
+        for law, name in candidates:
+            sized = Parrot(len(words.pieces), law.distance) if isinstance(law, Parrot) else law
+            model = KnownModel(sized, words, encode, ours, name)
+            right = [_is_spelled(words, one) if said else _is_right(model, one) for one in told]
+            kept, broken = sum(right), len(right) - sum(right)
+            silent = bool(said) and not told  # the ids of the usual vocabulary, where no text tells
+            if (kept > broken or silent) and (best is None or kept > best[0]):
+                seen = name or told[right.index(True)].stream.exchange.name
+                best = kept, replace(model, seen_in=seen)
+    return best[1] if best else None
+
+
+def _vocabularies(other: OtherTokenizer | None) -> list[tuple[Words, Encode, bool]]:
+    """Those that may be the model's, with their tokenizers, and whether they are ours."""
+    ours = [(words_of(kind), encoder(kind), True) for kind in Vocabulary]
+    if other is None:
+        return ours
+    known = [each for each in ours if each[0] == other.words]
+    return known or ([(other.words, other.encode, False)] if other.words is not None else [])
+
+
+def _may_repeat(one: _Told) -> bool:
+    """Whether a text could be that of its prompt, as far as can be told without a vocabulary."""
+    asked = one.stream.asked
+    messages = asked.said.get("messages")
+    texts = asked.texts or ((chat_text(messages.values[0]) or "",) if messages else ())
+    return asked.input_ids is not None or any(one.text[:_LEAST_TEXT] in text for text in texts)
