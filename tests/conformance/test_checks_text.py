@@ -193,6 +193,13 @@ def test_a_stop_string_is_not_judged_under_a_least_number_of_tokens() -> None:
     )
 
 
+def test_a_character_that_is_not_whole_yet_spells_no_stop_string() -> None:
+    told = Told(ids=[11, 50, 51], text="aé")
+    assert holds("nothing-follows-a-stop-string", whole(told, stop=("\ufffd",)))
+    gone_on = Told(ids=[11, 50, 11, 11], text="a\ufffdaa")
+    assert not holds("nothing-follows-a-stop-string", whole(gone_on, stop=("\ufffd",)))
+
+
 @pytest.mark.parametrize("pattern", ["^b", "b$", r"\bb", "(?=b)", "b(", ""])
 def test_patterns_that_look_around_are_not_judged(pattern: str) -> None:
     late = whole(stop_regex=("b",))

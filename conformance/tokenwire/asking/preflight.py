@@ -57,6 +57,8 @@ class Preflight:
     """Where no dialect is spoken: what the target seems to be, and what to do, for a newcomer."""
     answered: Mapping[str, HttpRequest] = field(default_factory=dict)
     """For each dialect that gave a record, the small request that it gave it for."""
+    first_words: Mapping[str, Stream] = field(default_factory=dict)
+    """And what each of them answered."""
     failures: tuple[Stream, ...] = ()
     """Where the server itself failed meanwhile: that is to be judged."""
 
@@ -260,10 +262,14 @@ async def preflight(
         *(introduction.introduce(dialect, _forms(dialect, dialects)) for dialect in dialects)
     )
     answers = {one.dialect: one.answer for one in introduced}
+    streams = {
+        dialect.name: dialect.read(exchange, delivery_hint=advertised.delivery)
+        for dialect, exchange in answers.items()
+    }
     left_out = {
         dialect.name: why_no_record(exchange)
         for dialect, exchange in answers.items()
-        if not has_record(dialect.read(exchange, delivery_hint=advertised.delivery))
+        if not has_record(streams[dialect.name])
     }
     recorded = {dialect: one for dialect, one in answers.items() if dialect.name not in left_out}
     detected = (
@@ -283,6 +289,7 @@ async def preflight(
         left_out,
         "" if speaks else diagnosis(url, list(answers.values())),
         {dialect.name: one.request for dialect, one in recorded.items()},
+        {dialect.name: streams[dialect.name] for dialect in recorded},
         tuple(_failures(introduced, speaks)),
     )
 

@@ -18,6 +18,7 @@ from tokenwire.asking.beside import GATEWAY, ask_both
 from tokenwire.asking.confirmation import confirm, under_another_id
 from tokenwire.asking.detokenization import ask_for_texts
 from tokenwire.asking.exploration import Exploration
+from tokenwire.asking.parroting import find_parrot
 from tokenwire.asking.politeness import Limits, PoliteSender
 from tokenwire.asking.preflight import Preflight, preflight
 from tokenwire.asking.recorder import MAX_BODY_BYTES, Recorder
@@ -36,6 +37,7 @@ from tokenwire.dialects.dialect import Dialect, load_dialects
 from tokenwire.judging.determinism import PROBE
 from tokenwire.judging.judge import Run
 from tokenwire.judging.tokenizer import Tokenizer
+from tokenwire.parrot.speaker import Speaker
 from tokenwire.record import Stream
 from tokenwire.replay import remarks
 from tokenwire.report.subject import EXPLORATION, Subject
@@ -164,6 +166,7 @@ class _Interrogation:
     transcript: Transcript
     progress: Progress
     notes: Notes | None = None
+    parrot: Speaker | None = None
     explored: tuple[str, ...] = ()
 
     def _talk(self, name: str, dialect: Dialect) -> Conversation:
@@ -175,6 +178,7 @@ class _Interrogation:
             self.transcript,
             self.found.model,
             self.plan.budget,
+            self.parrot,
         )
 
     @cached_property
@@ -188,7 +192,9 @@ class _Interrogation:
         return [
             (scenario, talk)
             for scenario, talk in talks
-            if scenario.chat in (None, talk.chat) and not (self.notes is not None and self.notes.recall(talk))
+            if scenario.chat in (None, talk.chat)
+            and (self.parrot is not None or not scenario.parrot)
+            and not (self.notes is not None and self.notes.recall(talk))
         ]
 
     async def _talk_through(self, scenario: Scenario, talk: Conversation) -> None:
@@ -314,6 +320,7 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
     polite = PoliteSender(first, plan.limits)
     async with first, _recorder(plan, plan.url, at_first, headers=plan.headers, scouts=True) as scout:
         found = await _found(plan, plan.url, polite, polite.to(scout))
+        parrot = await find_parrot(found, polite, plan.tokenizer)
     worker = await _worker(plan, polite) if plan.worker else None
     if not found.speaks:
         lost = capture.lost if capture is not None else ""
@@ -329,7 +336,7 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
         vitals = _vital_signs(plan, recorder, found, scout)
         sender = polite.to(vitals, found.speaks, found.advertised.context_length or SMALLEST_CONTEXT)
         transcript = Transcript(list(found.failures), tokenizer=plan.tokenizer, on_answer=progress.answered)
-        asking = _Interrogation(plan, found, sender, vitals, transcript, progress, notes)
+        asking = _Interrogation(plan, found, sender, vitals, transcript, progress, notes, parrot)
         await asking.ask_ordinary()
         if plan.explore:
             await asking.explore()

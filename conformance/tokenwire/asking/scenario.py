@@ -22,6 +22,7 @@ from tokenwire.dialects.dialect import Dialect, Unsupported, vocabulary_told
 from tokenwire.judging.advertised import Advertised
 from tokenwire.judging.check import Comparison
 from tokenwire.judging.tokenizer import LocalTokenizer, Tokenizer
+from tokenwire.parrot.speaker import Speaker
 from tokenwire.record import Choice, Stream
 from tokenwire.wire.exchange import Exchange, HttpRequest
 
@@ -132,6 +133,8 @@ class Conversation:
     """The name that requests call the model by; empty where any will do."""
     budget: Budget = Budget.STANDARD
     """What this run may ask; a scenario may ask in more shapes where it allows more."""
+    parrot: Speaker | None = None
+    """How the target is told what to say, where it is a parrot."""
 
     @property
     def intervals(self) -> tuple[int, ...]:
@@ -290,6 +293,8 @@ class Scenario:
     """
     storm: bool = False
     """It sends very many requests at once, or resets connections: too much for a server that others use."""
+    parrot: bool = False
+    """Only for a target that says what it is told: its conversations have a `parrot`."""
 
 
 SCENARIOS: dict[str, Scenario] = {}
@@ -303,6 +308,7 @@ def scenario(
     alone: bool = False,
     perilous: int = 0,
     storm: bool = False,
+    parrot: bool = False,
 ) -> Callable[[Run], Run]:
     """Make a coroutine a scenario, named like the function; its docstring says what it provokes.
 
@@ -316,7 +322,7 @@ def scenario(
             raise ValueError(f"scenario {name!r} has no docstring; it must say what it provokes")
         if name in SCENARIOS:
             raise ValueError(f"scenario {name!r} stands twice; rename one")
-        SCENARIOS[name] = Scenario(name, provokes, run, chat, budget, worker, alone, perilous, storm)
+        SCENARIOS[name] = Scenario(name, provokes, run, chat, budget, worker, alone, perilous, storm, parrot)
         return run
 
     return register

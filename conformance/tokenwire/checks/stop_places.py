@@ -33,8 +33,11 @@ def _last(one: Decoded, name: str) -> Emission:
 
 
 def _not_before_the_last(one: Decoded, stop: str, spells: re.Pattern[str]) -> Iterator[Observation]:
-    """Look whether the ids before the last one spell a stop already; nothing where nobody can say."""
-    before = _spellings(one, len(one.ids) - 1)
+    """Look whether the ids before the last one spell a stop already; nothing where nobody can say.
+
+    U+FFFD at their end may be a character that the last id makes whole.
+    """
+    before = [text.rstrip("\ufffd") for text in _spellings(one, len(one.ids) - 1)]
     if len(before) == 2:
         late = all(spells.search(text) for text in before)
         yield demand(

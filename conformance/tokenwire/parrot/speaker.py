@@ -1,0 +1,83 @@
+"""How a parrot is told what to say: a script placed in a prompt of ids, in a text or in a message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from tokenwire.ask import Ask
+from tokenwire.dialects.dialect import Dialect
+from tokenwire.parrot.encoding import Encode
+from tokenwire.parrot.law import Parrot
+from tokenwire.parrot.vocabulary import Words
+
+_SHORTEST = 16
+"""A prompt is as long as a lag, and the lag of a single id is that of no script."""
+_FILLER = "~"
+MESSAGE_BEGINS, MESSAGE_ENDS = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
+"""What the template of a parrot writes around a message of a user, and before the answer."""
+
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """A target that parrots, and how it reads prompts."""
+
+    law: Parrot
+    words: Words
+    encode: Encode
+    byte_fallback: bool = False
+    """One byte that fits nowhere unmakes the characters of all bytes beside it."""
+    templated: bool = True
+    """Its chat template is that of the parrot; where it is not, messages are no way to tell it a script."""
+
+    @cached_property
+    def end(self) -> int:
+        """The id that ends an answer."""
+        return min(self.words.ends)
+
+    def bytes(self, text: str | bytes) -> Ids:
+        """A text, or what is none, an id for each byte."""
+        spelled = text.encode() if isinstance(text, str) else text
+        return tuple(self.words.longest(bytes([byte])) for byte in spelled)
+
+    def special(self) -> int | None:
+        """A special id that ends nothing; None where there is none."""
+        return next((token for token in sorted(self.words.special - self.words.ends, reverse=True)), None)
+
+    def ask(self, dialect: Dialect, script: Sequence[int], ending: Sequence[int] = ()) -> Ask | None:
+        """A prompt after which the script is said, in the form that an endpoint takes; None where that form
+        cannot say it. `ending` are the last ids of the prompt.
+        """
+        head, tail = self._around(dialect)
+        for lag in self.law.lags:
+            room = lag - len(script) - len(ending) - len(tail)
+            length = lag + len(head)
+            places = (length, length + len(script) - 1)
+            if lag < _SHORTEST or room < 0 or any(self.law.lag(place) != lag for place in places):
+                continue
+            filler = self.words.longest(_FILLER.encode())
+            told = (*script, *(filler,) * room, *ending)
+            if dialect.takes_ids:
+                return Ask(input_ids=(told,))
+            text = self._as_text(told, head, tail) if self.templated or not dialect.chat else None
+            if text is None:
+                return None
+            return Ask(messages=({"role": "user", "content": text},)) if dialect.chat else Ask(text=(text,))
+        return None
+
+    def _around(self, dialect: Dialect) -> tuple[Ids, Ids]:
+        if dialect.takes_ids or not dialect.chat:
+            return (), ()
+        return self.encode(MESSAGE_BEGINS), self.encode(MESSAGE_ENDS)
+
+    def _as_text(self, told: Ids, head: Ids, tail: Ids) -> str | None:
+        """The text that becomes these ids; None where none does."""
+        try:
+            text = b"".join(self.words.pieces[token] for token in told).decode()
+        except UnicodeDecodeError:
+            return None
+        around = (MESSAGE_BEGINS, MESSAGE_ENDS) if head else ("", "")
+        return text if self.encode(text.join(around)) == (*head, *told, *tail) else None

@@ -1,0 +1,332 @@
+"""Scripts: what a parrot is told to say, so that the right answer to each request is known."""
+
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import wraps
+from itertools import islice
+from random import Random
+from types import MappingProxyType
+
+from tokenwire.ask import Ask
+from tokenwire.asking.scenario import Budget, Conversation, scenario, together
+from tokenwire.asking.slow_reader import SlowReader
+from tokenwire.asking.tap import Tap
+from tokenwire.parrot.speaker import Ids, Speaker
+from tokenwire.scenarios.abort import can_abort
+from tokenwire.scenarios.plain_ask import has_words
+
+_INTERVALS = {Budget.QUICK: (1, 4), Budget.STANDARD: (1, 2, 3, 4, 5, 7), Budget.SOAK: (1, 2, 3, 4, 5, 7, 16)}
+"""Characters of three and four ids are cut at each place by intervals of one to five."""
+_TEXT = (
+    "The parrot says again what it was told. A server sends each token as soon as it is sampled, and a "
+    "client that reads the stream puts the pieces together: the text must be the same, in a whole answer and "
+    "in a stream, at each interval, between words, within a word. What was sent is never changed, and what "
+    "is finished stays finished. Every id has one entry in every series. "
+)
+_STOP = "QZ"
+"""It is in no other text here, and is two tokens."""
+
+_Told = Callable[[Conversation, Speaker], Awaitable[None]]
+
+
+def _scripts(*, budget: Budget = Budget.QUICK) -> Callable[[_Told], _Told]:
+    """Make a coroutine that tells a parrot what to say a scenario, as `scenario` does."""
+
+    def register(told: _Told) -> _Told:
+        @wraps(told)
+        async def run(talk: Conversation) -> None:
+            if talk.parrot is not None:
+                await told(talk, talk.parrot)
+
+        scenario(budget=budget, parrot=True)(run)
+        return told
+
+    return register
+
+
+def _both(label: str, ask: Ask) -> dict[str, Ask]:
+    return {f"{label}-whole": ask, f"{label}-stream": replace(ask, stream=True, usage=True)}
+
+
+def _cut(talk: Conversation, label: str, ask: Ask, intervals: Iterable[int]) -> dict[str, Ask]:
+    """A stream at each interval, where the endpoint has intervals."""
+    streams = {
+        f"{label}-interval-{count}": replace(ask, stream=True, usage=True, stream_interval=count)
+        for count in intervals
+    }
+    bodies = [talk.dialect.render(one, talk.model) for one in streams.values()]
+    return streams if bodies and bodies[0] != bodies[-1] else {}
+
+
+def _together(talk: Conversation, label: str, scripts: Mapping[str, Ask]) -> dict[str, Ask]:
+    """One ask for all prompts, where a request may hold several; else the first."""
+    if len(scripts) > 1:
+        batch = replace(
+            next(iter(scripts.values())),
+            input_ids=tuple(ids for one in scripts.values() for ids in one.input_ids),
+            text=tuple(text for one in scripts.values() for text in one.text),
+            batch=True,
+        )
+        if has_words(talk, batch):
+            return {label: batch}
+    return {f"{label}-{name}": ask for name, ask in islice(scripts.items(), 1)}
+
+
+async def _say(
+    talk: Conversation,
+    speaker: Speaker,
+    label: str,
+    scripts: Mapping[str, Ids],
+    *,
+    asked: Ask | None = None,
+    intervals: Iterable[int] = (),
+    endings: Mapping[str, Ids] = MappingProxyType({}),
+) -> None:
+    """Tell scripts, whole and streamed, and at each of some intervals. The budget of `asked` is that of the
+    longest script and one more, if it says none. `endings` are the last ids of prompts.
+    """
+    asked = asked or Ask()
+    placed = {name: speaker.ask(talk.dialect, ids, endings.get(name, ())) for name, ids in scripts.items()}
+    budget = asked.max_new_tokens or max(map(len, scripts.values())) + 1
+    told = {
+        name: replace(
+            asked, input_ids=at.input_ids, text=at.text, messages=at.messages, max_new_tokens=budget
+        )
+        for name, at in placed.items()
+        if at is not None
+    }
+    for name, ask in _together(talk, label, told).items():
+        asks = _both(name, ask) | _cut(talk, name, ask, intervals)
+        shown = replace(ask, return_prompt_token_ids=talk.chat, return_token_ids=talk.chat)
+        if has_words(talk, shown):
+            asks[f"{name}-whole"] = shown
+        await talk.ask_all(asks)
+
+
+@_scripts()
+async def script_characters(talk: Conversation, speaker: Speaker) -> None:
+    """Characters of two, three and four ids each, kanji beside kana, lone bytes and a special id within a
+    character, cut at every place that intervals of one to seven ids reach.
+    """
+    spell, pieces, end = speaker.bytes, speaker.encode, (speaker.end,)
+    world = "世界の文字化け、漢字かな交じり文。"
+    scripts = {
+        "split": (
+            *pieces("It says "),
+            *spell("é ж 漢字かな 😀🦖👩‍💻 🇯🇵 한국어 e\u0301"),
+            *pieces(" again."),
+            *end,
+        ),
+        "kanji": (*pieces(f"日本語の日本語。{world}世界世界世界世界。漢字世界世かな"), *end),
+        "kanji-in-bytes": (*spell(f"a{world}"), *end),
+        "kanji-one-later": (*spell(f"ab{world}"), *end),
+    }
+    special = speaker.special()
+    if special is not None:
+        scripts["special-within"] = (*spell(b"a\xf0\x9f"), special, *spell(b"\x98\x80 b"), *end)
+    if not speaker.byte_fallback:
+        broken = b"a\x80\xff b \xe4\xb8 c \xf0\x9f d \xc0\xaf \xed\xa0\x80 e \xef\xbf\xbd f\x00\r\n\t g"
+        scripts["lone-bytes"] = (*spell(broken), *end)
+    await _say(talk, speaker, "texts", scripts, intervals=_INTERVALS[talk.budget])
+
+
+@_scripts()
+async def script_tails(talk: Conversation, speaker: Speaker) -> None:
+    """Answers that end within a character, or with a whole U+FFFD: by the end of the text, by a stop id, by
+    the budget.
+    """
+    spell, end = speaker.bytes, (speaker.end,)
+    scripts = {
+        "whole": (*spell("ab\ufffd"), *end),
+        "cut": (*spell(b"ab\xf0\x9f\x98"), *end),
+        "lone": (*spell(b"ab\x80\x80"), *end),
+        "whole-ones": (*spell("\ufffd\ufffd\ufffd"), *end),
+        "only": (*spell(b"\xe4\xb8"), *end),
+    }
+    await _say(talk, speaker, "end", scripts)
+    stop = spell("!")
+    stopped = {"whole": (*spell("ab\ufffd"), *stop), "cut": (*spell(b"ab\xf0\x9f"), *stop)}
+    if has_words(talk, Ask(input_ids=((1,),), stop_token_ids=stop)):
+        await _say(talk, speaker, "stop-id", stopped, asked=Ask(stop_token_ids=stop))
+    cut = {"four": spell("ab😀"), "three": spell("abc漢"), "two": spell("abcé"), "whole": spell("a\ufffd")}
+    await _say(talk, speaker, "budget", cut, asked=Ask(max_new_tokens=4))
+
+
+@_scripts()
+async def script_stops(talk: Conversation, speaker: Speaker) -> None:
+    """Stop strings at every kind of place: within a token, over two to twelve, one character before the end,
+    begun and not finished, overlapping themselves, around a hidden special id, spelled in more tokens than a
+    tokenizer makes of them; several of which the earliest wins; the text of hidden ids; U+FFFD.
+    """
+    spell, pieces, end = speaker.bytes, speaker.encode, (speaker.end,)
+    places = {
+        "across": (*pieces("the parrot "), *spell("QZ says"), *end),
+        "before-the-end": (*spell("abQZ."), *end),
+        "begun": (*spell("ab Q"), *end),
+        "at-the-end": (*spell("ab 😀QZ"), *end),
+        "first": (*spell("QZab"), *end),
+        "twice-begun": (*spell("aQQbQZc"), *end),
+    }
+    special = speaker.special()
+    if special is not None:
+        places["around-a-special"] = (*spell("abQ"), special, *spell("Zcd"), *end)
+    await _say(talk, speaker, "places", places, asked=Ask(stop=(_STOP,)), intervals=(1, 4))
+    spelled = {
+        "word": (*pieces("it says "), *spell("generation now"), *end),
+        "kana": (*pieces("it says "), *spell("漢字かな文"), *end),
+        "marker": (*pieces("it says "), *spell("so</think>now"), *end),
+    }
+    await _say(talk, speaker, "spelled", spelled, asked=Ask(stop=("generation", "かな", "</think>")))
+    overlapping = {
+        "letters": (*spell("xaaab and more"), *end),
+        "pairs": (*spell("abababac and more"), *end),
+        "within": (*pieces("the parrot says again what it was told"), *end),
+    }
+    await _say(talk, speaker, "overlapping", overlapping, asked=Ask(stop=("aab", "ababac", "arro")))
+    several = {"earliest": (*pieces("one two three four"), *end)}
+    await _say(talk, speaker, "several", several, asked=Ask(stop=("three", "two", "nowhere")))
+    if special is not None:
+        hidden = {"special": (*spell("ab"), special, *spell("cd"), *end)}
+        texts = tuple(speaker.words.pieces[token].decode() for token in (special, speaker.end))
+        await _say(talk, speaker, "hidden", hidden, asked=Ask(stop=texts))
+    replaced = {"emoji": (*spell("ab😀cd"), *end), "whole": (*spell("ab\ufffdcd"), *end)}
+    await _say(talk, speaker, "replacement", replaced, asked=Ask(stop=("\ufffd",)))
+
+
+_PARTS = (51, 101, 50, 65, 129, 64, 100, 128, 151)
+"""After 50, 64, 100 and 128 tokens servers pass on what they hold: stop strings end there or just behind."""
+
+
+@_scripts(budget=Budget.STANDARD)
+async def script_stop_parts(talk: Conversation, speaker: Speaker) -> None:
+    """Stop strings of two and of six ids that end where servers move output in parts: the text before them is
+    shown, and nothing of them.
+    """
+    words = speaker.encode(_TEXT * 2)
+    for label, stop, ends in (("two", _STOP, _PARTS), ("six", "abcdeQ", (51, 52, 101, 129))):
+        spelled = speaker.bytes(stop)
+        after = (*speaker.encode(" and on"), speaker.end)
+        scripts = {f"{at}": (*words[: at - len(spelled)], *spelled, *after) for at in ends}
+        await _say(talk, speaker, label, scripts, asked=Ask(stop=(stop,)))
+
+
+@_scripts()
+async def script_prompts(talk: Conversation, speaker: Speaker) -> None:
+    """Prompts that end within a character, or with a whole U+FFFD, and hold the stop string: the answer
+    begins behind the prompt, and so does the search for the stop.
+    """
+    script = (*speaker.bytes("ab "), *speaker.encode("the parrot "), *speaker.bytes("QZ!"))
+    endings = {"four": b"\xf0\x9f", "three": b"\xe4\xb8", "whole": b"\xef\xbf\xbd", "never": b"\xff"}
+    told = {label: speaker.bytes(ending) for label, ending in endings.items()}
+    await _say(talk, speaker, "ends", dict.fromkeys(told, script), asked=Ask(stop=(_STOP,)), endings=told)
+
+
+@_scripts(budget=Budget.STANDARD)
+async def script_budgets(talk: Conversation, speaker: Speaker) -> None:
+    """Texts that end at a known id, by the end of the text and by a stop string, with budgets of one id less,
+    of just as many and of one more: the end wins where both are met.
+    """
+    words = speaker.encode("It says it again, and it is")
+    scripts = {
+        "end": (*words, *speaker.bytes("."), speaker.end),
+        "stop": (*words, *speaker.bytes(f"{_STOP}!!")),
+    }
+    for more in (-1, 0, 1):
+        asked = Ask(stop=(_STOP,), max_new_tokens=len(words) + len(_STOP) + more)
+        await _say(talk, speaker, f"{asked.max_new_tokens}", scripts, asked=asked)
+
+
+@_scripts()
+async def script_logprobs(talk: Conversation, speaker: Speaker) -> None:
+    """Logprobs of what is said, the likeliest and chosen ids, at every id: of words, of bytes that share one
+    text, of hidden ids, of text that is held back, of the id or the string that ends the answer. And of the
+    prompt.
+    """
+    spell, pieces, end = speaker.bytes, speaker.encode, (speaker.end,)
+    special = speaker.special()
+    scripts = {
+        "stopped": (*pieces("the parrot says "), *spell("漢😀 QQZ!"), *end),
+        "hidden": (*pieces("it says"), *((special,) if special is not None else ()), *spell(" 字Q"), *end),
+        "cut": (*pieces("it says "), *spell(b"a\xf0\x9f")),
+        "words": (*pieces("The parrot says QQZ! again"), *end),
+    }
+    asked = Ask(stop=(_STOP,), logprobs=True, top_logprobs=5)
+    chosen = replace(asked, chosen_ids=(700, 97, 300))
+    wanted = chosen if has_words(talk, replace(chosen, input_ids=((1,),))) else asked
+    await _say(talk, speaker, "each", scripts, asked=wanted, intervals=(1, 4))
+    if talk.chat or not has_words(talk, Ask(input_ids=((1,),), logprobs=True, logprob_start=0)):
+        return
+    prompt = speaker.ask(talk.dialect, (*pieces("it says again: "), *spell("漢字"), *end))
+    if prompt is not None:
+        scored = replace(prompt, max_new_tokens=4, logprobs=True, logprob_start=0, top_logprobs=3)
+        await talk.ask("prompt", scored)
+
+
+@_scripts(budget=Budget.STANDARD)
+async def script_long(talk: Conversation, speaker: Speaker) -> None:
+    """Answers of hundreds of ids, whole and streamed; of thousands, where the run takes its time."""
+    script = tuple(speaker.encode(_TEXT * 8))[:1000]
+    prompt = speaker.ask(talk.dialect, script)
+    if prompt is None:
+        return
+    ask = replace(prompt, ignore_eos=True)
+    if not has_words(talk, ask):
+        ask = prompt
+    length = 1024 + len(speaker.bytes("system and user and assistant"))
+    whole, read = (3000, talk.readable()) if talk.budget is Budget.SOAK else (320, 320)
+    await talk.ask("whole", replace(ask, max_new_tokens=talk.fitting(whole, length)))
+    streamed = replace(ask, stream=True, usage=True)
+    await talk.ask("stream", replace(streamed, max_new_tokens=talk.fitting(read, length)))
+
+
+@_scripts(budget=Budget.STANDARD)
+async def script_again(talk: Conversation, speaker: Speaker) -> None:
+    """A long prompt that no cache has seen, and again; several scripts at once; a reader that does not keep
+    up; two samples of which each is the likeliest: none of it changes what is said.
+    """
+    draw = Random(secrets.randbits(64))
+    words = _TEXT.split()
+    fresh = " ".join(draw.choice(words) for _ in range(120))
+    script = (*speaker.encode(f"{fresh} 漢字 😀"), speaker.end)
+    cold = speaker.ask(talk.dialect, script)
+    if cold is not None:
+        ask = replace(cold, max_new_tokens=40)
+        await talk.ask("cold", ask)
+        await talk.ask_all(_both("warm", ask))
+        slow = replace(cold, max_new_tokens=len(script), logprobs=True, top_logprobs=5, stream=True)
+        await talk.ask("slow", slow, slow_reader=SlowReader())
+    if cold is not None and has_words(talk, replace(cold, n=2, temperature=1.0, top_k=1)):
+        await talk.ask_all(_both("samples", replace(cold, n=2, temperature=1.0, top_k=1, max_new_tokens=24)))
+    if talk.dialect.takes_ids and not talk.chat:
+        many = {
+            f"beside-{place}": (*speaker.bytes(f"{place} 漢字😀 {_STOP}")[: 6 + 3 * place], speaker.end)
+            for place in range(4)
+        }
+        asks = {label: speaker.ask(talk.dialect, ids) for label, ids in many.items()}
+        await talk.ask_all(
+            {
+                label: replace(ask, stop=(_STOP,), max_new_tokens=40, stream=place % 2 == 0)
+                for place, (label, ask) in enumerate(asks.items())
+                if ask is not None
+            }
+        )
+
+
+@_scripts(budget=Budget.STANDARD)
+async def script_abort(talk: Conversation, speaker: Speaker) -> None:
+    """A long text of split characters, aborted while it is said: what was said stands, and no more."""
+    if not can_abort(talk):
+        return
+    script = tuple(speaker.bytes("漢字かな😀 " * 60))[:1000]
+    prompt = speaker.ask(talk.dialect, script)
+    if prompt is None:
+        return
+    tap, request_id = Tap(), f"tokenwire-{secrets.token_hex(4)}"
+    ask = replace(prompt, max_new_tokens=1000, stream=True, request_id=request_id)
+
+    async def abort_it() -> None:
+        if await tap.events(40):
+            await talk.abort("stream-abort", request_id)
+
+    await together(talk.ask("stream", ask, tap=tap), abort_it())
