@@ -43,7 +43,13 @@ def sequence_of(request: Request, model: Model, *, capacity: int, num_draft_toke
         budget = max(0, min(room, capacity - len(prompt)))
     detokenizer = None
     if model.tokenizer is not None:
-        detokenizer = Detokenizer(spelling(model.tokenizer, skip_special_tokens=False), prompt)
+        # Stops are sought in the text that is shown.
+        spelled = spelling(
+            model.tokenizer,
+            skip_special_tokens=sampling.skip_special_tokens,
+            spaces_between_special_tokens=sampling.spaces_between_special_tokens,
+        )
+        detokenizer = Detokenizer(spelled, prompt)
     rules = StopRules(sampling, model.eos_token_ids, budget, detokenizer)
     drafter: Drafter | None = model.drafter(request)
     if drafter is None and num_draft_tokens:

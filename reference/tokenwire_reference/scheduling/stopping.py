@@ -45,7 +45,7 @@ def compiled(patterns: Sequence[str]) -> tuple[Any, ...]:
 class StopRules:
     """The stop conditions of one request.
 
-    `max_new_tokens` is the resolved budget. `detokenizer` spells special tokens out, and is needed for stop
+    `max_new_tokens` is the resolved budget. `detokenizer` spells as the request wants, and is needed for stop
     strings and patterns only; ValueError when they are asked for without it, or when a pattern is not a
     regular expression.
     """

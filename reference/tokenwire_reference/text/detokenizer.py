@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Sequence
 from enum import Enum
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import dropwhile, groupby, islice
 
 from tokenwire_reference.request import FinishReason, SamplingParams
-from tokenwire_reference.text.token_bytes import BYTE_PIECE
+from tokenwire_reference.text.token_bytes import BYTE_PIECE, token_bytes
 from tokenwire_reference.text.tokenizer import Tokenizer
 
 CONTEXT = 5
@@ -34,9 +35,12 @@ class Spelling:
     """How a tokenizer writes ids as text."""
 
     def __init__(
-        self, decode: Callable[[Sequence[int]], str], name_of: Callable[[int], str | None] = lambda _: None
+        self,
+        decode: Callable[[Sequence[int]], str],
+        name_of: Callable[[int], str | None] = lambda _: None,
+        bytes_of: Callable[[int], bytes] | None = None,
     ) -> None:
-        """Take a decoder, and the name of an id in the vocabulary, by which byte tokens are known."""
+        """Take a decoder, the name of an id in the vocabulary, by which byte tokens are known, and its bytes."""
 
         def kind(token_id: int) -> Kind:
             if BYTE_PIECE.fullmatch(name_of(token_id) or ""):
@@ -46,6 +50,15 @@ class Spelling:
 
         self.decode = decode
         self.kind = cache(kind)
+        self._bytes_of = bytes_of and cache(bytes_of)
+
+    def is_open(self, ids: Sequence[int]) -> bool:
+        """Whether a text that ends in U+FFFD may end in a character that later ids make whole."""
+        if self._bytes_of is None:
+            return True
+        decoder = getincrementaldecoder("utf-8")("replace")
+        decoder.decode(b"".join(map(self._bytes_of, ids)))
+        return bool(decoder.getstate()[0])
 
 
 @lru_cache(maxsize=8)
@@ -61,7 +74,7 @@ def spelling(
             spaces_between_special_tokens=spaces_between_special_tokens,
         )
 
-    return Spelling(decode, tokenizer.convert_ids_to_tokens)
+    return Spelling(decode, tokenizer.convert_ids_to_tokens, partial(token_bytes, tokenizer))
 
 
 class Detokenizer:
@@ -69,7 +82,7 @@ class Detokenizer:
 
     Decoders look at more than one id, so two things have to wait:
 
-    - U+FFFD at the end, which may be half a character of a byte-level vocabulary. What stands before it is
+    - U+FFFD at the end, if it is half a character of a byte-level vocabulary. What stands before it is
       final, for an incomplete character is written as one U+FFFD.
     - A run of byte tokens (`<0x..>`). It is decoded as a whole: one byte that fits nowhere turns all of it
       into U+FFFD. So it waits for the token behind it, however long it is.
@@ -115,7 +128,7 @@ class Detokenizer:
         self._open += ids
         self._unread, self.tail, self.waiting = [], "", 0
         text = self._text(self._open)
-        final = text.removesuffix(HALF)
+        final = text.removesuffix(HALF) if self._spelling.is_open(self._open) else text
         piece = final[self._given :]
         self._given = len(final)
         if final == text:

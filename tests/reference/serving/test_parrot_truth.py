@@ -24,8 +24,11 @@ TEXTS = (
     "é ж ไ ",
     "one two three ",
     "</think>",
+    "\ufffd",
+    "Q",
+    "Z",
 )
-STOPS = ("aab", "文", "three", "\n\n", " says", "🦖", "nowhere", "o t")
+STOPS = ("aab", "文", "three", "\n\n", " says", "🦖", "nowhere", "o t", "\ufffd", "<|im_start|>", "QZ")
 TOP, CHOSEN = 5, (700, 9, 10)
 
 
@@ -47,7 +50,7 @@ def drawn(seed: int) -> tuple[tuple[int, ...], Asked]:
         )
         ids += pieces
         if draw.random() < 0.2:
-            ids.append(draw.randrange(SIZE))
+            ids.append(draw.choice((draw.randrange(SIZE), *WORDS.special)))
     ignore_eos = draw.random() < 0.3
     asked = Asked(
         greedy=True,
@@ -83,7 +86,7 @@ def body_of(prompt: tuple[int, ...], asked: Asked, interval: int | None) -> dict
 
 @pytest.mark.parametrize("interval", [None, 1, 3, 50])
 def test_computed_and_delivered_records_are_one(answers, call, read_events, interval: int | None) -> None:
-    requests = [drawn(seed) for seed in range(24)]
+    requests = [drawn(seed) for seed in range(30)]
     calls = [call("/generate", body_of(prompt, asked, interval)) for prompt, asked in requests]
     responses = answers(Engine(parrot()), *calls, tokenizer=parrot().tokenizer)
     for (prompt, asked), response in zip(requests, responses, strict=True):
