@@ -30,7 +30,7 @@ IDS_CHAT = "sglang-chat"
 def speaker_of(kind: Vocabulary, distance: int = 1024) -> Speaker:
     words = words_of(kind)
     law = Parrot(len(words.pieces), distance)
-    return Speaker(law, words, encoder(kind), kind is Vocabulary.SENTENCEPIECE)
+    return Speaker(law, words, encoder(kind))
 
 
 class ParrotSender(CannedSender):
@@ -96,13 +96,15 @@ def test_a_parrot_is_found_with_its_vocabulary_by_one_request(
     assert [name for name in sender.names if name.endswith("script")] == [f"preflight/{dialect}-script"]
 
 
-@pytest.mark.parametrize("distance", [256, 512, 2048])
+@pytest.mark.parametrize("distance", [256, 512])
 def test_other_distances_are_told_apart_as_far_as_scripts_reach(distance: int) -> None:
-    found = found_by(
-        ParrotSender("/generate", speaker_of(Vocabulary.BYTE_LEVEL, distance)), "sglang-generate"
-    )
+    right = speaker_of(Vocabulary.BYTE_LEVEL, distance)
+    found = found_by(ParrotSender("/generate", right), "sglang-generate")
     assert found is not None
-    assert found.law.distance == min(distance, 512)
+    generate, script = load_dialects()["sglang-generate"], tuple(range(20, 220))
+    ask = found.ask(generate, script)
+    assert ask is not None
+    assert right.law.answer(ask.input_ids[0], 200) == script
 
 
 def test_another_chat_template_is_no_way_to_tell_a_script() -> None:

@@ -72,26 +72,7 @@ class LocalTokenizer:
         self.known = _known(self._tokenizer, path.parent)
         """What it tells of the ids of a model whose right answers are known."""
         self.size = self._tokenizer.get_vocab_size(with_added_tokens=True)
-        self._settings = _settings(path.parent)
-        self.cleans_up = self._settings.get("clean_up_tokenization_spaces") is True
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """What `tokenizer.json` says."""
-        document: dict[str, Any] = json.loads(self._tokenizer.to_str())
-        return document
-
-    @property
-    def end(self) -> int | None:
-        """The id that ends a text, by `tokenizer_config.json`."""
-        named = self._settings.get("eos_token")
-        content = named.get("content") if isinstance(named, dict) else named
-        end: int | None = self._tokenizer.token_to_id(content) if isinstance(content, str) else None
-        return end
-
-    def encode(self, text: str) -> tuple[int, ...]:
-        """The ids of a text, without any that a model wants before it."""
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        self.cleans_up = _settings(path.parent).get("clean_up_tokenization_spaces") is True
 
     def decode(
         self,

@@ -9,7 +9,7 @@ from functools import cached_property
 from tokenwire.ask import Ask
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.parrot.encoding import Encode
-from tokenwire.parrot.law import Parrot
+from tokenwire.parrot.law import Law, Parrot
 from tokenwire.parrot.vocabulary import Words
 
 _SHORTEST = 16
@@ -25,11 +25,9 @@ Ids = tuple[int, ...]
 class Speaker:
     """A target that parrots, and how it reads prompts."""
 
-    law: Parrot
+    law: Law
     words: Words
     encode: Encode
-    byte_fallback: bool = False
-    """One byte that fits nowhere unmakes the characters of all bytes beside it."""
     templated: bool = True
     """Its chat template is that of the parrot; where it is not, messages are no way to tell it a script."""
 
@@ -52,7 +50,7 @@ class Speaker:
         cannot say it. `ending` are the last ids of the prompt.
         """
         head, tail = self._around(dialect)
-        for lag in self.law.lags:
+        for lag in self.law.lags if isinstance(self.law, Parrot) else (self.law.distance,):
             room = lag - len(script) - len(ending) - len(tail)
             length = lag + len(head)
             places = (length, length + len(script) - 1)

@@ -125,9 +125,8 @@ async def script_characters(talk: Conversation, speaker: Speaker) -> None:
     special = speaker.special()
     if special is not None:
         scripts["special-within"] = (*spell(b"a\xf0\x9f"), special, *spell(b"\x98\x80 b"), *end)
-    if not speaker.byte_fallback:
-        broken = b"a\x80\xff b \xe4\xb8 c \xf0\x9f d \xc0\xaf \xed\xa0\x80 e \xef\xbf\xbd f\x00\r\n\t g"
-        scripts["lone-bytes"] = (*spell(broken), *end)
+    broken = b"a\x80\xff b \xe4\xb8 c \xf0\x9f d \xc0\xaf \xed\xa0\x80 e \xef\xbf\xbd f\x00\r\n\t g"
+    scripts["lone-bytes"] = (*spell(broken), *end)
     await _say(talk, speaker, "texts", scripts, intervals=_INTERVALS[talk.budget])
 
 
@@ -266,7 +265,7 @@ async def script_logprobs(talk: Conversation, speaker: Speaker) -> None:
 @_scripts(budget=Budget.STANDARD)
 async def script_long(talk: Conversation, speaker: Speaker) -> None:
     """Answers of hundreds of ids, whole and streamed; of thousands, where the run takes its time."""
-    script = tuple(speaker.encode(_TEXT * 8))[:1000]
+    script = tuple(speaker.encode(_TEXT * 8))[:500]
     prompt = speaker.ask(talk.dialect, script)
     if prompt is None:
         return
@@ -318,7 +317,7 @@ async def script_abort(talk: Conversation, speaker: Speaker) -> None:
     """A long text of split characters, aborted while it is said: what was said stands, and no more."""
     if not can_abort(talk):
         return
-    script = tuple(speaker.bytes("漢字かな😀 " * 60))[:1000]
+    script = tuple(speaker.bytes("漢字かな😀 " * 30))
     prompt = speaker.ask(talk.dialect, script)
     if prompt is None:
         return

@@ -40,7 +40,9 @@ class Spelling:
         name_of: Callable[[int], str | None] = lambda _: None,
         bytes_of: Callable[[int], bytes] | None = None,
     ) -> None:
-        """Take a decoder, the name of an id in the vocabulary, by which byte tokens are known, and its bytes."""
+        """Take a decoder, the name of an id in the vocabulary, by which byte tokens are known, and the bytes
+        of an id.
+        """
 
         def kind(token_id: int) -> Kind:
             if BYTE_PIECE.fullmatch(name_of(token_id) or ""):
