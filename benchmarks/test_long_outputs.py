@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import re2
 import torch
 from torch import Tensor
 
 from tokenwire_reference.models.builtin import TRAINING_TEXT, byte_level_tokenizer
 from tokenwire_reference.request import SamplingParams
 from tokenwire_reference.sampling.sampling import OutputCounts, SamplingRow, adjust
-from tokenwire_reference.scheduling.stopping import StopRules
+from tokenwire_reference.scheduling.stopping import StopPattern, StopRules
 from tokenwire_reference.text.detokenizer import Detokenizer, spelling
 
 TOKENIZER = byte_level_tokenizer()
@@ -59,6 +60,31 @@ def _look_at_everything(ids: Sequence[int]) -> None:
 @pytest.mark.parametrize("look", [_look_at_the_last_id, _look_at_everything])
 def test_stop_strings(benchmark: Any, look: Any) -> None:
     benchmark.pedantic(look, (IDS,), rounds=2)
+
+
+PATTERN = r"(?i)(never|nowhere)\s+said\b"
+PIECES = [SPELLED.decode([token_id]) for token_id in IDS] * 4
+
+
+def _read_back_from_the_end() -> None:
+    pattern, text = StopPattern(PATTERN), bytearray()
+    for piece in PIECES:
+        text += piece.encode()
+        assert not pattern.ends_in(text, len(piece))
+
+
+def _search_everything() -> None:
+    """What the rules did before: the text was kept, and searched from its beginning."""
+    text = ""
+    for piece in PIECES:
+        text += piece
+        assert not re2.search(PATTERN, text)
+
+
+@pytest.mark.benchmark(group=f"stop patterns: {len(PIECES)} ids, looked at one by one")
+@pytest.mark.parametrize("look", [_read_back_from_the_end, _search_everything])
+def test_stop_patterns(benchmark: Any, look: Any) -> None:
+    benchmark.pedantic(look, rounds=2)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+import re2
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenwire_reference.request import FinishReason, SamplingParams
@@ -141,6 +142,40 @@ def test_what_is_looked_at_does_not_grow_with_the_output() -> None:
         assert rules.check(output_ids) is None
     assert len(rules._text.of(output_ids)[0]) < 1000  # type: ignore[union-attr]
     assert rules.check([*output_ids, *ids("zy")]) == FinishReason("stop", matched="zy")
+
+
+PIECES = ["a", "b", "ab", "\n", " ", "a\n\nb", ".", "7", "\u00e9", "\U0001f600", "", "b" * 70, "A"]
+ASSERTIONS = ["^", "$", r"\b", r"\B", r"\A", r"\z", "(?m:^)", "(?m:$)"]
+PATTERNS = st.recursive(
+    st.sampled_from(
+        [*ASSERTIONS, "a", "b", ".", "(?s:.)", r"\n", r"\w", "[^a]", r"\d", "\u00e9", r"\x{1F600}", ""]
+    ),
+    lambda parts: st.one_of(
+        st.lists(parts, min_size=2, max_size=4).map("".join),
+        st.tuples(parts, parts).map(lambda two: f"(?:{two[0]}|{two[1]})"),
+        parts.map(lambda part: f"(?i:{part})"),
+        st.tuples(parts, st.sampled_from(["*", "+", "?", "{2}", "{3,}", "*?"])).map(
+            lambda two: f"({two[0]}){two[1]}"
+        ),
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=400)
+@given(PATTERNS, st.lists(st.integers(0, len(PIECES) - 1), min_size=1, max_size=12), st.integers(0, 4))
+def test_a_pattern_ends_at_the_first_id_whose_whole_text_it_matches(
+    pattern: str, output_ids: list[int], at_once: int
+) -> None:
+    """`at_once` ids come first, unlooked at; then one by one."""
+    detokenizer = Detokenizer(Spelling(lambda ids: "".join(PIECES[i] for i in ids)))
+    rules = StopRules(SamplingParams(stop_regex=(pattern,)), frozenset(), 99, detokenizer)
+    for count in range(at_once + 1, len(output_ids) + 1):
+        text = "".join(PIECES[i] for i in output_ids[:count])
+        matches = re2.search(pattern, text) is not None
+        assert (rules.check(output_ids[:count]) is not None) == matches
+        if matches:
+            break
 
 
 @given(st.text("ab", max_size=12), st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3))

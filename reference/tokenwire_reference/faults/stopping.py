@@ -149,15 +149,15 @@ class _PatternsLate(StopRules):
     def __init__(self, true: StopRules) -> None:
         self.__dict__.update(true.__dict__)
         self._true = true
+        self._late: FinishReason | None = None
 
     def check(self, output_ids: Sequence[int]) -> FinishReason | None:
-        patterns = {pattern.pattern for pattern in self._patterns}
-        finish = self._true.check(output_ids)
-        spent = len(output_ids) >= self.max_new_tokens
-        if spent or finish is None or finish.matched not in patterns:
+        finish = self._late or self._true.check(output_ids)
+        by_pattern = finish and finish.matched in {pattern.pattern for pattern in self._patterns}
+        if self._late or not by_pattern or len(output_ids) >= self.max_new_tokens:
             return finish
-        before = self._true.check(output_ids[:-1])
-        return before if before is not None and before.matched in patterns else None
+        self._late = finish
+        return None
 
 
 @fault(

@@ -16,6 +16,9 @@ import re2
 from tokenwire_reference.request import FinishReason, SamplingParams
 from tokenwire_reference.text.detokenizer import Detokenizer
 
+_NEAR = 64
+"""Characters that a few ids add at most, as a rule; more are searched for with everything before them."""
+
 
 @cache
 def _quiet() -> Any:
@@ -24,22 +27,32 @@ def _quiet() -> Any:
     return options
 
 
-def compiled(patterns: Sequence[str]) -> tuple[Any, ...]:
-    """Patterns, ready to search with. Raises ValueError for one that is no regular expression of RE2.
+class StopPattern:
+    """A regular expression of RE2, looked for in a text that grows. Raises ValueError for any other.
 
     RE2 has no backtracking, so no look-around and no back-references either: the time of a search is linear
     in the text, whatever the pattern. It runs on the engine's thread, where every other request waits for it.
     """
-    found = []
-    for pattern in patterns:
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
         try:
-            found.append(re2.compile(pattern, options=_quiet()))
+            self._anywhere = re2.compile(pattern, options=_quiet())
+            # RE2 reads what is bound to the end backwards, and no further than a match can reach.
+            self._near_the_end = re2.compile(rf"(?:{pattern})(?s:.{{0,{_NEAR}}})\z", options=_quiet())
         except (re2.error, UnicodeEncodeError) as error:
             raise ValueError(
                 f"stop_regex {pattern!r} is not a regular expression of RE2 (no look-around, no "
                 f"back-references): {error.args[0].decode() if isinstance(error, re2.error) else error}"
             ) from error
-    return tuple(found)
+
+    def ends_in(self, text: bytearray, new: int) -> bool:
+        """Whether a match ends in the last `new` characters of a text, or right before them.
+
+        Without them, the text had no match. So it has none that ends earlier: what assertions see there, up
+        to the next character, is what it was.
+        """
+        return bool((self._near_the_end if new <= _NEAR else self._anywhere).search(text))
 
 
 class StopRules:
@@ -67,11 +80,11 @@ class StopRules:
             self.stop_ids = frozenset(sampling.stop_token_ids if sampling.vllm_stops else ())
         self._strings = sampling.stop
         self._no_strings_within = sampling.min_new_tokens if sampling.vllm_stops else 0
-        self._patterns = compiled(sampling.stop_regex)
+        self._patterns = tuple(map(StopPattern, sampling.stop_regex))
         self._text: _RunningText | None = None
         if detokenizer is not None and (self._strings or self._patterns):
             longest = max(map(len, self._strings), default=0)
-            self._text = _RunningText(detokenizer, None if self._patterns else 4 * longest + 256)
+            self._text = _RunningText(detokenizer, 4 * longest + 256)
 
     def check(self, output_ids: Sequence[int]) -> FinishReason | None:
         """The reason to end after the last of `output_ids`, or None."""
@@ -87,9 +100,11 @@ class StopRules:
                 if ends:
                     # The one that was complete first: the text before any other would still show it.
                     return FinishReason("stop", matched=min(ends, key=ends.__getitem__))
-            for pattern in self._patterns:
-                if pattern.search(text):
-                    return FinishReason("stop", matched=pattern.pattern)
+            if self._patterns:
+                whole, new = self._text.whole()
+                for pattern in self._patterns:
+                    if pattern.ends_in(whole, new):
+                        return FinishReason("stop", matched=pattern.pattern)
         if output_ids and output_ids[-1] in self.stop_ids:
             return FinishReason("stop", matched=output_ids[-1])
         if len(output_ids) >= self.max_new_tokens:
@@ -108,10 +123,10 @@ class StopRules:
 class _RunningText:
     """What a growing list of ids says, and how far each of them has brought it.
 
-    `keep` is how many characters are remembered at least; None for all.
+    `keep` is how many characters are remembered at least.
     """
 
-    def __init__(self, detokenizer: Detokenizer, keep: int | None) -> None:
+    def __init__(self, detokenizer: Detokenizer, keep: int) -> None:
         self._detokenizer = detokenizer
         self._keep = keep
         self._final = ""
@@ -119,6 +134,20 @@ class _RunningText:
         """How many characters there were before `_final`."""
         self._ends = [0]
         """Where the text ended after so many ids."""
+        self._whole = bytearray()
+        """All final text, in UTF-8."""
+        self._known = 0
+        """How many final characters there were when the whole was asked for last."""
+
+    def whole(self) -> tuple[bytearray, int]:
+        """All text so far in UTF-8, and how many characters of it are new since this was asked last.
+
+        What a run of byte tokens says counts as new until it is final.
+        """
+        tail = self._detokenizer.tail
+        new = self._ends[-1] - self._known
+        self._known = self._ends[-1] - len(tail)
+        return (self._whole + tail.encode("utf-8", "replace") if tail else self._whole), new
 
     def of(self, ids: Sequence[int]) -> tuple[str, int]:
         """The text of ids, and where it ended before the last of them."""
@@ -133,8 +162,10 @@ class _RunningText:
 
     def _read(self, ids: Sequence[int]) -> None:
         for token_id in ids[len(self._ends) - 1 :]:
-            self._final += self._detokenizer.push([token_id])
-            if self._keep is not None and len(self._final) > 2 * self._keep:
+            piece = self._detokenizer.push([token_id])
+            self._final += piece
+            self._whole += piece.encode("utf-8", "replace")
+            if len(self._final) > 2 * self._keep:
                 self._forgotten += len(self._final) - self._keep
                 self._final = self._final[-self._keep :]
             self._ends.append(self._forgotten + len(self._final) + len(self._detokenizer.tail))

@@ -7,6 +7,7 @@ from functools import cache
 from itertools import pairwise
 
 import pytest
+import re2
 from hypothesis import given
 from hypothesis import strategies as st
 from small_tokenizers import KINDS
@@ -154,6 +155,25 @@ def test_a_stop_string_is_seen_at_its_last_id_and_never_shown(kind, data):
         assert text.startswith(earlier)
         # Text keeps up with the ids that are delivered, but for half a character.
         assert len(earlier) >= len(said(count).rstrip("\ufffd")) or count == len(request.output_ids)
+
+
+@every_kind
+@given(data=st.data())
+def test_a_stop_pattern_is_seen_at_the_id_that_completes_it(kind, data):
+    """Also where bytes that fit nowhere unmake characters that could be read before them."""
+    ids = data.draw(outputs(kind).filter(bool))
+    spelled = spelling(made(kind), skip_special_tokens=False)
+    pattern = data.draw(
+        st.sampled_from([r"\n", r"\pL\PL", r"\w\b", r"\W\B", ". .$", r"^.{3,5}\z", r"\x{8A9E}|bb"])
+    )
+    rules = StopRules(SamplingParams(stop_regex=(pattern,)), frozenset(), 99, Detokenizer(spelled))
+    aside, text = Detokenizer(spelled), ""
+    for count, token_id in enumerate(ids, 1):
+        text += aside.push([token_id])
+        matches = re2.search(pattern, text + aside.tail) is not None
+        assert (rules.check(ids[:count]) is not None) == matches
+        if matches:
+            break
 
 
 def test_a_line_end_that_is_a_byte_token_ends_the_answer():
