@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 from stream_builder import (
+    ABORT,
+    FAILED,
     GONE,
     IDS,
     PROMPT,
+    STOP,
     Told,
     append,
     change,
@@ -631,3 +634,25 @@ def test_a_huge_n_costs_no_memory() -> None:
     stream = whole()
     [one] = seen("choices-complete", replace(stream, asked=replace(stream.asked, n=10**12)))
     assert (one.holds, one.expected) == (False, f"{10**12} choices")
+
+
+def test_a_series_beside_no_ids_is_not_held_against_a_count_that_nobody_knows() -> None:
+    """In a cumulative stream the absence of ids is no empty list: how many there are is then not told."""
+    without_ids = change(cumulative(MIRROR), 2, output_ids=GONE)
+    assert len(seen("customized-info-cumulative", without_ids)) == 2 * (len(IDS) - 1)
+    none_new = change(incremental(MIRROR), 2, output_ids=GONE)
+    assert len(violated(seen("customized-info-incremental", none_new))) == 2
+
+
+def test_what_a_failure_replaced_is_held_to_no_budget() -> None:
+    over = incremental(max_new_tokens=5)
+    assert violated(seen("budget-is-kept", over))
+    assert seen("budget-is-kept", change(over, finish=FAILED)) == []
+    assert violated(seen("budget-is-kept", change(over, finish=ABORT)))
+
+
+def test_usage_is_not_counted_where_one_choice_of_two_carries_no_ids() -> None:
+    usage = {"prompt_tokens": 3, "completion_tokens": 12, "total_tokens": 15}
+    both = whole(Told(finish=STOP), Told(finish=STOP), usage=usage)
+    assert [one.holds for one in seen("usage-counts-ids", both)] == [True]
+    assert seen("usage-counts-ids", change(both, choice=1, output_ids=GONE)) == []

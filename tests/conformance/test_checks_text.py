@@ -91,6 +91,12 @@ def test_the_text_may_be_cut_at_any_place_of_the_stop_that_is_named() -> None:
         assert holds("text-is-what-its-ids-say", change(stream, text=text)) is legal, text
 
 
+def test_an_id_that_is_named_as_the_stop_is_cut_off_only_where_it_stands_last() -> None:
+    stream = whole(Told(ids=(11, 12, 13), finish=Finish("stop", matched=12)))
+    for text, legal in {"abc": True, "ab": False, "a": False}.items():
+        assert holds("text-is-what-its-ids-say", change(stream, text=text)) is legal, text
+
+
 def test_what_a_pattern_matched_may_stay() -> None:
     stream = whole(Told(ids=(11, 12, 13), finish=Finish("stop", matched="b.")), stop_regex=("b.",))
     for text, legal in {"abc": True, "a": True, "ab": False}.items():
@@ -116,6 +122,10 @@ def test_text_may_wait_for_a_character_and_for_what_begins_a_stop_string() -> No
     waiting = change(change(incremental(), 1, text=""), 2, text="bc")
     assert not holds("text-keeps-up-with-its-ids", waiting)
     assert holds("text-keeps-up-with-its-ids", replace(waiting, asked=replace(waiting.asked, stop=("zz",))))
+    waits_longer = change(change(waiting, 2, text=""), 3, text="bcd")
+    for stop, may_wait in (("zz", False), ("zzz", True)):
+        asked = replace(waits_longer.asked, stop=(stop,))
+        assert holds("text-keeps-up-with-its-ids", replace(waits_longer, asked=asked)) is may_wait, stop
     halves = incremental(Told(ids=(11, HALF, OTHER_HALF, 12), text="-----"))
     halves = change(change(change(change(halves, 0, text="a"), 1, text=""), 2, text="é"), 3, text="b")
     assert holds("text-keeps-up-with-its-ids", halves)

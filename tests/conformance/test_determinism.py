@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from stream_builder import IDS, STOP, Told, incremental, logprobs, named, whole
+from stream_builder import IDS, STOP, Told, incremental, logprobs, named, whole, with_exchange
 
 from tokenwire.checks.chance import goes_apart
 from tokenwire.judging.alike import alike
-from tokenwire.judging.determinism import side_by_side
+from tokenwire.judging.determinism import PROBE, determinism, side_by_side
 from tokenwire.judging.judge import Judgement, Run, judge, judge_requirement
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
@@ -206,3 +206,13 @@ def test_a_side_that_answers_in_two_ways_elsewhere_is_no_measure_for_what_differ
     assert (calm.steady, doubtful.steady) == (True, True)
     (doubtful, *_) = side_by_side([ours[0], *flips], theirs)
     assert not doubtful.steady
+
+
+def test_a_probe_that_was_repeated_counts_wherever_it_stands_among_repeated_requests() -> None:
+    probe, other = [
+        [named(with_exchange(whole(key=key), scenario=key), f"generate/{key}-{number}") for number in "ab"]
+        for key in (PROBE, "other")
+    ]
+    assert determinism([*probe, *other]).probed
+    assert determinism([*other, *probe]).probed
+    assert not determinism([*other, probe[0]]).probed

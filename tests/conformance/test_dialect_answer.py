@@ -167,6 +167,12 @@ def test_streamed_choices_are_told_by_their_index() -> None:
     assert [emission.event.index for emission in stream.emissions()] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("index", [-1, 1.0, True, "1", None])
+def test_a_choice_whose_index_is_none_is_told_by_its_place(index: object) -> None:
+    stream = read(GENERATE, exchange(sse(generated([7], index=index)), stream=True))
+    assert [choice.index for choice in stream.choices] == [0]
+
+
 def test_places_hold_bytes_times_and_excerpts() -> None:
     body = sse(generated([7], "好" * 300), generated([8], count=2))
     border = body.index(b"\n\n") + 2

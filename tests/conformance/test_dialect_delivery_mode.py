@@ -101,3 +101,17 @@ def test_a_token_that_is_repeated_in_growing_pieces_is_no_sign_of_cumulative_del
     pieces = [emission([7] * size, "a" * size, count) for size, count in enumerate(counts, 1)]
     assert infer_delivery([pieces]) is Delivery.INCREMENTAL
     assert infer_delivery([pieces], Delivery.CUMULATIVE) is Delivery.INCREMENTAL
+
+
+def test_only_ids_that_are_exactly_as_many_as_counted_tell_a_mode() -> None:
+    """A list that is longer than its counter, in a stream whose ids do not extend each other."""
+    pieces = [emission([1, 2, 3], count=1), emission([4, 5, 6, 7], count=3), emission([8] * 5, count=4)]
+    assert infer_delivery([pieces]) is Delivery.INCREMENTAL
+
+
+def test_two_votes_are_enough_against_the_server() -> None:
+    votes = [emission([1], "a", 1), emission([1, 2], None, 2), emission([1, 2, 3], None, 3)]
+    for count in (1, 2):
+        pieces = [replace(one, counters={}) for one in votes[: count + 1]]
+        told = Delivery.INCREMENTAL if count == 1 else Delivery.CUMULATIVE
+        assert infer_delivery([pieces], Delivery.INCREMENTAL) is told

@@ -181,6 +181,14 @@ def test_an_echo_stands_in_the_first_event_of_each_choice() -> None:
     assert [sorted(emission.prompt_series) for emission in choice.emissions] == [sorted(LISTS), []]
 
 
+def test_an_echo_of_several_samples_is_cut_by_the_prompt_that_each_answers() -> None:
+    answer = completion(LISTS)
+    (first,) = answer["choices"]
+    answer["choices"] = [{**first, "index": index} for index in range(4)]
+    stream = read(VLLM, {**ECHO, "prompt": [[5, 6], [5, 6, 7]], "n": 2}, answer)
+    assert [len(choice.emissions[0].prompt_series["tokens"]) for choice in stream.choices] == [2, 2, 3, 3]
+
+
 @pytest.mark.parametrize(
     ("prompt", "more", "usage", "cut"),
     [

@@ -231,7 +231,7 @@ def test_defaults() -> None:
 def test_greedy_is_said_in_two_ways() -> None:
     for params in ({"temperature": 0}, {"temperature": 1e-7}, {"top_k": 1}):
         assert asked(GENERATE, {"text": "a", "sampling_params": params}).greedy, params
-    for params in ({"temperature": 0.1}, {"temperature": False}, {"top_k": True}, {}):
+    for params in ({"temperature": 0.1}, {"temperature": 1e-6}, {"temperature": False}, {"top_k": True}, {}):
         assert not asked(GENERATE, {"text": "a", "sampling_params": params}).greedy, params
 
 
@@ -404,6 +404,8 @@ def test_endpoints_share_the_key_of_the_same_ids() -> None:
         pytest.param(
             GENERATE, {"input_ids": [1], "sampling_params": {"temperature": 1, "sampling_seed": 1}}, id="seed"
         ),
+        pytest.param(GENERATE, {"input_ids": [1], "sampling_params": {"min_new_tokens": 2}}, id="minimum"),
+        pytest.param(GENERATE, {"input_ids": [1], "sampling_params": {"stop_regex": "a"}}, id="pattern"),
         pytest.param(CHAT, {"messages": [{}], "max_tokens": 4, "repetition_penalty": 1.0}, id="messages"),
         pytest.param(CHAT, {"input_ids": [1], "max_tokens": 4}, id="unsaid-penalty-of-the-model"),
         pytest.param(CHAT, {"input_ids": [1], "repetition_penalty": 1.0}, id="no-budget"),

@@ -51,6 +51,8 @@ def test_brackets_in_strings_are_no_nesting() -> None:
 
 def test_the_deepest_nesting_that_is_taken() -> None:
     assert json.dumps(loads("[" * MAX_DEPTH + "]" * MAX_DEPTH)).count("[") == MAX_DEPTH
+    beside = f"[[],{'[' * (MAX_DEPTH - 1)}{']' * (MAX_DEPTH - 1)}]"
+    assert len(loads(beside)) == 2, "more brackets than may stand inside each other"
     assert len(loads("[" + "[]," * 1000 + "[]]")) == 1001, "many arrays beside each other are not deep"
 
 

@@ -159,6 +159,15 @@ def test_a_judge_that_is_too_slow_is_a_gap_as_soon_as_the_line_is_full() -> None
     assert missed == ["judge-too-slow"] * 3 + ["watch-ended"] * 2
 
 
+def test_what_is_larger_than_the_line_is_judged_where_none_waits() -> None:
+    async def scene(judge: DistantJudge) -> None:
+        judge.submit(GOOD)
+        judge.submit(GOOD)
+        await judge.close(0)
+
+    assert _judged([sys.executable, "-c", MUTE], scene, most_waiting=1)[1] == ["judge-too-slow", "watch-ended"]
+
+
 def test_a_judge_that_hangs_is_ended_and_the_next_one_goes_on() -> None:
     async def scene(judge: DistantJudge) -> None:
         judge.submit(GOOD)

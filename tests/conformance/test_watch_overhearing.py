@@ -184,6 +184,26 @@ def test_an_exchange_beyond_the_size_is_a_gap_and_the_next_is_not(audience: _Aud
     assert audience.open == 0
 
 
+def test_an_exchange_of_exactly_the_size_is_heard(audience: _Audience) -> None:
+    size = len(b'{ "text":"a"}') + len(b"data: {}\n\ndat")
+    for largest in (size, size - 1):
+        ear = listen(audience, largest=largest)
+        ear.sent(ASKED)
+        ear.received(ANSWERED)
+    assert [exchange.body for exchange in audience.exchanges] == [b"data: {}\n\ndat"]
+    assert audience.gaps == ["too-large"]
+
+
+def test_an_answer_to_half_a_request_is_a_gap(audience: _Audience) -> None:
+    """A server may refuse before it has read all; what it was asked is then not known."""
+    ear = listen(audience)
+    ear.sent(ASKED[:-5])
+    ear.received(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\n{}")
+    ear.target_ended()
+    ear.closed()
+    assert (audience.exchanges, audience.gaps, audience.open) == ([], ["request-cut-off"], 0)
+
+
 def test_what_is_open_when_the_watcher_ends_is_a_gap(audience: _Audience) -> None:
     idle, busy = listen(audience), listen(audience)
     busy.sent(ASKED)
