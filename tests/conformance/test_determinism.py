@@ -216,3 +216,10 @@ def test_a_probe_that_was_repeated_counts_wherever_it_stands_among_repeated_requ
     assert determinism([*probe, *other]).probed
     assert determinism([*other, *probe]).probed
     assert not determinism([*other, probe[0]]).probed
+
+
+def test_numbers_that_lie_exactly_the_tolerance_apart_are_one() -> None:
+    for one, other in ((1.0, 1.25), (1.25, 1.0), (-1.0, -1.25), (1, 1.25), (1.25, 1)):
+        assert alike(one, other, 0.25)
+        assert not alike(one, other, 0.24)
+    assert not alike(1, 2, 5.0), "integers are not measured"

@@ -20,7 +20,7 @@ from tokenwire.judging.check import (
 )
 from tokenwire.judging.judge import NO_SCENARIO, Run, judge, judge_requirement
 from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
-from tokenwire.record import Asked, Stream
+from tokenwire.record import Asked, Place, Stream
 from tokenwire.requirement import Level, Requirement
 
 
@@ -323,3 +323,17 @@ def test_checks_are_told_what_is_known_of_the_target(register) -> None:
     assert told[0].stream_interval == 4
     assert {"stream", "output-ids", "text", "incremental", "input-ids"} <= told[0].capabilities
     assert "cumulative" not in told[0].capabilities
+
+
+def test_what_is_seen_in_an_answer_that_says_nothing_is_no_witness(register) -> None:
+    """Of a server that answered one request and then gave an empty document to each, one answer speaks."""
+
+    def begins(stream: Stream, target: Target) -> Iterator[Observation]:
+        yield observe(Place(stream.exchange.name), expected=200, actual=stream.exchange.status)
+
+    register(on_stream=begins)
+    answered, again = ids_stream([1]), ids_stream([1], name="generate/again")
+    empty = [replace(ids_stream([1], name=f"generate/{number}"), choices=()) for number in range(3)]
+    assert only(row(), Run((answered, again, *empty))).witnesses == 2
+    judgement = only(row(), Run((answered, *empty)))
+    assert (judgement.verdict, judgement.witnesses) == (Verdict.INCONCLUSIVE, 1)

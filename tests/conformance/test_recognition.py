@@ -16,6 +16,7 @@ from tokenwire.asking.preflight import Preflight, preflight
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.dialects.recognition import Spoken, dialects_at, recognise
 from tokenwire.replay import replay
+from tokenwire.watch.judging import Bench
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
 
 CHAT = "/v1/chat/completions"
@@ -223,3 +224,10 @@ def test_a_server_that_knows_no_such_model_is_not_asked_in_earnest() -> None:
     found = Target(knows=("a",)).first_words()
     assert found.speaks == ()
     assert "no such model" in found.left_out["openai-chat"]
+
+
+def test_a_watched_endpoint_keeps_the_family_whose_mark_was_seen() -> None:
+    """Not every answer carries a mark: a refusal does not."""
+    bench = Bench()
+    heard = [chat(answer()), chat(answer(matched_stop=None)), chat(answer())]
+    assert [bench.hear(one).dialect for one in heard] == ["openai-chat", "sglang-chat", "sglang-chat"]

@@ -165,7 +165,10 @@ def test_what_is_larger_than_the_line_is_judged_where_none_waits() -> None:
         judge.submit(GOOD)
         await judge.close(0)
 
-    assert _judged([sys.executable, "-c", MUTE], scene, most_waiting=1)[1] == ["judge-too-slow", "watch-ended"]
+    assert _judged([sys.executable, "-c", MUTE], scene, most_waiting=1)[1] == [
+        "judge-too-slow",
+        "watch-ended",
+    ]
 
 
 def test_a_judge_that_hangs_is_ended_and_the_next_one_goes_on() -> None:

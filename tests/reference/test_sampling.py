@@ -194,3 +194,15 @@ def test_whole_temperatures_are_numbers_like_any_other() -> None:
     rows = [SamplingRow(SamplingParams(temperature=t), 0, 0) for t in (1, 2, 100)]
     assert adjust(torch.ones(3, 4), rows)[:, 0].tolist() == pytest.approx([1.0, 0.5, 0.01])
     assert adjust(torch.ones(3, 4), rows).dtype == torch.float32
+
+
+def test_an_id_stays_if_those_before_it_are_exactly_top_p() -> None:
+    """Of four equally likely ids, those before the third are a half; those before the fourth are more."""
+    assert set(draw("cpu", 300, torch.zeros(4), top_p=0.5)) == {0, 1, 2}
+
+
+def test_the_rank_of_an_id_counts_those_that_are_likelier() -> None:
+    request = Request("r", (1,), SamplingParams(), return_logprob=True, return_ranks=True)
+    logits = torch.tensor([[1.0, 2.0, 2.0, 0.0]] * 4)
+    ranks = [entries["token_ranks"] for entries in logprobs.score(logits, [0, 1, 2, 3], request)]
+    assert ranks == [3, 1, 1, 4]

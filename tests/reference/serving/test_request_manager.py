@@ -276,3 +276,15 @@ def test_without_a_tokenizer_there_is_no_text():
 
     choice = run(scenario)
     assert (choice.text, choice.output_ids) == ("", [97, 98])
+
+
+def test_a_group_can_be_aborted_until_the_last_of_it_has_ended():
+    async def scenario():
+        inbox = Inbox()
+        manager = RequestManager(inbox, LETTERS)
+        manager.submit([ask("g_0"), ask("g_1")], group="g")
+        manager.deliver([row(0, "x", rid="g_0", finish=END)])
+        manager.abort("g")
+        return inbox.aborted
+
+    assert run(scenario) == ["g_1"]
