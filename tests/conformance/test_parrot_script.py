@@ -119,6 +119,8 @@ def test_what_is_cut_within_a_character_shows_that_at_the_end_alone() -> None:
     cut = true_record("", tail=tuple(map(byte, "ab😀".encode())), max_new_tokens=4)
     assert cut.text == "ab\ufffd"
     assert cut.texts == ("a", "ab", "ab", "ab\ufffd")
+    surrogate = true_record("", tail=tuple(map(byte, b"a\xed\xa0\x80b")), max_new_tokens=5)
+    assert [len(text) for text in surrogate.texts] == [1, 1, 3, 4, 5]
     ended = true_record("", tail=(*map(byte, b"ab\xf0\x9f"), EOS))
     assert ended.text == "ab\ufffd"
 

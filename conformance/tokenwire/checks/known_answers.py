@@ -280,11 +280,14 @@ def script_text_so_far_is_right(stream: Stream, target: Target) -> Iterator[Obse
         if _parsed(one.choice):
             continue
         steps = {id(step.emission): step for step in steps_of(one.choice)}
-        for emission, held in running_texts(one.choice):
+        shown_so_far = list(running_texts(one.choice))
+        for emission, held in shown_so_far:
             step = steps[id(emission)]
             last = emission is one.choice.emissions[-1] or emission.finish is not None
             legal = one.legal
-            shown = held.rstrip(_BROKEN) if last and not one.finished else held
+            # Chat tells the finish in a chunk of its own, behind the last of the text.
+            cut_off = not one.finished and held == shown_so_far[-1][1]
+            shown = held.rstrip(_BROKEN) if cut_off else held
             if not shown:
                 continue
             begins = any(text.startswith(shown) for text in legal)

@@ -147,7 +147,9 @@ def _texts(head: bytes, pieces: Sequence[bytes]) -> Iterator[str]:
     decoder.decode(head)
     for piece in pieces:
         text += decoder.decode(piece)
-        yield text
+        # Python waits for half a surrogate to be whole, which is then no character either.
+        waiting = decoder.getstate()[0]
+        yield f"{text}\ufffd\ufffd" if b"\xed\xa0" <= waiting <= b"\xed\xbf" else text
 
 
 def _bare(whole: bytes) -> frozenset[str]:

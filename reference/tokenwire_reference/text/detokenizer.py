@@ -60,7 +60,8 @@ class Spelling:
             return True
         decoder = getincrementaldecoder("utf-8")("replace")
         decoder.decode(b"".join(map(self._bytes_of, ids)))
-        return bool(decoder.getstate()[0])
+        waiting = decoder.getstate()[0]
+        return bool(waiting) and not b"\xed\xa0" <= waiting <= b"\xed\xbf"  # half a surrogate is none
 
 
 @lru_cache(maxsize=8)
