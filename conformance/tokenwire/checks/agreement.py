@@ -12,15 +12,13 @@ from functools import partial
 
 from tokenwire.checks.chance import DRIFT, Pair, near_tie, sampled_logprobs, torn
 from tokenwire.checks.difference import first_difference, identical, observe_sequence, observe_text
-from tokenwire.checks.walk import counts_its_ids, joined_ids, joined_text
+from tokenwire.checks.walk import BROKEN, counts_its_ids, joined_ids, joined_text
 from tokenwire.judging.alike import alike
 from tokenwire.judging.check import Observation
 from tokenwire.record import Choice, Stream
 
 Side = tuple[Stream, Choice]
 """A choice, and the answer that it stands in."""
-
-_BROKEN = "\ufffd"
 
 
 def same_beginning(stream: Stream) -> tuple[object, ...] | None:
@@ -135,7 +133,7 @@ def _same_text(pair: Pair, source: str, *, by_chance: bool) -> Iterator[Observat
     """Text that ends inside a character may end in U+FFFD, where a longer one goes on."""
     ours, theirs = joined_text(pair[0]), joined_text(pair[1])
     if ours is not None and theirs is not None:
-        ours, theirs = ours.rstrip(_BROKEN), theirs.rstrip(_BROKEN)
+        ours, theirs = ours.rstrip(BROKEN), theirs.rstrip(BROKEN)
         end = min(len(ours), len(theirs))
         if end:
             places = [choice.emissions[-1].at("text") for choice in pair]

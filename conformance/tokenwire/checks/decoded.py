@@ -6,11 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tokenwire.checks.walk import as_list, finished_choices, joined_ids, joined_text, prompt_of
+from tokenwire.checks.walk import BROKEN, as_list, finished_choices, joined_ids, joined_text, prompt_of
 from tokenwire.judging.tokenizer import Ids, Tokenizer
 from tokenwire.record import Asked, Choice, Stream
 
-BROKEN = "\ufffd"
 _CONTEXT = 8
 """Prompt ids before the output, for tokenizers that decode the first token of a text differently."""
 _OTHER_CHANNELS = ("reasoning_content", "tool_calls")

@@ -394,18 +394,19 @@ _TOO_CLOSE_S = 2e-4
 @check_run("stream-comes-in-a-burst")
 def stream_comes_in_a_burst(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """Whether all long streams of an endpoint are held back; a single one may have had a late reader."""
-    long: dict[str, list[tuple[Stream, float]]] = {}
+    long: dict[str, list[tuple[float, Stream]]] = {}
     for stream in streams:
         emissions = stream.emissions() if streamed(stream) and ended(stream) else []
         if len(emissions) >= _MANY and emissions[-1].event.place.time >= _LONG_S:
             first, last = emissions[0].event.place.time, emissions[-1].event.place.time
-            long.setdefault(stream.dialect, []).append((stream, (last - first) / last))
+            long.setdefault(stream.dialect, []).append(((last - first) / last, stream))
     for told in long.values():
-        stream, share = max(told, key=lambda one: one[1])
+        share, stream = max(told, key=lambda one: one[0])
         emissions = stream.emissions()
         place = emissions[-1].event.place
-        came = f"within {share * place.time:.3f} s, {place.time:.1f} s after the request"
+        took = share * place.time
+        came = f"within {took:.3f} s, {place.time:.1f} s after the request"
         message = f"all {len(emissions)} events came {came}"
         expected = "events that come as they are made"
-        as_made = share > _AT_ONCE and share * place.time > _TOO_CLOSE_S * len(emissions)
+        as_made = share > _AT_ONCE and took > _TOO_CLOSE_S * len(emissions)
         yield demand(place, as_made, expected=expected, actual="a burst", message=message)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokenwire.checks.walk import Step, as_list, integer
+from tokenwire.checks.walk import BROKEN, Step, as_list, integer
 
 SAMPLED = "output_token_logprobs"
 TOP = "output_top_logprobs"
@@ -44,6 +44,12 @@ class LogprobEntry:
     text: Any = None
     data: Any = None
     """The bytes of the token, where the entry has them."""
+
+    @property
+    def whole_text(self) -> str | None:
+        """The text by which the token is known; None for a part of a character, whose text others share."""
+        text = self.text
+        return text if isinstance(text, str) and text and BROKEN not in text else None
 
 
 def id_in_text(text: object) -> int | None:

@@ -52,8 +52,6 @@ from tokenwire.judging.check import (
 )
 from tokenwire.record import Choice, Delivery, Emission, Place, Stream
 
-_BROKEN = "\ufffd"
-
 
 def _first_list(choice: Choice, name: str) -> tuple[Emission, list[Any]] | None:
     """The first emission of a choice that carries a prompt-side series as a list, and that list."""
@@ -104,7 +102,7 @@ def _fault_in_ranked(own: object, value: Any, k: int) -> str:
     return ""
 
 
-def _fault_by_text(own: Any, text: Any, value: Any, k: int) -> str:
+def _fault_by_text(own: LogprobEntry, value: Any, k: int) -> str:
     """What is wrong with the alternatives at a position of an echoed prompt that stand by text.
 
     Tokens of one text share an entry, and those that are no whole characters have one.
@@ -117,13 +115,12 @@ def _fault_by_text(own: Any, text: Any, value: Any, k: int) -> str:
     numbers = [entry.logprob for entry in entries]
     if not all(map(is_legal_logprob, numbers)):
         return f"holds {numbers}, which are not logprobs"
-    told = isinstance(text, str) and text and _BROKEN not in text
-    same = next((entry for entry in entries if told and entry.text == text), None)
-    if same is not None and not alike(same.logprob, own):
-        return f"gives the prompt token {text!r} {same.logprob!r}, but {NAMED} {own!r}"
-    mine = number_of(own)
+    text, mine = own.whole_text, number_of(own.logprob)
+    same = next((entry for entry in entries if text and entry.text == text), None)
+    if same is not None and not alike(same.logprob, own.logprob):
+        return f"gives the prompt token {text!r} {same.logprob!r}, but {NAMED} {own.logprob!r}"
     if same is None and mine is not None and mine > max(numbers) + ROUNDING:
-        return f"is headed by {max(numbers)!r}, below the {own!r} of the prompt token itself"
+        return f"is headed by {max(numbers)!r}, below the {own.logprob!r} of the prompt token itself"
     return ""
 
 
@@ -156,7 +153,7 @@ def _faults_in_prompt(stream: Stream, choice: Choice) -> tuple[Emission, str, li
     if named is not None and rows is not None and texts is not None:
         three = zip(named[1], texts[1], rows[1], strict=False)
         faults = [
-            (at, _fault_by_text(number, text, row, k))
+            (at, _fault_by_text(LogprobEntry(number, text=text), row, k))
             for at, (number, text, row) in enumerate(three)
             if number is not None
         ]
@@ -412,11 +409,9 @@ def echo_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterator[
         entries = sum(len(part) for part in _raw_lists(choice, NAMED))
         place = choice.emissions[0].at(NAMED)
         message = f"{NAMED} holds {entries} entries for {size} prompt tokens and {made} output ids"
-        if asked.max_new_tokens == 0 and entries == size:
-            made = (
-                0  # one that was made for a budget of none is not shown: that it was is the budget's matter
-            )
-        yield observe(place, expected=size + made, actual=entries, message=message)
+        # A token made for a budget of none need not be shown: that it was made is the budget's matter.
+        expected = size if asked.max_new_tokens == 0 and entries == size else size + made
+        yield observe(place, expected=expected, actual=entries, message=message)
 
 
 def _raw_lists(choice: Choice, name: str) -> Iterator[list[Any]]:

@@ -123,8 +123,7 @@ def _tokens_told(stream: Stream, choice: Choice) -> list[str]:
     """
     steps = by_choice(walk(stream)).get(choice.index, [])
     sampled = (at.sampled for step in steps for told in list(told_by(step))[:1] for at in told.positions)
-    texts = (one.text for one in sampled if one is not None)
-    return [text for text in texts if isinstance(text, str) and text and "\ufffd" not in text]
+    return [text for one in sampled if one is not None and (text := one.whole_text) is not None]
 
 
 @check_run("frequency-penalty-is-kept")

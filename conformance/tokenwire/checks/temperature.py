@@ -34,10 +34,7 @@ class _Top:
 
 def _name(entry: LogprobEntry) -> object:
     """What an entry is known by: its id, or its text where that is whole characters."""
-    if type(entry.token_id) is int:
-        return entry.token_id
-    text = entry.text
-    return text if isinstance(text, str) and text and "\ufffd" not in text else None
+    return entry.token_id if type(entry.token_id) is int else entry.whole_text
 
 
 def _first_top(stream: Stream) -> _Top | None:

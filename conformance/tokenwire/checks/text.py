@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tokenwire.checks.decoded import BROKEN, Decoded, decoded, legal_texts, uncut_texts
+from tokenwire.checks.decoded import Decoded, decoded, legal_texts, uncut_texts
 from tokenwire.checks.difference import first_difference
-from tokenwire.checks.walk import Step, by_choice, running_texts, streamed, walk
+from tokenwire.checks.walk import BROKEN, Step, by_choice, running_texts, streamed, walk
 from tokenwire.judging.check import Observation, Target, check, demand
 from tokenwire.record import Emission, Stream
 

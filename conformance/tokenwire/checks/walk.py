@@ -15,6 +15,8 @@ from tokenwire.judging.check import Observation
 from tokenwire.record import Choice, Delivery, Emission, Finish, Place, Stream
 from tokenwire.wire.exchange import Ending
 
+BROKEN = "\ufffd"
+"""Stands in a text for bytes that are no whole character."""
 _THOUGHTS = ("reasoning_content", "reasoning")
 """What thoughts go by in the details of an emission."""
 

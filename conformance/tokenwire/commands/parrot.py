@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tokenwire.commands import options
-from tokenwire.parrot.law import DISTANCE
+from tokenwire.parrot.law import DISTANCE, LEAST_DISTANCE
 from tokenwire.parrot.vocabulary import Vocabulary
 
 EXAMPLES = options.examples(
@@ -22,7 +22,7 @@ def parrot(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the checkpoint goes: a new folder.")],
     *,
     distance: Annotated[
-        int, typer.Option(metavar="T", min=16, help="Ids of the longest script; a power of two.")
+        int, typer.Option(metavar="T", min=LEAST_DISTANCE, help="Ids of the longest script; a power of two.")
     ] = DISTANCE,
     head_size: Annotated[str, typer.Option(metavar="64|128", help="Size of an attention head.")] = "64",
     vocabulary: Annotated[Vocabulary, typer.Option(help="Kind of the tokenizer.")] = Vocabulary.BYTE_LEVEL,

@@ -387,9 +387,13 @@ class Dialect:
         return tuple(usages)
 
 
+def _begins_as_json(body: bytes) -> bool:
+    return body[:4].lstrip(_BEFORE_JSON).startswith(_JSON_STARTS)
+
+
 def _is_event_stream(exchange: Exchange, asked: Asked) -> bool:
     """Whether a 200 is to be read as events: by what the body is, then by what was asked and said."""
-    if exchange.body[:4].lstrip(_BEFORE_JSON).startswith(_JSON_STARTS):
+    if _begins_as_json(exchange.body):
         return False
     media_type = (exchange.header("content-type") or "").partition(";")[0].strip().lower()
     return asked.stream or media_type == "text/event-stream"
@@ -398,7 +402,7 @@ def _is_event_stream(exchange: Exchange, asked: Asked) -> bool:
 def json_values(exchange: Exchange) -> Iterator[Any]:
     """The JSON values that an answer consists of, whatever they say: its events' data, or its body."""
     body = exchange.body
-    if body[:4].lstrip(_BEFORE_JSON).startswith(_JSON_STARTS):
+    if _begins_as_json(body):
         texts = [body.decode(errors="replace")]
     else:
         sent, _, _ = parse_event_stream(body, cut_off=exchange.ending is not Ending.COMPLETE)

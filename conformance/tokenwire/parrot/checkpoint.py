@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenwire.parrot.law import DISTANCE, Parrot, positions_of
+from tokenwire.parrot.law import DISTANCE, LEAST_DISTANCE, Parrot, positions_of
 from tokenwire.parrot.vocabulary import TokenizerFiles, Vocabulary, tokenizer_files
 from tokenwire.parrot.weights import Array, architecture, bfloat16_bytes, tensors
 
-LEAST_DISTANCE = 16
 _TOKENIZER = (
     "tokenizer.json",
     "tokenizer_config.json",

@@ -31,7 +31,7 @@ DISTANCE = 1024
 """The largest lag, if nothing else is said."""
 EXACT_ABOVE = -14.0
 """Logprobs above this are exact in every type; those below as exact as the type of the weights."""
-_LEAST_LAG = 16
+LEAST_DISTANCE = 16
 """The lags are the distance, its quarter, the quarter of that, and so on down to this; and 1."""
 
 
@@ -62,7 +62,7 @@ class Parrot:
     def lags(self) -> tuple[int, ...]:
         """How far back a token may look, smallest first; each divides the next."""
         lags = [self.distance]
-        while lags[-1] % 4 == 0 and lags[-1] // 4 >= _LEAST_LAG:
+        while lags[-1] % 4 == 0 and lags[-1] // 4 >= LEAST_DISTANCE:
             lags.append(lags[-1] // 4)
         return (1, *reversed(lags))
 
