@@ -583,3 +583,13 @@ def test_an_echo_with_no_budget_has_the_entries_of_its_prompt_alone(entries: int
     stream = answered("vllm-completions", body, {**document, "usage": usage})
     assert (violated("echo-logprobs-cover-the-prompt", stream) == []) is seen
     assert violated("budget-is-kept", stream), "that is what is wrong"
+
+
+def test_words_that_no_client_finds_are_named_with_the_shapes_in_which_it_would() -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}], "model": "m"}
+    refused = answered("openai-chat", body, {"detail": "There was an error parsing the body"}, status=400)
+    (found,) = violated("refusal-is-json", refused)
+    assert found.message == (
+        '\'There was an error parsing the body\' stands in no shape of an error: {"error": {"message": …}}, '
+        '{"error": …} or {"object": "error", "message": …, "code": …}'
+    )

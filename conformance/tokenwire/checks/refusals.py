@@ -26,6 +26,9 @@ TITO_FIELDS: Mapping[str, str] = {
 }
 """What a chat stream may have to refuse: the field of `Asked`, and what its wire names have in common."""
 
+_SHAPES = '{"error": {"message": …}}, {"error": …} or {"object": "error", "message": …, "code": …}'
+"""Those of the schema of errors, in words: which of them a server meant cannot be told."""
+
 
 def words_of(error: object) -> str:
     """What an error body says, in words; empty where it says nothing."""
@@ -89,9 +92,11 @@ def refusal_is_json(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A refusal is JSON of the shape of an error, and says why."""
     if not stream.refused or not was_refused(stream):
         return
-    faults = [fault for event in stream.events for fault in (event.problem, *event.schema_errors) if fault]
+    faults = [event.problem for event in stream.events if event.problem]
     said = words_of(stream.error)
-    if not faults and not said:
+    if any(event.schema_errors for event in stream.events) and said:
+        faults = [f"{said[:80]!r} stands in no shape of an error: {_SHAPES}"]
+    elif not faults and not said:
         faults = ["the body does not say why"]
     yield demand(
         start_place(stream),
