@@ -389,11 +389,6 @@ def test_a_message_with_tool_calls_needs_no_content() -> None:
     assert seen("chat-content-never-null", whole(told, dialect=CHAT)) == []
 
 
-def test_another_role_in_a_later_chunk_is_found() -> None:
-    stream = change(incremental(CHAT_TOLD, dialect=CHAT), 2, details={"role": "user"})
-    assert [one.place.event for one in violated(seen("chat-role-comes-first", stream))] == [2]
-
-
 def test_chat_logprobs_answer_the_ask_in_their_own_place() -> None:
     entry = {"token": "a", "logprob": -1.0, "top_logprobs": [{"token": "a", "logprob": -1.0}]}
     bare = {"token": "a", "logprob": -1.0, "top_logprobs": []}

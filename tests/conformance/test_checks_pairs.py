@@ -206,14 +206,14 @@ PAIRS = [
     ),
     Pair("finish-type-is-known", whole(), change(whole(), finish=Finish("done")), pointer="/finish"),
     Pair(
-        "finish-type-is-known",
+        "stop-has-a-cause",
         whole(Told(finish=Finish("stop", matched=16))),
         whole(Told(finish=Finish("stop", matched=15))),
         pointer="/finish",
         why="stopped by another id than the last",
     ),
     Pair(
-        "finish-type-is-known",
+        "stop-has-a-cause",
         whole(ignore_eos=True),
         whole(Told(finish=STOP), ignore_eos=True),
         pointer="/finish",
@@ -843,6 +843,13 @@ PAIRS = [
         incremental(CHAT_TOLD, dialect=CHAT),
         change(incremental(CHAT_TOLD, dialect=CHAT), 0, details={"role": GONE}),
         0,
+    ),
+    Pair(
+        "chat-role-stays",
+        incremental(CHAT_TOLD, dialect=CHAT),
+        change(incremental(CHAT_TOLD, dialect=CHAT), 2, details={"role": "user"}),
+        2,
+        "/role",
     ),
     Pair(
         "chat-chunks-share-a-choice-id",

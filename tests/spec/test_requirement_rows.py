@@ -59,6 +59,13 @@ def test_level_stands_in_the_sentence_and_no_other_does(rows):
         assert stated == {row["level"]}, f"{row['id']}: level {row['level']}, sentence says {sorted(stated)}"
 
 
+def test_a_sentence_has_one_key_word_and_forbids_by_must_not(rows):
+    for row in rows:
+        assert len(re.findall(r"\b(?:MUST|SHOULD|MAY)\b", row["sentence"])) == 1, row["id"]
+        # Where no X "MUST follow", none is required to follow: that forbids nothing.
+        assert not re.search(r"^(No|Nothing|Only) |\b[Nn]othing MUST\b", row["sentence"]), row["id"]
+
+
 def test_a_sentence_is_one_line_that_begins_and_ends_like_one(rows):
     for row in rows:
         sentence = row["sentence"]

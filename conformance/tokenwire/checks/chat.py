@@ -14,19 +14,25 @@ from tokenwire.record import Choice, Delivery, Stream
 
 @check("chat-role-comes-first")
 def chat_role_comes_first(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The role stands in the first chunk of a choice, and no later chunk names another."""
-    if not (is_chat(stream) and streamed(stream)):
-        return
-    first_seen: set[int] = set()
-    for emission in stream.emissions():
+    """The role stands in the first chunk of a choice."""
+    for choice in stream.choices if is_chat(stream) and streamed(stream) else ():
+        emission = choice.emissions[0]
         role = emission.details.get("role")
-        if emission.choice not in first_seen:
-            first_seen.add(emission.choice)
-            message = f"the first chunk of choice {emission.choice} has the role {role!r}"
-            yield observe(emission.at("role"), expected="assistant", actual=role, message=message)
-        elif role is not None:
-            message = f"a later chunk of choice {emission.choice} has the role {role!r}"
-            yield observe(emission.at("role"), expected="assistant", actual=role, message=message)
+        message = f"the first chunk of choice {choice.index} has the role {role!r}"
+        yield observe(emission.at("role"), expected="assistant", actual=role, message=message)
+
+
+@check("chat-role-stays")
+def chat_role_stays(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """No later chunk of a choice names another role; most name none."""
+    for choice in stream.choices if is_chat(stream) and streamed(stream) else ():
+        for emission in choice.emissions[1:]:
+            role = emission.details.get("role")
+            message = f"a later chunk of choice {choice.index} has the role {role!r}"
+            kept = role is None or role == "assistant"
+            yield demand(
+                emission.at("role"), kept, expected="assistant or none", actual=role, message=message
+            )
 
 
 @check("chat-chunks-share-a-choice-id")

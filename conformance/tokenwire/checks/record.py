@@ -146,8 +146,7 @@ def _finish_types(stream: Stream) -> frozenset[str]:
 
 @check("finish-type-is-known")
 def finish_type_is_known(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The finish reason has a known type; a stop names what stopped it, and that is really there."""
-    asked = stream.asked
+    """The finish reason has a known type."""
     known, open_list = _finish_types(stream), policy_of(stream).get("other_finish_types")
     for choice in stream.choices if stream.answered else ():
         for emission in choice.emissions:
@@ -160,15 +159,26 @@ def finish_type_is_known(stream: Stream, _target: Target) -> Iterator[Observatio
             message = f"the finish reason {shown!r} is none of {', '.join(sorted(known))}"
             seen = demand(place, holds, expected=sorted(known), actual=finish.type, message=message)
             yield replace(seen, level=Level.MAY) if open_list and finish.type else seen
-            if finish.type != "stop":
+
+
+@check("stop-has-a-cause")
+def stop_has_a_cause(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """A stop needs a stop condition, and the id that it names has to be there."""
+    asked = stream.asked
+    unstoppable = asked.ignore_eos and not asked.stop and not asked.stop_token_ids
+    for choice in stream.choices if stream.answered else ():
+        ids = joined_ids(choice)
+        for emission in choice.emissions:
+            finish, place = emission.finish, emission.at("finish")
+            if finish is None or finish.type not in {"stop", "length"}:
                 continue
-            ids = joined_ids(choice)
-            if integer(finish.matched) is not None and ids:
+            if finish.type == "stop" and integer(finish.matched) is not None and ids:
                 message = f"stopped by id {finish.matched}, but the last output id is {ids[-1]!r}"
                 yield observe(place, expected=finish.matched, actual=ids[-1], message=message)
-            elif finish.matched is None and asked.ignore_eos and not asked.stop and not asked.stop_token_ids:
+            elif finish.matched is None and unstoppable:
                 message = "the finish reason is stop, but the request had no stop condition"
-                yield demand(place, False, expected="length or abort", actual="stop", message=message)
+                holds = finish.type != "stop"
+                yield demand(place, holds, expected="length or abort", actual=finish.type, message=message)
 
 
 def _is_token_id(value: object) -> bool:
