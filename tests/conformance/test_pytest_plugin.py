@@ -28,7 +28,7 @@ def pytest_with_plugin(folder: Path, *words: str) -> subprocess.CompletedProcess
         "no:cacheprovider",
         *words,
     ]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
 
 
 def test_a_capture_is_judged_in_the_place_of_test_files(tmp_path: Path) -> None:

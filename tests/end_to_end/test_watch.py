@@ -34,7 +34,7 @@ class Watching:
     def end(self) -> int:
         """Ctrl-C; the exit status."""
         self.process.send_signal(signal.SIGINT)
-        self.written = self.process.communicate(timeout=60)[0]
+        self.written = self.process.communicate(timeout=300)[0]
         return self.process.returncode
 
     def metrics(self) -> dict[str, int]:

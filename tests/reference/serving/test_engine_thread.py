@@ -150,5 +150,5 @@ def test_the_end_of_an_engine_is_told_once(started, scripted_engine, caplog):
     for name in ("a", "b"):
         thread.add(ask(name))
         until_finish(rows)
-    assert isinstance(ends.get(timeout=10), RuntimeError)
+    assert isinstance(ends.get(timeout=120), RuntimeError)
     assert ends.empty()
