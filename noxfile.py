@@ -124,6 +124,13 @@ def fuzz(session: nox.Session) -> None:
 
 
 @nox.session
+def mutants(session: nox.Session) -> None:
+    """Small faults in our own code, a fixed sample of 300: the tests kill at least 90 %."""
+    session.install("-e", ".[reference,dev]", *CONSTRAINTS, silent=False)
+    session.run("python", "-m", "proofs.mutants", *session.posargs)
+
+
+@nox.session
 def faults(session: nox.Session) -> None:
     """The kill matrix: every fault of the reference engine against every requirement of the specification."""
     session.install("-e", ".[reference,dev]", *CONSTRAINTS, silent=False)

@@ -1,0 +1,109 @@
+"""Mutants of our own code: a small fault in a line of the judge or of the engine, which a test must see.
+
+Each mutant of a fixed sample is tried by the tests that run its line, the fastest first, until one fails.
+(`proofs.mutations` changes streams, and so tries the checks; this changes the code, and so tries the tests.)
+
+    python -m proofs.mutants                     300 mutants, half of them of the judge, half of the engine
+    python -m proofs.mutants --sample 40 --seed 1
+    python -m proofs.mutants --only conformance/tokenwire/checks/usage.py --sample 1000
+
+Exit status: 0 if tests kill at least 90 %, 1 if not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from proofs.code_mutation.covering import gather
+from proofs.code_mutation.forking import import_others
+from proofs.code_mutation.making import mutants_of, sampled
+from proofs.code_mutation.trial import Outcome, try_mutant
+
+ROOT = Path(__file__).parents[1]
+_REFERENCE = "reference/tokenwire_reference"
+CODE = {
+    "the judge": [f"conformance/tokenwire/{name}" for name in ("checks", "judging", "dialects", "wire")],
+    "the engine": [
+        f"{_REFERENCE}/{name}" for name in ("engine", "scheduling", "cache", "sampling", "delivery")
+    ],
+}
+TESTS = {"the judge": "tests/conformance", "the engine": "tests/reference"}
+"""What tries the mutants: no test that runs our programs in processes of their own, where no mutant is."""
+EQUIVALENT = Path(__file__).parent / "code_mutation" / "equivalent.yaml"
+REQUIRED = 0.9
+
+
+def run(part: str, paths: Sequence[Path], count: int, seed: int) -> Counter[Outcome]:
+    """Try a sample of the mutants of some files; print those that survive as they are found."""
+    known = yaml.safe_load(EQUIVALENT.read_text("utf-8"))
+    equivalent = {(each["file"], each["line"], each["mutation"]) for each in known}
+    every = [
+        mutant
+        for path in paths
+        for mutant in mutants_of(str(path.relative_to(ROOT)), path.read_bytes())
+        if (mutant.path, mutant.text, mutant.change) not in equivalent
+    ]
+    tests = sorted((ROOT / TESTS[part]).rglob("test_*.py"))
+    covering = gather(ROOT, tests, _files(CODE[part]), ROOT / ".nox" / "mutants")
+    tally: Counter[Outcome] = Counter()
+    start = time.monotonic()
+    for mutant in sampled(every, count, seed):
+        outcome = try_mutant(ROOT, mutant, covering)
+        tally[outcome] += 1
+        if not outcome.killed:
+            print(f"{outcome}: {mutant}", flush=True)
+    seconds = time.monotonic() - start
+    print(f"{part}: {_told(tally)}, of {len(every)} mutants; {seconds:.0f} s", flush=True)
+    return tally
+
+
+def main() -> int:
+    """Print each survivor as it is found, and the share that was killed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sample", type=int, default=300, metavar="N", help="mutants in all; default 300")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the sample; default 0")
+    parser.add_argument(
+        "--only", type=Path, action="append", default=[], metavar="PATH", help="a file or folder; repeatable"
+    )
+    options = parser.parse_args()
+    only = [path.resolve() for path in options.only] or [ROOT]
+    parts = {
+        part: [path for path in _files(folders) if any(map(path.is_relative_to, only))]
+        for part, folders in CODE.items()
+    }
+    meant = {part: paths for part, paths in parts.items() if paths}
+    if not meant:
+        parser.error(f"--only names none of the code that is mutated: {CODE}")
+    os.chdir(ROOT)  # tests are known by their places in it
+    import_others()
+    tallies = [run(part, paths, options.sample // len(meant), options.seed) for part, paths in meant.items()]
+    total = sum(tallies, Counter[Outcome]())
+    print(f"all: {_told(total)}")
+    return 0 if _score(total) >= REQUIRED else 1
+
+
+def _files(folders: Sequence[str]) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def _score(tally: Counter[Outcome]) -> float:
+    return sum(count for outcome, count in tally.items() if outcome.killed) / (tally.total() or 1)
+
+
+def _told(tally: Counter[Outcome]) -> str:
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(tally.items()))
+    return f"{_score(tally):.0%} killed ({counts})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
