@@ -170,9 +170,16 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def robustness(session: nox.Session) -> None:
-    """20,000 requests that follow from the reference's own OpenAPI document, or break it: none fails it."""
+    """The soak, hostile servers, and what follows from the reference's own OpenAPI document.
+
+    CI's size takes 5 minutes; `--long` takes hours. Other options are those of `python -m proofs.soak`.
+    """
     session.install("-e", ".[reference,dev]", *CONSTRAINTS, silent=False)
-    session.run("python", "-m", "proofs.fuzz_doors", *(session.posargs or ("--examples", "300")))
+    session.run("python", "-m", "proofs.soak", *session.posargs)
+    # Of each kind to each door: 20,000 requests in the long size.
+    session.run(
+        "python", "-m", "proofs.fuzz_doors", "--examples", "300" if "--long" in session.posargs else "30"
+    )
 
 
 @nox.session

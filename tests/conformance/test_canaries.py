@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from forked_program import run_forked
-from hostile_targets import Conduct, Hostile, HostileServer, head, says
+from proofs.hostile_servers import Conduct, Hostile, HostileServer, head, says
 from recorded import document
 from test_watch_overhearing import _Audience as Audience
 from test_watch_overhearing import listen

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import pytest
 from forked_program import forked
-from hostile_targets import Hostile, HostileServer, stream
+from proofs.hostile_servers import Hostile, HostileServer, stream
 from recorded import document, streamed, whole, write_folder
 from typer.testing import CliRunner, Result
 

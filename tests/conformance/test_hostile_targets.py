@@ -11,7 +11,7 @@ from typing import Any
 
 import hostile_trial
 import pytest
-from hostile_targets import HOSTILE, Hostile, HostileServer
+from proofs.hostile_servers import HOSTILE, Hostile, HostileServer
 
 from tokenwire.judging.verdict import ExitStatus
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from forked_program import forked
-from hostile_targets import Conduct, Hostile, HostileServer, says, stream, whole
+from proofs.hostile_servers import Conduct, Hostile, HostileServer, says, stream, whole
 from recorded import document
 from typer.testing import CliRunner, Result
 

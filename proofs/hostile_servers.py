@@ -1,4 +1,4 @@
-"""Servers that break every promise that HTTP, event streams and JSON make, each in a way of its own."""
+"""Servers that break every promise of HTTP, event streams and JSON: known ones, and as many as are drawn."""
 
 from __future__ import annotations
 
@@ -12,15 +12,26 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Self
 
-from recorded import document
-
 from tokenwire.dialects.dialect import load_dialects
 
 Conduct = Callable[[socket.socket], None]
 """What is done on a connection once its request was read; it ends by OSError where the client leaves."""
 
 MEGABYTE = b"x" * (1 << 20)
-_RECORD = json.dumps(document([1, 2, 3, 4], finished=True)).encode()
+_RECORD = json.dumps(
+    {
+        "text": "\x01\x02\x03\x04",
+        "output_ids": [1, 2, 3, 4],
+        "meta_info": {
+            "id": "r1",
+            "finish_reason": {"type": "length", "length": 4},
+            "prompt_tokens": 2,
+            "completion_tokens": 4,
+            "cached_tokens": 0,
+            "weight_version": "default",
+        },
+    }
+).encode()
 
 
 @dataclass(frozen=True)
@@ -182,6 +193,49 @@ HOSTILE = {
         polite_at_first=True,
     ),
 }
+
+
+_STATUSES = ("200 OK",) * 6 + ("404 Not Found", "500 Oh", "307 Temporary Redirect", "200", "999 \xff", "OK")
+_TYPES = ("application/json", "text/event-stream", "text/html", "text/event-stream; charset=utf-16", "\xe9")
+_FRAMINGS = (
+    *((),) * 4,
+    ("content-length: 20",),
+    ("content-length: 99999",),
+    ("content-length: -1",),
+    ("content-length: 3", "content-length: 4"),
+    ("transfer-encoding: chunked",),
+    ("transfer-encoding: chunked", "content-length: 20"),
+    ("content-encoding: gzip",),
+    ("location: /generate",),
+    ("x: " + "y" * 70_000,),
+)
+_PIECES = (
+    *(_RECORD, b"data: " + _RECORD + b"\n\n", b"data: [DONE]\n\n", b"data: {}\n\n", b": ping\n\n", b"\r\n"),
+    *(
+        b'event: error\ndata: {"error":null}\n\n',
+        b"retry: -1\nid: \x00\n\n",
+        b"data: \xed\xa0\x80\n\n",
+        b"\xef\xbb\xbf",
+    ),
+    *(b"<!doctype html>", b"[" * 100_000, b'{"a":' * 1000, b"9" * 100_000, b"NaN", b'{"output_ids":[1e400]}'),
+    *(b'data: {"text":"\\ud800\x1b[2J\xe2\x80\xae"}\n\n', b'{"output_ids":[-1,"1",null]}', b"5\r\nhello\r\n"),
+    *(b"4000000000000000\r\n", MEGABYTE, _ZEROS[:5000]),
+)
+
+
+def drawn(seed: int) -> Hostile:
+    """The hostile server of a seed: a head, a body of some pieces, and an end. Of words nothing is known."""
+    choice = random.Random(seed)
+    start = head(choice.choice(_TYPES), *choice.choice(_FRAMINGS), status=choice.choice(_STATUSES))
+    body = [choice.choice(_PIECES) for _ in range(choice.randint(0, 6))]
+    if choice.random() < 0.3:
+        body.append(choice.randbytes(choice.randint(1, 5000)))
+    data = b"".join([start, *body])
+    cut = choice.randint(0, len(start)) if choice.random() < 0.1 else len(data)
+    conduct = choice.choice((says, says, says, hangs_after, drips))(data[:cut])
+    if body and choice.random() < 0.2:
+        conduct = endless(data, body[-1] * (1 + 10_000 // len(body[-1])))
+    return Hostile(conduct, (), polite_at_first=choice.random() < 0.4, hangs=True)
 
 
 class HostileServer:
