@@ -24,7 +24,7 @@ import yaml
 
 from proofs.code_mutation.covering import gather
 from proofs.code_mutation.forking import import_others
-from proofs.code_mutation.making import mutants_of, sampled
+from proofs.code_mutation.making import Mutant, mutants_of, sampled
 from proofs.code_mutation.trial import Outcome, try_mutant
 
 ROOT = Path(__file__).parents[1]
@@ -39,18 +39,12 @@ TESTS = {"the judge": "tests/conformance", "the engine": "tests/reference"}
 """What tries the mutants: no test that runs our programs in processes of their own, where no mutant is."""
 EQUIVALENT = Path(__file__).parent / "code_mutation" / "equivalent.yaml"
 REQUIRED = 0.9
+_TOLD_EVERY = 25
 
 
 def run(part: str, paths: Sequence[Path], count: int, seed: int) -> Counter[Outcome]:
     """Try a sample of the mutants of some files; print those that survive as they are found."""
-    known = yaml.safe_load(EQUIVALENT.read_text("utf-8"))
-    equivalent = {(each["file"], each["line"], each["mutation"]) for each in known}
-    every = [
-        mutant
-        for path in paths
-        for mutant in mutants_of(str(path.relative_to(ROOT)), path.read_bytes())
-        if (mutant.path, mutant.text, mutant.change) not in equivalent
-    ]
+    every = [mutant for path in paths for mutant in _mutants(path)]
     tests = sorted((ROOT / TESTS[part]).rglob("test_*.py"))
     covering = gather(ROOT, tests, _files(CODE[part]), ROOT / ".nox" / "mutants")
     tally: Counter[Outcome] = Counter()
@@ -60,6 +54,8 @@ def run(part: str, paths: Sequence[Path], count: int, seed: int) -> Counter[Outc
         tally[outcome] += 1
         if not outcome.killed:
             print(f"{outcome}: {mutant}", flush=True)
+        if tally.total() % _TOLD_EVERY == 0:
+            print(f"{part}, so far: {_told(tally)}", flush=True)
     seconds = time.monotonic() - start
     print(f"{part}: {_told(tally)}, of {len(every)} mutants; {seconds:.0f} s", flush=True)
     return tally
@@ -90,6 +86,15 @@ def main() -> int:
     total = sum(tallies, Counter[Outcome]())
     print(f"all: {_told(total)}")
     return 0 if _score(total) >= REQUIRED else 1
+
+
+def _mutants(path: Path) -> list[Mutant]:
+    """The mutants of a file, without those that are known to do what the code does."""
+    name = str(path.relative_to(ROOT))
+    known = yaml.safe_load(EQUIVALENT.read_text("utf-8"))
+    equivalent = {(each["line"], each["mutation"]) for each in known if each["file"] == name}
+    every = mutants_of(name, path.read_bytes())
+    return [each for each in every if (each.text, each.change) not in equivalent]
 
 
 def _files(folders: Sequence[str]) -> list[Path]:

@@ -112,7 +112,7 @@ def _replacements(node: ast.AST, statement: int) -> Iterator[tuple[_Place, str, 
 
 
 def _of_statement(node: ast.stmt) -> Iterator[tuple[_Place, str]]:
-    if isinstance(node, ast.If) and not _is_for_types(node):
+    if isinstance(node, ast.If) and not _is_for_types(node) and not _only_chooses_words(node):
         yield from ((node.test, "(True)"), (node.test, "(False)"))
     if isinstance(node, ast.While) and not isinstance(node.test, ast.Constant):
         yield node.test, "(False)"
@@ -178,6 +178,8 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
             yield from [] if value is None else [value]
         case ast.If() if _is_for_types(node):
             yield from node.orelse
+        case ast.If() if _only_chooses_words(node):
+            return
         case ast.IfExp() if _is_text(node.body) or _is_text(node.orelse):
             return
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in _SILENT_CALLS:
@@ -221,6 +223,16 @@ def _is_text(node: ast.expr) -> bool:
             return isinstance(node, ast.JoinedStr) or (
                 isinstance(node, ast.Constant) and isinstance(node.value, str)
             )
+
+
+def _only_chooses_words(node: ast.If) -> bool:
+    """Whether all that a condition decides is how a message reads."""
+    return all(
+        isinstance(each, ast.Assign)
+        and isinstance(each.targets[0], ast.Name)
+        and each.targets[0].id == "message"
+        for each in [*node.body, *node.orelse]
+    )
 
 
 def _is_none(node: ast.expr) -> bool:

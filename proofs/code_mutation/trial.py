@@ -18,7 +18,7 @@ from proofs.code_mutation.making import Mutant
 
 _FILES_AT_ONCE = (3, 9)
 """To collect a file of tests takes time, too: most mutants die in the first files."""
-_LONGEST_S = 60
+_LONGEST_S = 20
 """CPU seconds of tests that one mutant gets: the fastest."""
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import signal
 
 import pytest
+import yaml
 from proofs.code_mutation.covering import Covering
 from proofs.code_mutation.forking import in_fork
 from proofs.code_mutation.making import Mutant, mutants_of, sampled
+from proofs.mutants import EQUIVALENT, ROOT
 
 
 def changes(source: str) -> set[str]:
@@ -38,6 +40,7 @@ def test_each_has_one_small_fault(source: str, made: set[str]) -> None:
     [
         'raise ValueError(f"{1 + 1} of {2}")',
         'f(message="a" + b)',
+        'if a > 1:\n    message = "b"',
         "logger.debug(1)",
         "x: Annotated[int, 5]",
         "assert a == 1",
@@ -82,3 +85,11 @@ def test_the_tests_of_a_mutant_are_those_that_run_its_line_or_its_statement() ->
 def test_a_run_has_an_end() -> None:
     assert in_fork(lambda: 3, 60) == 3
     assert in_fork(lambda: signal.pause() or 0, 0.05) is None
+
+
+def test_what_is_listed_as_equivalent_is_a_mutant_and_has_a_reason() -> None:
+    listed = yaml.safe_load(EQUIVALENT.read_text("utf-8"))
+    assert all(each["reason"] for each in listed)
+    for name in {each["file"] for each in listed}:
+        made = {(each.text, each.change) for each in mutants_of(name, (ROOT / name).read_bytes())}
+        assert {(each["line"], each["mutation"]) for each in listed if each["file"] == name} <= made, name

@@ -177,7 +177,7 @@ def prompt_ids_come_first(stream: Stream, _target: Target) -> Iterator[Observati
     for choice in stream.choices:
         told = _told(choice)
         if told is not None:
-            late = next((at for at, one in enumerate(choice.emissions) if one is told[0]), 0)
+            late = next(at for at, one in enumerate(choice.emissions) if one is told[0])
             message = f"{FIELD} of choice {choice.index} stand in emission {late}, not in the first"
             yield observe(told[0].at(FIELD), expected=0, actual=late, message=message)
 

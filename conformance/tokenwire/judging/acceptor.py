@@ -169,7 +169,7 @@ def _judge_series(
             return Illegal(name, f"holds {len(entries)} entries for {due} output ids")
         same = partial(alike, tolerance=rules.logprob_tolerance)
         wrong = None if whole is None else _first_difference(whole[start:], entries, same)
-        if whole is not None and wrong is not None:
+        if wrong is not None:
             return Illegal(name, f"the entry of position {start + wrong} is not the record's")
     return None
 
