@@ -145,10 +145,12 @@ def test_the_end_of_an_engine_is_told_once(started, scripted_engine, caplog):
             raise RuntimeError("boom")
 
     ends = queue.Queue()
-    thread, rows = started(Broken([[5]]))
+    engine = Broken([[5]])
+    thread, rows = started(engine)
     thread.on_failure = lambda: ends.put(thread.failure)
     for name in ("a", "b"):
         thread.add(ask(name))
         until_finish(rows)
     assert isinstance(ends.get(timeout=120), RuntimeError)
     assert ends.empty()
+    assert list(engine.live) == ["a"], "what came later never reached the engine that is gone"
