@@ -29,7 +29,6 @@ HEADER = "x-tokenwire-fault"
 SHOWN_URL = "http://127.0.0.1:30000"
 """Where the server stands in what is shown; in truth it had any port."""
 _RED = {Verdict.FAIL, Verdict.WARN, Verdict.INFO}
-_MODES = {"cumulative": "", "incremental": "--incremental-streaming-output"}
 _TIMEOUT_S = 60
 _LONGEST_LINE = 240
 
@@ -93,7 +92,7 @@ def violations(
 def show(missing: set[str]) -> set[str]:
     """Violate requirements, fault by fault, those first that violate many; give what was not violated."""
     from proofs.killing.asking import scenarios_for
-    from proofs.killing.serving import serve, servers_for
+    from proofs.killing.serving import flags_of, serve, servers_for
 
     from tokenwire_reference.faults.catalogue import load_faults
 
@@ -108,7 +107,7 @@ def show(missing: set[str]) -> set[str]:
                 fault = max(here, key=lambda one: len(missing & set(one.kills)))
                 here.remove(fault)
                 if wanted := [rows[name] for name in fault.kills if name in missing]:
-                    flags, scenarios = _MODES.get(server, server), scenarios_for(fault.name)
+                    flags, scenarios = " ".join(flags_of(server)), scenarios_for(fault.name)
                     shown = violations(urls[server], fault.name, flags, scenarios, wanted)
                     missing -= shown
                     print(

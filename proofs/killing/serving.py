@@ -42,15 +42,15 @@ def serve(names: Iterable[str], also: Sequence[str] = ()) -> Iterator[dict[str, 
     Raises RuntimeError where one does not start.
     """
     with contextlib.ExitStack() as stack:
-        started = {name: stack.enter_context(_process((*_flags(name), *also))) for name in names}
+        started = {name: stack.enter_context(_process((*flags_of(name), *also))) for name in names}
         yield {name: _url(process) for name, process in started.items()}
 
 
-def _flags(name: str) -> tuple[str, ...]:
+def flags_of(name: str) -> tuple[str, ...]:
     """The flags of a server, by its name."""
     kind = name.partition(_ITS_OWN)[0].removesuffix(_WITH_PARROT)
     model = ("--model", "builtin:parrot") if name.endswith(_WITH_PARROT) else ()
-    return (*_FLAGS.get(kind, tuple(kind.split())), *model)
+    return (*model, *_FLAGS.get(kind, tuple(kind.split())))
 
 
 @contextlib.contextmanager
