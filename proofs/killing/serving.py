@@ -14,7 +14,7 @@ from tokenwire_reference.faults.catalogue import CUMULATIVE, INCREMENTAL, WHOLE,
 _FLAGS = {CUMULATIVE: (), INCREMENTAL: ("--incremental-streaming-output",)}
 _ITS_OWN = ", for "
 """Between a server and the one fault that it is for: that fault ends it."""
-_WITH_PARROT = ", with the parrot"
+WITH_PARROT = ", with the parrot"
 """Behind a server whose right answers are known."""
 
 
@@ -31,7 +31,7 @@ def servers_for(fault: KnownFault) -> list[str]:
     oracles = {load_requirements()[name].oracle == "script" for name in fault.kills}
     return [
         *(usual if oracles != {True} else ()),
-        *(f"{name}{_WITH_PARROT}" for name in usual[:1] if True in oracles),
+        *(f"{name}{WITH_PARROT}" for name in usual[:1] if True in oracles),
     ]
 
 
@@ -48,8 +48,8 @@ def serve(names: Iterable[str], also: Sequence[str] = ()) -> Iterator[dict[str, 
 
 def flags_of(name: str) -> tuple[str, ...]:
     """The flags of a server, by its name."""
-    kind = name.partition(_ITS_OWN)[0].removesuffix(_WITH_PARROT)
-    model = ("--model", "builtin:parrot") if name.endswith(_WITH_PARROT) else ()
+    kind = name.partition(_ITS_OWN)[0].removesuffix(WITH_PARROT)
+    model = ("--model", "builtin:parrot") if name.endswith(WITH_PARROT) else ()
     return (*model, *_FLAGS.get(kind, tuple(kind.split())))
 
 
