@@ -9,7 +9,7 @@ from typing import Any
 from tokenwire_reference.delivery.request_manager import Emission, Record
 from tokenwire_reference.faults.catalogue import EVERYWHERE, STREAMED, fault
 from tokenwire_reference.faults.fault import Fault
-from tokenwire_reference.text.detokenizer import Detokenizer
+from tokenwire_reference.text.detokenizer import HALF, Detokenizer
 
 
 class _DecodesAlone(Detokenizer):
@@ -120,6 +120,78 @@ class PromptTextLeaks(Fault):
         if self.tokenizer is None or not (from_the_start and self.request.get("stream")):
             return emission
         return replace(emission, text=self.tokenizer.decode(record.prompt_token_ids[-5:]) + emission.text)
+
+
+def _printable(text: str) -> str:
+    """As much of a text as may be printed while its last character is not whole: up to a CJK ideograph, or to
+    the last blank. Kana are no ideographs.
+    """
+    if text.endswith("\n") or "\u4e00" <= text[-1:] <= "\u9fff":
+        return text
+    if "\u4e00" <= text[-2:-1] <= "\u9fff":
+        return text[:-1]
+    return text[: text.rfind(" ") + 1]
+
+
+class _Prints(Detokenizer):
+    """Keeps how far it has printed, also where what may be printed has become less."""
+
+    _finished = ""
+    _printed = 0
+
+    def push(self, ids: Sequence[int]) -> str:
+        self._open += ids
+        text = self._spelling.decode(self._open)
+        if text and not text.endswith(HALF):
+            self._finished += text
+            self._open, text = [], ""
+        return self._print(_printable(text))
+
+    def flush(self) -> str:
+        return self._print(self._spelling.decode(self._open))
+
+    def _print(self, unfinished: str) -> str:
+        text = self._finished + unfinished
+        piece, self._printed = text[self._printed :], len(text)
+        return piece
+
+
+@fault(
+    "kana-between-kanji-sent-twice",
+    "X10",
+    upstream=("sgl-project/sglang issue #31598", "sgl-project/sglang PR #31564"),
+    shows_in=STREAMED,
+)
+class KanaBetweenKanjiSentTwice(Fault):
+    """While a character is incomplete, text is printed up to the last ideograph or blank: kana behind kanji
+    take back what was printed, and it is sent again. Streams of several tokens to an event show it.
+    """
+
+    def detokenizer(self, detokenizer: Detokenizer) -> Detokenizer:
+        return _Prints(detokenizer._spelling) if self.request.get("stream") else detokenizer
+
+
+class _KeepsReplacements(Detokenizer):
+    """Keeps U+FFFD at the end, whole or not, until more text comes."""
+
+    _kept = ""
+
+    def push(self, ids: Sequence[int]) -> str:
+        text = self._kept + super().push(ids)
+        shown = text.rstrip(HALF)
+        self._kept = text[len(shown) :]
+        return shown
+
+    def flush(self) -> str:
+        return ""
+
+
+@fault("whole-replacement-character-lost-at-the-end", "X11")
+class WholeReplacementCharacterLostAtTheEnd(Fault):
+    """Text that ends in U+FFFD waits for more and is not given at the end, even if the model wrote it."""
+
+    def detokenizer(self, detokenizer: Detokenizer) -> Detokenizer:
+        return _KeepsReplacements(detokenizer._spelling)
 
 
 class _NeverFlushes(Detokenizer):

@@ -464,6 +464,22 @@ class CompletionTokensWithoutTheLast(_ChangesLists):
         lists["tokens"] = lists["tokens"][:-1]
 
 
+@fault("top-logprobs-overwritten-by-text", "X08", upstream=("sgl-project/sglang issue #39260",))
+class TopLogprobsOverwrittenByText(Fault):
+    """Completions put the likeliest tokens under their texts: of those with one text, the last is kept."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        rows = emission.series.get(TOP)
+        if self.tokenizer is None or rows is None or not self.path.endswith("/v1/completions"):
+            return emission
+        told = []
+        for row in rows:
+            texts = [self.tokenizer.decode([entry[1]]) for entry in row]
+            last = dict(zip(texts, (entry[0] for entry in row), strict=True))
+            told.append([[last[text], *entry[1:]] for text, entry in zip(texts, row, strict=True)])
+        return replace(emission, series={**emission.series, TOP: told})
+
+
 @fault(
     "text-offsets-from-each-token",
     "X18",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,8 @@ from tokenwire_reference.faults.answer_shape import finish_of, without_news
 from tokenwire_reference.faults.catalogue import INCREMENTAL, STREAMED, WHOLE, fault
 from tokenwire_reference.faults.fault import Fault
 from tokenwire_reference.request import FinishReason
-from tokenwire_reference.scheduling.stopping import StopRules
+from tokenwire_reference.scheduling.stopping import StopRules, _RunningText
+from tokenwire_reference.text.detokenizer import HALF, Detokenizer, spelling
 
 Check = Callable[[Sequence[int]], FinishReason | None]
 
@@ -295,3 +296,126 @@ class CapMasksTheStop(Fault):
 
     def stop_rules(self, rules: StopRules) -> StopRules:
         return _CapFirst(rules)
+
+
+class _FewTokens(StopRules):
+    """Stop rules that seek stop strings in the text of a few tokens at the end."""
+
+    def __init__(self, true: StopRules, decode: Callable[[Sequence[int]], str], window: int) -> None:
+        self.__dict__.update(true.__dict__)
+        self._true, self._decode, self._window = true, decode, window
+        self._others = copy(true)
+        self._others._strings = ()
+
+    def check(self, output_ids: Sequence[int]) -> FinishReason | None:
+        finish = self._true.check(output_ids)
+        if finish is None or finish.matched not in self._strings:
+            return finish
+        seen = self._decode(output_ids[-self._window :])
+        return finish if str(finish.matched) in seen else self._others.check(output_ids)
+
+
+@fault(
+    "stop-string-sought-in-few-tokens",
+    "X12",
+    upstream=("sgl-project/sglang issue #36698", "sgl-project/sglang PR #36728"),
+)
+class StopStringSoughtInFewTokens(Fault):
+    """Stop strings are sought in as many of the last tokens as a tokenizer makes of the longest, and in one
+    more: a stop that the model spells in more of them is missed.
+    """
+
+    def stop_rules(self, rules: StopRules) -> StopRules:
+        if self.tokenizer is None or not rules._strings:
+            return rules
+        sizes = [len(self.tokenizer.encode(stop, add_special_tokens=False)) for stop in rules._strings]
+        return _FewTokens(rules, self.tokenizer.decode, max(sizes) + 1)
+
+
+@fault("stop-sought-in-hidden-text", "X12")
+class StopSoughtInHiddenText(Fault):
+    """Stop strings are sought in a text that spells special tokens out, though the answer hides them: the
+    text of a hidden token ends the answer, and a stop on both sides of one is missed.
+    """
+
+    def stop_rules(self, rules: StopRules) -> StopRules:
+        if self.tokenizer is not None and rules._text is not None:
+            shown = spelling(self.tokenizer, skip_special_tokens=False)
+            rules._text = _RunningText(Detokenizer(shown), rules._text._keep)
+        return rules
+
+
+class _DecodesAllAtOnce(StopRules):
+    """Stop rules that take what bytes of an unfinished character are written as for text."""
+
+    def __init__(self, true: StopRules, decode: Callable[[Sequence[int]], str]) -> None:
+        self.__dict__.update(true.__dict__)
+        self._true, self._decode = true, decode
+
+    def check(self, output_ids: Sequence[int]) -> FinishReason | None:
+        text = self._decode(output_ids)
+        found = next((stop for stop in self._strings if stop in text), None)
+        return self._true.check(output_ids) if found is None else FinishReason("stop", matched=found)
+
+
+@fault("stop-found-in-an-unfinished-character", "X12")
+class StopFoundInAnUnfinishedCharacter(Fault):
+    """The stop string U+FFFD is found in every character that is not whole yet."""
+
+    def stop_rules(self, rules: StopRules) -> StopRules:
+        tokenizer = self.tokenizer
+        if tokenizer is None or not any(HALF in stop for stop in rules._strings):
+            return rules
+        return _DecodesAllAtOnce(rules, lambda ids: tokenizer.decode(ids, skip_special_tokens=True))
+
+
+@fault("stop-of-a-broken-character-found-late", "X16")
+class StopOfABrokenCharacterFoundLate(Fault):
+    """Text that ends in U+FFFD waits for the next token, and so does a stop string that does: the token
+    behind it is one too many.
+    """
+
+    def stop_rules(self, rules: StopRules) -> StopRules:
+        def broken(finish: FinishReason | None) -> bool:
+            return finish is not None and isinstance(finish.matched, str) and finish.matched.endswith(HALF)
+
+        def late(check: Check, ids: Sequence[int]) -> FinishReason | None:
+            before, finish = check(ids[:-1]), check(ids)
+            return before if broken(before) else None if broken(finish) else finish
+
+        return _Rules(rules, late)
+
+    def text(self, record: Record, text: str) -> str:
+        stops = [stop for stop in record.sampling.stop if stop.endswith(HALF) and stop in text]
+        return text[: text.find(stops[0])] if stops else text
+
+
+class _PromptToo(StopRules):
+    """Stop rules that find at once what stands in a text before the output."""
+
+    def __init__(self, true: StopRules, text: str) -> None:
+        self.__dict__.update(true.__dict__)
+        self._true = true
+        self._found = next((stop for stop in self._strings if stop in text), None)
+
+    def check(self, output_ids: Sequence[int]) -> FinishReason | None:
+        if output_ids and self._found is not None:
+            return FinishReason("stop", matched=self._found)
+        return self._true.check(output_ids)
+
+
+@fault(
+    "stop-string-sought-in-the-prompt",
+    "X12",
+    upstream=("vllm-project/vllm issue #48853", "vllm-project/vllm PR #48854"),
+)
+class StopStringSoughtInThePrompt(Fault):
+    """Where a prompt ends within a character, its text counts as output: a stop in it ends the answer."""
+
+    def stop_rules(self, rules: StopRules) -> StopRules:
+        sent = self.request.get("input_ids") or self.request.get("prompt") or ()
+        prompt = sent[0] if sent and isinstance(sent[0], list) else sent
+        if self.tokenizer is None or not rules._strings or not isinstance(prompt, list):
+            return rules
+        text = self.tokenizer.decode(prompt)
+        return _PromptToo(rules, text) if text.endswith(HALF) else rules

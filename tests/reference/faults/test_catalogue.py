@@ -25,8 +25,13 @@ def test_the_faults_that_the_specification_names_are_in_the_catalogue():
     assert named <= FAULTS.keys()
 
 
-WITHOUT_A_THREAD = {"another-model-named", "batch-padded", "oldest-ids-dropped"}
-"""Found by changing recorded answers: no public thread tells of such a bug."""
+WITHOUT_A_THREAD = {
+    # Found by changing recorded answers: no public thread tells of such a bug.
+    *("another-model-named", "batch-padded", "oldest-ids-dropped"),
+    # Found in servers of November 2026, by answers of which the right text is known.
+    *("stop-sought-in-hidden-text", "stop-found-in-an-unfinished-character"),
+    *("stop-of-a-broken-character-found-late", "whole-replacement-character-lost-at-the-end"),
+}
 
 
 @pytest.mark.parametrize("known", FAULTS.values(), ids=FAULTS)
