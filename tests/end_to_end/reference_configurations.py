@@ -28,6 +28,17 @@ class Configuration:
 
 
 _STANDARD = ("--budget", "standard")
+_SCRIPTS = tuple(
+    word
+    for scenario in ("characters", "tails", "stops", "prompts", "logprobs")
+    for word in ("--scenario", f"script-{scenario}")
+)
+_SCRIPT_DIALECTS = tuple(
+    word
+    for dialect in ("sglang-generate", "sglang-completions", "openai-chat")
+    for word in ("--dialect", dialect)
+)
+"""Prompts of ids, in batches; a completion's logprobs; messages through the template."""
 
 CONFIGURATIONS = {
     "cumulative": Configuration((*_MIRROR, "--enable-metrics", "--enable-cache-report"), _STANDARD),
@@ -40,6 +51,10 @@ CONFIGURATIONS = {
     # What the parrot says repeats itself, so that whole drafts are accepted.
     "n-gram speculation": Configuration(
         (*_MIRROR, "--model", "builtin:parrot", "--speculative-algorithm", "NGRAM")
+    ),
+    "scripts": Configuration(
+        (*_MIRROR, "--model", "builtin:parrot", "--incremental-streaming-output"),
+        (*("--budget", "quick"), *_SCRIPT_DIALECTS, *_SCRIPTS),
     ),
     "retractions": Configuration((*_MIRROR, "--test-retract-interval", "5")),
     "no tokenizer": Configuration((*_MIRROR, "--skip-tokenizer-init")),

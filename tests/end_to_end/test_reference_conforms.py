@@ -65,6 +65,14 @@ def test_nothing_that_applies_stays_undecided(
     assert undecided == set()
 
 
+@pytest.mark.parametrize("name", ["n-gram speculation", "scripts"])
+def test_what_a_script_decides_is_decided(checked: Callable[[str], tuple[Report, Path]], name: str) -> None:
+    """Cumulative and incremental, and at several intervals."""
+    seen = verdicts(checked(name)[0])
+    rows = {name for name, row in load_requirements().items() if row.oracle == "script"}
+    assert {row: seen[row] for row in rows if seen[row] != {Verdict.PASS}} == {}
+
+
 @pytest.mark.parametrize("name", INCREMENTAL)
 def test_rows_of_cumulative_streams_are_absent_where_there_are_none(
     checked: Callable[[str], tuple[Report, Path]], name: str
