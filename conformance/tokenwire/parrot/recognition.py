@@ -177,12 +177,12 @@ def _is_spelled(words: Words, one: _Told) -> bool:
     return spelled.decode("utf-8", "replace").startswith(one.text.rstrip("\ufffd"))
 
 
-def _is_right(model: KnownModel, one: _Told) -> bool:
+def _is_right(law: Law, words: Words, prompts: Sequence[Ids | None], one: _Told) -> bool:
     """Whether a model would have answered with a text."""
-    prompts = model.prompts(one.stream)
-    if len(prompts) != 1 or prompts[0] is None or max(prompts[0], default=0) >= len(model.words.pieces):
+    prompt = prompts[0] if len(prompts) == 1 else None
+    if prompt is None or max(prompt, default=0) >= len(words.pieces):
         return False
-    known = truth(model.law, model.words, prompts[0], one.stream.asked)
+    known = truth(law, words, prompt, one.stream.asked)
     return known is not None and known.may_read(one.text)
 
 
@@ -203,10 +203,14 @@ def recognised(streams: Iterable[Stream], other: OtherTokenizer | None = None) -
         return None
     best: tuple[int, KnownModel] | None = None
     for words, encode, ours in _vocabularies(other):
+        prompts = [[] if said else _prompts(one.stream, encode, ours) for one in told]
         for law, name in candidates:
             sized = Parrot(len(words.pieces), law.distance) if isinstance(law, Parrot) else law
             model = KnownModel(sized, words, encode, ours, name)
-            right = [_is_spelled(words, one) if said else _is_right(model, one) for one in told]
+            right = [
+                _is_spelled(words, one) if said else _is_right(law, words, sent, one)
+                for one, sent in zip(told, prompts, strict=True)
+            ]
             kept, broken = sum(right), len(right) - sum(right)
             silent = bool(said) and not told  # the ids of the usual vocabulary, where no text tells
             if (kept > broken or silent) and (best is None or kept > best[0]):

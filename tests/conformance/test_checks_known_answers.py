@@ -1,0 +1,192 @@
+"""Known answers: what servers may do otherwise is left in peace, what recorded ones did wrong is found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from known_answer_pairs import EOS, LAW, PARROT, PROMPT, SCRIPT, TOP, WORDS, letters, said
+from stream_builder import ABORT, Told, change, incremental, whole, with_exchange
+
+import tokenwire.checks  # noqa: F401  # fills CHECKS
+from tokenwire.judging.advertised import Advertised
+from tokenwire.judging.check import CHECKS, Observation
+from tokenwire.parrot.law import Repeater
+from tokenwire.parrot.script import Script
+from tokenwire.record import Finish, Said, Stream
+from tokenwire.requirement import Level, load_requirements
+from tokenwire.wire.exchange import Ending
+
+ROWS = [name for name, row in load_requirements().items() if row.oracle == "script"]
+TILDE = letters("~")[0]
+
+
+def look(stream: Stream, rows: Sequence[str] = tuple(ROWS), target: Any = PARROT) -> list[Observation]:
+    seen: list[Observation] = []
+    for name in rows:
+        on_stream = CHECKS[name].on_stream
+        assert on_stream is not None
+        seen += on_stream(stream, target)
+    return seen
+
+
+def wrong(stream: Stream) -> set[str]:
+    """The requirements that an answer violates."""
+    return {name for name in ROWS if any(not one.holds for one in look(stream, [name]))}
+
+
+def answer(ids: Sequence[int], text: str, finish: Finish, script: Sequence[int], **asked: Any) -> Stream:
+    """An answer to a prompt that says a script."""
+    prompt = Script(tuple(script)).prompt(LAW, TILDE)
+    told = Told(ids=tuple(ids), finish=finish, counters={"prompt_tokens": len(prompt)})
+    return change(whole(told, input_ids=(prompt,), **{"max_new_tokens": 16, **asked}), text=text)
+
+
+def stopped(by: object) -> Finish:
+    return Finish("stop", matched=by)
+
+
+ABC_QZ = letters("abcQZ")
+Z = letters("Z")[0]
+BOTH = {"stop": ("QZ",), "stop_token_ids": (Z,)}
+
+LEGAL = {
+    "a stop id and a stop string on one token: the string": answer(
+        ABC_QZ, "abc", stopped("QZ"), ABC_QZ, **BOTH
+    ),
+    "a stop id and a stop string on one token: the id": answer(ABC_QZ, "abcQ", stopped(Z), ABC_QZ, **BOTH),
+    "several stops: the first in the text": answer(ABC_QZ, "abc", stopped("QZ"), ABC_QZ, stop=("QZ", "cQZ")),
+    "several stops: the longer one": answer(ABC_QZ, "ab", stopped("cQZ"), ABC_QZ, stop=("QZ", "cQZ")),
+    "nothing named": answer(ABC_QZ, "ab", stopped(None), ABC_QZ, stop=("QZ", "cQZ")),
+    "the end of the text": answer((*ABC_QZ, EOS), "abcQZ", stopped(EOS), (*ABC_QZ, EOS)),
+    "an abort in a character": answer(
+        letters("a\u00e9")[:2], "a\ufffd", ABORT, letters("a\u00e9b"), max_new_tokens=9
+    ),
+    "text that lags": change(change(incremental(said(), input_ids=(PROMPT,)), 1, text=""), 2, text="bc"),
+}
+
+
+@pytest.mark.parametrize("case", LEGAL)
+def test_what_servers_may_do_is_left_in_peace(case: str) -> None:
+    assert wrong(LEGAL[case]) == set()
+    assert look(LEGAL[case]), "and looked at"
+
+
+@pytest.mark.parametrize("text", ["\ufffdb", "\u00e9b"])
+def test_a_prompt_that_ends_within_a_character_may_be_gone_on_with_or_not(text: str) -> None:
+    first, second = letters("\u00e9")
+    prompt = (second, *letters("b"), *(TILDE,) * 13, first)
+    told = Told(ids=prompt[:2], counters={"prompt_tokens": len(prompt)})
+    stream = whole(told, input_ids=(prompt,), max_new_tokens=2)
+    assert wrong(change(stream, text=text)) == set()
+    assert wrong(change(stream, text=f"~~{text}")) == {"script-text-is-right"}
+
+
+WRONG = {
+    "a stop that is missed (S1)": (
+        answer(
+            (*ABC_QZ, *letters("!")),
+            "abcQZ!",
+            Finish("length"),
+            ABC_QZ + letters("!"),
+            stop=("QZ",),
+            max_new_tokens=6,
+        ),
+        {"script-ids-are-said", "script-text-is-right", "script-finish-is-right", "script-counts-are-right"},
+    ),
+    "the head of a stop that is shown (S2)": (
+        answer(ABC_QZ, "abcQ", stopped("QZ"), ABC_QZ, stop=("QZ",)),
+        {"script-text-is-right"},
+    ),
+    "the end that comes with the budget is told as length (O5)": (
+        answer((*ABC_QZ, EOS), "abcQZ", Finish("length"), (*ABC_QZ, EOS), max_new_tokens=6),
+        {"script-finish-is-right"},
+    ),
+    "a U+FFFD of its own that is lost at the end (V1)": (
+        answer(letters("ab\ufffd"), "ab", Finish("length"), letters("ab\ufffd"), max_new_tokens=5),
+        {"script-text-is-right"},
+    ),
+    "the prompt that is shown (V3)": (
+        answer(letters("abc"), "abc~~~~abc", Finish("length"), letters("abc"), max_new_tokens=3),
+        {"script-text-is-right"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_recorded_servers_did_wrong_is_found(case: str) -> None:
+    stream, expected = WRONG[case]
+    assert wrong(stream) == expected
+
+
+def test_only_a_character_that_is_cut_is_a_matter_of_taste() -> None:
+    cut = answer(letters("ab\u00e9")[:3], "ab", Finish("length"), letters("ab\u00e9"), max_new_tokens=3)
+    (violation,) = (one for one in look(cut) if not one.holds)
+    assert violation.level is Level.SHOULD
+    whole_one, _ = WRONG["a U+FFFD of its own that is lost at the end (V1)"]
+    (violation,) = (one for one in look(whole_one) if not one.holds)
+    assert violation.level is None
+
+
+UNJUDGED = {
+    "drawn": {"greedy": False},
+    "an echo": {"echo": True},
+    "beyond the context": {"max_new_tokens": 9000},
+    "no budget": {"max_new_tokens": None},
+    "ids of no vocabulary": {"input_ids": ((5, 9999),)},
+    "messages that are not rendered here": {
+        "input_ids": None,
+        "said": {"messages": Said("messages", ([{"role": "user", "content": [{"type": "image"}]}],))},
+    },
+}
+
+
+@pytest.mark.parametrize("case", UNJUDGED)
+def test_nothing_is_said_where_no_answer_is_known(case: str) -> None:
+    assert look(whole(said(), **{"input_ids": (PROMPT,), **UNJUDGED[case]})) == []
+
+
+def test_a_context_that_is_advertised_bounds_what_is_judged() -> None:
+    stream = whole(said(), input_ids=(PROMPT,), max_new_tokens=6)
+    assert look(stream)
+    small = replace(PARROT, advertised=Advertised(context_length=len(PROMPT) + 5))
+    assert look(whole(said(), input_ids=(PROMPT,), max_new_tokens=6), target=small) == []
+
+
+def test_an_answer_that_broke_off_is_held_against_the_beginning() -> None:
+    stream = incremental(said(finish=None), input_ids=(PROMPT,), max_new_tokens=9)
+    broken = with_exchange(stream, ending=Ending.TRUNCATED)
+    assert wrong(broken) == set()
+    assert wrong(change(broken, 3, output_ids=[9])) >= {"script-ids-are-said"}
+
+
+def test_of_another_make_no_logprobs_are_judged() -> None:
+    assert PARROT.model is not None
+    other = replace(PARROT, model=replace(PARROT.model, law=Repeater(len(PROMPT))))
+    stream = whole(said(), input_ids=(PROMPT,), logprobs=True, top_logprobs=2)
+    seen = look(stream, target=other)
+    assert seen
+    assert all(one.holds and "logprobs" not in one.place.pointer for one in seen)
+
+
+def test_top_logprobs_under_texts_may_share_an_entry_and_keep_the_greatest() -> None:
+    def completions(rows: list[dict[str, float]]) -> Stream:
+        series = {
+            "token_logprobs": [row[0][0] for row in TOP],
+            "top_logprobs": rows,
+            "tokens": list("abcdef"),
+        }
+        told = said(series=series, prompt_series={}, ids=None)
+        return whole(told, input_ids=(PROMPT,), logprobs=True, top_logprobs=2, dialect="sglang-completions")
+
+    full = [{"a": row[0][0], "b": row[1][0]} for row in TOP]
+    assert wrong(completions(full)) == set()
+    assert wrong(completions([{"": row[0][0]} for row in TOP])) == set()
+    assert wrong(completions([*full[:2], {"": TOP[2][1][0]}, *full[3:]])) == {"script-top-logprobs-are-right"}
+
+
+def test_the_script_of_these_tests_is_said() -> None:
+    assert LAW.answer(PROMPT, 6) == SCRIPT.ids
+    assert WORDS.pieces[EOS] == b"<|endoftext|>"
