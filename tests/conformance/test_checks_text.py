@@ -12,10 +12,12 @@ from letter_tokenizer import HALF, OTHER_HALF, SPECIAL, LetterTokenizer
 from stream_builder import Told, append, change, cumulative, incremental, named, whole
 
 from tokenwire.checks import stops
+from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.check import CHECKS, Observation, Target
 from tokenwire.record import Choice, Finish, Stream
 from tokenwire.scenarios.stop import first_token_text, stop_inside_a_token
 from tokenwire.scenarios.text import ends_within_a_character
+from tokenwire.wire.exchange import HttpRequest
 
 LETTERS = Target(tokenizer=LetterTokenizer())
 BROKEN = "\ufffd"
@@ -238,6 +240,23 @@ def test_a_template_may_bring_stops_of_its_own() -> None:
     told = Told(ids=(11, 12), text="a", finish=Finish("stop", matched="b"))
     assert not holds("named-stop-was-asked-and-spelled", whole(told))
     assert seen("named-stop-was-asked-and-spelled", whole(told, input_ids=None, text_prompt=True)) == []
+
+
+def test_an_item_of_a_batch_is_held_to_its_own_parameters() -> None:
+    """SGLang takes a list of sampling parameters, one object for each prompt."""
+    one = whole(Told(ids=(11, 12), text="a", finish=Finish("stop", matched="b")))
+    assert not holds("named-stop-was-asked-and-spelled", one)
+    own = replace(one.asked, each=(replace(one.asked, stop=("b",)),))
+    assert holds("named-stop-was-asked-and-spelled", replace(one, asked=own))
+    late = replace(one, asked=replace(one.asked, each=(replace(one.asked, stop=("a",)),)))
+    assert not holds("nothing-follows-a-stop-string", late)
+
+
+def test_openai_shapes_of_sglang_take_stop_patterns() -> None:
+    body = {"model": "m", "prompt": [1], "messages": [], "stop_regex": "Q.", "temperature": 0}
+    for name, path in (("sglang-completions", "completions"), ("sglang-chat", "chat/completions")):
+        asked = load_dialects()[name].read_asked(HttpRequest("POST", f"/v1/{path}", body))
+        assert asked.stop_regex == ("Q.",)
 
 
 def spoken(*pieces: str) -> Choice:

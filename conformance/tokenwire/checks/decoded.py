@@ -88,7 +88,8 @@ def decoded(stream: Stream, tokenizer: Tokenizer | None) -> Iterator[Decoded]:
         aborted = choice.finish is None or choice.finish.type == "abort"
         if not ids or text is None or parsed or aborted or not all(type(token) is int for token in ids):
             continue
-        yield Decoded(choice, tuple(ids), text, stream.asked, _prompt(stream, choice), tokenizer)
+        asked = stream.asked.of(choice.index)
+        yield Decoded(choice, tuple(ids), text, asked, _prompt(stream, choice), tokenizer)
 
 
 def _prompt(stream: Stream, choice: Choice) -> Ids:

@@ -52,20 +52,16 @@ def _not_before_the_last(one: Decoded, stop: str, spells: re.Pattern[str]) -> It
 @check("nothing-follows-a-stop-string")
 def nothing_follows_a_stop_string(stream: Stream, target: Target) -> Iterator[Observation]:
     """All ids but the last spell no stop string of the request."""
-    if stream.asked.min_new_tokens:
-        return
     for one in decoded(stream, target.tokenizer):
-        for stop in filter(None, stream.asked.stop):
+        for stop in filter(None, () if one.asked.min_new_tokens else one.asked.stop):
             yield from _not_before_the_last(one, stop, re.compile(re.escape(stop)))
 
 
 @check("nothing-follows-a-stop-pattern")
 def nothing_follows_a_stop_pattern(stream: Stream, target: Target) -> Iterator[Observation]:
     """All ids but the last spell nothing that a stop pattern of the request matches."""
-    if stream.asked.min_new_tokens:
-        return
     for one in decoded(stream, target.tokenizer):
-        for pattern in stream.asked.stop_regex:
+        for pattern in () if one.asked.min_new_tokens else one.asked.stop_regex:
             spells = _compiled(pattern)
             if spells is not None and not _ANCHORED.search(pattern):
                 yield from _not_before_the_last(one, pattern, spells)
@@ -74,12 +70,12 @@ def nothing_follows_a_stop_pattern(stream: Stream, target: Target) -> Iterator[O
 @check("named-stop-was-asked-and-spelled")
 def named_stop_was_asked_and_spelled(stream: Stream, target: Target) -> Iterator[Observation]:
     """The string that a server names as the stop is one of the request's, and the ids spell it."""
-    asked = stream.asked
-    if asked.input_ids is None:
+    if stream.asked.input_ids is None:
         return  # a template may bring stops of its own
     for one in decoded(stream, target.tokenizer):
         if not isinstance(one.stop, str):
             continue
+        asked = one.asked
         emission = _last(one, "finish")
         known = one.stop in (*asked.stop, *asked.stop_regex)
         texts = _spellings(one, len(one.ids))

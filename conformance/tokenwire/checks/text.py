@@ -90,14 +90,14 @@ def text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Obser
         return
     steps = by_choice(walk(stream))
     for one in decoded(stream, target.tokenizer):
-        held_back = max([len(stop) - 1 for stop in stream.asked.stop if stop], default=0)
+        held_back = max([len(stop) - 1 for stop in one.asked.stop if stop], default=0)
         shown = dict(enumerate(text for _, text in running_texts(one.choice)))
         for position, step in enumerate(_with_text(steps[one.choice.index])):
             if step.emission.finish is not None or not step.counted or not 0 < step.after <= len(one.ids):
                 continue
             # The finish may come in an event of its own: what ended the choice is complete, and never shown.
             complete = step.after == len(one.ids)
-            by_id = complete and (type(one.stop) is int or one.ids[-1] in stream.asked.stop_token_ids)
+            by_id = complete and (type(one.stop) is int or one.ids[-1] in one.asked.stop_token_ids)
             may_wait = held_back + (complete and isinstance(one.stop, str))
             # What the ids say at their head may have been half of a character of the prompt.
             said = (one.decode(one.ids[: step.after - by_id]) or "").lstrip(BROKEN)
@@ -124,7 +124,7 @@ def special_tokens_as_asked(stream: Stream, target: Target) -> Iterator[Observat
     for one in decoded(stream, target.tokenizer):
         if isinstance(one.stop, str):
             continue
-        skip = stream.asked.skip_special_tokens
+        skip = one.asked.skip_special_tokens
         asked_for = set(map(_without_tail, uncut_texts(one)))
         others = set(map(_without_tail, uncut_texts(one, skip_special_tokens=not skip)))
         if not asked_for or not others or asked_for & others:
