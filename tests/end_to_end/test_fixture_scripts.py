@@ -27,11 +27,11 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleTy
         return importlib.import_module(name)
 
     yield load
-    for name in ("build", "record_reference", "shorten"):
+    for name in ("build", "choose", "record_reference", "shorten"):
         sys.modules.pop(name, None)
 
 
-@pytest.mark.parametrize("name", ["build", "record_reference", "shorten"])
+@pytest.mark.parametrize("name", ["build", "choose", "record_reference", "shorten"])
 def test_a_script_can_be_imported(script, name):
     assert callable(script(name).main)
 
@@ -90,6 +90,16 @@ def test_bulk_is_dropped_and_the_verdicts_stay(script):
     assert 1 < len(names) < 12, "some of the crowd fit"
     assert names[1:] == [one.name for one in crowd[: len(names) - 1]], "the first of them, in their order"
     assert [one.name for one in shorten.shortened([answer("plain/one", "hi"), *crowd], None)] == names
+
+
+def test_a_choice_names_each_exchange_and_misses_none(script):
+    choose = script("choose")
+    recorded = [answer(label, "hi") for label in ("st-cjk/c-w", "st-cjk/c-w", "st-at-51/c-w", "u-nul/c-w")]
+    keep = {"stops": "*/st-cjk/* */st-at-5?/c-w"}
+    kept = list(choose.chosen(recorded, keep))
+    assert [one.name.partition("/")[2] for one in kept] == ["st-cjk/c-w", "st-cjk/c-w-2", "st-at-51/c-w"]
+    with pytest.raises(ValueError, match=r"no exchange is named \*/gone/\*"):
+        list(choose.chosen(recorded, {**keep, "more": "*/gone/*"}))
 
 
 def test_what_was_under_way_at_a_death_stays(script):
