@@ -276,6 +276,8 @@ class Asked:
 
     Empty where there is none. Requests that differ in it are never related to each other.
     """
+    form: str = ""
+    """JSON of what else shapes how tokens are told, and not the tokens; empty where there is none."""
     constrained: bool = False
     """Something shapes the tokens that this class does not tell, such as a grammar."""
 

@@ -279,6 +279,16 @@ def test_what_only_a_table_knows_is_wanted_where_it_is_true() -> None:
     assert chat == (Wanted("return_routed_experts", ("routed_experts",), ("/sglext/routed_experts",)),)
 
 
+def test_how_tokens_are_told_is_no_sampling_and_makes_no_answers_alike() -> None:
+    body = {"token_ids": [1, 2], "sampling_params": {"max_tokens": 3, "temperature": 0}}
+    plain, text = (
+        load_dialects()["vllm-generate"].read_asked(HttpRequest("POST", "/inference/v1/generate", sent))
+        for sent in (body, {**body, "output_mode": "text"})
+    )
+    assert (text.likeliest, text.constrained, text.form) == (True, False, '{"output_mode":"text"}')
+    assert plain.key != text.key
+
+
 @pytest.mark.parametrize("name", sorted(load_dialects()))
 def test_every_field_that_asks_to_be_told_is_sent_as_a_flag(name: str) -> None:
     dialect = load_dialects()[name]

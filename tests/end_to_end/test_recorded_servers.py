@@ -129,6 +129,70 @@ def test_a_defect_of_a_live_server_is_found(defect: dict[str, Any]) -> None:
     assert {*defect["violates"], *defect.get("therefore", ())} <= found
 
 
+TOLD_WHAT_TO_SAY = {
+    "sglang/0.5.23/script-incremental": {
+        "st-overlap-abab/g-w": {"script-ids-are-said", "script-match-is-right", "script-text-is-right"},
+        "re-emoji/g-s4": {"nothing-follows-a-stop-pattern"},
+        "st-at-51/g-w": {"script-text-is-right", "text-is-what-its-ids-say"},
+        "ut-cjk/g-s4": {"script-text-is-right", "script-text-so-far-is-right"},
+        "st-special-hidden/g-w": {"script-ids-are-said", "script-match-is-right"},
+        "st-across-hidden/g-s1": {"script-ids-are-said", "script-text-so-far-is-right"},
+        "st-eos-text/g-w": {"script-match-is-right"},
+        "st-fffd/g-w": {"script-ids-are-said"},
+        "u-emoji/n2-h-s1": {"chat-chunks-share-a-choice-id"},
+        "lp-words/h-sD": {"chat-logprobs-count-the-tokens"},
+        "bu-0/c-w": {"errors-keep-internals"},
+        "b-ff-60/g-s1": set(),  # text may wait for ever behind bytes that are none
+    },
+    "sglang/0.5.23/script-incremental-4": {
+        "cjb-20/g-s5": {"script-text-is-right", "script-text-so-far-is-right"},
+        "sw-tag/g-w": {"script-ids-are-said", "nothing-follows-a-stop-string"},
+        "sw-re-at-50/g-s1": {"text-is-what-its-ids-say"},
+        "sw-with-longer-beside/g-w": set(),
+    },
+    "sglang/0.5.23/script-cumulative": {
+        "batch-ends+lp/g-s1": {"counter-follows-ids", "logprob-counter-follows"}
+    },
+    "sglang/0.5.13/script-incremental": {
+        "bu-21/g-w": {"script-finish-is-right"},
+        "st-budget-exact/g-w": {"script-finish-is-right", "script-text-is-right"},
+        "u-emoji/c-sD": {"script-text-is-right"},
+        "lp-words/g-w": {"requests-do-not-break-the-server"},
+    },
+    "sglang/0.5.12.post1/script-incremental": {"lp-60/g-w": {"customized-info-whole"}},
+    "vllm/0.32.0-cpu/script": {
+        "cut-emoji-3/c-w": {"incomplete-tail-is-shown"},
+        "u-fffd-last/c-w": {"script-text-is-right", "incomplete-tail-is-shown"},
+        "st-fffd/i-w": {"script-ids-are-said", "nothing-follows-a-stop-string"},
+        "pe-f09f-ascii/c-s4": {"script-text-is-right", "script-text-so-far-is-right"},
+        "pe-f09f-stop/i-w": {"script-ids-are-said", "named-stop-was-asked-and-spelled"},
+        "batch-ends+lp/c-w": {"top-logprobs-belong-to-position"},
+        "long-loop-700/abort-50-c-s16": {"choices-complete"},
+        "st-overlap-abab/c-w": set(),
+    },
+}
+"""What was found of servers whose right answers are known, at least: an exchange, and what it violates."""
+
+
+@pytest.mark.parametrize("capture", TOLD_WHAT_TO_SAY)
+def test_what_known_texts_show_is_found_where_it_is(capture: str) -> None:
+    outcomes = read_expected(FIXTURES / f"{capture}.expected.yaml").outcomes
+    for exchange, rows in TOLD_WHAT_TO_SAY[capture].items():
+        found = {row for row, one in outcomes.items() if exchange in one.exchanges}
+        assert found >= rows, exchange
+        assert rows or not found, exchange
+
+
+@pytest.mark.parametrize("capture", ["sglang/0.5.23/script-incremental", "vllm/0.32.0-cpu/script"])
+def test_right_answers_to_known_texts_violate_nothing(capture: str) -> None:
+    kept = yaml.safe_load((FIXTURES / "scripts.yaml").read_text("utf-8"))[capture]["keep"]
+    right = (*kept["texts that arrive as they were said"].split(), *kept["stops that are found"].split())
+    outcomes = read_expected(FIXTURES / f"{capture}.expected.yaml").outcomes
+    blamed = {exchange for one in outcomes.values() for exchange in one.exchanges}
+    wrong = {exchange for exchange in blamed if any(fnmatch(exchange, pattern) for pattern in right)}
+    assert wrong == set()
+
+
 CAUSES = {
     "sglang/0.5.23/live-cumulative-overlap.jsonl.gz": {
         "chat-chunks-share-a-choice-id": {"request-id-constant"},

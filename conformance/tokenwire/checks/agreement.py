@@ -29,7 +29,7 @@ def same_beginning(stream: Stream) -> tuple[object, ...] | None:
     stops = (asked.stop, asked.stop_token_ids, asked.stop_regex, asked.no_stop_trim, asked.ignore_eos)
     shown = (asked.skip_special_tokens, asked.spaces_between_special_tokens, asked.echo, asked.logprob_texts)
     counts = (asked.prompts, asked.n, asked.batch, asked.min_new_tokens)
-    return (stream.dialect, asked.prompt_key, asked.other_sampling, *stops, *shown, *counts)
+    return (stream.dialect, asked.prompt_key, asked.form, asked.other_sampling, *stops, *shown, *counts)
 
 
 def choice_pairs(baseline: Stream, other: Stream) -> Iterator[tuple[Side, Side]]:

@@ -112,4 +112,4 @@ def _shape(stream: Stream) -> tuple[object, ...]:
     asked = stream.asked
     stops = (asked.stop, asked.stop_token_ids, asked.stop_regex, asked.no_stop_trim, asked.ignore_eos)
     text = (asked.skip_special_tokens, asked.spaces_between_special_tokens, asked.echo)
-    return (stream.dialect, asked.other_sampling, *stops, *text, asked.min_new_tokens, asked.n)
+    return (stream.dialect, asked.form, asked.other_sampling, *stops, *text, asked.min_new_tokens, asked.n)

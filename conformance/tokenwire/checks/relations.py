@@ -147,7 +147,16 @@ def _but_for_its_prompt(stream: Stream) -> tuple[object, ...]:
     asked = stream.asked
     told = (asked.prompt_token_ids, asked.response_token_ids, asked.meta_info, asked.echo)
     logprobs = (asked.logprobs, asked.logprob_start, asked.top_logprobs, asked.chosen_ids)
-    return (stream.dialect, asked.stream, asked.n, asked.batch, *told, *logprobs, asked.other_sampling)
+    return (
+        stream.dialect,
+        asked.stream,
+        asked.n,
+        asked.batch,
+        *told,
+        *logprobs,
+        asked.form,
+        asked.other_sampling,
+    )
 
 
 @check_run("own-ids-are-accepted")

@@ -96,6 +96,8 @@ class RequestBinding:
     neutral: Mapping[Keys, Any]
     same_ids_need: Mapping[Keys, Any]
     report_only: tuple[Keys, ...]
+    forms: tuple[Keys, ...]
+    """Fields that shape what an answer tells of its tokens, and not the tokens."""
     asks: Mapping[Keys, Wanted]
     """Fields of the body that ask for something of the answer beyond the fields of an ask."""
     logit_bias: Keys | None
@@ -144,6 +146,7 @@ class RequestBinding:
             neutral=pointed("neutral"),
             same_ids_need=pointed("same_ids_need"),
             report_only=tuple(parse(at) for at in (*table.get("report_only", ()), *table.get("asks", ()))),
+            forms=tuple(parse(at) for at in table.get("forms", ())),
             asks={parse(at): _wanted(at, told) for at, told in table.get("asks", {}).items()},
             logit_bias=parse(table["logit_bias"]) if "logit_bias" in table else None,
             frequency_penalty=parse(table["frequency_penalty"]) if "frequency_penalty" in table else None,
@@ -282,16 +285,26 @@ class RequestBinding:
         prompt_key = _canonical([model or None, prompt])
         rest = self._rest(body)
         key, ids_key = self._keys(body, told, asked, prompt, rest)
+        form, sampling = self._form_and_sampling(rest)
         asked = dataclasses.replace(
             asked,
             key=f"{self.dialect} {prompt_key} {key}" if key else "",
             prompt_key=prompt_key,
             ids_key=ids_key,
-            other_sampling=_canonical(rest) if rest else "",
-            constrained=self._is_constrained(rest),
+            form=_canonical(form) if form else "",
+            other_sampling=_canonical(sampling) if sampling else "",
+            constrained=self._is_constrained(sampling),
         )
         each = tuple(dataclasses.replace(asked, **_sampled(own)) for own in _each(told, prompts))
         return dataclasses.replace(asked, each=each) if each else asked
+
+    def _form_and_sampling(self, rest: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What shapes how tokens are told, by its name, and what shapes the tokens."""
+        sampling = copy.deepcopy(dict(rest))
+        form = {str(at[-1]): value for at in self.forms if (value := find(rest, at)) is not ABSENT}
+        for at in self.forms:
+            remove(sampling, at)
+        return form, sampling
 
     def _shaping(self, body: Mapping[str, Any], at: Keys | None) -> Any:
         """The value of a field that shapes the tokens; nothing where the endpoint has none."""
