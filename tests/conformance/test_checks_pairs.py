@@ -458,14 +458,14 @@ PAIRS = [
         "stream-text-equals-whole",
         against_whole(incremental()),
         against_whole(change(incremental(), 2, text="")),
-        5,
+        3,
         "/text",
     ),
     Pair(
         "stream-series-equal-whole",
         against_whole(incremental(MIRROR), MIRROR),
         against_whole(change(incremental(MIRROR), 2, series={"mirror_token_id": [99]}), MIRROR),
-        5,
+        2,
         "/mirror_token_id",
     ),
     Pair(

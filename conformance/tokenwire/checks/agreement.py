@@ -12,7 +12,7 @@ from functools import partial
 
 from tokenwire.checks.chance import DRIFT, Pair, near_tie, sampled_logprobs, torn
 from tokenwire.checks.difference import first_difference, identical, observe_sequence, observe_text
-from tokenwire.checks.walk import BROKEN, counts_its_ids, joined_ids, joined_text
+from tokenwire.checks.walk import BROKEN, bringing, counts_its_ids, joined_ids, joined_text
 from tokenwire.judging.alike import alike
 from tokenwire.judging.check import Observation
 from tokenwire.record import Choice, Stream
@@ -93,7 +93,7 @@ def agree(baseline: Side, other: Side, source: str, *, told_apart: bool = False)
     if not all(map(counts_its_ids, pair)):
         return
     ours, theirs = joined_ids(pair[0]), joined_ids(pair[1])
-    last, related = other[1].emissions[-1], (baseline[1].emissions[-1].event.place,)
+    related = (baseline[1].emissions[-1].event.place,)
     if not ours or not theirs:
         yield from _same_text(pair, source, by_chance=True)
         return
@@ -101,7 +101,7 @@ def agree(baseline: Side, other: Side, source: str, *, told_apart: bool = False)
     end = first_difference(ours[common], theirs[common])
     if end is None or not near_tie(pair, end):
         yield observe_sequence(
-            last.at("output_ids"),
+            bringing(pair[1], "output_ids", end).at("output_ids"),
             "output id",
             expected=ours[common],
             actual=theirs[common],
@@ -118,13 +118,15 @@ def agree(baseline: Side, other: Side, source: str, *, told_apart: bool = False)
         expected, actual = baseline[1].series(name) or [], other[1].series(name) or []
         if len(expected) != len(ours) or len(actual) != len(theirs):
             continue
+        same = identical if name in other[1].customized else partial(alike, tolerance=DRIFT)
+        at = first_difference(expected[upto], actual[upto], same)
         yield observe_sequence(
-            last.at(name),
+            bringing(pair[1], name, at).at(name),
             f"{name} entry",
             expected=expected[upto],
             actual=actual[upto],
             source=source,
-            same=identical if name in other[1].customized else partial(alike, tolerance=DRIFT),
+            same=same,
             related=related,
         )
 
@@ -136,7 +138,8 @@ def _same_text(pair: Pair, source: str, *, by_chance: bool) -> Iterator[Observat
         ours, theirs = ours.rstrip(BROKEN), theirs.rstrip(BROKEN)
         end = min(len(ours), len(theirs))
         if end:
-            places = [choice.emissions[-1].at("text") for choice in pair]
+            at = first_difference(ours[:end], theirs[:end])
+            places = [bringing(choice, "text", at).at("text") for choice in pair]
             yield observe_text(
                 places[1],
                 expected=ours[:end],

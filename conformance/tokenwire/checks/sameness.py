@@ -10,11 +10,11 @@ from tokenwire.checks.chance import DRIFT, Pair, entries_go_apart, goes_apart
 from tokenwire.checks.delivery import interval_of
 from tokenwire.checks.difference import first_difference, observe_sequence, observe_text
 from tokenwire.checks.logprob_entry import CONTENT, NAMED_TOP, TOP
-from tokenwire.checks.walk import as_list, ended, integer, joined_ids, joined_text, streamed
+from tokenwire.checks.walk import as_list, bringing, ended, integer, joined_ids, joined_text, streamed
 from tokenwire.judging.acceptor import Rules, accept, deliveries_of, record_of
 from tokenwire.judging.alike import ROUNDING, alike
 from tokenwire.judging.check import Comparison, Observation, Target, compare, demand, observe
-from tokenwire.record import Choice, Delivery, Emission, Place, Stream
+from tokenwire.record import Choice, Delivery, Place, Stream
 
 COUNTERS = ("completion_tokens", "prompt_tokens", "reasoning_tokens")
 """Counters that the result decides; cached_tokens depends on what ran before."""
@@ -55,13 +55,10 @@ def _with_whole(comparison: Comparison) -> list[Pair]:
     return _pairs(comparison) if is_one else []
 
 
-def _carrying(choice: Choice, field: str) -> Emission:
-    """The last emission of a choice that carries a field; its last one where none does."""
-    return next((e for e in reversed(choice.emissions) if field in e.pointers), choice.emissions[-1])
-
-
-def _places(pair: Pair, field: str) -> tuple[Place, tuple[Place, ...]]:
-    return _carrying(pair[1], field).at(field), (_carrying(pair[0], field).at(field),)
+def _places(pair: Pair, field: str, position: int | None = None) -> tuple[Place, tuple[Place, ...]]:
+    """Where the other choice brings the entry of a field at a position, and where the first one does."""
+    ours, theirs = (bringing(choice, field, position).at(field) for choice in pair)
+    return theirs, (ours,)
 
 
 def rounding_of(stream: Stream, target: Target) -> float:
@@ -73,7 +70,7 @@ def same_ids(pair: Pair, source: str) -> Iterator[Observation]:
     """Look whether two choices have the same output ids, where both carry any list of them."""
     ours, theirs = joined_ids(pair[0]), joined_ids(pair[1])
     if ours is not None and theirs is not None:
-        place, related = _places(pair, "output_ids")
+        place, related = _places(pair, "output_ids", first_difference(ours, theirs))
         yield observe_sequence(
             place,
             "output id",
@@ -89,7 +86,7 @@ def same_text(pair: Pair, source: str) -> Iterator[Observation]:
     """Look whether two choices have the same text, where both carry text."""
     ours, theirs = joined_text(pair[0]), joined_text(pair[1])
     if ours is not None and theirs is not None:
-        place, related = _places(pair, "text")
+        place, related = _places(pair, "text", first_difference(ours, theirs))
         yield observe_text(
             place,
             expected=ours,
@@ -111,8 +108,8 @@ def same_series(pair: Pair, source: str, rounding: float = ROUNDING) -> Iterator
         ours, theirs = as_list(pair[0].series(name)), as_list(pair[1].series(name))
         if ours is None or theirs is None or (rounding > DRIFT and name not in customized):
             continue
-        place, related = _places(pair, name)
         at = first_difference(ours, theirs, same)
+        place, related = _places(pair, name, at)
         yield observe_sequence(
             place,
             f"{name} entry",
@@ -251,6 +248,6 @@ def stream_is_legal_delivery(comparison: Comparison, target: Target) -> Iterator
             expected="a legal delivery of the whole answer",
             actual=verdict.reason or "a legal delivery of the whole answer",
             message=f"{verdict.field} {verdict.reason}",
-            related=(_carrying(ours, field).at(field),),
+            related=(bringing(ours, field).at(field),),
             by_chance=by_chance,
         )

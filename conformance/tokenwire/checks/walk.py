@@ -178,6 +178,22 @@ def joined_text(choice: Choice) -> str | None:
     return texts[-1][1] if texts else None
 
 
+def bringing(choice: Choice, field: str, position: int | None = None) -> Emission:
+    """The emission with which a client first holds the entry at a position of a choice: of `output_ids`, of
+    `text` or of a series. Without a position, or if none brings it, the last emission that carries the field;
+    the last of all if none does.
+    """
+    carrying = [emission for emission in choice.emissions if field in emission.pointers]
+    held = 0
+    for emission in carrying if position is not None else ():
+        value = getattr(emission, field) if field in {"output_ids", "text"} else emission.series.get(field)
+        size = len(value) if isinstance(value, (list, tuple, str)) else 0
+        held = held + size if choice.delivery is Delivery.INCREMENTAL else size
+        if position is not None and position < held:
+            return emission
+    return carrying[-1] if carrying else choice.emissions[-1]
+
+
 def thoughts_of(choice: Choice) -> str:
     """The thoughts that stand beside the text of a choice, as one text; empty where there are none."""
     told = (emission.details.get(name) for emission in choice.emissions for name in _THOUGHTS)
