@@ -3,17 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from functools import cache
 
 from tokenwire.requirement import Requirement, load_requirements
 from tokenwire.spec_files import read_yaml, spec_root
 
+_FOLDER = spec_root() / "profiles"
+
 
 @cache
 def load_profiles() -> dict[str, tuple[str, ...]]:
     """The ids of the requirements of each profile, by its name."""
-    published = read_yaml(spec_root() / "profiles" / "v1.yaml")
+    published = read_yaml(_FOLDER / "v1.yaml")
     return {name: tuple(ids) for name, ids in published["profiles"].items()}
+
+
+@cache
+def _shown_by() -> dict[str, frozenset[str]]:
+    return {name: frozenset(needs) for name, needs in read_yaml(_FOLDER / "shown_by.yaml").items()}
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a run tells of a profile."""
+
+    name: str
+    requirements: int
+    decided: int
+    """Those of which something was seen, right or wrong."""
+    violated: int
+    shown: bool
+    """Something was decided that needs what the profile is about: nothing else says that it holds."""
+
+
+def standing(name: str, decided: Collection[str], violated: Collection[str]) -> Standing:
+    """What a run that decided some requirements, and saw some of them violated, tells of a profile.
+
+    The name must be known.
+    """
+    known, needs, members = load_requirements(), _shown_by()[name], load_profiles()[name]
+    own = [one for one in members if one in decided]
+    shown = any(needs & set(known[one].applies_when) for one in own) if needs else bool(own)
+    return Standing(name, len(members), len(own), sum(one in violated for one in own), shown)
 
 
 def selected(profiles: Collection[str], requirements: Collection[str] = ()) -> list[Requirement] | None:

@@ -16,6 +16,7 @@ import pytest
 from recorded import streamed, whole, write_folder
 
 from tokenwire.judging.verdict import ExitStatus
+from tokenwire.profile import standing
 from tokenwire.spec_files import load_schema
 
 NOBODY = "http://127.0.0.1:1"
@@ -85,6 +86,34 @@ def test_settings_are_defaults_that_the_command_line_beats(tokenwire, bad: Path,
     assert reports["interval"]["selection"] == {"filters": ["--profile"], "budget": None}
     one = json.loads((tmp_path / "one.json").read_text("utf-8"))
     assert {row["requirement"] for row in one["verdicts"]} == {"usage-adds-up"}
+
+
+def test_a_profile_that_a_server_does_not_show_is_not_green_by_what_else_holds(
+    tokenwire, tmp_path: Path
+) -> None:
+    write_folder(tmp_path / "good", whole("w1"), whole("w2"), streamed("s"))
+    one = tokenwire("replay", "good", "--profile", "stream-core")
+    assert (one.returncode, "0 of" in one.stdout) == (0, False)
+    both = tokenwire(
+        "replay", "good", "-q", "--profile", "stream-core", "--profile", "tito-chat", "--json", "r.json"
+    )
+    assert both.returncode == ExitStatus.NOTHING_EVALUATED
+    told = said(both)
+    assert "tito-chat: not shown by this server (0 of 7 requirements decided)" in told
+    assert "good: does not show tito-chat" in told
+    report = json.loads((tmp_path / "r.json").read_text("utf-8"))
+    assert [(each["name"], each["shown"]) for each in report["profiles"]] == [
+        ("stream-core", True),
+        ("tito-chat", False),
+    ]
+    jsonschema.validate(report, load_schema("report"))
+
+
+def test_what_needs_nothing_of_a_profile_does_not_show_it() -> None:
+    told = standing("tito-chat", {"chat-content-never-null"}, ())
+    assert (told.decided, told.shown) == (1, False)
+    assert standing("tito-chat", {"chat-meta-info-in-every-choice"}, ()).shown
+    assert standing("gateway", {"gateway-keeps-the-ids"}, {"gateway-keeps-the-ids"}).violated == 1
 
 
 def test_the_target_may_stand_in_the_file(tokenwire, tmp_path: Path) -> None:

@@ -117,3 +117,11 @@ def test_the_specification_explains_every_profile(files, prose):
     for file in files.values():
         for name in yaml.safe_load(file)["profiles"]:
             assert f"| `{name}` |" in prose["README.md"]
+
+
+def test_each_profile_names_what_shows_it(spec):
+    shown_by = yaml.safe_load((spec / "profiles" / "shown_by.yaml").read_text("utf-8"))
+    assert list(shown_by) == list(load_profiles())
+    for name, needs in shown_by.items():
+        of_rows = {need for one in load_profiles()[name] for need in ROWS[one].applies_when}
+        assert set(needs) <= of_rows, name

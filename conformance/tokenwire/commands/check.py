@@ -117,7 +117,8 @@ def check(
     """Check a running server: ask all scenarios, then judge every requirement.
 
     Exit status: 0 conforms, known failures aside; 1 violation, or a baseline that does not hold; 2 usage;
-    3 the suite failed; 4 nothing was evaluated or the target could not be reached.
+    3 the suite failed; 4 nothing was evaluated, the target does not show a profile that was asked for, or
+    it could not be reached.
     """
     if record is not None and resume is not None:
         raise typer.BadParameter("--resume records where the run did that was cut off; leave --record out")

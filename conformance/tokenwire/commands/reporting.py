@@ -17,7 +17,7 @@ from tokenwire.baselines.baseline import Baseline
 from tokenwire.baselines.tolerance import Held, hold_against, speaks_for_all, told_by, with_reasons
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
-from tokenwire.profile import selected
+from tokenwire.profile import Standing, selected, standing
 from tokenwire.pytest_plugin import run_items
 from tokenwire.report.document import document
 from tokenwire.report.files import (
@@ -66,6 +66,16 @@ def _held(judgements: Sequence[Judgement], subject: Subject, reporting: Reportin
     return hold_against(reporting.baseline, told_by(judgements), whole=whole, today=date.today())
 
 
+def _standings(judgements: Sequence[Judgement], profiles: Sequence[str]) -> list[Standing]:
+    """What the run tells of each profile that was asked for."""
+
+    def of(*verdicts: Verdict) -> set[str]:
+        return {each.requirement.id for each in judgements if each.verdict in verdicts}
+
+    decided, violated = of(Verdict.PASS, Verdict.WARN, Verdict.FAIL), of(Verdict.FAIL)
+    return [standing(name, decided, violated) for name in profiles]
+
+
 def tell(subject: Subject, reporting: Reporting, console: Console) -> int:
     """Judge, report everywhere, and give the exit status."""
     rows = selected(reporting.profiles, reporting.requirements) or [*load_requirements().values()]
@@ -102,13 +112,16 @@ def tell(subject: Subject, reporting: Reporting, console: Console) -> int:
     faults = [fault for fault in (held.faults if held else ()) if not partly or fault.requirement in told_of]
     # What is known gates nothing, and yet something was evaluated.
     status = exit_status(Verdict.INFO if judgement.known else judgement.verdict for judgement in ran)
-    if subject.broken_off and status == ExitStatus.CONFORMS:
+    standings = _standings(ran, () if reporting.requirements else reporting.profiles)
+    # What is green of a profile says nothing of it if the target does not show what the profile is about.
+    unshown = not all(each.shown for each in standings)
+    if (subject.broken_off or unshown) and status == ExitStatus.CONFORMS:
         status = ExitStatus.NOTHING_EVALUATED
     if faults and status in {ExitStatus.CONFORMS, ExitStatus.NOTHING_EVALUATED}:
         status = ExitStatus.VIOLATION
     selection = {"filters": list(reporting.filters), "budget": reporting.budget}
     baseline = held.told(faults) if held else None
-    report = document(subject, ran, status, selection=selection, baseline=baseline)
+    report = document(subject, ran, status, selection=selection, baseline=baseline, profiles=standings)
     # Written first: whatever the terminal makes of them, the files are there.
     problems += [*write_reports(report, reporting.outputs), *tell_github(report)]
     try:

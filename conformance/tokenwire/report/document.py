@@ -17,6 +17,7 @@ from tokenwire.judging.check import Observation
 from tokenwire.judging.honesty import Honesty
 from tokenwire.judging.judge import Judgement, how_far
 from tokenwire.judging.verdict import SEVERITY, Verdict
+from tokenwire.profile import Standing
 from tokenwire.report.exhibit import exhibit, witnessed
 from tokenwire.report.subject import Subject
 from tokenwire.report.wording import clause, inert
@@ -190,10 +191,12 @@ def document(
     *,
     selection: Mapping[str, Any] | None = None,
     baseline: Mapping[str, Any] | None = None,
+    profiles: Sequence[Standing] = (),
 ) -> dict[str, Any]:
     """The report as one JSON value. Its last key, `footer`, shows a reader that nothing was cut off.
 
-    `selection` tells what the run was cut down to, `baseline` what became of the known failures.
+    `selection` tells what the run was cut down to, `baseline` what became of the known failures, `profiles`
+    what is told of those that were asked for.
     """
     counts = Counter(judgement.verdict for judgement in judgements)
     every = [each for run in subject.runs for each in run.capabilities.values()]
@@ -219,6 +222,7 @@ def document(
         ),
         "summary": {verdict.value: counts[verdict] for verdict in Verdict},
         "judged": _judged(judgements),
+        **({"profiles": [asdict(each) for each in profiles]} if profiles else {}),
         "verdicts": _rows(judgements, subject, folded),
         "causes": _causes(judgements, folded),
         **({"selection": dict(selection)} if selection is not None else {}),

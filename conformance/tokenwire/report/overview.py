@@ -154,6 +154,18 @@ def flaky(report: Mapping[str, Any]) -> list[str]:
     return list(report.get("baseline", {}).get("flaky", ()))
 
 
+def profiles_in_words(report: Mapping[str, Any]) -> list[str]:
+    """What the run tells of each profile that was asked for."""
+
+    def told(each: Mapping[str, Any]) -> str:
+        decided = f"{each['decided']} of {each['requirements']} requirements decided"
+        if not each["shown"]:
+            return f"{each['name']}: not shown by this server ({decided})"
+        return f"{each['name']}: {decided}, {each['violated'] or 'none'} violated"
+
+    return [told(each) for each in report.get("profiles", ())]
+
+
 def title(report: Mapping[str, Any]) -> str:
     """What was judged."""
     target = report["target"]
@@ -169,6 +181,9 @@ def outcome(report: Mapping[str, Any]) -> str:
         row["verdict"] == Verdict.FAIL and not row.get("known") for row in report["verdicts"]
     ):
         return "conforms but for what is known, and the baseline does not hold"
+    unshown = [each["name"] for each in report.get("profiles", ()) if not each["shown"]]
+    if report["exit_status"] == ExitStatus.NOTHING_EVALUATED and unshown:
+        return f"does not show {', '.join(unshown)}"
     return {
         0: "conforms, as far as this run could see",
         1: "does not conform",

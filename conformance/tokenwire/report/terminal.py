@@ -28,6 +28,7 @@ from tokenwire.report.overview import (
     in_order,
     numbers,
     outcome,
+    profiles_in_words,
     summaries,
     title,
 )
@@ -171,6 +172,8 @@ def print_report(console: Console, report: Mapping[str, Any], *, verbosity: int 
             declared = "declared" if told["declared"] else ""
             words = "; ".join(filter(None, (told["seen"] or "not seen", told["advertised"], declared)))
             console.print(Text(f"capability: {name}: {words}", style="dim"), soft_wrap=True)
+    for words in profiles_in_words(report):
+        console.print(Text(words), soft_wrap=True)
     if (judged := report.get("judged", {})).get("of"):
         console.print(Text(f"judged {judged['requirements']} of {judged['of']} requirements"))
     console.print(Text(summary_line(report), style="bold"), soft_wrap=True)
