@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
+import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -38,7 +41,7 @@ EVERY_SCRIPT = [
 
 
 def test_there_is_something_to_test():
-    assert len(EXAMPLES) == 3
+    assert len(EXAMPLES) == 4
     assert len(EVERY_SCRIPT) >= 6
 
 
@@ -91,12 +94,17 @@ def runner(tmp_path) -> dict[str, str]:
     }
 
 
-def check_step(runner: dict[str, str], folder: Path, **given: str) -> subprocess.CompletedProcess[str]:
-    """Run the action's own step as GitHub does."""
-    step = next(step for step in ACTION["runs"]["steps"] if step.get("id") == "check")
+def run_step(
+    name: str, runner: dict[str, str], folder: Path, **given: str
+) -> subprocess.CompletedProcess[str]:
+    """Run one of the action's own steps as GitHub does."""
+    step = next(step for step in ACTION["runs"]["steps"] if step.get("id") == name)
     inputs = {name: str(one.get("default", "")) for name, one in ACTION["inputs"].items()} | given
+    known = {f"inputs.{name}": value for name, value in inputs.items()}
+    if Path(runner["GITHUB_OUTPUT"]).exists():
+        known |= {f"steps.server.outputs.{name}": value for name, value in outputs(runner).items()}
     environment = {
-        name: EXPRESSION.sub(lambda match: inputs[match[1].strip().removeprefix("inputs.")], value)
+        name: EXPRESSION.sub(lambda match: known[match[1].strip()], value)
         for name, value in step["env"].items()
     }
     return subprocess.run(
@@ -117,7 +125,7 @@ def outputs(runner: dict[str, str]) -> dict[str, str]:
 def test_the_step_gates_a_server_that_conforms(runner, tmp_path, start_reference):
     url = start_reference()
     arguments = "--scenario greedy-stream --requirement 'one-mode-per-stream'"
-    done = check_step(runner, tmp_path, target=url, arguments=arguments, budget="quick")
+    done = run_step("check", runner, tmp_path, target=url, arguments=arguments, budget="quick")
     assert done.returncode == 0, done.stdout + done.stderr
     assert outputs(runner) == {"exit-status": "0", "json": "tokenwire-report/report.json"}
     report = json.loads((tmp_path / "tokenwire-report/report.json").read_text("utf-8"))
@@ -136,7 +144,7 @@ def test_the_step_gates_a_server_that_conforms(runner, tmp_path, start_reference
 def test_the_step_fails_for_a_violation_and_says_which(runner, tmp_path, start_reference):
     url = start_reference("--enable-faults", "--sampling-backend", "mirror", "--incremental-streaming-output")
     fault = "--header 'x-tokenwire-fault: customized-info-unsliced' --scenario greedy-stream"
-    done = check_step(runner, tmp_path, target=url, arguments=fault, record="", budget="quick")
+    done = run_step("check", runner, tmp_path, target=url, arguments=fault, record="", budget="quick")
     assert done.returncode == 1
     assert outputs(runner)["exit-status"] == "1"
     assert "::error title=FAIL customized-info-incremental::" in done.stdout
@@ -144,6 +152,42 @@ def test_the_step_fails_for_a_violation_and_says_which(runner, tmp_path, start_r
 
 
 def test_the_step_tells_an_unreachable_server_apart(runner, tmp_path):
-    done = check_step(runner, tmp_path, target="http://127.0.0.1:1", budget="quick")
+    done = run_step("check", runner, tmp_path, target="http://127.0.0.1:1", budget="quick")
     assert done.returncode == 4
     assert outputs(runner)["exit-status"] == "4"
+
+
+def test_a_parrot_is_written(runner, tmp_path):
+    done = run_step("parrot", runner, tmp_path, parrot="a parrot")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {"config.json", "tokenizer.json"} <= {file.name for file in (tmp_path / "a parrot").iterdir()}
+
+
+def test_a_server_is_started_and_stopped(runner, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    target = f"http://127.0.0.1:{port}"
+    command = f"'{sys.executable}' -m http.server --bind 127.0.0.1 {port}; exit"
+    started = run_step("server", runner, tmp_path, server=command, target=target, ready="/", wait="60")
+    assert started.returncode == 0, started.stdout + started.stderr
+    with urllib.request.urlopen(target) as answer:
+        assert answer.status == 200
+    stopped = run_step("stop", runner, tmp_path)
+    assert stopped.returncode == 0
+    assert "GET / " in stopped.stdout, "what the server wrote is shown"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except ConnectionRefusedError:
+            return
+    pytest.fail("the server still answers")
+
+
+def test_a_server_that_does_not_start_is_no_pass(runner, tmp_path):
+    done = run_step(
+        "server", runner, tmp_path, server="echo no such model; exit 3", target="http://127.0.0.1:1"
+    )
+    assert done.returncode == 4
+    assert "no such model" in done.stdout
+    assert "did not answer http://127.0.0.1:1/v1/models: it ended." in done.stdout
