@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from tokenwire.judging.verdict import Verdict
 from tokenwire.report.overview import (
@@ -65,8 +66,8 @@ def _failure(row: Row) -> _Failure:
     return _Failure(row, plot(shown["timeline"], here), largest)
 
 
-def page(report: Mapping[str, Any]) -> str:
-    """A JSON report as an HTML document."""
+@cache
+def _template() -> Template:
     environment = Environment(
         loader=PackageLoader("tokenwire.report", "."),
         autoescape=True,
@@ -75,6 +76,11 @@ def page(report: Mapping[str, Any]) -> str:
         lstrip_blocks=True,
     )
     environment.filters["thread"] = _thread
+    return environment.get_template("page.html.jinja")
+
+
+def page(report: Mapping[str, Any]) -> str:
+    """A JSON report as an HTML document."""
     every = summaries(report)
     number = counts(every)
     chapters: list[tuple[str, list[Summary]]] = [
@@ -89,7 +95,7 @@ def page(report: Mapping[str, Any]) -> str:
         }
         for cause in report.get("causes", ())
     }
-    return environment.get_template("page.html.jinja").render(
+    return _template().render(
         report=report,
         title=title(report),
         outcome=outcome(report),
