@@ -62,6 +62,8 @@ WORKERS = 24
 SLOW_READERS = 8
 _VOLATILE = re.compile(rb'"(id|created|e2e_latency|request_id|[a-z_]*_(time|ts|latency))":("[^"]*"|[-\d.e]+)')
 
+_FAILED_IN_BAND = re.compile(rb'"(code|status_code)":5\d\d')
+
 Sample = tuple[float, str, float]
 """Seconds since the start, what ran, and the megabytes of the server."""
 
@@ -141,9 +143,21 @@ class Served:
         except TimeoutError:
             self.answers["stuck"] += 1
             return b""
+        except OSError:
+            self.answers["broken off"] += 1
+            return b""
         left = how.get("leave_after") is not None
-        self.answers["left" if left else answer[9:12].decode("latin-1") or "no answer"] += 1
+        self.answers["left" if left else _end_of(answer)] += 1
         return answer
+
+
+def _end_of(answer: bytes) -> str:
+    """How an answer ended: its status, or what is wrong with it all the same."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    if _FAILED_IN_BAND.search(body):
+        return "failed in band"
+    whole = body.endswith((b"}", b"]", b"data: [DONE]\n\n\r\n0\r\n\r\n"))
+    return head[9:12].decode("latin-1") if whole else "cut off"
 
 
 @dataclass(frozen=True)
@@ -157,22 +171,12 @@ class Pace:
 @contextlib.contextmanager
 def served(*flags: str) -> Iterator[Served]:
     """Serve the reference as long as this is open."""
-    command = [
-        sys.executable,
-        "-m",
-        "tokenwire_reference",
-        "serve",
-        "--port",
-        "0",
-        "--random-seed",
-        "1",
-        *flags,
-    ]
+    command = [sys.executable, "-m", "tokenwire_reference", "serve", "--port", "0", "--random-seed", "1"]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log")
         with (
             log.open("wb") as errors,
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+            subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, stderr=errors, text=True) as process,
         ):
             try:
                 assert process.stdout is not None
@@ -327,13 +331,9 @@ async def soak(figures: Figures, requests: int, seconds: float, seed: int) -> No
         figures.demand("pages of the cache", "none lost", "none lost" if whole else "some lost", holds=whole)
         for each in (server, fresh):
             await each.ask("/flush_cache", {})
-        same = [await answers(server, seed) == await answers(fresh, seed)]
-        figures.demand(
-            "answers",
-            "those of a fresh server, bit for bit",
-            "equal" if all(same) else "other",
-            holds=all(same),
-        )
+        same = await answers(server, seed) == await answers(fresh, seed)
+        demanded = "those of a fresh server, bit for bit"
+        figures.demand("answers", demanded, "equal" if same else "other", holds=same)
         log = server.log.read_text("utf-8", "replace")
         figures.demand("log", "empty", log[:500] or "empty", holds=not log)
 
