@@ -414,9 +414,9 @@ async def slow_readers(figures: Figures, pairs: int, requests: int) -> None:
     with served(flag) as one, served(flag) as other:
         await asyncio.gather(beside(one, None, requests, -1), beside(other, None, requests, -1))
         for number in range(pairs):
-            one, other = other, one
+            fast, slow = (one, other) if number % 2 else (other, one)
             at_once, slowly = await asyncio.gather(
-                beside(one, None, requests, number), beside(other, Pace(), requests, number)
+                beside(fast, None, requests, number), beside(slow, Pace(), requests, number)
             )
             ratios.append(percentile(slowly, 0.99) / percentile(at_once, 0.99))
             every["at once"] += at_once
