@@ -7,11 +7,13 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from known_answer_pairs import PARROT
 from letter_tokenizer import LetterTokenizer
 from stream_builder import build
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.judging.check import CHECKS, Comparison, Target
+from tokenwire.parrot.recognition import recognised
 from tokenwire.record import Asked, Choice, Delivery, Emission, Finish, Stream
 from tokenwire.wire.exchange import Ending
 
@@ -176,6 +178,7 @@ def streams(draw: st.DrawFn) -> Stream:
         [
             Target(tokenizer=LetterTokenizer()),
             Target(stream_interval=2, advertised_delivery=Delivery.CUMULATIVE),
+            PARROT,
         ]
     ),
 )
@@ -188,3 +191,8 @@ def test_no_check_raises(run: list[Stream], target: Target) -> None:
                 list(check.on_comparison(Comparison(run[0], stream), target))
         if check.on_run is not None:
             list(check.on_run(tuple(run), target))
+
+
+@given(st.lists(streams(), min_size=1, max_size=3))
+def test_no_answer_keeps_a_model_from_being_recognised(run: list[Stream]) -> None:
+    assert recognised(run) is None

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from tokenwire.parrot.encoding import Encode, chat_text, encoder
 from tokenwire.parrot.law import Law, Parrot, Repeater, positions_of
@@ -76,8 +75,10 @@ def _told_prompt(stream: Stream) -> Ids | None:
     return _as_ids(next((ids for ids in told if ids), None))
 
 
-def _as_ids(value: Sequence[Any] | None) -> Ids | None:
-    return tuple(value) if value and all(type(token) is int for token in value) else None
+def _as_ids(value: object) -> Ids | None:
+    """A list of ids, as a target wrote it; None for all else."""
+    known = isinstance(value, (list, tuple)) and bool(value) and all(type(token) is int for token in value)
+    return tuple(value) if isinstance(value, (list, tuple)) and known else None
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ def _is_spelled(words: Words, one: _Told) -> bool:
 def _is_right(law: Law, words: Words, prompts: Sequence[Ids | None], one: _Told) -> bool:
     """Whether a model would have answered with a text."""
     prompt = prompts[0] if len(prompts) == 1 else None
-    if prompt is None or max(prompt, default=0) >= len(words.pieces):
+    if prompt is None or not all(0 <= token < len(words.pieces) for token in prompt):
         return False
     known = truth(law, words, prompt, one.stream.asked)
     return known is not None and known.may_read(one.text)
