@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from io import StringIO
@@ -91,10 +93,46 @@ def test_curl_survives_the_shell() -> None:
     assert words[:5] == ["curl", "-sN", "-X", "POST", "http://h:1/generate"]
     assert json.loads(words[words.index("--data-binary") + 1]) == {"input_ids": [1, 2], "text": "it's"}
     assert '"$URL"/generate' in curl(stream.exchange)
-    raw = replace(stream.exchange, request=HttpRequest("POST", "/generate", raw_body=b'{"a": \xff}'))
-    assert shlex.split(curl(raw))[-1] == '{"a": \\xff}'
     got = replace(stream.exchange, request=HttpRequest("GET", "/server_info"))
     assert "--data-binary" not in curl(got)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a": \xff}',
+        b"\0",
+        b"[" * 100_000,
+        b'{"input_ids":[' + b"10," * 40_000 + b"10]}",
+        b"[" * 5_000 + b"'\"" + b"]" * 5_000 + b"!",
+    ],
+)
+def test_a_body_that_is_long_or_no_text_is_made_by_a_short_program(body: bytes) -> None:
+    stream = ids_stream([1])
+    raw = replace(stream.exchange, request=HttpRequest("POST", "/generate", raw_body=body))
+    command = curl(raw, "http://h:1")
+    assert len(command) < 2_000
+    made, _, sent = command.partition(" | ")
+    assert sent.endswith("--data-binary @-")
+    words = shlex.split(made)
+    assert words[0] == "python3"
+    assert subprocess.run([sys.executable, *words[1:]], capture_output=True, check=True).stdout == body
+
+
+def test_a_body_that_nothing_shortens_is_not_shown() -> None:
+    body = "".join(f"{number} " for number in range(5_000)).encode()
+    raw = replace(ids_stream([1]).exchange, request=HttpRequest("POST", "/generate", raw_body=body))
+    assert curl(raw).endswith(f"--data-binary @BODY  # BODY: {len(body):,} bytes; --record keeps them")
+
+
+def test_the_media_type_is_said_once_and_is_no_header_of_the_run(violated) -> None:
+    judgement, subject = violated
+    (stream,) = judgement.run.streams
+    typed = replace(stream.exchange.request, headers=(("content-type", "text/plain"),))
+    exchange = replace(stream.exchange, request=typed)
+    assert curl(exchange).lower().count("content-type") == 1
+    run = replace(judgement.run, streams=(replace(stream, exchange=exchange),))
+    assert "content-type" not in again(replace(judgement, run=run), subject)
 
 
 def test_the_command_that_judges_again_knows_where_the_bytes_are(violated) -> None:
@@ -255,13 +293,13 @@ def test_a_witness_shows_the_events_that_it_relates_and_no_more_than_a_few(passe
     assert [event["index"] for event in shown["events"]] == [0, 1, 2]
 
 
-def test_a_witness_of_a_long_request_leaves_the_request_out(passed) -> None:
+def test_a_witness_of_a_long_request_leaves_its_body_out(passed) -> None:
     (_, judgement), subject = passed
     (_, stream) = judgement.run.streams
     long = HttpRequest("POST", "/generate", {"input_ids": list(range(1000))})
     asked = replace(stream, exchange=replace(stream.exchange, request=long))
     (shown,) = document(subject, [replace(judgement, run=Run((asked,)))], 0)["verdicts"]
-    assert shown["witness"]["curl"] == ""
+    assert shown["witness"]["curl"].endswith("--data-binary @BODY  # BODY: 3,905 bytes; --record keeps them")
     assert len(json.dumps(shown["witness"])) < 1500
 
 
