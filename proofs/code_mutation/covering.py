@@ -82,7 +82,7 @@ def gather(root: Path, tests: Sequence[Path], code: Sequence[Path], kept: Path) 
         told = data.with_suffix(".json")
         if not told.exists():
             start = time.monotonic()
-            status = in_fork(partial(_measure, path, code, data), _LONGEST_FILE_S)
+            status = in_fork(partial(_measure, path, code, data), _LONGEST_FILE_S, 2 * _LONGEST_FILE_S)
             if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
                 raise RuntimeError(
                     f"{path.relative_to(root)} ended with status {status} without any mutant; mend it first"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import shutil
 import signal
 import tempfile
@@ -42,19 +43,22 @@ def import_others() -> None:
         import_module(name)
 
 
-def in_fork(run: Callable[[], int], limit_s: float) -> int | None:
-    """The exit status of a run in a process of its own, silent; None if it was not over in time."""
-    process = get_context("fork").Process(target=_become, args=(run,))
+def in_fork(run: Callable[[], int], cpu_s: int, wall_s: float) -> int | None:
+    """The exit status of a run in a process of its own, silent; None if it was not over in time.
+
+    cpu_s: what it may compute, the same on a busy machine; wall_s: for one that only waits.
+    """
+    process = get_context("fork").Process(target=_become, args=(run, cpu_s))
     process.start()
     assert process.pid is not None
     with contextlib.suppress(ProcessLookupError, PermissionError):  # it is over, or was faster
         os.setpgid(process.pid, process.pid)
-    process.join(limit_s)
+    process.join(wall_s)
     status = process.exitcode
     if status is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.join()
-    return status
+    return None if status == -signal.SIGXCPU else status
 
 
 def run_pytest(*words: str, plugin: object) -> int:
@@ -64,8 +68,9 @@ def run_pytest(*words: str, plugin: object) -> int:
     return int(pytest.main([*words, *quiet, *imported], plugins=[plugin]))
 
 
-def _become(run: Callable[[], int]) -> None:
+def _become(run: Callable[[], int], cpu_s: int) -> None:
     os.setpgid(0, 0)
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 5))
     silence = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         os.dup2(silence, descriptor)

@@ -60,8 +60,9 @@ def try_mutant(root: Path, mutant: Mutant, covering: Covering) -> Outcome:
     first, then = _FILES_AT_ONCE
     for batch in filter(None, (files[:first], files[first:then], files[then:])):
         chosen = sorted((test for file in batch for test in of_file[file]), key=tests.index)
-        limit = 30 + 10 * sum(covering.seconds[test] for test in chosen)
-        status = in_fork(partial(_run_mutated, root / mutant.path, mutant, batch, chosen), limit)
+        seconds = sum(covering.seconds[test] for test in chosen)
+        run = partial(_run_mutated, root / mutant.path, mutant, batch, chosen)
+        status = in_fork(run, cpu_s=round(30 + 3 * seconds), wall_s=120 + 20 * seconds)
         if status is None:
             return Outcome.TIMED_OUT
         if status != pytest.ExitCode.OK:

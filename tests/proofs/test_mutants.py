@@ -83,8 +83,9 @@ def test_the_tests_of_a_mutant_are_those_that_run_its_line_or_its_statement() ->
 
 
 def test_a_run_has_an_end() -> None:
-    assert in_fork(lambda: 3, 60) == 3
-    assert in_fork(lambda: signal.pause() or 0, 0.05) is None
+    assert in_fork(lambda: 3, 60, 60) == 3
+    assert in_fork(lambda: signal.pause() or 0, 60, 0.05) is None
+    assert in_fork(lambda: sum(iter(int, 1)), 1, 600) is None
 
 
 def test_what_is_listed_as_equivalent_is_a_mutant_and_has_a_reason() -> None:
