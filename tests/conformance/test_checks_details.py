@@ -474,6 +474,13 @@ def test_prompt_logprobs_of_a_text_prompt_are_held_against_what_is_known_of_it()
         assert [one.holds for one in seen("prompt-logprobs-cover-the-prompt", stream)] == [True]
         late = replace(stream, asked=replace(stream.asked, logprob_start=1))
         assert [one.holds for one in seen("prompt-logprobs-cover-the-prompt", late)] == [False]
+    none = replace(by_count, prompt_series={"input_token_logprobs": []})
+    for told, holds in (
+        (none, True),
+        (replace(by_count, prompt_series={"input_token_logprobs": entries[:1]}), False),
+    ):
+        behind = whole(told, input_ids=None, text_prompt=True, logprobs=True, logprob_start=9)
+        assert [one.holds for one in seen("prompt-logprobs-cover-the-prompt", behind)] == [holds]
     wrong = replace(by_ids, prompt_ids=(1, 2, 4))
     stream = whole(wrong, input_ids=None, text_prompt=True, logprobs=True, logprob_start=0)
     assert [one.holds for one in seen("prompt-logprobs-cover-the-prompt", stream)] == [False]
