@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from finish_and_error_pairs import AT_THE_END, COUNTS, FAILED, USAGE_EVENT, asking, told_usage, with_error
@@ -164,3 +165,14 @@ def test_prompts_that_leave_room_say_nothing_of_the_rule_of_length() -> None:
 def test_where_nothing_stopped_no_budget_is_judged() -> None:
     budgets = [named(whole(max_new_tokens=budget, prompt_key="p"), f"generate/{budget}") for budget in (6, 9)]
     assert run("stop-wins-within-the-budget", *budgets) == []
+
+
+@pytest.mark.parametrize(
+    "asked", [{"input_ids": None}, {"stop": ("a",)}, {"stop_regex": ("a",)}, {"echo": True}]
+)
+def test_a_server_without_a_tokenizer_need_not_answer_what_needs_text(asked: dict[str, Any]) -> None:
+    without = Target(advertised=Advertised(tokenizer=False))
+    nothing = replace(whole(Told(ids=None)), choices=())
+    assert [one.holds for one in seen("ids-need-no-tokenizer", nothing, without)] == [False]
+    needs_text = replace(nothing, asked=replace(nothing.asked, **asked))
+    assert seen("ids-need-no-tokenizer", needs_text, without) == []

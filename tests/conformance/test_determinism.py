@@ -223,3 +223,10 @@ def test_numbers_that_lie_exactly_the_tolerance_apart_are_one() -> None:
         assert alike(one, other, 0.25)
         assert not alike(one, other, 0.24)
     assert not alike(1, 2, 5.0), "integers are not measured"
+
+
+def test_two_of_three_streams_that_agree_are_a_repetition_and_whole_answers_must_all_agree() -> None:
+    for build, repeated, contradicted in ((incremental, {"key"}, set()), (whole, set(), {"key"})):
+        three = [*copies(build(), "ab"), *copies(build(of_ids(APART)), "c")]
+        found = determinism(three)
+        assert (found.repeated, found.contradicted) == (repeated, contradicted)
