@@ -159,6 +159,9 @@ def in_steps_of_three(interval: int) -> Stream:
 def test_the_interval_is_not_seen_where_chance_could_have_done_it(streams: tuple[Stream, ...]) -> None:
     assert "stream-interval" not in present(*streams)
     assert "stream-interval" in present(*streams, advertised=Advertised(stream_interval=1))
+    claimed = Advertised(stream_interval=1)
+    assert not capabilities(streams, claimed)["stream-interval"].seen
+    assert capabilities((BY_TWO, BY_THREE), claimed)["stream-interval"].seen
 
 
 def test_the_interval_is_seen_in_cumulative_streams_by_their_growth() -> None:

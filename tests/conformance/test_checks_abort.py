@@ -80,9 +80,11 @@ def _came_at(stream: Stream, *times: float) -> Stream:
         ((7.83, 8.87, 8.87, 8.9, 9.0, 9.08), False),
         ((0.1, 1.2, 1.2, 1.2, 1.2, 1.2), False),
         ((0.1, 0.11, 0.12, 0.13, 0.14, 0.15), False),
+        ((0.1, 0.2, 0.203, 0.206, 0.21, 0.213), False),
+        ((0.1, 0.2, 0.203, 0.206, 0.21, 0.216), True),
         ((0.1, 0.5, 0.9, 1.3, 1.7, 2.1), True),
     ],
-    ids=["slow to write", "stalled reader", "all at once", "as made"],
+    ids=["slow to write", "stalled reader", "all at once", "too fast", "just slow enough", "as made"],
 )
 def test_tokens_that_had_to_wait_do_not_show_that_an_abort_was_ignored(
     times: tuple[float, ...], judged: bool

@@ -475,6 +475,7 @@ def test_prompt_logprobs_of_a_text_prompt_are_held_against_what_is_known_of_it()
         late = replace(stream, asked=replace(stream.asked, logprob_start=1))
         assert [one.holds for one in seen("prompt-logprobs-cover-the-prompt", late)] == [False]
     none = replace(by_count, prompt_series={"input_token_logprobs": []})
+    assert seen("prompt-logprobs-null-only-first", whole(none)) == []
     for told, holds in (
         (none, True),
         (replace(by_count, prompt_series={"input_token_logprobs": entries[:1]}), False),

@@ -76,3 +76,11 @@ def test_what_no_answer_of_a_kind_tells_is_not_missed_in_an_empty_one() -> None:
     assert look("empty-abort-is-an-answer", (aborted(bare),)) == []
     with_ids = replace(NEIGHBOUR, asked=replace(NEIGHBOUR.asked, response_token_ids=True))
     assert look("empty-abort-is-an-answer", (with_ids, aborted(bare))) == []
+
+
+def test_an_answer_without_ids_counts_none() -> None:
+    usual = incremental()
+    empty = incremental(Told(ids=(), text="", finish=ABORT))
+    counted = change(empty, counters={"completion_tokens": 3})
+    for stream, held in ((empty, True), (counted, False)):
+        assert [one.holds for one in look("empty-abort-is-an-answer", (usual, stream))] == [held]

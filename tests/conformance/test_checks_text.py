@@ -285,3 +285,13 @@ def test_a_token_without_text_may_be_half_a_character() -> None:
     assert ends_within_a_character(spoken("a", "", "é", "b")) == 2
     assert ends_within_a_character(spoken("a", "b", "")) is None
     assert ends_within_a_character(None) is None
+
+
+def test_what_ended_otherwise_was_ended_by_no_stop_string() -> None:
+    check = CHECKS["unmatched-stop-changes-nothing"].on_run
+    assert check is not None
+    spent = named(whole(stop=("c",)), "g/spent")
+    stopped = change(spent, finish=Finish("stop"))
+    assert all(one.holds for one in check((whole(), spent), LETTERS))
+    assert list(check((whole(), spent), LETTERS))
+    assert list(check((whole(), stopped), LETTERS)) == []

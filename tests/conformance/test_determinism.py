@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from stream_builder import IDS, STOP, Told, incremental, logprobs, named, whole, with_exchange
+from stream_builder import IDS, STOP, Told, incremental, logprobs, named, top_logprobs, whole, with_exchange
 
 from tokenwire.checks.chance import goes_apart
 from tokenwire.judging.alike import alike
@@ -230,3 +230,16 @@ def test_two_of_three_streams_that_agree_are_a_repetition_and_whole_answers_must
         three = [*copies(build(), "ab"), *copies(build(of_ids(APART)), "c")]
         found = determinism(three)
         assert (found.repeated, found.contradicted) == (repeated, contradicted)
+
+
+def test_an_id_that_is_not_among_the_listed_is_less_likely_than_all_of_them() -> None:
+    """With the runners-up told, two ids with the same logprob in two answers are seen to be no tie."""
+
+    def told(ids: Sequence[int], *, listed: bool) -> dict[str, object]:
+        top = {"output_top_logprobs": top_logprobs(ids)} if listed else {}
+        return {"series": {"output_token_logprobs": logprobs(ids), **top}}
+
+    for listed in (False, True):
+        first = whole(of_ids(IDS, "abcdef", **told(IDS, listed=listed)))
+        second = incremental(of_ids(APART, **told(APART, listed=listed)))
+        assert goes_apart((first.choices[0], second.choices[0])) is not listed

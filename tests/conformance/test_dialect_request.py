@@ -226,6 +226,8 @@ def test_defaults() -> None:
     )
     assert asked(GENERATE, {"text": "a", "sampling_params": {"stop": "x"}}).stop == ("x",)
     assert asked(GENERATE, {"text": ["a", "b"]}).prompts == 2
+    assert asked(GENERATE, {"text": ["a", "b"], "input_ids": [[1], [2]]}).batch
+    assert not asked(GENERATE, {"text": ["a", "b"], "input_ids": [1]}).batch
 
 
 def test_greedy_is_said_in_two_ways() -> None:
