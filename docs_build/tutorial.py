@@ -18,11 +18,12 @@ from docs_build.published import ROOT
 
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 SHOWN_URL = "http://127.0.0.1:30000"
-SERVER_FLAGS = ("--sampling-backend", "mirror", "--incremental-streaming-output", "--enable-faults")
+MODEL = "builtin:parrot"
+SERVER_FLAGS = ("--incremental-streaming-output", "--enable-faults")
 """As the tutorial starts its server."""
 _EXPECTED = (0, 1)
 """Conforms, and does not."""
-_DIFFERS = re.compile(r" data: |^  first seen |^  curl ")
+_DIFFERS = re.compile(r" data: |^[ >]+\d+ +[\d.]+ s +\d+-\d+ |^  first seen |^  curl ")
 _SESSION = re.compile(
     r"(?<=^```console\n)\$ (?P<command>(?:.*\\\n)*.+)\n(?P<printed>(?:.*\n)*?)(?=```$)", re.MULTILINE
 )
@@ -75,7 +76,7 @@ def refreshed(markdown: str, url: str, folder: Path) -> str:
 
 def main() -> None:
     """Write the tutorial anew."""
-    command = [sys.executable, "-m", "tokenwire_reference", "serve", "--model", "builtin:tiny", "--port", "0"]
+    command = [sys.executable, "-m", "tokenwire_reference", "serve", "--model", MODEL, "--port", "0"]
     with (
         subprocess.Popen([*command, *SERVER_FLAGS], stdout=subprocess.PIPE, text=True) as server,
         tempfile.TemporaryDirectory() as folder,

@@ -5,13 +5,13 @@ Where the new output is right, `python -m docs_build.tutorial` writes it down.
 
 from __future__ import annotations
 
-from docs_build.tutorial import SERVER_FLAGS, TUTORIAL, comparable, printed, shown
+from docs_build.tutorial import MODEL, SERVER_FLAGS, TUTORIAL, comparable, printed, shown
 
 TEXT = TUTORIAL.read_text("utf-8")
 
 
 def test_the_commands_print_what_the_tutorial_shows(start_reference, tmp_path):
-    url = start_reference(*SERVER_FLAGS)
+    url = start_reference("--model", MODEL, *SERVER_FLAGS)
     every = shown(TEXT)
     assert len(every) == 5
     for one in every:
@@ -25,7 +25,7 @@ def test_the_server_is_started_as_the_tutorial_says():
     command = TEXT.partition("```sh\ntokenwire-reference serve")[2].partition("```")[0]
     assert command.replace("\\\n", " ").split() == [
         "--model",
-        "builtin:tiny",
+        MODEL,
         "--port",
         "30000",
         *SERVER_FLAGS,
