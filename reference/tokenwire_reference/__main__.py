@@ -1,5 +1,27 @@
-"""`python -m tokenwire_reference`."""
+"""`tokenwire-reference` and `python -m tokenwire_reference`: the command line, if its packages are there."""
 
-from tokenwire_reference.cli import main
+from __future__ import annotations
 
-main()
+import sys
+
+
+def main() -> None:
+    """Run the command line; in an installation without the engine, say how to install it."""
+    try:
+        from tokenwire_reference.cli import main as command_line
+
+        command_line()
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in {"", "tokenwire_reference"}:
+            raise
+        print(
+            f"tokenwire-reference: the reference engine needs the package {missing}, which is not installed: "
+            "pip install 'tokenwire[reference]'",
+            file=sys.stderr,
+        )
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

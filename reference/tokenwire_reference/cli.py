@@ -17,6 +17,7 @@ app = typer.Typer(
     help="The reference engine of Tokenwire.",
     no_args_is_help=True,
     add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 

@@ -7,6 +7,7 @@ import inspect
 import subprocess
 import sys
 
+import pytest
 from forked_program import run_forked
 
 from tokenwire_reference.cli import serve
@@ -25,6 +26,21 @@ def test_help_does_not_wait_for_torch():
     helped = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (helped.returncode, "--stream-interval" in helped.stdout) == (0, True)
     assert "stop at most 32 items, at most 1024 characters;" in " ".join(helped.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"), [("torch", ["serve", "--port", "0"]), ("starlette", ["faults"]), ("orjson", ["-h"])]
+)
+def test_an_installation_without_the_engine_says_how_to_get_it(missing: str, words: list[str]) -> None:
+    program = (
+        f"import sys; sys.modules[{missing!r}] = None; from tokenwire_reference.__main__ import main; main()"
+    )
+    ran = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == (
+        f"tokenwire-reference: the reference engine needs the package {missing}, which is not installed: "
+        "pip install 'tokenwire[reference]'\n"
+    )
 
 
 def test_what_cannot_be_served_is_said_in_one_line(tmp_path):
