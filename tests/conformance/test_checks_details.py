@@ -659,3 +659,29 @@ def test_usage_is_not_counted_where_one_choice_of_two_carries_no_ids() -> None:
     both = whole(Told(finish=STOP), Told(finish=STOP), usage=usage)
     assert [one.holds for one in seen("usage-counts-ids", both)] == [True]
     assert seen("usage-counts-ids", change(both, choice=1, output_ids=GONE)) == []
+
+
+def test_a_key_of_prompt_ids_without_a_list_is_shown_where_it_stands() -> None:
+    told = Told(prompt_ids=PROMPT)
+    null = change(
+        cumulative(told, prompt_token_ids=True),
+        2,
+        prompt_token_ids=GONE,
+        pointers={"prompt_token_ids": "/prompt_token_ids"},
+    )
+    (observation,) = seen("prompt-ids-only-on-request", null)
+    assert (observation.holds, observation.place.event) == (False, 2)
+
+
+def test_an_id_may_come_as_often_as_its_bias_outweighs_the_penalty() -> None:
+    """A lead of 50 and a bias of 1 are used up by 26 penalties of 2."""
+    for times, faults in ((26, []), (27, [False])):
+        one = whole(Told(ids=[40] * times, text="x" * times), logit_bias={40: 1.0}, frequency_penalty=2.0)
+        assert [seen_.holds for seen_ in related("frequency-penalty-is-kept", one)] == faults
+
+
+def test_what_truncation_leaves_out_is_judged_by_top_logprobs_alone() -> None:
+    asked = {"logprobs": True, "greedy": False, "temperature": 1.0, "top_k": 1}
+    sampled = Told(series={"output_token_logprobs": logprobs()})
+    assert seen("truncation-is-kept", whole(LOGPROBS, **asked, top_logprobs=2))
+    assert seen("truncation-is-kept", whole(sampled, **asked)) == []

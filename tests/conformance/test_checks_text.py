@@ -295,3 +295,14 @@ def test_what_ended_otherwise_was_ended_by_no_stop_string() -> None:
     assert all(one.holds for one in check((whole(), spent), LETTERS))
     assert list(check((whole(), spent), LETTERS))
     assert list(check((whole(), stopped), LETTERS)) == []
+
+
+def test_where_a_stop_stands_is_not_judged_by_ids_that_nobody_can_read() -> None:
+    late = whole(Told(ids=(11, 12, 13), text="abc"), stop=("b",))
+    assert not holds("nothing-follows-a-stop-string", late)
+    assert seen("nothing-follows-a-stop-string", change(late, output_ids=[11, 12, 999, 13])) == []
+
+
+def test_what_is_named_beside_another_finish_is_no_stop() -> None:
+    told = Told(ids=(11, SPECIAL), text="a", finish=Finish("length", matched="b"))
+    assert not holds("special-tokens-as-asked", whole(told, skip_special_tokens=False))
