@@ -74,6 +74,19 @@ def test_text_alone_tells_both_where_the_prompt_is_ids_text_or_messages(kind: Vo
         assert (model.words, model.law.distance) == (words, 1024), form
 
 
+def test_a_parrot_whose_stops_stay_in_its_texts_and_whose_answers_are_cut_is_one() -> None:
+    """As `transformers serve` has them: special tokens shown, stop strings kept, whole answers parsed."""
+    words, encode = words_of(Vocabulary.BYTE_LEVEL), encoder(Vocabulary.BYTE_LEVEL)
+    text = "It says it again, and it is.<|endoftext|>" + "~" * 20
+    right = without_ids(said(Parrot(SIZE), words, encode(LESSON)), texts=(LESSON,))
+    kept = change(right, text=f"{right.choices[0].text} and more of the same")
+    shown = change(without_ids(right, texts=(text,)), text="<|im_start|>assistant")
+    assert recognised([kept, shown, shown]) is None, "one text of three"
+    model = recognised([kept, kept, shown, shown])
+    assert model is not None
+    assert model.law.distance == 1024
+
+
 def test_a_parrot_that_errs_is_one() -> None:
     law, words = Parrot(SIZE), words_of(Vocabulary.BYTE_LEVEL)
     right = said(law, words, prompt_of(64))

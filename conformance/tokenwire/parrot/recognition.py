@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
+from operator import eq
 
 from tokenwire.parrot.encoding import Encode, chat_text, encoder
 from tokenwire.parrot.law import Law, Parrot, Repeater, positions_of
@@ -178,13 +180,21 @@ def _is_spelled(words: Words, one: _Told) -> bool:
     return spelled.decode("utf-8", "replace").startswith(one.text.rstrip("\ufffd"))
 
 
-def _is_right(law: Law, words: Words, prompts: Sequence[Ids | None], one: _Told) -> bool:
-    """Whether a model would have answered with a text."""
+def _agreement(law: Law, words: Words, prompts: Sequence[Ids | None], one: _Told) -> int:
+    """With how many characters of a text a model would have begun; 0 for too few to tell.
+
+    Where it stops and which special tokens it shows is left to be judged.
+    """
     prompt = prompts[0] if len(prompts) == 1 else None
     if prompt is None or not all(0 <= token < len(words.pieces) for token in prompt):
-        return False
-    known = truth(law, words, prompt, one.stream.asked)
-    return known is not None and known.may_read(one.text)
+        return 0
+    longest = 0
+    for skip in (True, False):
+        wants = replace(one.stream.asked, stop=(), stop_token_ids=(), skip_special_tokens=skip)
+        known = truth(law, words, prompt, wants)
+        if known is not None:
+            longest = max(longest, sum(takewhile(bool, map(eq, one.text, known.text))))
+    return longest if longest >= _LEAST_TEXT else 0
 
 
 def recognised(streams: Iterable[Stream], other: OtherTokenizer | None = None) -> KnownModel | None:
@@ -209,14 +219,15 @@ def recognised(streams: Iterable[Stream], other: OtherTokenizer | None = None) -
             sized = Parrot(len(words.pieces), law.distance) if isinstance(law, Parrot) else law
             model = KnownModel(sized, words, encode, ours, name)
             right = [
-                _is_spelled(words, one) if said else _is_right(law, words, sent, one)
+                int(_is_spelled(words, one)) if said else _agreement(law, words, sent, one)
                 for one, sent in zip(told, prompts, strict=True)
             ]
-            kept, broken = sum(right), len(right) - sum(right)
+            kept, broken = sum(map(bool, right)), right.count(0)
             silent = bool(said) and not told  # the ids of the usual vocabulary, where no text tells
-            if (kept > broken or silent) and (best is None or kept > best[0]):
-                seen = name or told[right.index(True)].stream.exchange.name
-                best = kept, replace(model, seen_in=seen)
+            enough = kept > broken if said else 2 * kept > broken  # so long a text is not right by chance
+            if (enough or silent) and (best is None or sum(right) > best[0]):
+                seen = name or told[right.index(max(right))].stream.exchange.name
+                best = sum(right), replace(model, seen_in=seen)
     return best[1] if best else None
 
 
