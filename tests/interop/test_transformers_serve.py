@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from programs import MODELS, answers, free_port, program
 from suite_report import Report
 
+from tokenwire.parrot.checkpoint import write_parrot
 from tokenwire.requirement import load_requirements
 
 VERSION = "5.23.0"
@@ -75,19 +77,45 @@ HAS_NOT = {
 """Capabilities that an OpenAI-compatible server does not have: what needs one is nobody's fault here."""
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@contextmanager
+def serving(model: str, home: Path) -> Iterator[str]:
+    """Serve a model; the URL of the server."""
     port = free_port()
-    command = [str(Path(sys.executable).with_name("transformers")), "serve", MODEL, "--device", "cpu"]
+    command = [str(Path(sys.executable).with_name("transformers")), "serve", model, "--device", "cpu"]
     command += ["--host", "127.0.0.1", "--port", str(port)]
-    with program(command, tmp_path_factory.mktemp("home")) as running:
+    with program(command, home) as running:
         running.until(answers(f"http://127.0.0.1:{port}/health"))
         yield f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(MODEL, tmp_path_factory.mktemp("home")) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
 def report(url: str, check: Callable[..., Report]) -> Report:
     return check(url, "--model", MODEL)
+
+
+WRONG: Mapping[str, str] = {
+    "script-text-is-right": "the stop string and special tokens are shown, the blank at the beginning is not",
+    "script-text-so-far-is-right": "the stop string is shown as it comes",
+    "script-finish-is-right": "an end that comes with the last token of the budget is called length",
+}
+
+
+def test_a_parrot_tells_what_its_answers_should_be(check: Callable[..., Report], tmp_path: Path) -> None:
+    model = tmp_path / "parrot"
+    write_parrot(model)
+    scenarios = (f"--scenario=script-{name}" for name in ("budgets", "logprobs"))
+    with serving(str(model), tmp_path) as served:
+        report = check(served, "--model", str(model), *scenarios)
+    rows = {row.id for row in load_requirements().values() if row.oracle == "script"}
+    assert report.requirements("FAIL") & rows == WRONG.keys()
+    assert (report.requirements("PASS") - WRONG.keys()) & rows == {"script-counts-are-right"}
+    assert report.requirements("INCONCLUSIVE") & rows == {"script-match-is-right"}, "it names no stop"
 
 
 def test_the_pins_are_of_this_version() -> None:
