@@ -685,3 +685,16 @@ def test_what_truncation_leaves_out_is_judged_by_top_logprobs_alone() -> None:
     sampled = Told(series={"output_token_logprobs": logprobs()})
     assert seen("truncation-is-kept", whole(LOGPROBS, **asked, top_logprobs=2))
     assert seen("truncation-is-kept", whole(sampled, **asked)) == []
+
+
+def test_prompt_ids_that_never_come_are_not_late() -> None:
+    assert seen("prompt-ids-come-first", incremental(prompt_token_ids=True)) == []
+
+
+def test_an_empty_list_of_alternatives_is_told_as_that() -> None:
+    entry = {"token": "a", "logprob": -0.5, "bytes": [97]}
+    two = [entry, {**entry, "token": "b", "logprob": -1.5, "bytes": [98]}]
+    content = [{**entry, "top_logprobs": two}, {**entry, "top_logprobs": []}]
+    told = Told(ids=None, text="aa", series={"logprobs_content": content})
+    (fault,) = violated(seen("top-logprobs-have-k", whole(told, logprobs=True, top_logprobs=2, dialect=CHAT)))
+    assert "holds 0 entries instead of 2" in fault.message
