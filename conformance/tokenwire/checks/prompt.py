@@ -242,7 +242,7 @@ def prompt_logprobs(stream: Stream, choice: Choice) -> tuple[Place, Logprobs] | 
                 found[at] = own.logprob
         return emission.at(RANKED), found
     carried = _first_list(choice, NAMED)
-    if carried is not None and stream.asked.echo:
+    if carried is not None:
         emission, entries = carried
         return emission.at(NAMED), dict(list(enumerate(entries))[1:])
     return None
