@@ -534,7 +534,7 @@ def main() -> int:
             part: [(at, megabytes) for at, what, megabytes in figures.memory if what == part]
             for part in dict.fromkeys(what for _, what, _ in figures.memory)
         }
-        machine = f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}"
+        machine = f"{os.cpu_count()} cores ({platform.machine()}), load {os.getloadavg()[2]:.0f}"
         write(
             options.write,
             introduction=(__doc__ or "").partition("\n\n")[2].partition("\n\n    python")[0],
