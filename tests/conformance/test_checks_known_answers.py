@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from known_answer_pairs import EOS, LAW, PARROT, PROMPT, SCRIPT, TOP, WORDS, letters, said
+from known_answer_pairs import ASKED, EOS, LAW, PARROT, PROMPT, SCRIPT, TOP, WORDS, letters, said
 from stream_builder import ABORT, Told, change, incremental, whole, with_exchange
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
@@ -190,3 +190,17 @@ def test_top_logprobs_under_texts_may_share_an_entry_and_keep_the_greatest() -> 
 def test_the_script_of_these_tests_is_said() -> None:
     assert LAW.answer(PROMPT, 6) == SCRIPT.ids
     assert WORDS.pieces[EOS] == b"<|endoftext|>"
+
+
+def test_a_character_that_an_abort_cuts_may_be_shown_before_the_chunk_that_says_so() -> None:
+    halves = tuple(WORDS.pieces.index(bytes([byte])) for byte in "😀".encode()[:2])
+    script = Script((*letters("abcd"), *halves, *letters("e")))
+    asked = {**ASKED, "input_ids": (script.prompt(LAW, letters("~")[0]),), "max_new_tokens": 20}
+    cut = incremental(said(ids=script.ids[:6], text="abcd", finish=Finish("abort")), **asked)
+    whole_so_far = change(change(cut, 4, text="\ufffd"), 5, text="")
+
+    so_far = "script-text-so-far-is-right"
+    assert so_far not in wrong(whole_so_far)
+    assert so_far in wrong(change(whole_so_far, 2, text="\ufffd")), (
+        "what follows is no part of the right text"
+    )

@@ -1,0 +1,281 @@
+"""Checks of logprobs against the right ones, where the model is known and so each logprob is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokenwire.checks.difference import first_difference, observe_sequence
+from tokenwire.checks.known_answers import SOURCE, Known, ids_due, is_parsed, known_choices
+from tokenwire.checks.logprob_entry import (
+    CHOSEN,
+    CONTENT,
+    NAMED,
+    NAMED_TOP,
+    NAMES,
+    PROMPT_CHOSEN,
+    PROMPT_TOP,
+    SAMPLED,
+    TOP,
+    LogprobEntry,
+    id_in_text,
+    number_of,
+    read_by_text,
+    read_entry,
+    read_position,
+)
+from tokenwire.checks.prompt import prompt_logprobs
+from tokenwire.checks.walk import as_list, bringing, integer
+from tokenwire.dialects.dialect import policy_of
+from tokenwire.judging.alike import ROUNDING
+from tokenwire.judging.check import Observation, Target, check, demand
+from tokenwire.parrot.law import EXACT_ABOVE, Parrot
+from tokenwire.parrot.recognition import Ids
+from tokenwire.record import Choice, Place, Stream
+
+_MOST_RANKED = 20
+"""So many of the likeliest are known in their order, whatever the type of the weights."""
+_COARSE = 0.02
+"""How far a logprob that is no more exact than the weights may lie from the right one, as a share of it."""
+
+
+def _right_number(told: object, due: float) -> bool:
+    number = number_of(told)
+    tolerance = ROUNDING if due > EXACT_ABOVE else _COARSE * -due
+    return number is not None and abs(number - due) <= tolerance
+
+
+Entry = list[Any]
+"""A logprob and, where it is told, the id that it is of."""
+
+
+def _same_entry(due: Entry, told: Entry) -> bool:
+    return _right_number(told[0], due[0]) and (len(told) < 2 or told[1] == due[1])
+
+
+def _told_entry(entry: LogprobEntry | None, written: object) -> Entry:
+    """What an entry says; what is none says itself, which is never right."""
+    if entry is None:
+        return [written]
+    return [entry.logprob] if entry.token_id is None else [entry.logprob, entry.token_id]
+
+
+def _sampled(choice: Choice) -> Iterator[tuple[str, list[Entry]]]:
+    """What each series of a choice says of its own ids."""
+    for name in (SAMPLED, CONTENT):
+        if (entries := choice.series(name)) is not None:
+            yield name, [_told_entry(read_entry(entry), entry) for entry in entries]
+    if (numbers := choice.series(NAMED)) is not None:
+        texts = choice.series(NAMES) or []
+        named = [id_in_text(text) for text in texts] if len(texts) == len(numbers) else [None] * len(numbers)
+        yield NAMED, [[n] if token is None else [n, token] for n, token in zip(numbers, named, strict=True)]
+
+
+def _numbers_of(target: Target) -> Parrot | None:
+    """The law of the model, where its logprobs are known."""
+    law = target.model.law if target.model is not None else None
+    return law if isinstance(law, Parrot) else None
+
+
+def _with_logprobs(stream: Stream, target: Target) -> Iterator[tuple[Known, Parrot]]:
+    """The choices whose logprobs are known and complete; thoughts may have taken theirs along."""
+    law = _numbers_of(target)
+    if law is not None and stream.asked.uniform:
+        yield from ((one, law) for one in known_choices(stream, target) if not is_parsed(one.choice))
+
+
+def _due(stream: Stream, one: Known, told: int, name: str) -> Ids | None:
+    """The ids that a series of so many entries is to tell of; None where that is left to the server.
+
+    Where a dialect promises entries only for what the content shows, those of a stop need not be there.
+    """
+    ids = ids_due(stream, one.right)
+    if not one.finished:
+        return ids[:told]
+    if name == CONTENT and not policy_of(stream).get("hidden_in_logprobs", True) and told < len(ids):
+        return ids[:told] if one.right.finish == "stop" and _shown(one) <= told else None
+    return ids
+
+
+def _shown(one: Known) -> int:
+    """How many ids it takes to say the final text."""
+    right = one.right
+    return next((at for at, text in enumerate(right.texts, 1) if text.startswith(right.text)), len(right.ids))
+
+
+def _observed_series(
+    choice: Choice, name: str, due: Sequence[Any], told: Sequence[Any], same: Callable[[Any, Any], bool]
+) -> Observation:
+    place = bringing(choice, name, first_difference(due, told, same)).at(name)
+    return observe_sequence(place, f"{name} entry", expected=due, actual=told, source=SOURCE, same=same)
+
+
+@check("script-logprobs-are-right")
+def script_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
+    """Each id has an entry, and its logprob is the right one."""
+    for one, law in _with_logprobs(stream, target):
+        for name, told in _sampled(one.choice):
+            ids = _due(stream, one, len(told), name)
+            if ids:
+                due = [[law.logprob(token, token), token] for token in ids]
+                yield _observed_series(one.choice, name, due, told, _same_entry)
+
+
+def _ranked(choice: Choice) -> Iterator[tuple[str, list[list[LogprobEntry] | None]]]:
+    """What each series of a choice says of the likeliest at its ids."""
+    if (rows := choice.series(TOP)) is not None:
+        yield TOP, [read_position(row) for row in rows]
+    if (entries := choice.series(CONTENT)) is not None:
+        inner = [entry.get(NAMED_TOP) if isinstance(entry, Mapping) else None for entry in entries]
+        yield CONTENT, [read_position(row) for row in inner]
+    if (rows := choice.series(NAMED_TOP)) is not None:
+        yield NAMED_TOP, [read_by_text(row) for row in rows]
+
+
+@dataclass(frozen=True)
+class _Position:
+    """Where the likeliest are asked for: after a text, an id of which is said or stands there."""
+
+    law: Parrot
+    said: int
+    own: int
+    """The id that stands at the position: itself, but in a prompt."""
+    count: int
+
+    def is_told(self, entries: list[LogprobEntry] | None) -> bool:
+        """Whether entries are the likeliest: by value, each with its own id where it has one."""
+        law = self.law
+        if entries is None:
+            return False
+        numbers = [number_of(entry.logprob) for entry in entries]
+        known = sorted((number for number in numbers if number is not None), reverse=True)
+        right = [logprob for _, logprob in law.top(self.said, self.count + 1)]
+        own = law.logprob(self.said, self.own)
+        for entry in entries:
+            token = integer(entry.token_id)
+            if token is not None and not (
+                0 <= token < law.vocab_size and _right_number(entry.logprob, law.logprob(self.said, token))
+            ):
+                return False
+        if len(known) < len(entries) or not known:
+            return False
+        if any(entry.token_id is None for entry in entries):
+            # Those of one text may share an entry; the likeliest is there, and no other than they.
+            among = [*right, own]
+            return _right_number(known[0], right[0]) and all(
+                any(_right_number(number, one) for one in among) for number in known
+            )
+        beside = [*right[: self.count], *([own] if len(known) > self.count else [])]
+        due = sorted(beside, reverse=True)
+        return len(known) == len(due) and all(map(_right_number, known, due))
+
+    @property
+    def shown(self) -> list[Entry]:
+        """What is right, for a reader."""
+        return [[round(logprob, 5), token] for token, logprob in self.law.top(self.said, self.count)]
+
+
+def _same_ranked(due: _Position, told: list[LogprobEntry] | None) -> bool:
+    return due.is_told(told)
+
+
+def _observed_ranks(
+    place: Place, name: str, due: Sequence[_Position], told: Sequence[list[LogprobEntry] | None]
+) -> Observation:
+    at = first_difference(due, told, _same_ranked)
+    if at is None:
+        words = f"the likeliest at each of {len(due)} positions"
+        return demand(place, True, expected=words, actual=words)
+    expected: Any = due[at].shown if at < len(due) else "nothing"
+    entries = (told[at] or []) if at < len(told) else []
+    actual = [_told_entry(entry, None) for entry in entries] or "nothing"
+    message = f"{name} entry {at} is {actual}, but {expected} in {SOURCE}"
+    return demand(place, False, expected=expected, actual=actual, message=message)
+
+
+@check("script-top-logprobs-are-right")
+def script_top_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
+    """At each id the likeliest, compared by value."""
+    count = stream.asked.top_logprobs
+    for one, law in _with_logprobs(stream, target) if 1 <= count <= _MOST_RANKED else ():
+        for name, told in _ranked(one.choice):
+            ids = _due(stream, one, len(told), name)
+            if ids:
+                due = [_Position(law, token, token, count) for token in ids]
+                place = bringing(one.choice, name, first_difference(due, told, _same_ranked)).at(name)
+                yield _observed_ranks(place, name, due, told)
+
+
+def _same_row(due: list[Entry], told: list[Entry]) -> bool:
+    return len(due) == len(told) and all(map(_same_entry, due, told))
+
+
+def _row(value: object) -> list[Entry]:
+    return [_told_entry(entry, value) for entry in read_position(value) or []]
+
+
+@check("script-chosen-logprobs-are-right")
+def script_chosen_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
+    """At each id the logprobs of the asked ids, in the order in which they were asked for."""
+    asked = stream.asked.chosen_ids
+    for one, law in _with_logprobs(stream, target) if asked else ():
+        rows = one.choice.series(CHOSEN)
+        if rows is None or not all(0 <= token < law.vocab_size for token in asked):
+            continue
+        told = [_row(row) for row in rows]
+        ids = _due(stream, one, len(told), CHOSEN)
+        if ids:
+            due = [_chosen_row(law, asked, token) for token in ids]
+            yield _observed_series(one.choice, CHOSEN, due, told, _same_row)
+
+
+@check("script-prompt-logprobs-are-right")
+def script_prompt_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
+    """Each id of the prompt has the logprob that it has after those before it."""
+    for one, law in _with_logprobs(stream, target):
+        carried = prompt_logprobs(stream, one.choice)
+        if carried is not None and carried[1]:
+            place, told = carried
+            positions = sorted(at for at in told if 0 < at < len(one.prompt))
+            due = [law.logprob(one.prompt[at - law.lag(at)], one.prompt[at]) for at in positions]
+            actual = [told[at] for at in positions]
+            what = f"logprob (counted from prompt position {positions[0]})" if positions else "logprob"
+            yield observe_sequence(place, what, expected=due, actual=actual, source=SOURCE, same=_right_due)
+        yield from _beside_the_prompt(stream, one, law)
+
+
+def _right_due(due: float, told: object) -> bool:
+    return _right_number(told, due)
+
+
+def _beside_the_prompt(stream: Stream, one: Known, law: Parrot) -> Iterator[Observation]:
+    """The likeliest and the chosen ids at each position of a prompt, in SGLang's shape."""
+    asked, prompt = stream.asked, one.prompt
+    start = asked.logprob_start
+    for emission in one.choice.emissions[:1] if start is not None else ():
+        ranks = as_list(emission.prompt_series.get(PROMPT_TOP))
+        positions = range((start or 0) + 1, len(prompt))
+        said = [prompt[at - law.lag(at)] for at in positions]
+        if ranks is not None and 1 <= asked.top_logprobs <= _MOST_RANKED and positions:
+            due = [
+                _Position(law, token, prompt[at], asked.top_logprobs)
+                for at, token in zip(positions, said, strict=True)
+            ]
+            told = [read_position(row) for row in ranks[1:]]
+            yield _observed_ranks(emission.at(PROMPT_TOP), PROMPT_TOP, due, told)
+        rows = as_list(emission.prompt_series.get(PROMPT_CHOSEN))
+        known = all(0 <= token < law.vocab_size for token in asked.chosen_ids)
+        if rows is not None and asked.chosen_ids and positions and known:
+            yield observe_sequence(
+                emission.at(PROMPT_CHOSEN),
+                f"{PROMPT_CHOSEN} entry",
+                expected=[_chosen_row(law, asked.chosen_ids, token) for token in said],
+                actual=[_row(value) for value in rows[1:]],
+                source=SOURCE,
+                same=_same_row,
+            )
+
+
+def _chosen_row(law: Parrot, chosen: Sequence[int], said: int) -> list[Entry]:
+    return [[law.logprob(said, token), token] for token in chosen]
