@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from tokenwire.parrot.checkpoint import write_parrot
 from tokenwire.parrot.law import Parrot
@@ -123,3 +124,31 @@ def test_a_long_script_is_said_to_its_end(written: Written) -> None:
         load(folder).generate(torch.tensor([script]), do_sample=False, max_new_tokens=1100)[0, 1024:].tolist()
     )
     assert said == script
+
+
+def test_a_gguf_file_holds_the_same_model(tmp_path: Path) -> None:
+    """As transformers read it, with nothing of ours: names, shapes, numbers, configuration, tokenizer."""
+    write_parrot(tmp_path, distance=64, gguf=True)
+    model = load(tmp_path)
+    path = tmp_path / "parrot.gguf"
+    read = load_gguf_checkpoint(path, return_tensors=True, model_to_load=model)
+    told = model.state_dict()
+    assert told.keys() == read["tensors"].keys()
+    assert [name for name in told if not torch.equal(told[name], read["tensors"][name].float())] == []
+    config = {name: value for name, value in read["config"].items() if hasattr(model.config, name)}
+    assert config["model_type"] == "qwen2"
+    assert config["num_attention_heads"] == config["num_key_value_heads"] == 4
+    assert config["max_position_embeddings"] == model.config.max_position_embeddings
+    assert read["config"]["rope_theta"] == 10.0
+    tokenizer, of_file = (
+        AutoTokenizer.from_pretrained(tmp_path, gguf_file=name, local_files_only=True)
+        for name in (None, path.name)
+    )
+    text = "The parrot says 漢字 and 😀 again.<|im_end|></think>"
+    assert tokenizer.encode(text) == of_file.encode(text)
+    assert of_file.eos_token_id == tokenizer.eos_token_id
+
+
+def test_a_gguf_file_is_written_of_byte_level_vocabularies_only(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a GGUF file is written with a byte-level vocabulary"):
+        write_parrot(tmp_path, vocabulary=Vocabulary.SENTENCEPIECE, gguf=True)

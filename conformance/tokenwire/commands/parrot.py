@@ -15,6 +15,7 @@ EXAMPLES = options.examples(
     "tokenwire parrot parrot",
     "tokenwire parrot parrot-long --distance 4096",
     "tokenwire parrot parrot-mine --tokenizer models/mine",
+    "tokenwire parrot parrot-llama-cpp --gguf",
 )
 
 
@@ -29,6 +30,7 @@ def parrot(
     tokenizer: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Take the tokenizer of the model in DIR instead.")
     ] = None,
+    gguf: Annotated[bool, typer.Option("--gguf", help="Write parrot.gguf for llama.cpp, too.")] = False,
 ) -> None:
     """Write a small checkpoint that says again what its prompt says, so that every right answer is known.
 
@@ -44,8 +46,15 @@ def parrot(
         raise typer.BadParameter("this needs a package: pip install 'tokenwire[parrot]'") from error
     try:
         law = write_parrot(
-            folder, distance=distance, head_size=int(head_size), vocabulary=vocabulary, tokenizer=tokenizer
+            folder,
+            distance=distance,
+            head_size=int(head_size),
+            vocabulary=vocabulary,
+            tokenizer=tokenizer,
+            gguf=gguf,
         )
+    except ImportError as error:
+        raise typer.BadParameter("--gguf needs a package: pip install 'tokenwire[gguf]'") from error
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
     typer.echo(

@@ -30,10 +30,13 @@ def write_parrot(
     head_size: int = 64,
     vocabulary: Vocabulary = Vocabulary.BYTE_LEVEL,
     tokenizer: Path | None = None,
+    gguf: bool = False,
 ) -> Parrot:
-    """Write a checkpoint into a folder, with a tokenizer of a kind, or with that of another model.
+    """Write a checkpoint into a folder, with a tokenizer of a kind, or with that of another model; with
+    `gguf` also as one file for llama.cpp.
 
-    Raises ValueError for what does not fit together, and FileNotFoundError where `tokenizer` holds none.
+    Raises ValueError for what does not fit together, FileNotFoundError where `tokenizer` holds none, and
+    ImportError where the package gguf is needed and not installed.
     """
     if distance < LEAST_DISTANCE:
         raise ValueError(f"the distance is {distance}; it is {LEAST_DISTANCE} at least")
@@ -44,6 +47,8 @@ def write_parrot(
         words, size = _of_another(tokenizer)
     parrot = Parrot(size, distance)
     llama = tokenizer is not None or vocabulary is Vocabulary.SENTENCEPIECE
+    if gguf and llama:
+        raise ValueError("a GGUF file is written with a byte-level vocabulary of ours only")
     weights = tensors(parrot, head_size, llama=llama)
     ends = {"bos_token_id": words.bos, "eos_token_id": words.eos, "pad_token_id": words.pad}
     documents = {
@@ -58,6 +63,10 @@ def write_parrot(
     for name, document in documents.items():
         _write_json(folder / name, document)
     _write_safetensors(folder / "model.safetensors", weights)
+    if gguf:
+        from tokenwire.parrot.gguf_file import write_gguf
+
+        write_gguf(folder / "parrot.gguf", parrot, head_size, weights, words)
     return parrot
 
 
