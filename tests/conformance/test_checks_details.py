@@ -29,6 +29,7 @@ from stream_builder import (
 )
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
+from tokenwire.checks.walk import bringing
 from tokenwire.judging.check import CHECKS, Comparison, Observation, Target
 from tokenwire.record import Delivery, Finish, Stream
 from tokenwire.wire.exchange import Ending
@@ -698,3 +699,13 @@ def test_an_empty_list_of_alternatives_is_told_as_that() -> None:
     told = Told(ids=None, text="aa", series={"logprobs_content": content})
     (fault,) = violated(seen("top-logprobs-have-k", whole(told, logprobs=True, top_logprobs=2, dialect=CHAT)))
     assert "holds 0 entries instead of 2" in fault.message
+
+
+def test_an_entry_is_brought_by_the_event_after_which_no_other_changes_it() -> None:
+    def brought(stream: Stream, position: int | None) -> int | None:
+        return bringing(stream.choices[0], "output_ids", position).event.place.event
+
+    assert [brought(incremental(), at) for at in (0, 3, 99, None)] == [0, 3, 5, 5]
+    assert [brought(cumulative(), at) for at in (0, 3, 99, None)] == [0, 3, 5, 5]
+    again = change(cumulative(), 4, output_ids=[11, 12, 99, 14, 15])
+    assert [brought(again, at) for at in (1, 2, 4, 5)] == [1, 5, 5, 5]

@@ -6,8 +6,9 @@ to have the right one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 from weakref import finalize
 
@@ -179,19 +180,26 @@ def joined_text(choice: Choice) -> str | None:
 
 
 def bringing(choice: Choice, field: str, position: int | None = None) -> Emission:
-    """The emission with which a client first holds the entry at a position of a choice: of `output_ids`, of
-    `text` or of a series. Without a position, or if none brings it, the last emission that carries the field;
-    the last of all if none does.
+    """The emission with which a client first holds an entry of a choice as it stands in the end: that at a
+    position of `output_ids`, of `text` or of a series. Without a position, or if none brings it, the last
+    emission that carries the field; the last of all if none does.
     """
     carrying = [emission for emission in choice.emissions if field in emission.pointers]
-    held = 0
-    for emission in carrying if position is not None else ():
-        value = getattr(emission, field) if field in {"output_ids", "text"} else emission.series.get(field)
-        size = len(value) if isinstance(value, (list, tuple, str)) else 0
-        held = held + size if choice.delivery is Delivery.INCREMENTAL else size
-        if position is not None and position < held:
-            return emission
-    return carrying[-1] if carrying else choice.emissions[-1]
+    if not carrying or position is None:
+        return carrying[-1] if carrying else choice.emissions[-1]
+    values = [_listed(emission, field) for emission in carrying]
+    if choice.delivery is Delivery.INCREMENTAL:
+        held = accumulate(map(len, values))
+        return next((one for one, size in zip(carrying, held, strict=True) if position < size), carrying[-1])
+    # What a later emission took back or wrote anew counts from there on.
+    upto = slice(position + 1)
+    changed = (at for at in range(len(values) - 1, 0, -1) if values[at - 1][upto] != values[-1][upto])
+    return carrying[next(changed, 0)]
+
+
+def _listed(emission: Emission, field: str) -> Sequence[Any]:
+    value = getattr(emission, field) if field in {"output_ids", "text"} else emission.series.get(field)
+    return value if isinstance(value, (list, tuple, str)) else ()
 
 
 def thoughts_of(choice: Choice) -> str:
