@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from logprob_pairs import chat, completion, content, lists, scored
-from stream_builder import IDS, Told, change, incremental, logprobs, whole
+from logprob_pairs import COMPLETIONS, PLAIN, PROMPT_KEY, chat, completion, content, lists, scored
+from stream_builder import IDS, Told, change, incremental, logprobs, named, whole
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.chat_logprobs import is_spelled
@@ -238,3 +238,18 @@ def test_output_that_was_sampled_at_a_temperature_is_not_rescored() -> None:
 def test_a_refusal_of_another_prompt_is_no_refusal_of_own_ids() -> None:
     other = whole(input_ids=((9, 9),))
     assert seen("own-ids-are-accepted", whole(), other) == []
+
+
+def test_an_echo_that_begins_again_in_later_events_is_no_chance() -> None:
+    """How often depends on how the stream was cut, so it is not the same when it is asked again."""
+    texts = {"input_ids": None, "texts": ("Say ",), "prompt_key": PROMPT_KEY, "dialect": COMPLETIONS}
+
+    def by_chance(*events: str) -> list[bool]:
+        echo = incremental(echo=True, **texts)
+        for at, text in enumerate(events):
+            echo = change(echo, at, text=text, output_ids=None)
+        stream = named(echo, "completions/echo-stream")
+        return [one.by_chance for one in seen("echo-adds-only-the-prompt", PLAIN, stream) if not one.holds]
+
+    assert by_chance("Say ab", "Say cd", "Say ef", "", "", "") == [False]
+    assert by_chance("Say ab", "xx", "Say", " it", "", "") == [True]

@@ -390,8 +390,17 @@ def echo_adds_only_the_prompt(streams: tuple[Stream, ...], _target: Target) -> I
             actual=theirs,
             source=source,
             related=related,
-            by_chance=theirs.startswith(head) and goes_apart((twin.choice, one.choice)),
+            by_chance=theirs.startswith(head)
+            and not _begins_again(one.choice, head)
+            and goes_apart((twin.choice, one.choice)),
         )
+
+
+def _begins_again(choice: Choice, head: str) -> bool:
+    """Whether several events of a choice begin with its prompt: no model says all of that in one token."""
+    texts = (emission.text for emission in choice.emissions)
+    begun = sum(isinstance(text, str) and text.startswith(head) for text in texts)
+    return bool(head) and choice.delivery is Delivery.INCREMENTAL and begun > 1
 
 
 @check("echo-logprobs-cover-the-prompt")
