@@ -10,7 +10,7 @@ from tokenwire.asking.preflight import SCENARIO, Preflight
 from tokenwire.asking.scenario import Sender, text_of, token_ids
 from tokenwire.dialects.dialect import Dialect, Unsupported
 from tokenwire.judging.tokenizer import LocalTokenizer, Tokenizer
-from tokenwire.parrot.encoding import chat_text
+from tokenwire.parrot.encoding import Encode, chat_text
 from tokenwire.parrot.recognition import recognised
 from tokenwire.parrot.speaker import Ids, Speaker
 from tokenwire.parrot.vocabulary import LESSON, MARKERS, Vocabulary, words_of
@@ -46,8 +46,8 @@ async def find_parrot(found: Preflight, sender: Sender, tokenizer: Tokenizer | N
     model = recognised([answer], tokenizer.known if isinstance(tokenizer, LocalTokenizer) else None)
     if model is None:
         return None
-    speaker = Speaker(model.law, model.words, model.encode)
-    return Speaker(model.law, model.words, model.encode, model.ours and _is_templated(found, speaker))
+    templated = model.ours and _is_templated(found, model.encode)
+    return Speaker(model.law, model.words, model.encode, templated)
 
 
 def _repeats_itself(first: Stream) -> bool:
@@ -93,7 +93,7 @@ def _probe_ids(length: int) -> Ids:
     return tuple(ids)
 
 
-def _is_templated(found: Preflight, speaker: Speaker) -> bool:
+def _is_templated(found: Preflight, encode: Encode) -> bool:
     """Whether a message has as many ids with its template as a parrot's template makes of it, as far as the
     target counts them.
     """
@@ -101,5 +101,5 @@ def _is_templated(found: Preflight, speaker: Speaker) -> bool:
         first = found.first_words[dialect.name]
         text = chat_text((first.exchange.request.body or {}).get("messages"))
         if dialect.chat and text is not None and first.usage is not None:
-            return first.usage.get("prompt_tokens") in (None, len(speaker.encode(text)))
+            return first.usage.get("prompt_tokens") in (None, len(encode(text)))
     return True

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -69,10 +70,14 @@ class LocalTokenizer:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises no narrower one
             raise NoTokenizer(f"{path} is no tokenizer: {error}") from error
-        self.known = _known(self._tokenizer, path.parent)
-        """What it tells of the ids of a model whose right answers are known."""
+        self._folder = path.parent
         self.size = self._tokenizer.get_vocab_size(with_added_tokens=True)
         self.cleans_up = _settings(path.parent).get("clean_up_tokenization_spaces") is True
+
+    @cached_property
+    def known(self) -> OtherTokenizer:
+        """What it tells of the ids of a model whose right answers are known."""
+        return _known(self._tokenizer, self._folder)
 
     def decode(
         self,
