@@ -1,0 +1,39 @@
+"""The smallest conforming server of `examples/` conforms, and its guide shows it as it is."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SERVER = ROOT / "examples" / "smallest_server.py"
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    command = [sys.executable, str(SERVER), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        try:
+            lines = iter(server.stderr.readline, "")
+            yield next(found[0] for line in lines if (found := re.search(r"http://127.0.0.1:\d+", line)))
+        finally:
+            server.terminate()
+
+
+def test_the_smallest_server_conforms(url: str) -> None:
+    check = [sys.executable, "-m", "tokenwire", "check", "--target", url, "--budget", "quick"]
+    ran = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout
+    held = set(re.findall(r"^PASS +([a-z0-9-]+) ", ran.stdout, re.MULTILINE))
+    assert {
+        "ids-are-counted",
+        "cumulative-text-extends",
+        "stream-text-equals-whole",
+        "refusal-is-json",
+    } <= held
