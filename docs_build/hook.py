@@ -7,7 +7,7 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-from docs_build import command_pages, published, requirement_pages, results_pages
+from docs_build import command_pages, dialect_choices, published, requirement_pages, results_pages
 from docs_build.naming import named
 from docs_build.page import Page
 from docs_build.results import results
@@ -20,6 +20,7 @@ def generated() -> Iterator[Page]:
     yield from requirement_pages.pages(columns)
     yield from results_pages.pages(columns)
     yield command_pages.page()
+    yield dialect_choices.page()
 
 
 def on_files(files: Files, *, config: Any) -> Files:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from html import escape
 from itertools import groupby
 
+from docs_build import dialect_choices
 from docs_build.faults import faults
 from docs_build.page import Page, fenced, in_cell, link
 from docs_build.published import relinked
@@ -15,7 +16,7 @@ from docs_build.violations import file_of
 from tokenwire.explanation import Explanation, explain
 from tokenwire.judging.verdict import Verdict
 from tokenwire.profile import load_profiles
-from tokenwire.requirement import Requirement, load_requirements
+from tokenwire.requirement import Basis, Requirement, load_requirements
 
 LIST = "requirements/index.md"
 
@@ -33,14 +34,25 @@ def _facts(told: Explanation, page: str) -> Iterator[tuple[str, str]]:
     yield "Chapter", f"{chapter}, {told.passage.section}" if told.passage.section else chapter
     yield "Profile", ", ".join(f"`{name}`" for name in profiles)
     yield "Contract", _CONTRACTS[row.contract]
+    yield "Said by", ", ".join(_BASES[one] for one in row.basis)
     yield "What decides", _ORACLES.get(row.oracle, row.oracle)
     yield "A PASS needs", told.needs
+    if row.policies:
+        yield "A dialect chooses", dialect_choices.named(row.policies, page)
+    if row.tolerances:
+        yield "Allows", "; ".join(map(str, row.tolerances))
 
 
 _VIOLATION = {"MUST": "a FAIL", "SHOULD": "a WARN", "MAY": "an INFO"}
 _CONTRACTS = {
     "blackbox": "`blackbox`: any URL will do",
     "instrumented": "`instrumented`: the server has to be started in a special way",
+}
+_BASES = {
+    Basis.OPENAI: "OpenAI's API",
+    Basis.SGLANG: "SGLang",
+    Basis.VLLM: "vLLM",
+    Basis.TOKENWIRE: "this specification alone",
 }
 _ORACLES = {
     "bytes": "the bytes themselves",

@@ -18,6 +18,29 @@ class Level(StrEnum):
     MAY = "MAY"
 
 
+class Basis(StrEnum):
+    """Whose contract a sentence states."""
+
+    OPENAI = "openai"
+    SGLANG = "sglang"
+    VLLM = "vllm"
+    TOKENWIRE = "tokenwire"
+    """This specification alone: no server promises it."""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What a requirement allows beside equality (`spec/tolerances.yaml`)."""
+
+    name: str
+    value: float
+    allows: str
+    """What the value means, in words."""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.value:g} ({self.allows})"
+
+
 @dataclass(frozen=True)
 class Requirement:
     """One row of `spec/requirements/<chapter>.yaml`."""
@@ -43,6 +66,31 @@ class Requirement:
     """The faults of the reference engine that must turn it red."""
     implied_by: tuple[str, ...] = ()
     """The requirements that break this one too where an answer breaks them."""
+    basis: tuple[Basis, ...] = ()
+    """Whose contracts say so."""
+    policies: tuple[str, ...] = ()
+    """The keys of a dialect's table with which it chooses what this one demands."""
+    tolerances: tuple[Tolerance, ...] = ()
+    """What it allows beside equality."""
+
+
+@cache
+def load_tolerances() -> dict[str, Tolerance]:
+    """All tolerances by name."""
+    table: dict[str, dict[str, Any]] = read_yaml(spec_root() / "tolerances.yaml")
+    return {name: Tolerance(name, float(one["value"]), one["allows"]) for name, one in table.items()}
+
+
+def tolerance(name: str) -> float:
+    """The value of a tolerance. Raises KeyError for a name that the specification does not have."""
+    return load_tolerances()[name].value
+
+
+def _tolerances(row: Mapping[str, Any]) -> tuple[Tolerance, ...]:
+    known, named = load_tolerances(), row.get("tolerances", ())
+    if unknown := [name for name in named if name not in known]:
+        raise ValueError(f"{row['id']} allows {unknown[0]!r}, which is not in spec/tolerances.yaml")
+    return tuple(known[name] for name in named)
 
 
 def _from_row(chapter: dict[str, Any], row: dict[str, Any]) -> Requirement:
@@ -61,6 +109,9 @@ def _from_row(chapter: dict[str, Any], row: dict[str, Any]) -> Requirement:
         excluded=row.get("excluded"),
         kills=tuple(row.get("kills", ())),
         implied_by=tuple(row.get("implied_by", ())),
+        basis=tuple(map(Basis, row["basis"])),
+        policies=tuple(row.get("policies", ())),
+        tolerances=_tolerances(row),
     )
 
 
@@ -86,7 +137,10 @@ def ancestors(requirements: Mapping[str, Requirement]) -> dict[str, tuple[str, .
 
 @cache
 def load_requirements() -> dict[str, Requirement]:
-    """All requirements by id, in the order of the specification. Raises ValueError for an id given twice."""
+    """All requirements by id, in the order of the specification.
+
+    Raises ValueError for an id given twice, and for a basis or a tolerance that there is not.
+    """
     requirements: dict[str, Requirement] = {}
     for name in read_yaml(spec_root() / "chapters.yaml"):
         chapter = read_yaml(spec_root() / "requirements" / f"{name}.yaml")

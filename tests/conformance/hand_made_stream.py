@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tokenwire.record import Asked, Choice, Delivery, Emission, Event, Finish, Place, Stream
-from tokenwire.requirement import Level, Requirement
+from tokenwire.requirement import Basis, Level, Requirement
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 
 
@@ -81,5 +81,6 @@ def made_up_row(**changes: object) -> Requirement:
         "condition": None,
         "upstream": (),
         "excluded": None,
+        "basis": (Basis.TOKENWIRE,),
     }
     return Requirement(**{**defaults, **changes})  # type: ignore[arg-type]  # values are checked by the tests

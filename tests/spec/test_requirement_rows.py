@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from tokenwire.requirement import ancestors, load_requirements
+from tokenwire import requirement
+from tokenwire.requirement import Basis, ancestors, load_requirements, load_tolerances
 
 PROFILES = {
     "stream-core",
@@ -31,8 +32,17 @@ ORACLES = {
     "across-targets",
     "script",
 }
-REQUIRED = {"id", "level", "sentence", "contract", "oracle", "witnesses", "upstream"}
-OPTIONAL = {"profile", "applies_when", "condition", "excluded", "kills", "implied_by"}
+REQUIRED = {"id", "level", "sentence", "contract", "basis", "oracle", "witnesses", "upstream"}
+OPTIONAL = {
+    "profile",
+    "applies_when",
+    "condition",
+    "excluded",
+    "kills",
+    "implied_by",
+    "policies",
+    "tolerances",
+}
 ADDED_HERE = {"profile", "chapter"}
 
 
@@ -131,3 +141,24 @@ def test_a_row_that_follows_from_nothing_known_or_from_itself_is_found():
     }
     with pytest.raises(ValueError, match="follow from themselves"):
         ancestors({**rows, **circle})
+
+
+def test_every_row_names_whose_contract_it_states(rows):
+    for row in rows:
+        assert row["basis"], row["id"]
+        assert list(load_requirements()[row["id"]].basis) == [Basis(one) for one in row["basis"]]
+
+
+def test_a_row_allows_by_name_what_the_chapter_on_comparisons_shows(rows, prose):
+    known = load_tolerances()
+    shown = re.findall(r"^\| `(\w+)` \| ([\d.e+-]+) \| (.+) \|$", prose["record.md"], re.MULTILINE)
+    assert [(name, float(value), says) for name, value, says in shown] == [
+        (one.name, one.value, one.allows) for one in known.values()
+    ]
+    assert {name for row in rows for name in row.get("tolerances", [])} == set(known)
+
+
+def test_a_row_with_a_tolerance_that_there_is_not_is_refused_on_load(monkeypatch):
+    monkeypatch.setattr(requirement, "load_tolerances", dict)
+    with pytest.raises(ValueError, match=r"allows '[a-z_]+', which is not in spec/tolerances.yaml"):
+        load_requirements.__wrapped__()

@@ -23,12 +23,11 @@ from tokenwire.dialects.control import Call, Deed
 from tokenwire.dialects.dialect import known_as
 from tokenwire.judging.check import Observation, Target, check, check_run, demand, observe
 from tokenwire.record import Choice, Delivery, Stream
+from tokenwire.requirement import tolerance
 from tokenwire.wire.exchange import Ending
 
-TOKENS_AFTER_LEAVING = 256
+TOKENS_AFTER_LEAVING = int(tolerance("tokens_after_leaving"))
 """So many tokens of a neighbour may come before a request whose client has left has to be gone."""
-
-
 _INSTANT_S = 0.001
 """What the times of an exchange are rounded to."""
 

@@ -17,12 +17,13 @@ from tokenwire.checks.logprob_entry import number_of, told_by
 from tokenwire.checks.walk import joined_ids, joined_text, steps_of
 from tokenwire.judging.alike import alike
 from tokenwire.record import Choice
+from tokenwire.requirement import tolerance
 
-NEAR_TIE = 0.1
+NEAR_TIE = tolerance("near_tie")
 """Two ids whose logprobs lie closer may change places."""
-TORN = 0.5
+TORN = tolerance("torn")
 """Two ids whose logprobs lie further apart never do. In between, only repetition tells."""
-DRIFT = 0.2
+DRIFT = tolerance("drift")
 """Logprobs may differ by so much where the order of computing does; those of another position by more."""
 
 Pair = tuple[Choice, Choice]

@@ -10,10 +10,12 @@ from tokenwire.checks.isolation import beginnings
 from tokenwire.checks.walk import by_choice, integer, streamed, walk
 from tokenwire.judging.check import Observation, Target, check, check_run, demand
 from tokenwire.record import Delivery, Stream
+from tokenwire.requirement import tolerance
 
 _LEAST_EVENTS = 64
 """Fewer say nothing about how the size of an event grows."""
-_SLACK_BYTES = 64
+_GROWTH = tolerance("event_growth")
+_SLACK_BYTES = tolerance("event_slack")
 """Numbers get longer, and some tokens have longer texts than others."""
 
 
@@ -97,7 +99,7 @@ def events_do_not_grow(stream: Stream, _target: Target) -> Iterator[Observation]
     message = f"early events have some {early} bytes, late ones {late}, for as many ids"
     yield demand(
         places[-quarter],
-        late <= 2 * early + _SLACK_BYTES,
+        late <= _GROWTH * early + _SLACK_BYTES,
         expected=f"some {early} bytes",
         actual=late,
         message=message,

@@ -33,10 +33,11 @@ from tokenwire.judging.check import Observation, Target, check, demand
 from tokenwire.parrot.law import EXACT_ABOVE, Parrot
 from tokenwire.parrot.recognition import Ids
 from tokenwire.record import Choice, Place, Stream
+from tokenwire.requirement import tolerance
 
 _MOST_RANKED = 20
 """So many of the likeliest are known in their order, whatever the type of the weights."""
-_COARSE = 0.02
+_COARSE = tolerance("coarse_share")
 """How far a logprob that is no more exact than the weights may lie from the right one, as a share of it."""
 
 

@@ -13,10 +13,11 @@ from typing import Any
 from tokenwire.checks.logprob_entry import number_of
 from tokenwire.judging.check import Observation, demand
 from tokenwire.record import Place
+from tokenwire.requirement import tolerance
 
-TOLERANCE = 0.2
+TOLERANCE = tolerance("rescoring")
 """In nats. Half-precision models with a quantised cache stay below it nearly everywhere."""
-OUTLIERS = 0.1
+OUTLIERS = tolerance("rescoring_outliers")
 """The share of positions that may lie further apart."""
 
 

@@ -17,16 +17,17 @@ from tokenwire.checks.walk import Step, by_choice, finished_choices, joined_ids,
 from tokenwire.judging.check import Observation, Target, check, check_run, demand
 from tokenwire.judging.determinism import completed
 from tokenwire.record import Asked, Choice, Stream
+from tokenwire.requirement import tolerance
 
-FORCES = 100.0
+FORCES = tolerance("forcing_bias")
 """So large a bias leaves one id only, or none of an id: logits of models lie closer together."""
-_AHEAD = 50.0
+_AHEAD = tolerance("penalty_excess")
 """No model prefers an id by so much more than another in its logits."""
-_RARE = math.log(1e-9)
+_RARE = math.log(tolerance("rare"))
 """What chance brings about less often than once in a billion times is not taken for chance."""
-_TIED = 0.05
+_TIED = tolerance("truncation_tie")
 """Logprobs that lie closer may have been ordered otherwise when the id was sampled."""
-_CERTAIN = 0.02
+_CERTAIN = tolerance("truncation_share")
 """By so much the sum of some probabilities may be off."""
 _SHOWN = 12
 """So much of an output is shown."""

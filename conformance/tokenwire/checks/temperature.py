@@ -10,11 +10,12 @@ from tokenwire.checks.logprob_entry import LogprobEntry, number_of, told_by
 from tokenwire.checks.walk import finished_choices, walk
 from tokenwire.judging.check import Observation, Target, check_run, demand
 from tokenwire.record import Place, Stream
+from tokenwire.requirement import tolerance
 
 _APART = 0.2
 """Logprobs that lie closer together say nothing of the scale."""
 _FOR_A_DIFFERENCE = 2
-_ROUNDING = 0.1
+_ROUNDING = tolerance("temperature_ratio")
 """How far a ratio of differences may be from the rule that it shows."""
 
 

@@ -28,8 +28,13 @@ def _facts(told: Explanation) -> Iterator[tuple[str, str]]:
     yield "chapter", f"{chapter}, {section}" if section else chapter
     yield "profile", ", ".join(profiles)
     yield "contract", row.contract
+    yield "said by", ", ".join(row.basis)
     yield "compares", row.oracle
     yield "a PASS needs", told.needs
+    if row.policies:
+        yield "a dialect chooses", ", ".join(row.policies)
+    if row.tolerances:
+        yield "allows", "; ".join(map(str, row.tolerances))
     yield "catches", ", ".join(row.kills) or "no fault of the reference engine"
     yield "upstream", ", ".join(row.upstream) or "no thread is known"
     yield "alone", told.alone

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-ROUNDING = 1e-3
+from tokenwire.requirement import tolerance
+
+ROUNDING = tolerance("rounding")
 """Numbers with a fraction that lie closer are taken for one.
 
 Batching, chunked prefill and other kernels move float32 logprobs by some 1e-5; entries of a wrong position

@@ -70,6 +70,7 @@ def row(judgement: Judgement, subject: Subject) -> dict[str, Any]:
             "requirement": judgement.requirement.id,
             "chapter": judgement.requirement.chapter,
             "profile": judgement.requirement.profile,
+            "basis": judgement.requirement.basis,
             "level": judgement.requirement.level.value,
             "sentence": judgement.requirement.sentence,
             "scenario": judgement.scenario,

@@ -1,0 +1,76 @@
+"""The page that tells what a dialect may choose, and which requirements leave it the choice."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from docs_build.page import Page, in_cell, link
+from docs_build.published import ROOT
+from tokenwire.requirement import load_requirements
+from tokenwire.spec_files import read_yaml
+
+URI = "spec/dialects/choices.md"
+_DIALECTS = ROOT / "spec" / "dialects"
+_MEANING = re.compile(r"^\| `(?P<key>\w+)` \| (?P<says>.+) \|$", re.MULTILINE)
+_NULLS = "nulls"
+"""A choice that stands beside the bindings of an answer, not under `policy`."""
+
+
+@cache
+def choices() -> Mapping[str, Mapping[str, Any]]:
+    """What each dialect chooses, by the key of its table and then by its name; where it says nothing, it is
+    left out.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted(_DIALECTS.glob("*.yaml")):
+        table = read_yaml(path)
+        nulls = [told for kind in table["answer"].values() if (told := kind.get(_NULLS))]
+        for key, value in {**table["policy"], **({_NULLS: nulls[0]} if nulls else {})}.items():
+            found.setdefault(key, {})[table["name"]] = value
+    return found
+
+
+@cache
+def meanings() -> Mapping[str, str]:
+    """What each choice means, as the page on dialects says."""
+    _, _, policies = (_DIALECTS / "README.md").read_text("utf-8").partition("| policy | meaning |")
+    return {match["key"]: match["says"] for match in _MEANING.finditer(policies)}
+
+
+def named(policies: Iterable[str], page: str) -> str:
+    """Links to some choices, from a page."""
+    return ", ".join(link(f"`{one}`", f"{URI}#{one}", page) for one in policies)
+
+
+def _choice(key: str, chosen: Mapping[str, Any]) -> Iterator[str]:
+    rows = [row for row in load_requirements().values() if key in row.policies]
+    yield f"## {key} {{ #{key} }}"
+    yield f"`{key}`: {meanings()[key]}."
+    lines = "\n".join(
+        f"| {link(row.id, f'requirements/{row.id}.md', URI)} | {row.level} | {in_cell(row.sentence)} |"
+        for row in rows
+    )
+    yield f"| requirement | level | sentence |\n|---|---|---|\n{lines}"
+    told = "\n".join(
+        f"| `{dialect}` | `{in_cell(json.dumps(value))}` |" for dialect, value in sorted(chosen.items())
+    )
+    yield f"| dialect | chooses |\n|---|---|\n{told}"
+
+
+def page() -> Page:
+    """All choices, in the order in which the tables name them first."""
+    parts = [
+        "# What a dialect may choose",
+        "Where server families differ and each way is right, a sentence leaves the choice to the "
+        f"{link('dialect', 'spec/dialects/index.md', URI)}. "
+        "A key of the dialect's table says what the family "
+        "chose, and the same check judges every family by its own choice. A dialect that does not name a key "
+        "chooses the usual.",
+    ]
+    for key, chosen in choices().items():
+        parts += _choice(key, chosen)
+    return Page(URI, "\n\n".join(parts) + "\n")
