@@ -14,8 +14,8 @@ from torch import Tensor
 from tokenwire_reference.models.builtin import TRAINING_TEXT, byte_level_tokenizer
 from tokenwire_reference.request import SamplingParams
 from tokenwire_reference.sampling.sampling import OutputCounts, SamplingRow, adjust
-from tokenwire_reference.scheduling.stopping import StopPattern, StopRules
-from tokenwire_reference.text.detokenizer import Detokenizer, spelling
+from tokenwire_reference.scheduling.stopping import StopRules
+from tokenwire_reference.text.detokenizer import Detokenizer, Spelling, spelling
 
 TOKENIZER = byte_level_tokenizer()
 IDS: list[int] = (TOKENIZER.encode(" ".join(TRAINING_TEXT)) * 100)[:4000]
@@ -62,29 +62,34 @@ def test_stop_strings(benchmark: Any, look: Any) -> None:
     benchmark.pedantic(look, (IDS,), rounds=2)
 
 
-PATTERN = r"(?i)(never|nowhere)\s+said\b"
-PIECES = [SPELLED.decode([token_id]) for token_id in IDS] * 4
+PIECES = [SPELLED.decode([token_id]) for token_id in IDS] * 12
+PATTERNS = {
+    "ids that say a word": (r"(?i)(never|nowhere)\s+said\b", PIECES),
+    "a match that may go on to the end": (r"(?s)[a-z].*never said", PIECES),
+    "ids that say a hundred letters": (r"(?i)(never|nowhere)\s+said\b", ["abcdefghij" * 10] * 8000),
+}
 
 
-def _read_back_from_the_end() -> None:
-    pattern, text = StopPattern(PATTERN), bytearray()
-    for piece in PIECES:
-        text += piece.encode()
-        assert not pattern.ends_in(text, len(piece))
+def _search_the_end(pattern: str, pieces: Sequence[str]) -> None:
+    detokenizer = Detokenizer(Spelling(lambda ids: "".join(pieces[i] for i in ids)))
+    rules = StopRules(SamplingParams(stop_regex=(pattern,)), frozenset(), 10**6, detokenizer)
+    for count in range(1, len(pieces) + 1):
+        assert rules.check(range(count)) is None
 
 
-def _search_everything() -> None:
+def _search_everything(pattern: str, pieces: Sequence[str]) -> None:
     """What the rules did before: the text was kept, and searched from its beginning."""
-    text = ""
-    for piece in PIECES:
-        text += piece
-        assert not re2.search(PATTERN, text)
+    text, compiled = bytearray(), re2.compile(pattern)
+    for piece in pieces:
+        text += piece.encode()
+        assert not compiled.search(text)
 
 
-@pytest.mark.benchmark(group=f"stop patterns: {len(PIECES)} ids, looked at one by one")
-@pytest.mark.parametrize("look", [_read_back_from_the_end, _search_everything])
-def test_stop_patterns(benchmark: Any, look: Any) -> None:
-    benchmark.pedantic(look, rounds=2)
+@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.parametrize("look", [_search_the_end, _search_everything])
+def test_stop_patterns(benchmark: Any, look: Any, name: str) -> None:
+    benchmark.group = f"stop patterns, looked for at each id: {name}"
+    benchmark.pedantic(look, PATTERNS[name], rounds=1)
 
 
 @pytest.fixture(scope="module", autouse=True)

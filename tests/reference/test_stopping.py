@@ -9,10 +9,17 @@ import pytest
 import re2
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_tokenizers import sentencepiece
 
 from tokenwire_reference.request import FinishReason, SamplingParams
-from tokenwire_reference.scheduling.stopping import StopRules, may_become_stop
-from tokenwire_reference.text.detokenizer import Detokenizer, Spelling
+from tokenwire_reference.scheduling.stopping import (
+    LONGEST_MATCH,
+    MOST_STEPS,
+    StopPattern,
+    StopRules,
+    may_become_stop,
+)
+from tokenwire_reference.text.detokenizer import Detokenizer, Spelling, spelling
 
 EOS = 0
 
@@ -140,8 +147,89 @@ def test_what_is_looked_at_does_not_grow_with_the_output() -> None:
     for _ in range(1000):
         output_ids += ids("abcdefgh")
         assert rules.check(output_ids) is None
-    assert len(rules._text.of(output_ids)[0]) < 1000  # type: ignore[union-attr]
+    assert len(rules._text.of(output_ids, 2)[0]) < 1000  # type: ignore[union-attr]
     assert rules.check([*output_ids, *ids("zy")]) == FinishReason("stop", matched="zy")
+
+
+BYTE_OR_WORD = sentencepiece()
+
+
+def searched(monkeypatch: pytest.MonkeyPatch, detokenizer: Detokenizer, output_ids: list[int]) -> list[int]:
+    """How many bytes of the text a stop pattern is looked for in, at each id."""
+    lengths = []
+
+    def look(pattern: StopPattern, text: bytes, start: int, new: int) -> bool:
+        lengths.append(len(text))
+        return False
+
+    monkeypatch.setattr(StopPattern, "ends_in", look)
+    rules = StopRules(SamplingParams(stop_regex=("(?s)begin.*end",)), frozenset(), 10**6, detokenizer)
+    for count in range(1, len(output_ids) + 1):
+        assert rules.check(output_ids[:count]) is None
+    return lengths
+
+
+@pytest.mark.parametrize("piece", ["ab", "b" * 200, "\u8a9e" * 30])
+def test_a_pattern_that_may_match_forever_is_not_looked_for_in_all_of_a_long_text(piece, monkeypatch) -> None:
+    detokenizer = Detokenizer(Spelling(lambda ids: piece * len(ids)))
+    lengths = searched(monkeypatch, detokenizer, [1] * 5000)
+    assert max(lengths) <= len("\u8a9e".encode()) * (LONGEST_MATCH + len(piece) + 1)
+
+
+def test_a_long_run_of_byte_tokens_is_not_looked_through_again(monkeypatch) -> None:
+    letter = BYTE_OR_WORD.convert_tokens_to_ids("<0x61>")
+    detokenizer = Detokenizer(spelling(BYTE_OR_WORD, skip_special_tokens=True))
+    assert max(searched(monkeypatch, detokenizer, [letter] * 5000)) == LONGEST_MATCH + 2
+
+
+@pytest.mark.parametrize(
+    ("pattern", "before", "text", "matches"),
+    [
+        ("begin.*end", "z", "begin" + "x" * (LONGEST_MATCH - 8) + "end", True),
+        ("(?s)begin.*end", "\u8a9e", "begin" + "\n" * (LONGEST_MATCH - 8) + "end", True),
+        (r"(?:\A|^)x", "z", "x" * LONGEST_MATCH, False),
+        (r"\bxx*y", "z", "x" * (LONGEST_MATCH - 1) + "y", False),
+        (r"\bxx*y", " ", "x" * (LONGEST_MATCH - 1) + "y", True),
+        (r"(?m:^)xx*y", "z\n", "x" * (LONGEST_MATCH - 1) + "y", True),
+    ],
+)
+@pytest.mark.parametrize("at_once", [1, 100])
+def test_a_match_of_the_longest_length_is_found_anywhere(
+    pattern: str, before: str, text: str, matches: bool, at_once: int
+) -> None:
+    """What stands right before it counts, too: where a text is cut, it does not begin."""
+    shown = before * 5000 + text
+    pieces = [shown[at : at + at_once] for at in range(0, len(shown), at_once)]
+    detokenizer = Detokenizer(Spelling(lambda ids: "".join(pieces[i] for i in ids)))
+    params = SamplingParams(stop_regex=(pattern,))
+    rules = StopRules(params, frozenset(), 10**6, detokenizer)
+    ends = [count for count in range(1, len(pieces) + 1) if rules.check(range(count)) is not None]
+    assert ends == [len(pieces)] * matches
+
+
+def test_patterns_that_are_too_large_together_are_refused() -> None:
+    """So the shortest match of a pattern that is taken is not longer than what is looked at."""
+    rules_of(SamplingParams(stop_regex=("a{999}",) * 4))
+    with pytest.raises(ValueError, match=f"may have {MOST_STEPS} in all"):
+        rules_of(SamplingParams(stop_regex=("a{999}",) * 5))
+
+
+@settings(max_examples=200)
+@given(st.sampled_from(["a", "b|\ufffd", r"[^a]$", "\u8a9e$", "ab", "\ufffd+a", r"\Ba"]), st.data())
+def test_a_pattern_is_looked_for_in_what_byte_tokens_say_until_a_wrong_byte_unmakes_it(
+    pattern: str, data: st.DataObject
+) -> None:
+    names = ["<0x61>", "<0x62>", "<0xE8>", "<0xAA>", "<0x9E>", "<0xFF>", "a", "\u8a9e", "</s>"]
+    known = [BYTE_OR_WORD.convert_tokens_to_ids(name) for name in names]
+    output_ids = data.draw(st.lists(st.sampled_from(known), max_size=12))
+    spelled = spelling(BYTE_OR_WORD, skip_special_tokens=True)
+    rules = StopRules(SamplingParams(stop_regex=(pattern,)), frozenset(), 99, Detokenizer(spelled))
+    for count in range(1, len(output_ids) + 1):
+        shown = Detokenizer(spelled)
+        matches = re2.search(pattern, shown.push(output_ids[:count]) + shown.tail) is not None
+        assert (rules.check(output_ids[:count]) is not None) == matches
+        if matches:
+            break
 
 
 PIECES = ["a", "b", "ab", "\n", " ", "a\n\nb", ".", "7", "\u00e9", "\U0001f600", "", "b" * 70, "A"]

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.request import Request
+from tokenwire_reference.scheduling.stopping import LONGEST_MATCH, MOST_STEPS
 
 Number = int | float
 
@@ -47,7 +48,9 @@ MOST_CHARACTERS_PER_TOKEN = 64
 
 def limits_in_words() -> str:
     """The limits of the fields, as `--help` tells them."""
-    return "; ".join(f"{name} {', '.join(_in_words(limits))}" for name, limits in LIMITS.items())
+    fields = "; ".join(f"{name} {', '.join(_in_words(limits))}" for name, limits in LIMITS.items())
+    patterns = f"all of stop_regex at most {MOST_STEPS} steps of RE2"
+    return f"{fields}; {patterns}, and of a match longer than {LONGEST_MATCH} bytes no end is promised"
 
 
 def _in_words(limits: Mapping[str, Number]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.served import Served
 from tokenwire_reference.request import SamplingParams
-from tokenwire_reference.scheduling.stopping import StopPattern
+from tokenwire_reference.scheduling.stopping import stop_patterns
 
 _GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
 _KNOWN = {field.name for field in fields(SamplingParams)}
@@ -35,8 +35,7 @@ def read_sampling_params(given: Mapping[str, Any], served: Served) -> SamplingPa
     values["stop"] = _strings(values.get("stop"), "stop", served)
     values["stop_regex"] = _strings(values.get("stop_regex"), "stop_regex", served)
     try:
-        for pattern in values["stop_regex"]:
-            StopPattern(pattern)
+        stop_patterns(values["stop_regex"])
     except ValueError as error:
         raise RefusalError(str(error), param="stop_regex") from error
     values["stop_token_ids"] = tuple(values.get("stop_token_ids", ()))

@@ -16,8 +16,12 @@ import re2
 from tokenwire_reference.request import FinishReason, SamplingParams
 from tokenwire_reference.text.detokenizer import Detokenizer
 
+LONGEST_MATCH = 4096
+"""Bytes of UTF-8. What a stop pattern matches beyond that may go unseen."""
+MOST_STEPS = LONGEST_MATCH
+"""Of RE2's programs for all patterns of a request. No step takes two bytes: each has a match that is seen."""
 _NEAR = 64
-"""Characters that a few ids add at most, as a rule; more are searched for with everything before them."""
+"""Characters that a few ids add at most, as a rule."""
 
 
 @cache
@@ -45,14 +49,29 @@ class StopPattern:
                 f"stop_regex {pattern!r} is not a regular expression of RE2 (no look-around, no "
                 f"back-references): {error.args[0].decode() if isinstance(error, re2.error) else error}"
             ) from error
+        self.steps: int = self._anywhere.programsize
 
-    def ends_in(self, text: bytearray, new: int) -> bool:
-        """Whether a match ends in the last `new` characters of a text, or right before them.
+    def ends_in(self, text: bytes, start: int, new: int) -> bool:
+        """Whether a match from `start` on ends in the last `new` characters of a text, or right before them.
 
         Without them, the text had no match. So it has none that ends earlier: what assertions see there, up
-        to the next character, is what it was.
+        to the next character, is what it was. They see what stands before `start`, too.
         """
-        return bool((self._near_the_end if new <= _NEAR else self._anywhere).search(text))
+        return bool((self._near_the_end if new <= _NEAR else self._anywhere).search(text, start))
+
+
+def stop_patterns(patterns: Sequence[str]) -> tuple[StopPattern, ...]:
+    """The patterns of one request, small enough together to be looked for after every token.
+
+    Raises ValueError.
+    """
+    compiled = tuple(map(StopPattern, patterns))
+    if (steps := sum(pattern.steps for pattern in compiled)) > MOST_STEPS:
+        raise ValueError(
+            f"stop_regex compiles to {steps} steps of RE2, and may have {MOST_STEPS} in all; ask for fewer "
+            "patterns, repetitions and classes of characters"
+        )
+    return compiled
 
 
 class StopRules:
@@ -80,16 +99,17 @@ class StopRules:
             self.stop_ids = frozenset(sampling.stop_token_ids if sampling.vllm_stops else ())
         self._strings = sampling.stop
         self._no_strings_within = sampling.min_new_tokens if sampling.vllm_stops else 0
-        self._patterns = tuple(map(StopPattern, sampling.stop_regex))
+        self._patterns = stop_patterns(sampling.stop_regex)
         self._text: _RunningText | None = None
+        self._longest = max(map(len, self._strings), default=0)
         if detokenizer is not None and (self._strings or self._patterns):
-            longest = max(map(len, self._strings), default=0)
-            self._text = _RunningText(detokenizer, 4 * longest + 256)
+            keep = 4 * self._longest + 256
+            self._text = _RunningText(detokenizer, max(keep, LONGEST_MATCH + 1) if self._patterns else keep)
 
     def check(self, output_ids: Sequence[int]) -> FinishReason | None:
         """The reason to end after the last of `output_ids`, or None."""
         if self._text is not None and output_ids:
-            text, before = self._text.of(output_ids)
+            text, before = self._text.of(output_ids, self._longest)
             if len(output_ids) > self._no_strings_within:
                 ends = {
                     string: at + len(string)
@@ -101,9 +121,9 @@ class StopRules:
                     # The one that was complete first: the text before any other would still show it.
                     return FinishReason("stop", matched=min(ends, key=ends.__getitem__))
             if self._patterns:
-                whole, new = self._text.whole()
+                recent = self._text.recent()
                 for pattern in self._patterns:
-                    if pattern.ends_in(whole, new):
+                    if pattern.ends_in(*recent):
                         return FinishReason("stop", matched=pattern.pattern)
         if output_ids and output_ids[-1] in self.stop_ids:
             return FinishReason("stop", matched=output_ids[-1])
@@ -123,7 +143,7 @@ class StopRules:
 class _RunningText:
     """What a growing list of ids says, and how far each of them has brought it.
 
-    `keep` is how many characters are remembered at least.
+    `keep` is how many characters before those of the last id are remembered at least.
     """
 
     def __init__(self, detokenizer: Detokenizer, keep: int) -> None:
@@ -134,41 +154,52 @@ class _RunningText:
         """How many characters there were before `_final`."""
         self._ends = [0]
         """Where the text ended after so many ids."""
-        self._whole = bytearray()
-        """All final text, in UTF-8."""
         self._known = 0
-        """How many final characters there were when the whole was asked for last."""
+        """How many characters stand as they did when what is recent was asked for last."""
 
-    def whole(self) -> tuple[bytearray, int]:
-        """All text so far in UTF-8, and how many characters of it are new since this was asked last.
+    def recent(self) -> tuple[bytes, int, int]:
+        """The end of the text in UTF-8, where in it a match may begin, and how many characters are new.
 
-        What a run of byte tokens says counts as new until it is final.
+        New are those since this was asked last, and those of byte tokens that a wrong byte has unmade.
         """
-        tail = self._detokenizer.tail
-        new = self._ends[-1] - self._known
-        self._known = self._ends[-1] - len(tail)
-        return (self._whole + tail.encode("utf-8", "replace") if tail else self._whole), new
+        new, self._known = self._ends[-1] - self._known, self._ends[-1]
+        text = self._last(1 + LONGEST_MATCH + new)
+        is_whole = len(text) == self._ends[-1]
+        return _encoded(text), 0 if is_whole else len(_encoded(text[0])), new
 
-    def of(self, ids: Sequence[int]) -> tuple[str, int]:
-        """The text of ids, and where it ended before the last of them."""
+    def of(self, ids: Sequence[int], reach: int) -> tuple[str, int]:
+        """The text of ids from so many characters before the last of them on, and where that begins in it."""
         self._read(ids)
-        before, end = (max(0, end - self._forgotten) for end in self._ends[len(ids) - 1 : len(ids) + 1])
-        return (self._final + self._detokenizer.tail)[:end], before
+        before, end = self._ends[len(ids) - 1 : len(ids) + 1]
+        text = self._last(self._ends[-1] - before + reach)
+        start = self._ends[-1] - len(text)
+        return text[: end - start], max(0, before - start)
 
     def final(self, ids: Sequence[int], last: int) -> str:
         """As much of the text of the `last` ids as no id to come changes."""
         self._read(ids)
         return self._final[max(0, self._ends[max(0, len(ids) - last)] - self._forgotten) :]
 
+    def _last(self, count: int) -> str:
+        """So many characters of the end of the text, or what is remembered of them."""
+        tail = self._detokenizer.tail[-count:]
+        return self._final[max(0, len(self._final) + len(tail) - count) :] + tail
+
     def _read(self, ids: Sequence[int]) -> None:
         for token_id in ids[len(self._ends) - 1 :]:
+            shown = self._detokenizer.tail
             piece = self._detokenizer.push([token_id])
-            self._final += piece
-            self._whole += piece.encode("utf-8", "replace")
+            if not piece.startswith(shown) and not self._detokenizer.tail:
+                self._known = min(self._known, self._forgotten + len(self._final))
             if len(self._final) > 2 * self._keep:
                 self._forgotten += len(self._final) - self._keep
                 self._final = self._final[-self._keep :]
+            self._final += piece
             self._ends.append(self._forgotten + len(self._final) + len(self._detokenizer.tail))
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "replace")
 
 
 def may_become_stop(text: str, stops: Sequence[str]) -> bool:

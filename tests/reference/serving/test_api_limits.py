@@ -87,6 +87,7 @@ def test_a_sampling_parameter_beyond_its_range_is_refused(  # noqa: PLR0917
         ),
         ("/generate", {"input_ids": [5], "sampling_params": {"stop_regex": r"(?=a)"}}, "RE2"),
         ("/generate", {"input_ids": [5], "sampling_params": {"stop_regex": "a{1001}"}}, "RE2"),
+        ("/generate", {"input_ids": [5], "sampling_params": {"stop_regex": ["a{999}"] * 5}}, "4096 in all"),
         (
             "/generate",
             {"input_ids": [5], "sampling_params": {"min_new_tokens": 1, "stop_token_ids": list(range(2000))}},
