@@ -102,8 +102,7 @@ def _cell(judgements: list[Judgement], subject: Subject) -> Cell:
         return _passed(judgements, witnesses)
     if verdict not in _RED or not telling.violations:
         return Cell(verdict, witnesses, telling.message)
-    lines = failure(row(telling, subject)).splitlines()
-    shown = "\n".join(line for line in lines if not line.startswith("  sentence ")).replace(f"{ROOT}/", "")
+    shown = failure(row(telling, subject), without=("sentence",)).replace(f"{ROOT}/", "")
     place = telling.violations[0].place
     return Cell(verdict, witnesses, telling.message, place.exchange, place.event, place.pointer, shown)
 

@@ -50,11 +50,8 @@ def session(judgement: Judgement, subject: Subject, *, fault: str, flags: str) -
         f"    --header '{HEADER}: {fault}' \\\n"
         f"    --requirement {requirement.id} --scenario {judgement.scenario}",
     )
-    told = failure(row(judgement, subject)).splitlines()
-    kept = [
-        line for line in told if not line.startswith(("  sentence ", "  looks like ", "  tokenwire check "))
-    ]
-    shown = "\n".join([*commands, *kept]).replace(subject.url, SHOWN_URL)
+    told = failure(row(judgement, subject), without=("sentence", "looks like", "again"))
+    shown = "\n".join([*commands, told]).replace(subject.url, SHOWN_URL)
     return "\n".join(_cut(line) for line in shown.splitlines()).rstrip() + "\n"
 
 

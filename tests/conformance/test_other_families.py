@@ -85,7 +85,7 @@ def test_a_budget_of_zero_is_judged_without_ids(dialect: Dialect) -> None:
     assert faults("zero-budget-has-no-ids", one) == ["text is not empty for a budget of zero tokens"]
     assert len(faults("zero-budget-has-no-ids", no_end)) == 1
     assert faults("budget-is-kept", nothing) == []
-    assert faults("budget-is-kept", one) == ["usage counts 1 completion tokens for a budget of 0"]
+    assert faults("budget-is-kept", one) == ["usage.completion_tokens is 1 for max_tokens 0"]
 
 
 def test_an_echo_is_no_text_beyond_a_budget_of_zero() -> None:

@@ -28,7 +28,7 @@ from tokenwire.checks.walk import (
 )
 from tokenwire.dialects.dialect import known_as, policy_of
 from tokenwire.judging.check import Observation, Target, check, check_run, demand, observe
-from tokenwire.record import Choice, Emission, Stream
+from tokenwire.record import Choice, Emission, Place, Stream
 from tokenwire.requirement import Level
 from tokenwire.wire.exchange import Ending
 
@@ -350,13 +350,28 @@ def _budget_of(stream: Stream, choice: int = 0) -> int | None:
     return budget if is_one else None
 
 
-def _told(choice: Choice, count: int) -> str:
-    """How many tokens a choice has, in words that name where that is told."""
+def _counted(stream: Stream, choice: Choice, count: int) -> tuple[str, Place]:
+    """How many tokens a choice has, in words that name the field which tells it, and the place of that."""
+    last = choice.emissions[-1]
     if joined_ids(choice) is not None:
-        return f"choice {choice.index} has {count} output ids"
-    if choice.counter("completion_tokens") is not None:
-        return f"completion_tokens of choice {choice.index} is {count}"
-    return f"usage counts {count} completion tokens"
+        return f"choice {choice.index} has {count} output ids", last.at("output_ids")
+    told = next((one for one in reversed(choice.emissions) if "completion_tokens" in one.counters), None)
+    if told is not None or stream.usage_place is None:
+        place = (told or last).at("completion_tokens")
+    else:
+        place = stream.usage_place.at(f"{stream.usage_place.pointer}/completion_tokens")
+    return f"{_dotted(place.pointer)} is {count}", place
+
+
+def _dotted(pointer: str) -> str:
+    """A pointer in the form in which documentation names fields."""
+    return pointer.strip("/").replace("/", ".")
+
+
+def _budget_in_words(stream: Stream, budget: int) -> str:
+    """The budget of a choice by the name that the request gives it."""
+    said = stream.asked.said.get("max_new_tokens")
+    return f"{said.wire_name if said else 'a budget of'} {budget}"
 
 
 @check("budget-is-kept")
@@ -367,15 +382,16 @@ def budget_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
         budget, count = _budget_of(stream, choice.index), count_of(stream, choice)
         if budget is None or count is None or is_error(choice.finish):
             continue
+        words, place = _counted(stream, choice, count)
         over = next((step for step in steps.get(choice.index, ()) if step.after > budget), None)
-        emission = over.emission if over is not None else choice.emissions[-1]
-        message = f"{_told(choice, count)} for a budget of {budget}"
+        if over is not None and over.ids is not None:
+            place = over.emission.at("output_ids")
         yield demand(
-            emission.at("output_ids"),
+            place,
             count <= budget,
             expected=f"at most {budget}",
             actual=count,
-            message=message,
+            message=f"{words} for {_budget_in_words(stream, budget)}",
         )
 
 
@@ -386,8 +402,15 @@ def length_means_budget(stream: Stream, _target: Target) -> Iterator[Observation
         budget, count = _budget_of(stream, choice.index), count_of(stream, choice)
         if choice.finish is None or choice.finish.type != "length" or budget is None or count is None:
             continue
-        message = f"choice {choice.index} finished with length after {count} of {budget} tokens"
-        yield observe(choice.emissions[-1].at("finish"), expected=budget, actual=count, message=message)
+        words, place = _counted(stream, choice, count)
+        message = f"{words} for {_budget_in_words(stream, budget)}, and it finished with length"
+        yield observe(
+            choice.emissions[-1].at("finish"),
+            expected=budget,
+            actual=count,
+            message=message,
+            related=(place,),
+        )
 
 
 @check("zero-budget-has-no-ids")

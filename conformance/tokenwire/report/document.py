@@ -15,9 +15,10 @@ from tokenwire.judging.capability import Capability
 from tokenwire.judging.causes import causes, specificity
 from tokenwire.judging.check import Observation
 from tokenwire.judging.honesty import Honesty
-from tokenwire.judging.judge import Judgement, how_far
+from tokenwire.judging.judge import Judgement, Run, how_far
 from tokenwire.judging.verdict import SEVERITY, Verdict
 from tokenwire.profile import Standing
+from tokenwire.report.excerpt import excerpt_at
 from tokenwire.report.exhibit import exhibit, witnessed
 from tokenwire.report.subject import Subject
 from tokenwire.report.wording import clause, inert
@@ -44,8 +45,10 @@ def _plain(value: Any) -> Any:  # whatever stood on the wire
     return inert(str(value))
 
 
-def _evidence(observation: Observation) -> dict[str, Any]:
+def _evidence(observation: Observation, run: Run) -> dict[str, Any]:
     place = observation.place
+    stream = run.by_exchange.get(place.exchange)
+    shown = excerpt_at(stream, place, observation.actual).text if stream else place.excerpt
     return {
         "exchange": place.exchange,
         "event": place.event,
@@ -53,7 +56,7 @@ def _evidence(observation: Observation) -> dict[str, Any]:
         "start": place.start,
         "end": place.end,
         "time": place.time,
-        "excerpt": place.excerpt,
+        "excerpt": shown,
         "expected": observation.expected,
         "actual": observation.actual,
         "message": clause(observation),
@@ -77,7 +80,9 @@ def row(judgement: Judgement, subject: Subject) -> dict[str, Any]:
             "verdict": judgement.verdict.value,
             "witnesses": judgement.witnesses,
             "message": judgement.message,
-            "evidence": [_evidence(observation) for observation in judgement.violations[:_MOST_EVIDENCE]],
+            "evidence": [
+                _evidence(observation, judgement.run) for observation in judgement.violations[:_MOST_EVIDENCE]
+            ],
             **(
                 {"kinds": [{**asdict(kind), "fingerprint": kind.fingerprint} for kind in kinds]}
                 if kinds

@@ -9,22 +9,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from tokenwire.checks.difference import first_difference
+from tokenwire.judging.check import Observation
 from tokenwire.judging.judge import Judgement
 from tokenwire.record import Delivery, Emission, Event, Place, Stream
+from tokenwire.report.excerpt import excerpt
 from tokenwire.report.reproduction import again, curl
 from tokenwire.report.signatures import looks_like
 from tokenwire.report.subject import Subject
-from tokenwire.report.wording import cut, value, where
+from tokenwire.report.wording import value, where
 
 _AROUND = 2
-"""How many events are shown before and after the first illegal one."""
-_LONGEST_EXCERPT = 170
+"""How many events are shown before and after the first illegal one; of a whole stream, at each end."""
+_MOST_NAMED = 8
+_BEGINS_ALIKE = 4
+"""So many characters that two texts have in common at their beginning are no accident."""
 _MOST_POINTS = 150
 """How many events of a stream a timeline holds; of longer ones, as many around the illegal event."""
 _MOST_WITNESSED = 3
 """How many events of a witness are shown: most runs have a hundred PASSes, and each has a witness."""
-_LONGEST_WITNESSED = 120
 _LONGEST_COMMAND = 400
 """A longer `curl` line is left out of a witness; it would hold a prompt of many ids."""
 
@@ -40,6 +45,8 @@ class ShownEvent:
     """Byte range in the body."""
     end: int
     excerpt: str
+    mark: tuple[int, int] | None
+    """From where to where in the excerpt that stands which the finding is about; None if it is not there."""
     illegal: bool
 
 
@@ -80,6 +87,8 @@ class Exhibit:
 
     expected: str
     actual: str
+    differs_at: int | None
+    """The first character in which the two differ, where both are texts that begin alike."""
     message: str
     first_seen: str
     upstream: tuple[str, ...]
@@ -102,13 +111,15 @@ def exhibit(judgement: Judgement, subject: Subject) -> Exhibit:
         raise ValueError(f"{judgement.name} has no violation to show; its verdict is {judgement.verdict}")
     first = judgement.violations[0]
     stream = judgement.run.by_exchange.get(first.place.exchange)
+    expected, actual = value(first.expected), value(first.actual)
     return Exhibit(
-        expected=value(first.expected),
-        actual=value(first.actual),
+        expected=expected,
+        actual=actual,
+        differs_at=_differs_at(expected, actual) if isinstance(first.actual, str) else None,
         message=first.message,
         first_seen=where(first.place),
         upstream=looks_like(judgement),
-        events=_around(stream.events, first.place) if stream else (),
+        events=_around(stream, first) if stream else (),
         related=tuple(map(where, first.related)),
         others=_others(judgement),
         timeline=_timeline(stream, first.place) if stream else None,
@@ -131,10 +142,11 @@ def witnessed(judgement: Judgement, subject: Subject) -> Exhibit:
     return Exhibit(
         expected=value(seen.expected),
         actual=value(seen.actual),
+        differs_at=None,
         message="",
         first_seen=where(seen.place),
         upstream=(),
-        events=_spoken_of(stream.events, (*seen.related, seen.place)) if stream else (),
+        events=_spoken_of(stream, (*seen.related, seen.place)) if stream else (),
         related=tuple(map(where, seen.related[:_MOST_WITNESSED])),
         others="",
         timeline=None,
@@ -144,25 +156,44 @@ def witnessed(judgement: Judgement, subject: Subject) -> Exhibit:
     )
 
 
-def _shown(event: Event, longest: int, *, illegal: bool = False) -> ShownEvent:
-    place = event.place
-    return ShownEvent(event.index, place.time, place.start, place.end, cut(place.excerpt, longest), illegal)
+def _differs_at(expected: str, actual: str) -> int | None:
+    """Where two texts differ that begin alike; None for others, such as words about an answer."""
+    position = first_difference(expected, actual)
+    return position if position is not None and position >= _BEGINS_ALIKE else None
 
 
-def _spoken_of(events: Sequence[Event], places: Sequence[Place]) -> tuple[ShownEvent, ...]:
+def _shown(
+    stream: Stream, event: Event, pointer: str, actual: Any = None, *, illegal: bool = False
+) -> ShownEvent:
+    place, shown = event.place, excerpt(stream, event, pointer, actual)
+    return ShownEvent(event.index, place.time, place.start, place.end, shown.text, shown.mark, illegal)
+
+
+def _spoken_of(stream: Stream, places: Sequence[Place]) -> tuple[ShownEvent, ...]:
     """The events of these places; the first ones of the answer where the last place is in no event."""
     last = places[-1]
     wanted = {place.event for place in places if place.exchange == last.exchange}
-    chosen = [event for event in events if last.event is None or event.index in wanted]
+    chosen = [event for event in stream.events if last.event is None or event.index in wanted]
     kept = chosen[:_MOST_WITNESSED] if last.event is None else chosen[-_MOST_WITNESSED:]
-    return tuple(_shown(event, _LONGEST_WITNESSED) for event in kept)
+    return tuple(_shown(stream, event, last.pointer) for event in kept)
 
 
-def _around(events: Sequence[Event], place: Place) -> tuple[ShownEvent, ...]:
+def _around(stream: Stream, first: Observation) -> tuple[ShownEvent, ...]:
+    """The event of a finding and those about it, each with what stands at the pointer of the finding."""
+    place, events = first.place, stream.events
+    if place.event is None:
+        near = events if len(events) <= 2 * _AROUND else (*events[:_AROUND], *events[-_AROUND:])
+    else:
+        near = tuple(event for event in events if abs(event.index - place.event) <= _AROUND)
     return tuple(
-        _shown(event, _LONGEST_EXCERPT, illegal=event.index == place.event)
-        for event in events
-        if place.event is None or abs(event.index - place.event) <= _AROUND
+        _shown(
+            stream,
+            event,
+            place.pointer,
+            first.actual if event.place.event == place.event else None,
+            illegal=event.index == place.event,
+        )
+        for event in near
     )
 
 
@@ -170,8 +201,11 @@ def _others(judgement: Judgement) -> str:
     others = len(judgement.violations) - 1
     if not others:
         return ""
-    exchanges = len({observation.place.exchange for observation in judgement.violations})
-    return f"and {others} more like it, in {exchanges} exchange{'s' * (exchanges > 1)}"
+    exchanges = dict.fromkeys(observation.place.exchange for observation in judgement.violations)
+    words = f"and {others} more like it, in {len(exchanges)} exchange{'s' * (len(exchanges) > 1)}"
+    also = list(dict.fromkeys(name.rpartition("/")[2] for name in list(exchanges)[1:]))
+    named = ", ".join([*also[:_MOST_NAMED], *(["…"] if len(also) > _MOST_NAMED else [])])
+    return f"{words}; also: {named}" if named else words
 
 
 def _size(emission: Emission, *, tokens: bool) -> int | None:

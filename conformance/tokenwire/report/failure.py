@@ -1,36 +1,95 @@
-"""A failure as the user sees it: six lines, then the evidence."""
+"""A failure as the user sees it: what must be so, what was found, the events there, how to see it again."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
+from rich.cells import cell_len
 
-def _event_line(event: Mapping[str, Any]) -> str:
-    mark = ">" if event["illegal"] else " "
-    span = f"{event['start']:>7}-{event['end']:<7}"
-    return f" {mark} {event['index']:>4}  {event['time']:8.3f} s  {span}  {event['excerpt']}"
+WIDTH = 120
+"""Where the reader's is not known."""
+_LABEL = 14
+_LEAST_ROOM = 20
 
 
-def failure(row: Mapping[str, Any]) -> str:
+def _told(label: str, words: str, width: int) -> list[str]:
+    """Words behind their label, wrapped so that they stay a column; a text without spaces is cut anywhere."""
+    return textwrap.wrap(
+        words,
+        max(width, _LABEL + _LEAST_ROOM),
+        initial_indent=f"  {label:<{_LABEL - 2}}",
+        subsequent_indent=" " * _LABEL,
+        break_on_hyphens=False,
+    )
+
+
+def _verbatim(label: str, text: str, width: int) -> list[str]:
+    """What stood on the wire behind its label: every space of it counts."""
+    room = max(width - _LABEL, _LEAST_ROOM)
+    parts = [text[start : start + room] for start in range(0, len(text), room)] or [""]
+    return [f"{'' if n else f'  {label}':<{_LABEL}}{part}" for n, part in enumerate(parts)]
+
+
+def _caret(shown: Mapping[str, Any], width: int) -> list[str]:
+    """A caret below the first character that is wrong in a text."""
+    at = shown["differs_at"]
+    if at is None or len(shown["actual"]) > width - _LABEL:
+        return []
+    return [f"{' ' * _LABEL}{' ' * cell_len(shown['actual'][:at])}^"]
+
+
+def _within(text: str, mark: list[int] | None, room: int) -> tuple[str, list[int] | None]:
+    """As much of a text as there is room for, around what is marked in it."""
+    if len(text) <= room:
+        return text, mark
+    if mark is None:
+        return f"{text[: room - 2]} …", None
+    start = min(max(0, mark[0] - (room - mark[1] + mark[0]) // 2), mark[0])
+    before = "… " if start else ""
+    after = " …" if start + room < len(text) else ""
+    kept = text[start + len(before) : start + room - len(after)]
+    return f"{before}{kept}{after}", [mark[0] - start, min(mark[1] - start, room - len(after))]
+
+
+def _event_lines(events: list[Mapping[str, Any]], width: int) -> Iterator[str]:
+    """Each event in a line, and below the illegal one a mark under what is wrong in it."""
+    digits = max((len(str(event["index"])) for event in events), default=1)
+    for event in events:
+        head = f" {'>' if event['illegal'] else ' '} {event['index']:>{digits}}  {event['time']:.3f} s  "
+        text, mark = _within(event["excerpt"], event["mark"], max(width - len(head), _LEAST_ROOM))
+        yield head + text
+        if mark is not None and (event["illegal"] or len(events) == 1):
+            yield f"{' ' * (len(head) + cell_len(text[: mark[0]]))}{'^' * cell_len(text[slice(*mark)])}"
+
+
+def failure(row: Mapping[str, Any], width: int = WIDTH, without: Container[str] = ()) -> str:
     """All that a violated requirement tells in one scenario, as plain text; from its row of the JSON report.
 
+    `without`: labels of what is left out. Only the commands are longer than the width: they are to be copied.
     Raises ValueError for a row without a violation.
     """
     shown = row.get("exhibit")
     if shown is None:
         raise ValueError(f"{row['requirement']} has no violation to show; its verdict is {row['verdict']}")
+    told = {
+        "sentence": _told("sentence", row["sentence"], width),
+        "found": _told("found", shown["message"], width) if shown["message"] else [],
+        "expected": _verbatim("expected", shown["expected"], width),
+        "actual": [*_verbatim("actual", shown["actual"], width), *_caret(shown, width)],
+        "first seen": _told("first seen", shown["first_seen"], width),
+        "looks like": _told("looks like", ", ".join(shown["upstream"]), width) if shown["upstream"] else [],
+    }
+    commands = {"curl": shown["curl"], "again": shown["again"]}
     lines = [
         f"{row['verdict']}  {row['requirement']}  in {row['scenario']}",
-        f"  sentence    {row['sentence']}",
-        f"  expected    {shown['expected']}",
-        f"  actual      {shown['actual']}" + (f"  ({shown['message']})" if shown["message"] else ""),
-        f"  first seen  {shown['first_seen']}",
-        f"  looks like  {', '.join(shown['upstream']) or 'nothing that the catalogue knows'}",
+        *(line for label, lines in told.items() if label not in without for line in lines),
+        *([""] if shown["events"] else []),
+        *_event_lines(shown["events"], width),
+        *(line for place in shown["related"] for line in _told("beside", place, width)),
+        *([f"  {shown['others']}"] if shown["others"] else []),
         "",
-        *map(_event_line, shown["events"]),
-        *(f"   related    {place}" for place in shown["related"]),
-        *([f"   {shown['others']}"] if shown["others"] else []),
-        "",
+        *(f"  {command}" for label, command in commands.items() if command and label not in without),
     ]
-    return "\n".join([*lines, *(f"  {command}" for command in (shown["curl"], shown["again"]) if command)])
+    return "\n".join(lines).rstrip()

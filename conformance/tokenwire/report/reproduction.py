@@ -85,6 +85,4 @@ def again(judgement: Judgement, subject: Subject) -> str:
         else []
     )
     headers = [word for header in sent for word in ("--header", header)]
-    return shlex.join(
-        ["tokenwire", "check", "--target", subject.url, *headers, *only, *scenario, "--record", "recorded"]
-    )
+    return shlex.join(["tokenwire", "check", "--target", subject.url, *headers, *only, *scenario])
