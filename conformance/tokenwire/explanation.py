@@ -12,7 +12,6 @@ from tokenwire.spec_files import spec_root
 
 _QUOTE = re.compile(r"^> \*\*(?P<id>[a-z0-9-]+)\*\* \((?:MUST|SHOULD|MAY)\) ")
 _HEADING = re.compile(r"^(?P<marks>#+) (?P<title>.+)$")
-_EXAMPLE = re.compile(r"```json\n(.*?)```", re.DOTALL)
 
 
 class NoSuchRequirement(ValueError):  # noqa: N818  # a fact about what was asked for
@@ -31,11 +30,6 @@ class Passage:
     """Markdown of the section up to the sentence, where nothing else stands between."""
     after: str
     """Markdown from the sentence, or from the group of sentences that it belongs to, to the next one."""
-
-    @property
-    def examples(self) -> tuple[str, ...]:
-        """The JSON that is shown after the sentence: in most cases an event that violates it."""
-        return tuple(match.strip() for match in _EXAMPLE.findall(self.after))
 
 
 @dataclass(frozen=True)

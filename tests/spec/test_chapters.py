@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
@@ -44,18 +43,6 @@ def test_conventions_and_code_are_free_of_the_rule():
     conventions = "<!-- conventions -->\nMUST\n<!-- /conventions -->\n"
     code = "`MUST`\n```text\nMUST\n```\n"
     assert loose_key_words(conventions + code + "> **a-slug** (MUST) It MUST.\n") == []
-
-
-def test_examples_are_json(prose):
-    examples = [
-        (name, line)
-        for name, page in prose.items()
-        for block in re.findall(r"```json\n(.*?)```", page, re.DOTALL)
-        for line in block.splitlines()
-    ]
-    assert len(examples) >= 15
-    for name, line in examples:
-        assert isinstance(json.loads(line), dict | list), name
 
 
 def test_links_within_the_specification_lead_somewhere(spec, prose):
