@@ -2,7 +2,7 @@
 
     pip install starlette uvicorn
     python examples/smallest_server.py --port 30000
-    tokenwire check --target http://127.0.0.1:30000 --profile stream-core
+    tokenwire check --target http://127.0.0.1:30000 --profile core
 
 A token is a byte, and its id the value of that byte. What a request asks for and this server does not have is
 refused, never ignored.

@@ -94,7 +94,7 @@ KEYS: dict[str, Key] = {
     "model": Key("model", _TEXT, _is_text, '"my-model"'),
     "dialects": Key("dialect", _TEXTS, _are_texts, '["sglang-generate"]', load_dialects),
     "capabilities": Key("declare", _TEXTS, _are_texts, '["logprobs"]', known_capabilities),
-    "profiles": Key("profile", _TEXTS, _are_texts, '["stream-core"]', load_profiles),
+    "profiles": Key("profile", _TEXTS, _are_texts, '["core"]', load_profiles),
     "budget": Key("budget", _TEXT, _is_text, '"standard"', lambda: [each.value for each in Budget]),
     "tokenizer": Key("tokenizer", "a folder, in quotes", _is_text, '"models/mine"', is_path=True),
     "baseline": Key("baseline", "a file, in quotes", _is_text, '"tokenwire-baseline.toml"', is_path=True),

@@ -73,6 +73,15 @@ class Requirement:
     tolerances: tuple[Tolerance, ...] = ()
     """What it allows beside equality."""
 
+    @property
+    def profiles(self) -> tuple[str, ...]:
+        """Those that it belongs to: the one of its subject, and those of the contracts that state it."""
+        return (self.profile, *(one.value for one in self.basis if one in CONTRACT_PROFILES))
+
+
+CONTRACT_PROFILES = (Basis.SGLANG, Basis.OPENAI)
+"""The contracts that a server can be held to as a whole."""
+
 
 @cache
 def load_tolerances() -> dict[str, Tolerance]:

@@ -73,7 +73,7 @@ def made_up_row(**changes: object) -> Requirement:
         "chapter": "record",
         "level": Level.MUST,
         "sentence": "Things MUST be so.",
-        "profile": "stream-core",
+        "profile": "core",
         "contract": "blackbox",
         "oracle": "within-response",
         "witnesses": 2,

@@ -71,19 +71,19 @@ def test_explain_tells_all_of_a_requirement(tokenwire) -> None:
 
 
 def test_settings_are_defaults_that_the_command_line_beats(tokenwire, bad: Path, tmp_path: Path) -> None:
-    (tmp_path / "tokenwire.toml").write_text('profiles = ["stream-core"]\n', "utf-8")
+    (tmp_path / "tokenwire.toml").write_text('profiles = ["core"]\n', "utf-8")
     tokenwire("replay", "bad", "--json", "core.json")
-    tokenwire("replay", "bad", "--profile", "stream-interval", "--json", "interval.json")
+    tokenwire("replay", "bad", "--profile", "metadata", "--json", "metadata.json")
     tokenwire("replay", "bad", "--requirement", "usage-adds-up", "--json", "one.json")
     reports = {
-        name: json.loads((tmp_path / f"{name}.json").read_text("utf-8")) for name in ("core", "interval")
+        name: json.loads((tmp_path / f"{name}.json").read_text("utf-8")) for name in ("core", "metadata")
     }
     judged = {name: {row["requirement"] for row in each["verdicts"]} for name, each in reports.items()}
     assert "done-ends-the-stream" in judged["core"]
-    assert "cumulative-ids-extend" in judged["interval"]
-    assert not judged["core"] & judged["interval"]
+    assert "logprobs-whole" in judged["metadata"]
+    assert not judged["core"] & judged["metadata"]
     assert reports["core"]["selection"] == {"filters": [], "budget": None}
-    assert reports["interval"]["selection"] == {"filters": ["--profile"], "budget": None}
+    assert reports["metadata"]["selection"] == {"filters": ["--profile"], "budget": None}
     one = json.loads((tmp_path / "one.json").read_text("utf-8"))
     assert {row["requirement"] for row in one["verdicts"]} == {"usage-adds-up"}
 
@@ -92,27 +92,25 @@ def test_a_profile_that_a_server_does_not_show_is_not_green_by_what_else_holds(
     tokenwire, tmp_path: Path
 ) -> None:
     write_folder(tmp_path / "good", whole("w1"), whole("w2"), streamed("s"))
-    one = tokenwire("replay", "good", "--profile", "stream-core")
+    one = tokenwire("replay", "good", "--profile", "core")
     assert (one.returncode, "0 of" in one.stdout) == (0, False)
-    both = tokenwire(
-        "replay", "good", "-q", "--profile", "stream-core", "--profile", "tito-chat", "--json", "r.json"
-    )
+    both = tokenwire("replay", "good", "-q", "--profile", "core", "--profile", "openai", "--json", "r.json")
     assert both.returncode == ExitStatus.NOTHING_EVALUATED
     told = said(both)
-    assert "tito-chat: not shown by this server (0 of 7 requirements decided)" in told
-    assert "good: does not show tito-chat" in told
+    assert "openai: not shown by this server (" in told
+    assert "good: does not show openai" in told
     report = json.loads((tmp_path / "r.json").read_text("utf-8"))
     assert [(each["name"], each["shown"]) for each in report["profiles"]] == [
-        ("stream-core", True),
-        ("tito-chat", False),
+        ("core", True),
+        ("openai", False),
     ]
     jsonschema.validate(report, load_schema("report"))
 
 
 def test_what_needs_nothing_of_a_profile_does_not_show_it() -> None:
-    told = standing("tito-chat", {"chat-content-never-null"}, ())
+    told = standing("openai", {"answer-fits-schema"}, ())
     assert (told.decided, told.shown) == (1, False)
-    assert standing("tito-chat", {"chat-meta-info-in-every-choice"}, ()).shown
+    assert standing("openai", {"chat-role-comes-first"}, ()).shown
     assert standing("gateway", {"gateway-keeps-the-ids"}, {"gateway-keeps-the-ids"}).violated == 1
 
 

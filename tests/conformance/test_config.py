@@ -57,7 +57,7 @@ def test_what_is_for_one_command_is_told_to_no_other(tmp_path: Path) -> None:
         ('dialects = "sglang-generate"', "wants a list of names in quotes"),
         ('dialects = ["sglang-generat"]', "did you mean 'sglang-generate'?"),
         ('capabilities = ["logprob"]', "did you mean 'logprobs'?"),
-        ('profiles = ["stream-cor"]', "did you mean 'stream-core'?"),
+        ('profiles = ["cor"]', "did you mean 'core'?"),
         ('budget = "quik"', "did you mean 'quick'?"),
         ('headers = { Authorization = "Bearer abc" }', "headers.Authorization holds a credential itself"),
         ('without = ["crwd"]', "did you mean 'crowd'?"),

@@ -117,12 +117,12 @@ def test_the_process_judges_by_the_profiles_alone(tmp_path: Path) -> None:
         await judge.close(30)
 
     told = {}
-    for profile in ("stream-interval", "stream-core"):
+    for profile in ("core", "metadata"):
         [(_, opinion)], missed = _judged(judge_command(tmp_path / profile, 1 << 20, [profile]), scene)
         assert (opinion.judged, missed) == (True, [])
         told[profile] = {violation.requirement for violation in opinion.violations}
-    assert "cumulative-ids-extend" in told["stream-interval"]
-    assert "cumulative-ids-extend" not in told["stream-core"]
+    assert "cumulative-ids-extend" in told["core"]
+    assert "cumulative-ids-extend" not in told["metadata"]
 
 
 @pytest.mark.parametrize("program", [DEAD, BABBLES, "raise SystemExit"])

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import yaml
 
-from tokenwire.requirement import Requirement, load_requirements
+from tokenwire.requirement import CONTRACT_PROFILES, Requirement, load_requirements
 from tokenwire.spec_files import spec_root
 
 PUBLISHED: dict[str, str] = {}
@@ -41,9 +41,10 @@ def seal(row: Requirement) -> str:
 def sealed(rows: Iterable[Requirement], version: str) -> str:
     """The file of a version that has all of these rows but the withdrawn ones."""
     members: dict[str, list[Requirement]] = {}
-    for row in rows:
-        if not row.excluded:
-            members.setdefault(row.profile, []).append(row)
+    rows = [row for row in rows if not row.excluded]
+    subjects = dict.fromkeys(row.profile for row in rows)
+    for profile in [*subjects, *CONTRACT_PROFILES]:
+        members[profile] = [row for row in rows if profile in row.profiles]
     lines = [f"version: {version}", "profiles:"]
     for profile, own in members.items():
         lines += [f"  {profile}:", *(f'    {row.id}: "{seal(row)}"' for row in own)]

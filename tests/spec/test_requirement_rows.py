@@ -10,17 +10,7 @@ import pytest
 from tokenwire import requirement
 from tokenwire.requirement import Basis, ancestors, load_requirements, load_tolerances
 
-PROFILES = {
-    "stream-core",
-    "stream-interval",
-    "token-metadata",
-    "tito",
-    "tito-chat",
-    "logprobs",
-    "abort",
-    "robustness",
-    "gateway",
-}
+PROFILES = {"core", "metadata", "tito", "robustness", "gateway"}
 ORACLES = {
     "bytes",
     "schema",

@@ -23,7 +23,7 @@ from tokenwire.wire.exchange import Exchange
 EXAMPLES = options.examples(
     "tokenwire watch --listen 127.0.0.1:8000 --target http://127.0.0.1:30000",
     "tokenwire watch --listen 0.0.0.0:8000 --target https://host --admin 127.0.0.1:9464 --record violations",
-    "tokenwire watch --config tokenwire.toml --profile stream-core",
+    "tokenwire watch --config tokenwire.toml --profile core",
 )
 _MIB = 1 << 20
 
