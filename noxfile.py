@@ -209,6 +209,13 @@ def interop(session: nox.Session) -> None:
 
 
 @nox.session
+def browser(session: nox.Session) -> None:
+    """A report in a browser: a failure is walked through by keys. Needs Chromium and its driver."""
+    session.install("-e", ".[dev]", "selenium>=4.27", *CONSTRAINTS, silent=False)
+    session.run("pytest", "tests/browser", *session.posargs)
+
+
+@nox.session
 def benchmarks(session: nox.Session) -> None:
     """Both sides of every performance claim, with their ratio."""
     session.install("-e", ".[reference,dev]", *CONSTRAINTS, silent=False)

@@ -34,8 +34,10 @@ from tokenwire.report.badge import badge
 from tokenwire.report.document import as_json, document
 from tokenwire.report.github import step_summary, workflow_commands
 from tokenwire.report.page import page
+from tokenwire.report.playback import playbacks
 from tokenwire.report.sarif import sarif
 from tokenwire.report.terminal import make_console, print_report
+from tokenwire.report.trace import trace
 from tokenwire.watch.judging import Bench
 from tokenwire.watch.overhearing import Overhearing
 from tokenwire.wire.capture import CaptureError, ExchangeWriter, read_capture
@@ -213,8 +215,10 @@ def examine_capture(data: bytes) -> None:
     report = document(subject, violated, 0)
     as_json(report)
     if crc32(data) % _TOLD_IN_FULL == 0:
-        for form in (page, sarif, badge, step_summary, workflow_commands):
+        for form in (sarif, badge, step_summary, workflow_commands):
             form(report)
+        page(report, playbacks(violated))
+        trace("damaged", violated)
         console = make_console()
         console.file = io.StringIO()
         print_report(console, report, verbosity=1)

@@ -72,6 +72,7 @@ def check(
     html: options.Html = None,
     sarif: options.Sarif = None,
     badge: options.Badge = None,
+    trace: options.Trace = None,
     report: options.ReportFolder = None,
     baseline: options.BaselineFile = None,
     record: Annotated[
@@ -156,7 +157,7 @@ def check(
         header,
     )
     reporting = Reporting(
-        outputs(Outputs(json, junit, html, sarif, badge), report),
+        outputs(Outputs(json, junit, html, sarif, badge, trace), report),
         options.known("requirement", requirement or (), load_requirements()),
         options.known("profile", profile or (), load_profiles()),
         keyword,

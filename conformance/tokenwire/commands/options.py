@@ -177,6 +177,12 @@ Junit = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Wri
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the report as one page.")]
 Sarif = Annotated[Path | None, typer.Option("--sarif", metavar="FILE", help="Write the report as SARIF.")]
 Badge = Annotated[Path | None, typer.Option("--badge", metavar="FILE", help="Write the JSON of a badge.")]
+Trace = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace", metavar="FILE", help="Write the run as a trace: open it at ui.perfetto.dev, or offline."
+    ),
+]
 ReportFolder = Annotated[
     Path | None, typer.Option("--report", metavar="DIR", help="Write the report there in every form.")
 ]

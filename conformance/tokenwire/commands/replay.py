@@ -48,6 +48,7 @@ def replay(
     html: options.Html = None,
     sarif: options.Sarif = None,
     badge: options.Badge = None,
+    trace: options.Trace = None,
     report: options.ReportFolder = None,
     baseline: options.BaselineFile = None,
     tokenizer: options.TokenizerFolder = None,
@@ -75,7 +76,7 @@ def replay(
     if not paths:
         raise typer.BadParameter("no capture is named; give files or folders that `--record` wrote")
     reporting = Reporting(
-        outputs(Outputs(json, junit, html, sarif, badge), report),
+        outputs(Outputs(json, junit, html, sarif, badge, trace), report),
         options.known("requirement", requirement or (), load_requirements()),
         options.known("profile", profile or (), load_profiles()),
         keyword,

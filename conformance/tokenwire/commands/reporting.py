@@ -123,7 +123,7 @@ def tell(subject: Subject, reporting: Reporting, console: Console) -> int:
     baseline = held.told(faults) if held else None
     report = document(subject, ran, status, selection=selection, baseline=baseline, profiles=standings)
     # Written first: whatever the terminal makes of them, the files are there.
-    problems += [*write_reports(report, reporting.outputs), *tell_github(report)]
+    problems += [*write_reports(report, reporting.outputs, ran), *tell_github(report)]
     try:
         with fenced():
             print_report(console, report, verbosity=reporting.verbosity)

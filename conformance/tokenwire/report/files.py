@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tokenwire.judging.judge import Judgement
 from tokenwire.report.badge import badge
 from tokenwire.report.document import as_json
 from tokenwire.report.github import step_summary, workflow_commands
 from tokenwire.report.junit import fold
+from tokenwire.report.overview import title
 from tokenwire.report.page import page
+from tokenwire.report.playback import playbacks
 from tokenwire.report.sarif import sarif
+from tokenwire.report.trace import trace
 
 
 @dataclass(frozen=True)
@@ -26,10 +30,11 @@ class Outputs:
     html: Path | None = None
     sarif: Path | None = None
     badge: Path | None = None
+    trace: Path | None = None
 
     @classmethod
     def within(cls, folder: Path) -> Outputs:
-        """All forms, in one folder."""
+        """All forms of the report, in one folder; the trace is of the run, and large."""
         return cls(
             folder / "report.json",
             folder / "report.xml",
@@ -46,22 +51,27 @@ class Outputs:
             self.html or other.html,
             self.sarif or other.sarif,
             self.badge or other.badge,
+            self.trace or other.trace,
         )
 
     def files(self) -> Iterator[Path]:
         """Those that are wanted."""
-        yield from filter(None, (self.json, self.junit, self.html, self.sarif, self.badge))
+        yield from filter(None, (self.json, self.junit, self.html, self.sarif, self.badge, self.trace))
 
 
-def _forms(report: Mapping[str, Any], outputs: Outputs) -> Iterator[tuple[Path, Callable[[], str]]]:
+def _forms(
+    report: Mapping[str, Any], outputs: Outputs, judgements: Sequence[Judgement]
+) -> Iterator[tuple[Path, Callable[[], str]]]:
     if outputs.json is not None:
         yield outputs.json, lambda: as_json(report)
     if outputs.html is not None:
-        yield outputs.html, lambda: page(report)
+        yield outputs.html, lambda: page(report, playbacks(judgements))
     if outputs.sarif is not None:
         yield outputs.sarif, lambda: json.dumps(sarif(report), ensure_ascii=False, indent=1) + "\n"
     if outputs.badge is not None:
         yield outputs.badge, lambda: json.dumps(badge(report), ensure_ascii=False) + "\n"
+    if outputs.trace is not None:
+        yield outputs.trace, lambda: trace(title(report), judgements)
     if (junit := outputs.junit) is not None and unfinished(junit).exists():
         yield junit, lambda: fold(unfinished(junit), report)
 
@@ -114,10 +124,16 @@ def write_whole(path: Path, text: str) -> None:
         raise
 
 
-def write_reports(report: Mapping[str, Any], outputs: Outputs) -> list[str]:
-    """Write every form; a sentence for each that could not be written. pytest has begun the one for JUnit."""
+def write_reports(
+    report: Mapping[str, Any], outputs: Outputs, judgements: Sequence[Judgement] = ()
+) -> list[str]:
+    """Write every form; a sentence for each that could not be written. pytest has begun the one for JUnit.
+
+    The page walks through the streams of `judgements`, and the trace is of them; without, the page shows what
+    the JSON report holds.
+    """
     problems = []
-    for path, text in _forms(report, outputs):
+    for path, text in _forms(report, outputs, judgements):
         try:
             write_whole(path, text())
         except OSError as error:

@@ -1,18 +1,25 @@
-"""The report as one page: one file, no network, no script, safe against whatever a server wrote.
+"""The report as one page: one file, no network, safe against whatever a server wrote.
 
-Every value goes through the template engine's escaping, and the page forbids itself all scripts and all
-loading; only its own style sheet and drawings are left.
+Every value goes through the template engine's escaping, and the page forbids itself all loading and all
+scripts but the one that walks through its failures, which it knows by its hash. That one is given data, and
+shows all of it as text.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
 from itertools import groupby
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
 
 from tokenwire.judging.verdict import Verdict
 from tokenwire.report.overview import (
@@ -28,6 +35,7 @@ from tokenwire.report.overview import (
     summaries,
     title,
 )
+from tokenwire.report.playback import Playback
 from tokenwire.report.plot import HEIGHT, WIDTH, Plot, plot
 
 _THREAD = "https://github.com/{repository}/{kind}/{number}"
@@ -41,6 +49,14 @@ class _Failure:
     row: Row
     plot: Plot | None
     largest_read: int
+    playback: Playback | None = None
+    number: int = 0
+    """That of its playback, among those that the page holds."""
+
+    @property
+    def link(self) -> str:
+        """What an address names the failure by; an event follows."""
+        return quote(f"{self.row['requirement']}/{self.row['scenario']}")
 
 
 def _thread(words: str) -> str:
@@ -52,7 +68,7 @@ def _thread(words: str) -> str:
     return _THREAD.format(repository=repository, kind=_KINDS[kind], number=number)
 
 
-def _failure(row: Row) -> _Failure:
+def _failure(row: Row, playback: Playback | None = None, number: int = 0) -> _Failure:
     shown = row.get("exhibit")
     if shown is None:
         return _Failure(row, None, 0)
@@ -63,7 +79,49 @@ def _failure(row: Row) -> _Failure:
         if one is not None and evidence["exchange"] == row["evidence"][0]["exchange"]
     ]
     largest = max((read["count"] for read in shown["reads"]), default=0)
-    return _Failure(row, plot(shown["timeline"], here), largest)
+    if playback is None:
+        return _Failure(row, plot(shown["timeline"], here), largest)
+    return _Failure(row, _played(playback, shown["timeline"]), largest, playback, number)
+
+
+def _played(playback: Playback, timeline: Mapping[str, Any] | None) -> Plot | None:
+    """The drawing that a playback is scrubbed by: one mark for each of its steps."""
+    if len(playback.steps) < 2:
+        return None
+    least = {point["event"]: point["least"] for point in timeline["points"]} if timeline else {}
+    points = [
+        {"event": step.event, "time": step.time, "total": step.total, "least": least.get(step.event)}
+        for step in playback.steps
+    ]
+    budget = timeline["budget"] if timeline else None
+    return plot(
+        {"unit": playback.unit, "points": points, "budget": budget},
+        [step.event for step in playback.steps if step.illegal],
+        [(gap.start, gap.end) for gap in playback.gaps],
+    )
+
+
+@cache
+def _script() -> str:
+    return files("tokenwire.report").joinpath("player.js").read_text("utf-8")
+
+
+def _policy(script: str) -> str:
+    """What the page allows itself: its own style, and the one script that is given, if any."""
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    if not script:
+        return policy
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+    return f"{policy}; script-src 'sha256-{digest}'"
+
+
+def _data(failures: list[_Failure]) -> Markup:
+    """What the script is given, as JSON in which nothing ends the element that holds it."""
+    every = [failure.playback.embedded() for failure in failures if failure.playback is not None]
+    text = json.dumps(every, ensure_ascii=True, separators=(",", ":"))
+    # Nothing of it is markup: the three letters that could be are written as JSON writes any letter.
+    safe = text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    return Markup(safe)
 
 
 @cache
@@ -79,14 +137,25 @@ def _template() -> Template:
     return environment.get_template("page.html.jinja")
 
 
-def page(report: Mapping[str, Any]) -> str:
-    """A JSON report as an HTML document."""
+def page(report: Mapping[str, Any], playbacks: Mapping[tuple[str, str], Playback] | None = None) -> str:
+    """A JSON report as an HTML document; `playbacks` are what there is to walk through, by requirement and
+    scenario.
+    """
     every = summaries(report)
     number = counts(every)
     chapters: list[tuple[str, list[Summary]]] = [
         (chapter, list(rows)) for chapter, rows in groupby(every, key=lambda summary: summary.chapter)
     ]
-    bad = [(summary, [_failure(row) for row in summary.own]) for summary in in_order(report, every)]
+    play = playbacks or {}
+    played: list[_Failure] = []
+
+    def failure(row: Row) -> _Failure:
+        made = _failure(row, play.get((row["requirement"], row["scenario"])), len(played))
+        played.extend([made] if made.playback is not None else [])
+        return made
+
+    bad = [(summary, [failure(row) for row in summary.own]) for summary in in_order(report, every)]
+    script = _script() if played else ""
     folded = {
         cause["requirement"]: {
             row["requirement"]: row
@@ -110,6 +179,12 @@ def page(report: Mapping[str, Any]) -> str:
         folded=folded,
         following={name: following_in_words(report, name) for name in folded},
         crashed=Verdict.HARNESS_ERROR,
+        policy=_policy(script),
+        script=Markup(script),
+        played=_data(played),
+        unplayed=sum(failure.playback is None for _, failures in bad for failure in failures)
+        if played
+        else 0,
         width=WIDTH,
         height=HEIGHT,
     )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 WIDTH, HEIGHT = 640, 200
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 12, 12, 28
+_ROOM_FOR_WORDS = 70
+_LONGEST_PAUSE = 0.3
+"""How long a pause is drawn at most, beside all the rest."""
+Span = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,15 @@ class Tick:
 
 
 @dataclass(frozen=True)
+class Pause:
+    """A time in which nothing was read."""
+
+    x: float
+    width: float
+    words: str
+
+
+@dataclass(frozen=True)
 class Plot:
     """A drawing of `WIDTH` by `HEIGHT` units."""
 
@@ -43,6 +56,7 @@ class Plot:
     marks: tuple[Mark, ...]
     times: tuple[Tick, ...]
     totals: tuple[Tick, ...]
+    pauses: tuple[Pause, ...] = ()
 
 
 def _staircase(points: Sequence[tuple[float, float]]) -> str:
@@ -65,18 +79,44 @@ def _round_step(span: float, parts: int) -> float:
         step *= 10
 
 
-def plot(timeline: Mapping[str, Any] | None, illegal: Sequence[int]) -> Plot | None:
-    """Draw a timeline of the JSON report; None where there is none. `illegal` are indices of events."""
+def _shortened(span: float, pauses: Sequence[Span]) -> list[tuple[float, float, float]]:
+    """The pauses, each with how much of it is not drawn: else a long one leaves no room for the events."""
+    active = span - sum(end - start for start, end in pauses)
+    longest = max(_LONGEST_PAUSE * active, span / 1000)
+    return [(start, end, max(0.0, end - start - longest)) for start, end in pauses]
+
+
+def _apart(times: Sequence[float], x: Callable[[float], float]) -> list[float]:
+    """Those of the times that stand far enough from each other to be told."""
+    kept: list[float] = []
+    for time in times:
+        if not kept or x(time) - x(kept[-1]) >= _ROOM_FOR_WORDS:
+            kept.append(time)
+    return kept
+
+
+def plot(
+    timeline: Mapping[str, Any] | None,
+    illegal: Sequence[int],
+    pauses: Sequence[Span] = (),
+) -> Plot | None:
+    """Draw a timeline of the JSON report; None where there is none. `illegal` are indices of events, `pauses`
+    times from which and to which nothing was read.
+    """
     if timeline is None or not timeline["points"]:
         return None
     points = timeline["points"]
     highest: int = max([point["total"] for point in points] + [timeline["budget"] or 0, 1])
-    first: float = points[0]["time"]
+    first: float = min([points[0]["time"], *(start for start, _ in pauses)])
     last: float = points[-1]["time"]
-    span = max(last - first, 1e-6)
+    shortened = _shortened(last - first, pauses)
+    span = max(last - first - sum(less for _, _, less in shortened), 1e-6)
 
     def x(time: float) -> float:
-        return _LEFT + (time - first) / span * (WIDTH - _LEFT - _RIGHT)
+        gone = sum(
+            less * min(1.0, max(0.0, (time - start) / (end - start))) for start, end, less in shortened
+        )
+        return _LEFT + (time - first - gone) / span * (WIDTH - _LEFT - _RIGHT)
 
     def y(total: float) -> float:
         return HEIGHT - _BOTTOM - total / highest * (HEIGHT - _TOP - _BOTTOM)
@@ -93,15 +133,21 @@ def plot(timeline: Mapping[str, Any] | None, illegal: Sequence[int]) -> Plot | N
     step = _round_step(span, 5)
     total_step = max(1, round(_round_step(highest, 4)))
     decimals = max(0, -int(f"{step:e}".partition("e")[2]))
+    told = [first + n * step for n in range(int(span / step) + 1)]
+    if any(less for _, _, less in shortened):  # the axis is not even: its edges and those of the pauses tell
+        told = _apart([first, *(edge for pause in pauses for edge in pause), last], x)
     return Plot(
         unit=timeline["unit"],
         steps=_staircase([(x(point["time"]), y(point["total"])) for point in points]),
         least=_staircase([(x(p["time"]), y(p["least"])) for p in points if p["least"] is not None]),
         budget=None if timeline["budget"] is None else round(y(timeline["budget"]), 1),
         marks=marks,
-        times=tuple(
-            Tick(round(x(first + n * step), 1), f"{first + n * step:.{decimals}f} s")
-            for n in range(int(span / step) + 1)
-        ),
+        times=tuple(Tick(round(x(time), 1), f"{time:.{decimals}f} s") for time in told),
         totals=tuple(Tick(round(y(total), 1), str(total)) for total in range(0, highest + 1, total_step)),
+        pauses=tuple(
+            Pause(
+                round(x(start), 1), round(x(end) - x(start), 1), f"nothing was read for {end - start:.3f} s"
+            )
+            for start, end in pauses
+        ),
     )

@@ -1,0 +1,169 @@
+"use strict";
+// Walks through the failures of a report. All it shows was decided when the page was written; it is put there
+// as text, never as markup.
+(() => {
+  const playbacks = JSON.parse(document.getElementById("playbacks").textContent);
+  const aloud = {
+    hole: "missing", later: "not yet delivered", double: "delivered twice", extra: "too many",
+    differs: "different", shift: "at another index",
+  };
+  const marks = { hole: "○", double: "×2 ", extra: "+ ", differs: "≠ " };
+
+  function make(tag, name, text) {
+    const made = document.createElement(tag);
+    if (name) made.className = name;
+    if (text !== undefined) made.textContent = text;
+    return made;
+  }
+
+  function cellOf(cell) {
+    if (cell === null) return make("td", "none", "");
+    const [words, state, step] = cell;
+    const made = make("td", state, (marks[state] || "") + words);
+    if (aloud[state]) {
+      made.title = aloud[state];
+      made.append(make("span", "aloud", ` (${aloud[state]})`));
+    }
+    if (step !== undefined) made.dataset.step = step;
+    return made;
+  }
+
+  function ribbonOf(ribbon) {
+    const told = ribbon.rows.filter((row) => row.told).map((row) => `${row.name}: ${row.told}`);
+    const words = told.join(". ") || "nothing is missing, doubled or shifted";
+    const table = make("table", "ribbon");
+    const head = table.createTHead().insertRow();
+    head.append(make("th", "", ribbon.unit));
+    for (const column of ribbon.columns) head.append(make("th", "", column === null ? "·" : column));
+    const body = table.createTBody();
+    for (const row of ribbon.rows) {
+      const line = body.insertRow();
+      const name = make("th", "", row.name);
+      name.scope = "row";
+      line.append(name, ...row.cells.map(cellOf));
+    }
+    const left = ribbon.before + ribbon.after;
+    const frame = make("div", "scroll");
+    frame.tabIndex = 0;
+    frame.setAttribute("role", "region");
+    frame.setAttribute("aria-label", `${ribbon.unit}s by position: ${words}`);
+    frame.append(table);
+    const all = document.createDocumentFragment();
+    const cut = left ? ` (${ribbon.before} columns before and ${ribbon.after} behind are left out)` : "";
+    all.append(make("p", "told", words + cut), frame);
+    return all;
+  }
+
+  class Player {
+    constructor(section) {
+      this.section = section;
+      this.playback = playbacks[section.dataset.play];
+      this.slider = section.querySelector("input");
+      this.circles = [...section.querySelectorAll("circle")];
+      const svg = section.querySelector("svg");
+      if (svg) {
+        this.cursor = document.createElementNS("http://www.w3.org/2000/svg", "line");
+        this.cursor.setAttribute("class", "cursor");
+        this.cursor.setAttribute("y1", 12);
+        this.cursor.setAttribute("y2", svg.viewBox.baseVal.height - 28);
+        svg.append(this.cursor);
+        const scrub = (event) => {
+          const x = ((event.clientX - svg.getBoundingClientRect().left) / svg.clientWidth) * svg.viewBox.baseVal.width;
+          const away = this.circles.map((circle) => Math.abs(circle.cx.baseVal.value - x));
+          this.show(away.indexOf(Math.min(...away)), true);
+        };
+        svg.addEventListener("pointerdown", (event) => { svg.setPointerCapture(event.pointerId); scrub(event); });
+        svg.addEventListener("pointermove", (event) => { if (event.buttons) scrub(event); });
+      }
+      const single = this.playback.steps.length === 1;
+      section.querySelector(".controls").hidden = section.querySelector(".hint").hidden = single;
+      section.querySelector(".view").hidden = false;
+      this.slider.addEventListener("input", () => this.show(Number(this.slider.value), true));
+      for (const button of section.querySelectorAll("[data-go]")) {
+        button.addEventListener("click", () => this.go(Number(button.dataset.go)));
+      }
+      section.addEventListener("focusin", () => { active = this; });
+      section.querySelector(".ribbons").append(...this.playback.ribbons.map(ribbonOf));
+      section.querySelector(".ribbons").addEventListener("click", (event) => {
+        const cell = event.target.closest("[data-step]");
+        if (cell) this.show(Number(cell.dataset.step), true);
+      });
+      this.cells = [...section.querySelectorAll("[data-step]")];
+      this.show(this.playback.first, false);
+    }
+
+    go(steps) {
+      this.show(Math.max(0, Math.min(this.playback.steps.length - 1, this.at + steps)), true);
+    }
+
+    show(at, wanted) {
+      const step = this.playback.steps[at];
+      this.at = at;
+      const words = `event ${step.event}, ${step.told}${step.illegal ? ", illegal" : ""}`;
+      this.slider.value = at;
+      this.slider.setAttribute("aria-valuetext", words);
+      this.section.classList.toggle("wrong", step.illegal);
+      this.section.querySelector("output").textContent = words;
+      if (this.cursor && this.circles[at]) {
+        for (const end of ["x1", "x2"]) this.cursor.setAttribute(end, this.circles[at].cx.baseVal.value);
+      }
+      this.section.querySelector(".pointer").textContent = step.pointer;
+      const [before, marked, behind] = step.json;
+      const json = this.section.querySelector(".event pre");
+      json.replaceChildren(before, make("mark", "", marked), behind);
+      const mark = json.querySelector("mark");
+      if (marked) json.scrollTop = mark.offsetTop - json.clientHeight / 2;
+      else mark.remove();
+      const held = step.held.flatMap(([name, value]) => [make("dt", "", name), make("dd", "mono", value)]);
+      this.section.querySelector(".holds dl").replaceChildren(...held);
+      for (const cell of this.cells) {
+        cell.classList.toggle("now", Number(cell.dataset.step) === at);
+        cell.classList.toggle("unread", Number(cell.dataset.step) > at);
+      }
+      for (const frame of this.section.querySelectorAll(".scroll")) {
+        const now = frame.querySelector(".now");
+        if (now) frame.scrollLeft = now.offsetLeft - frame.clientWidth / 2;
+      }
+      const link = `#${this.section.dataset.link}/${step.event}`;
+      this.section.querySelector(".here").href = link;
+      if (wanted) this.name(link);
+    }
+
+    name(link) {
+      active = this;
+      clearTimeout(this.later);  // browsers refuse an address that changes too often
+      this.later = setTimeout(() => window.location.replace(link), 120);
+    }
+  }
+
+  let active = null;
+  const players = [...document.querySelectorAll("[data-play]")].map((section) => new Player(section));
+
+  function follow() {
+    const [, link, event] = window.location.hash.match(/^#(.*)\/(\d+)$/) || [];
+    const player = players.find((each) => each.section.dataset.link === link);
+    if (!player) return;
+    const at = player.playback.steps.findIndex((step) => step.event === Number(event));
+    const known = player === active && player.at === at;
+    active = player;
+    if (at < 0 || known) return;
+    player.show(at, false);
+    for (let up = player.section; up; up = up.parentElement) if (up.tagName === "DETAILS") up.open = true;
+    player.section.scrollIntoView({ block: "nearest" });
+    player.slider.focus({ preventScroll: true });
+  }
+
+  document.addEventListener("keydown", (event) => {
+    const player = active || players[0];
+    const aside = document.activeElement !== document.body && !player.section.contains(document.activeElement);
+    if (aside || event.altKey || event.ctrlKey || event.metaKey) return;
+    const last = player.playback.steps.length;
+    const steps = { ArrowLeft: -1, ArrowRight: 1, Home: -last, End: last }[event.key];
+    const paging = document.activeElement === document.body && (event.key === "Home" || event.key === "End");
+    if (steps === undefined || paging) return;
+    event.preventDefault();
+    player.go(steps);
+  });
+  window.addEventListener("hashchange", follow);
+  follow();
+})();

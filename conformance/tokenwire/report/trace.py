@@ -1,0 +1,120 @@
+"""The run for a viewer of traces, such as Perfetto's: every request on a time line of its own kind.
+
+The format is Chrome's trace events, as JSON. A process stands for a dialect, a thread for requests that do
+not overlap; within a request, each event of the stream is an instant, and the tokens so far are counted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from tokenwire.judging.judge import Judgement
+from tokenwire.record import Stream
+from tokenwire.report.wording import inert
+
+_MOST_INSTANTS = 200
+"""Of one request; of a longer stream, the first ones."""
+_MICROSECONDS = 1_000_000
+
+
+def _began(stream: Stream) -> float | None:
+    """When the request was sent, in seconds; None where the capture does not say it."""
+    try:
+        return datetime.fromisoformat(stream.exchange.started).timestamp()
+    except ValueError:
+        return None
+
+
+def _lane(free: list[float], start: float, end: float) -> int:
+    """The first thread on which nothing is under way."""
+    for lane, until in enumerate(free):
+        if until <= start:
+            free[lane] = end
+            return lane
+    free.append(end)
+    return len(free) - 1
+
+
+def _instants(stream: Stream, start: float, where: dict[str, Any], illegal: set[int]) -> Iterator[Any]:
+    ids: dict[int, int] = {}
+    for emission in stream.emissions():
+        if emission.output_ids is not None:
+            ids[emission.event.index] = ids.get(emission.event.index, 0) + len(emission.output_ids)
+    for event in stream.events[:_MOST_INSTANTS]:
+        bad = event.index in illegal
+        yield {
+            **where,
+            "name": f"event {event.index}{' (illegal)' * bad}",
+            "ph": "i",
+            "s": "t",
+            "ts": round((start + event.place.time) * _MICROSECONDS),
+            "args": {"bytes": event.place.end - event.place.start, "ids": ids.get(event.index, 0)},
+            **({"cname": "terrible"} if bad else {}),
+        }
+
+
+def trace(title: str, judgements: Sequence[Judgement]) -> str:
+    """The text of the trace of the runs that were judged."""
+    violated: dict[str, dict[str, None]] = {}
+    illegal: dict[str, set[int]] = {}
+    for judgement in judgements:
+        for violation in judgement.violations:
+            violated.setdefault(violation.place.exchange, {})[judgement.requirement.id] = None
+            if violation.place.event is not None:
+                illegal.setdefault(violation.place.exchange, set()).add(violation.place.event)
+    runs = {id(judgement.run): judgement.run for judgement in judgements}
+    streams = [stream for run in runs.values() for stream in run.by_exchange.values()]
+    timed = sorted(
+        ((began, stream) for stream in streams if (began := _began(stream)) is not None),
+        key=lambda pair: pair[0],
+    )
+    zero = timed[0][0] if timed else 0.0
+    # Where nothing says when, one stands behind the other.
+    following = max((began + stream.exchange.duration for began, stream in timed), default=0.0)
+    for stream in streams:
+        if _began(stream) is None:
+            timed.append((following, stream))
+            following += stream.exchange.duration + 0.001
+    processes: dict[str, list[float]] = {}
+    events: list[dict[str, Any]] = []
+    for began, stream in timed:
+        exchange = stream.exchange
+        start, name = began - zero, exchange.name
+        free = processes.setdefault(stream.dialect, [])
+        where = {
+            "pid": 1 + list(processes).index(stream.dialect),
+            "tid": 1 + _lane(free, start, start + exchange.duration),
+        }
+        wrong = list(violated.get(name, ()))
+        events.append(
+            {
+                **where,
+                "name": inert(name),
+                "cat": inert(exchange.scenario),
+                "ph": "X",
+                "ts": round(start * _MICROSECONDS),
+                "dur": max(1, round(exchange.duration * _MICROSECONDS)),
+                "args": {
+                    "status": exchange.status,
+                    "delivery": stream.delivery.value,
+                    "ending": exchange.ending.value,
+                    "events": len(stream.events),
+                    **({"violates": wrong} if wrong else {}),
+                },
+                **({"cname": "terrible"} if wrong else {}),
+            }
+        )
+        events += _instants(stream, start, where, illegal.get(name, set()))
+    named = [
+        {"ph": "M", "name": "process_name", "pid": number, "args": {"name": dialect}}
+        for number, dialect in enumerate(processes, 1)
+    ]
+    about = {"target": inert(title), "made-by": "tokenwire"}
+    return json.dumps(
+        {"traceEvents": [*named, *events], "displayTimeUnit": "ms", "otherData": about},
+        ensure_ascii=True,
+        separators=(",", ":"),
+    )

@@ -1,0 +1,53 @@
+"""A browser without a window, and the report of a recorded stream that lost a token."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from recorded import streamed, whole, write_folder
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.remote.webdriver import WebDriver
+
+from tokenwire.commands.reporting import Reporting, tell
+from tokenwire.replay import replay
+from tokenwire.report.files import Outputs
+from tokenwire.report.terminal import make_console
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
+    program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
+    driver = shutil.which("chromedriver")
+    if program is None or driver is None:
+        pytest.fail("chromium and chromedriver are needed: `apt install chromium chromium-driver`")
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    profile = tmp_path_factory.mktemp("profile")
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    started = webdriver.Chrome(options=options, service=Service(driver))
+    try:
+        yield started
+    finally:
+        started.quit()
+
+
+@pytest.fixture(scope="session")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where the page lies: in its last event, a cumulative stream has lost the third id."""
+    folder = tmp_path_factory.mktemp("report")
+    capture = write_folder(folder / "recorded", whole("whole"), streamed("stream", forgets_an_id=True))
+    page = folder / "report.html"
+    tell(
+        replay([capture]),
+        Reporting(Outputs(html=page), requirements=("cumulative-ids-extend",)),
+        make_console(),
+    )
+    return page.as_uri()

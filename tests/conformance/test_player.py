@@ -1,0 +1,396 @@
+"""The token view of a failure: what is computed for the page, and that the page only shows it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from hand_made_stream import ids_stream, made_up_row
+from stream_builder import Told, change, cumulative, incremental, named, whole
+
+from tokenwire.judging.check import demand
+from tokenwire.judging.judge import Judgement, Run
+from tokenwire.judging.verdict import Verdict
+from tokenwire.record import Stream
+from tokenwire.report import playback
+from tokenwire.report.document import document
+from tokenwire.report.files import Outputs, write_reports
+from tokenwire.report.page import page
+from tokenwire.report.playback import gaps, marked, playback_of, playbacks
+from tokenwire.report.plot import plot
+from tokenwire.report.ribbon import Row, State, align, align_parts, ribbon, words_of
+from tokenwire.report.subject import Subject
+from tokenwire.report.trace import trace
+from tokenwire.wire.exchange import Read
+
+EVIL = "</script><script>alert(1)</script><!--\x1b[2J\u202e\u2028&amp;"
+
+
+def letters(cells) -> str:
+    short = {State.SAME: "=", State.SHIFT: ">", State.HOLE: "o", State.LATER: ".", State.DIFFERS: "x"}
+    return "".join(short[cell.state] for cell in cells)
+
+
+@pytest.mark.parametrize(
+    ("entries", "at", "before"),
+    [
+        ([1, 2, 3, 4], "====", {}),
+        ([1, 2, 4], "==o>", {}),
+        ([1, 2, 2, 3, 4], "==>>", {2: [State.DOUBLE]}),
+        ([1, 9, 2, 3, 4], "=>>>", {1: [State.EXTRA]}),
+        ([1, 9, 3, 4], "=x==", {}),
+        ([1, 2], "==oo", {}),
+        ([], "oooo", {}),
+        ([1, 2, 3, 4, 4], "====", {4: [State.DOUBLE]}),
+    ],
+)
+def test_an_entry_lost_is_one_hole_and_one_too_many_is_one_cell(entries, at, before):
+    aligned = align([1, 2, 3, 4], entries)
+    assert letters(aligned.at) == at
+    assert {place: [cell.state for cell in cells] for place, cells in aligned.before.items()} == before
+    told = [cell.index for cell in aligned.at if cell.index is not None]
+    told += [cell.index for cells in aligned.before.values() for cell in cells]
+    assert sorted(told) == list(range(len(entries)))
+
+
+def test_what_is_not_delivered_yet_is_no_hole():
+    assert letters(align([1, 2, 3, 4], [1, 2], ended=False).at) == "==.."
+    assert letters(align([1, 2, 3, 4], [2, 3], ended=False).at) == "o>>."
+
+
+def test_numbers_are_one_but_for_their_last_digits_and_truth_is_no_number():
+    reference = [[-0.12345, 5, None], [-2.5, 6, None]]
+    assert letters(align(reference, [[-0.12344, 5, None], [-2.5, 6, None]]).at) == "=="
+    assert letters(align([1, 0], [True, 0]).at) == "x="
+
+
+def test_long_rows_that_differ_everywhere_are_held_against_each_other_in_short_time():
+    aligned = align(list(range(20_000)), list(range(7, 20_007)))
+    assert len(aligned.at) == 20_000
+
+
+def test_parts_of_a_series_are_held_against_the_ids_that_came_with_them():
+    aligned = align_parts([7, 8, 9], [(1, [7]), (1, [7, 8]), (1, [7, 8, 9])])
+    assert letters(aligned.at) == "==="
+    assert {place: [cell.state.value for cell in cells] for place, cells in aligned.before.items()} == {
+        1: ["double"],
+        2: ["double", "double"],
+    }
+    assert [cell.index for cell in aligned.at] == [0, 2, 5]
+    assert letters(align_parts([7, 8, 9], [(1, [7]), (2, [9])]).at) == "=o="
+
+
+def test_a_row_says_in_words_what_is_wrong_in_it():
+    assert Row("ids", [1, 2, 4], align([1, 2, 3, 4], [1, 2, 4])).told == (
+        "1 missing (position 2); 1 at another index (position 3)"
+    )
+    assert Row("ids", [1, 2], align([1, 2], [1, 2])).told == ""
+
+
+def test_rows_share_their_columns():
+    reference = [1, 2, 3]
+    rows = [
+        Row("whole", reference, align(reference, reference)),
+        Row("stream", [1, 1, 2], align(reference, [1, 1, 2]), [0, 0, 4]),
+    ]
+    made = ribbon("token", rows, 0)
+    assert made["columns"] == [0, None, 1, 2]
+    assert made["rows"][0]["cells"] == [["1", "same"], None, ["2", "same"], ["3", "same"]]
+    assert made["rows"][1]["cells"] == [["1", "same", 0], ["1", "double", 0], ["2", "shift", 4], ["", "hole"]]
+
+
+def test_of_a_long_ribbon_the_columns_around_what_is_wrong_are_kept():
+    reference = list(range(1000))
+    lost = [*reference[:500], *reference[501:]]
+    made = ribbon("token", [Row("ids", lost, align(reference, lost))], 3)
+    assert made["before"] + len(made["columns"]) + made["after"] == 1000
+    assert len(made["columns"]) == 120
+    assert 500 in made["columns"]
+    kept = ribbon("token", [Row("ids", reference, align(reference, reference))], 990)
+    assert kept["columns"][-1] == 999
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (5, "5"),
+        ([-0.5, 7, None], "-0.500"),
+        ([[-1.25, 7, None], [-2.0, 8, None]], "-1.250"),
+        ({"token": "a", "logprob": -2.0}, "-2.000"),
+        (" ", '" "'),
+        ("a\x1b", "a\\x1b"),
+        (None, "null"),
+    ],
+)
+def test_an_entry_in_a_few_letters(entry, words):
+    assert words_of(entry) == words
+
+
+def test_the_value_of_the_pointer_is_marked_and_what_lies_beside_its_way_is_short():
+    document = {"id": "x" * 400, "list": [{"n": n} for n in range(50)], "tail": 1}
+    before, value, behind = marked(document, "/list/30/n")
+    assert value == "30"
+    assert "… 28 before" in before
+    assert "… 17 more" in behind
+    assert len(before) + len(behind) < 600
+    assert before + value + behind == marked(document, "/list/30/n/absent/further")[0] + "30" + behind
+
+
+def test_without_a_pointer_nothing_is_marked():
+    text, value, behind = marked({"a": [1, 2]}, "")
+    assert json.loads(text) == {"a": [1, 2]}
+    assert (value, behind) == ("", "")
+    assert marked({"a": 1}, "no pointer")[1] == ""
+
+
+def test_a_marked_value_that_a_server_wrote_is_inert():
+    before, value, _ = marked({EVIL: {"b": EVIL}}, f"/{EVIL.replace('/', '~1')}/b")
+    assert "\x1b" not in before + value
+    assert "\u202e" not in before + value
+    assert "alert(1)" in value
+
+
+def test_gaps_are_long_and_longer_than_the_others():
+    assert [(gap.start, gap.end) for gap in gaps([0.1, 0.11, 0.12, 2.12, 2.13])] == [(0.12, 2.12)]
+    assert not list(gaps([0.1, 0.3, 0.5, 0.7]))
+    assert not list(gaps([0.1, 0.101, 0.15]))
+    assert [gap.end for gap in gaps([0.1, 2.1])] == [2.1]
+
+
+def test_a_pause_is_drawn_and_leaves_room_for_the_events():
+    points = [{"event": n, "time": 2 + 0.001 * n, "total": n, "least": None} for n in range(10)]
+    drawn = plot({"unit": "tokens", "points": points, "budget": None}, [], [(0.1, 2.0)])
+    assert drawn is not None
+    (pause,) = drawn.pauses
+    assert pause.words == "nothing was read for 1.900 s"
+    assert pause.x == 48
+    assert pause.width < 0.3 * 640
+    assert drawn.marks[-1].x == 640 - 12
+    assert drawn.marks[0].x == pytest.approx(pause.x + pause.width, abs=0.2)
+
+
+def violated(stream: Stream, *others: Stream, event: int, pointer: str = "/output_ids", **row) -> Judgement:
+    """A made-up violation at an event of a stream."""
+    place = next(one for one in stream.events if one.index == event).place.at(pointer)
+    seen = demand(place, False, expected="x", actual=EVIL, message="wrong")
+    run = Run((stream, *others))
+    return Judgement(made_up_row(**row), "one", Verdict.FAIL, 1, "wrong", (seen,), run=run)
+
+
+def test_the_ribbon_holds_the_stream_against_the_whole_answer_to_the_same_request():
+    answer = named(whole(Told(series={"mirror": list("abcdef")})), "generate/whole")
+    stream = incremental(Told(series={"mirror": list("abcdef")}))
+    lost = change(stream, at=2, output_ids=[])
+    played = playback_of(violated(lost, answer, event=2))
+    assert played is not None
+    (tokens,) = played.ribbons
+    assert [row["name"] for row in tokens["rows"]] == [
+        "ids, the whole answer",
+        "ids, the stream",
+        "mirror, the whole answer",
+        "mirror, the stream",
+    ]
+    assert tokens["rows"][1]["told"].startswith("1 missing (position 2)")
+    assert [cell[2] for cell in tokens["rows"][3]["cells"]] == [0, 1, 2, 3, 4, 5]
+    assert played.beside == "held against the whole answer generate/whole"
+    assert played.first == 2
+    assert [step.total for step in played.steps] == [1, 2, 2, 3, 4, 5, 5]
+    assert played.steps[2].held[0] == ("ids", "2: 11, 12")
+    assert played.steps[5].held[-1] == ("finish", "length")
+
+
+def test_of_a_cumulative_stream_the_ribbon_shows_what_the_illegal_event_left():
+    answer = named(whole(), "generate/whole")
+    stream = change(cumulative(), at=3, output_ids=[11, 13, 14])
+    played = playback_of(violated(stream, answer, event=3))
+    assert played is not None
+    row = played.ribbons[0]["rows"][1]
+    assert [cell[1] for cell in row["cells"]] == ["same", "hole", "shift", "shift", "later", "later"]
+
+
+def test_without_a_whole_answer_a_series_is_held_against_the_ids():
+    entries = [[-0.5, 11, None], [-0.6, 13, None], [-0.7, 14, None]]
+    stream = incremental(Told(ids=(11, 12, 13), text="abc", series={"logprobs": entries}))
+    played = playback_of(violated(stream, event=1))
+    assert played is not None
+    assert played.ribbons[0]["rows"][1]["told"] == (
+        "1 missing (position 1); 1 too many (position 3); 1 at another index (position 2)"
+    )
+    unnamed = incremental(Told(series={"mirror": [1, 2, 3]}), sizes=[3, 3])
+    short = playback_of(violated(unnamed, event=1))
+    assert short is not None
+    assert short.ribbons[0]["rows"][1]["told"] == "3 missing (positions 3, 4, 5)"
+
+
+def test_a_server_without_ids_is_shown_by_its_text():
+    answer = named(whole(Told(ids=None)), "generate/whole")
+    stream = change(incremental(Told(ids=None)), at=3, text="")
+    played = playback_of(violated(stream, answer, event=3))
+    assert played is not None
+    assert played.unit == "characters"
+    (text,) = played.ribbons
+    assert text["unit"] == "character"
+    assert [cell[0] for cell in text["rows"][1]["cells"]] == ["a", "b", "c", "", "e", "f"]
+
+
+def test_each_choice_is_told_apart():
+    two = incremental(Told(), Told(ids=(21, 22), text="yz"))
+    played = playback_of(violated(two, event=3))
+    assert played is not None
+    assert [cell[0] for cell in played.ribbons[0]["rows"][0]["cells"]] == ["21", "22"]
+    assert played.steps[1].held[0] == ("ids of choice 1", "1: 21")
+
+
+def test_what_is_long_is_cut_around_the_first_illegal_event():
+    told = Told(ids=tuple(range(500)), text="x" * 500)
+    played = playback_of(violated(incremental(told), event=250))
+    assert played is not None
+    assert len(played.steps) == 60
+    assert played.steps[played.first].event == 250
+    assert played.steps[played.first].total == 251
+    assert played.left_out == "events 220 to 279 of 501 are shown; the others are left out of this page"
+    assert len(json.dumps(played.embedded())) < 40_000
+    row = played.ribbons[0]["rows"][0]
+    by_id = {cell[0]: cell[2] for cell in row["cells"]}
+    assert by_id["250"] == 30
+
+
+def test_a_page_holds_no_more_than_it_has_room_for(monkeypatch):
+    stream = incremental()
+    every = [violated(stream, event=2, id=f"row-{n}") for n in range(4)]
+    assert len(playbacks(every)) == 4
+    monkeypatch.setattr(playback, "_MOST_LETTERS", 4000)
+    kept = playbacks(every)
+    assert 0 < len(kept) < 4
+    text = page(document(Subject(runs=(every[0].run,)), every, 1), kept)
+    assert f"{4 - len(kept)} of these failures have no token view here" in text
+
+
+def test_what_belongs_to_no_answer_is_not_played():
+    nowhere = violated(incremental(), event=2)
+    (seen,) = nowhere.violations
+    elsewhere = replace(seen, place=replace(seen.place, exchange="the whole run"))
+    assert playback_of(replace(nowhere, violations=(elsewhere,))) is None
+    assert not playbacks([replace(nowhere, violations=())])
+
+
+class Scripts(HTMLParser):
+    """The scripts of a page and what they hold, its policy, and all attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.held: list[tuple[dict[str, str | None], str]] = []
+        self.policy = ""
+        self.attributes: set[str] = set()
+        self._open = False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self._open = tag == "script"
+        if self._open:
+            self.held.append((dict(attrs), ""))
+        self.attributes |= {name for name, _ in attrs}
+        if ("http-equiv", "Content-Security-Policy") in attrs:
+            self.policy = dict(attrs)["content"]
+
+    def handle_endtag(self, tag):
+        self._open = False
+
+    def handle_data(self, data):
+        if self._open:
+            given, text = self.held.pop()
+            self.held.append((given, text + data))
+
+
+def evil_page() -> str:
+    stream = incremental(Told(series={EVIL: list(range(6))}, details={}))
+    stream = change(stream, at=2, text=EVIL)
+    hostile = ids_stream([1], [2], [3], name=f"generate/{EVIL}")
+    event = replace(hostile.events[1], data={EVIL: [EVIL]})
+    hostile = replace(hostile, events=(hostile.events[0], event, hostile.events[2]))
+    every = [violated(stream, event=2), violated(hostile, event=1, pointer=f"/{EVIL}", id="other")]
+    return page(document(Subject(runs=(every[0].run,)), every, 1), playbacks(every))
+
+
+def test_a_page_runs_its_own_script_alone_whatever_the_server_wrote():
+    text = evil_page()
+    (data, script) = Scripts(text).held
+    assert data[0] == {"type": "application/json", "id": "playbacks"}
+    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    assert Scripts(text).policy == policy
+    assert not {name for name in Scripts(text).attributes if name.startswith("on") or name == "src"}
+    assert "innerHTML" not in script[1]
+    assert not re.search(r"[<>&]", data[1])
+    assert not re.search(r"[^\x20-\x7e]", data[1])
+    shown = json.loads(data[1])
+    assert "\x1b" not in json.dumps(shown, ensure_ascii=False)
+    assert not any(one in json.dumps(shown, ensure_ascii=False) for one in "\u202e\u2028")
+    assert "alert(1)" in json.dumps(shown)
+
+
+def test_a_page_without_anything_to_play_holds_no_script():
+    judgement = violated(incremental(), event=2)
+    made = Scripts(page(document(Subject(runs=(judgement.run,)), [judgement], 1)))
+    assert made.held == []
+    assert made.policy == "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def test_the_trace_has_a_slice_for_each_request_and_an_instant_for_each_event(tmp_path):
+    def at(stream: Stream, started: str, seconds: float) -> Stream:
+        return replace(stream, exchange=replace(stream.exchange, started=started, duration=seconds))
+
+    first = at(incremental(), "2026-11-22T02:16:55.000+00:00", 2.0)
+    second = at(named(whole(), "generate/whole"), "2026-11-22T02:16:56.000+00:00", 0.5)
+    third = at(named(whole(), "generate/later"), "2026-11-22T02:16:58.000+00:00", 0.5)
+    unknown = at(named(whole(), f"generate/{EVIL}"), "", 0.5)
+    judgement = violated(first, second, third, unknown, event=2)
+    report = document(Subject(runs=(judgement.run,)), [judgement], 1)
+    write_reports(report, Outputs(trace=tmp_path / "trace.json"), [judgement])
+    text = (tmp_path / "trace.json").read_text()
+    assert text == trace("", [judgement])
+    events = json.loads(text)["traceEvents"]
+    slices = {event["name"]: event for event in events if event["ph"] == "X"}
+    assert slices["generate/one"] | {"args": 0} == {
+        "pid": 1,
+        "tid": 1,
+        "name": "generate/one",
+        "cat": "one",
+        "ph": "X",
+        "ts": 0,
+        "dur": 2_000_000,
+        "cname": "terrible",
+        "args": 0,
+    }
+    assert slices["generate/one"]["args"]["violates"] == ["made-up"]
+    assert [(one["ts"], one["tid"]) for name, one in slices.items() if name != "generate/one"] == [
+        (1_000_000, 2),
+        (3_000_000, 1),
+        (3_500_000, 1),
+    ]
+    instants = [event for event in events if event["ph"] == "i" and "ids" in event["args"]]
+    assert sum(event["args"]["ids"] for event in instants) == 4 * 6
+    assert [event["name"] for event in events if event.get("cname")] == ["generate/one", "event 2 (illegal)"]
+    assert "\x1b" not in json.dumps(events, ensure_ascii=False)
+    assert json.loads(trace("", []))["traceEvents"] == []
+
+
+def test_a_slow_reader_s_pause_is_told():
+    stream = ids_stream([1], [2], [3], [4])
+    reads = [
+        Read(time, read.data)
+        for time, read in zip([0.1, 0.11, 2.1, 2.11], stream.exchange.reads, strict=True)
+    ]
+    events = tuple(
+        replace(event, place=replace(event.place, time=read.time))
+        for event, read in zip(stream.events, reads, strict=True)
+    )
+    slow = replace(stream, events=events, exchange=replace(stream.exchange, reads=tuple(reads)))
+    played = playback_of(violated(slow, event=1))
+    assert played is not None
+    assert [(gap.start, gap.end) for gap in played.gaps] == [(0.11, 2.1)]
