@@ -10,7 +10,7 @@ A block of a chapter is written as on the wire, without what every exchange has 
 
 A request is one line. A line that begins with `data:` is one event; other lines are the document of a whole
 answer, behind its status where that is not 200. A request to `http://worker` comes with a twin to
-`http://gateway`. A block below a line `<!-- recorded: FILE NAME -->` shows that exchange of a fixture:
+`http://gateway`. A block below a line `<!-- recorded: FILE NAME… -->` shows these exchanges of a fixture:
 
     python -m docs_build.worked_examples        writes these anew
 """
@@ -31,7 +31,8 @@ from tokenwire.wire.foreign_capture import read_any_capture
 
 _BLOCK = re.compile(r'^```text title="(?P<caption>[^"\n]+)"\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
 _RECORDED = re.compile(
-    r"^<!-- recorded: (?P<file>\S+) (?P<name>\S+) -->\n\n```text title=\"(?P<caption>[^\"\n]+)\"\n.*?^```$",
+    r"^<!-- recorded: (?P<file>\S+) (?P<names>[^\n]+?) -->\n\n"
+    r'```text title="(?P<caption>[^"\n]+)"\n.*?^```$',
     re.MULTILINE | re.DOTALL,
 )
 _REQUEST = re.compile(r"^(?P<method>POST|PUT|GET) (?:http://(?P<side>\w+))?(?P<path>/\S*)(?: (?P<body>.+))?$")
@@ -129,8 +130,9 @@ def with_recorded(page: str) -> str:
     def written(match: re.Match[str]) -> str:
         capture = ROOT / "fixtures" / match["file"]
         found = {exchange.name: exchange for exchange in read_any_capture(capture)}
-        head = f"<!-- recorded: {match['file']} {match['name']} -->\n\n"
-        return f'{head}```text title="{match["caption"]}"\n{shown(found[match["name"]])}\n```'
+        head = f"<!-- recorded: {match['file']} {match['names']} -->\n\n"
+        blocks = "\n".join(shown(found[name]) for name in match["names"].split())
+        return f'{head}```text title="{match["caption"]}"\n{blocks}\n```'
 
     return _RECORDED.sub(written, page)
 

@@ -1,0 +1,129 @@
+"""The tables of `spec/request.md`: fields of a request and of the record, with their names in every dialect.
+
+python -m docs_build.field_tables           writes them anew
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from docs_build.page import in_cell
+from docs_build.published import ROOT
+from tokenwire.spec_files import read_yaml, spec_root
+
+CHAPTER = ROOT / "spec" / "request.md"
+_TABLE = re.compile(
+    r"(?<=^<!-- table: )(?P<name>.+?) -->\n.*?(?=^<!-- /table -->$)", re.MULTILINE | re.DOTALL
+)
+_FAMILIES = {"SGLang": ("sglang",), "vLLM": ("vllm",), "others": ("openai", "llama.cpp", "lmdeploy")}
+_BESIDE_THE_FIELDS = ("model", "logit_bias", "frequency_penalty")
+_NO_FIELDS = {"nulls", "choices", "carrier", "customized_info", "echoed", "empty_is_absent", "document"}
+
+
+@cache
+def dialects() -> list[dict[str, Any]]:
+    """The tables of all dialects."""
+    return [read_yaml(path) for path in sorted((spec_root() / "dialects").glob("*.yaml"))]
+
+
+def asked(dialect: Mapping[str, Any]) -> dict[str, str]:
+    """Where the fields of a request stand in a dialect, by their names."""
+    request = dialect["request"]
+    fields = {**request["prompt"], **{name: request[name] for name in _BESIDE_THE_FIELDS if name in request}}
+    for name, places in {**fields, **request["fields"]}.items():
+        fields[name] = ", ".join(f"`{place}`" for place in ([places] if isinstance(places, str) else places))
+    always = dict.fromkeys(request.get("always", ()), "always")
+    counted = {"logprob_count": "logprobs", "prompt_logprob_count": "logprob_start"}
+    numbers = {said: f"`{_place(request[by])}`, a number" for by, said in counted.items() if by in request}
+    return always | numbers | fields
+
+
+def _place(at: str | Mapping[str, Any]) -> str:
+    return at if isinstance(at, str) else at["at"]
+
+
+def told(answer: Mapping[str, Any]) -> dict[str, str]:
+    """Where the fields of the record stand in an answer; in italics what begins at the whole document."""
+    found: dict[str, str] = {}
+    for holder, mark in ((answer, ""), (answer.get("document", {}), "*")):
+        for name, at in holder.items():
+            if name not in _NO_FIELDS:
+                one = {name: at} if isinstance(at, str) else {f"{name}.{key}": to for key, to in at.items()}
+                found |= {key: f"{mark}`{to}`{mark}" for key, to in one.items() if isinstance(to, str)}
+    return {key: to.replace("`/usage`", "*`/usage`*") if key == "usage" else to for key, to in found.items()}
+
+
+def _in_both(whole: str | None, stream: str | None) -> str:
+    """A place in whole answers and in streams."""
+    if whole == stream:
+        return whole or ""
+    if stream is None:
+        return f"{whole}; not in streams"
+    return f"{whole}; in streams {stream}" if whole else f"in streams {stream}"
+
+
+def _names(rows: Iterable[str], columns: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    yield f"| field | {' | '.join(f'`{name}`' for name in columns)} |"
+    yield "|---|" + "---|" * len(columns)
+    for row in rows:
+        if any(row in column for column in columns.values()):
+            yield f"| {row} | {' | '.join(column.get(row, '') for column in columns.values())} |"
+
+
+def _members(families: Iterable[str]) -> list[dict[str, Any]]:
+    return [dialect for dialect in dialects() if dialect["family"] in families]
+
+
+def _described(kind: str) -> Iterator[str]:
+    rows = read_yaml(spec_root() / "fields.yaml")[kind]
+    facts = ("type", "unit", "mode", "absent") if kind == "record" else ("type",)
+    heads = {"mode": "in a stream", "absent": "null or absent"}
+    yield f"| field | what it says | {' | '.join(heads.get(fact, fact) for fact in facts)} |"
+    yield "|---|---|" + "---|" * len(facts)
+    for name, row in rows.items():
+        yield f"| {name} | {in_cell(row['says'])} | {' | '.join(in_cell(row.get(f, '')) for f in facts)} |"
+
+
+def _schemas() -> Iterator[str]:
+    yield "| dialect | endpoint | request | whole answer | event | refusal |"
+    yield "|---|---|---|---|---|---|"
+    for dialect in dialects():
+        names = dialect["schemas"]
+        request = names["whole"].removesuffix("-response") + "-request"
+        exists = (spec_root() / "schemas" / f"{request}.json").exists()
+        cells = [request if exists else "", names["whole"], names["stream"], names["error"]]
+        links = (f"[{name}](schemas/{name}.json)" if name else "" for name in cells)
+        endpoint = dialect["endpoint"]
+        yield f"| `{dialect['name']}` | `{endpoint['methods'][0]} {endpoint['path']}` | {' | '.join(links)} |"
+
+
+def table(name: str) -> str:
+    """A table by its name in the chapter. Raises KeyError for a name that there is none of."""
+    fields = read_yaml(spec_root() / "fields.yaml")
+    if name == "schemas":
+        return "\n".join(_schemas())
+    if name in fields:
+        return "\n".join(_described(name))
+    kind, _, family = name.partition(" of ")
+    columns = {}
+    for dialect in _members(_FAMILIES[family]):
+        answer = dialect["answer"]
+        if kind == "record":
+            whole, stream = told(answer["whole"]), told(answer["stream"])
+            places = {one: _in_both(whole.get(one), stream.get(one)) for one in {**whole, **stream}}
+        else:
+            places = asked(dialect)
+        columns[dialect["name"]] = places
+    return "\n".join(_names(fields[kind], columns))
+
+
+def with_tables(page: str) -> str:
+    """A page with its tables as the data say."""
+    return _TABLE.sub(lambda match: f"{match['name']} -->\n\n{table(match['name'])}\n\n", page)
+
+
+if __name__ == "__main__":
+    CHAPTER.write_text(with_tables(CHAPTER.read_text("utf-8")), "utf-8")

@@ -1,0 +1,48 @@
+"""Chapter 0 knows every field of every dialect and shows every endpoint; its tables are those of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from docs_build.field_tables import CHAPTER, asked, dialects, told, with_tables
+from docs_build.worked_examples import examples
+
+from tokenwire.dialects.recognition import Spoken
+from tokenwire.replay import read_run
+from tokenwire.spec_files import read_yaml, spec_root
+
+WITHOUT_RECORDING = {
+    ("lmdeploy-generate", False),
+    ("lmdeploy-generate", True),
+    ("openai-completions", False),
+    ("openai-completions", True),
+}
+
+
+def described(kind: str) -> Mapping[str, Mapping[str, str]]:
+    return read_yaml(spec_root() / "fields.yaml")[kind]
+
+
+def test_every_field_of_a_request_is_described():
+    known = {name for dialect in dialects() for name in asked(dialect)}
+    assert known == set(described("request"))
+
+
+def test_every_field_of_an_answer_is_described():
+    answers = [dialect["answer"][mode] for dialect in dialects() for mode in ("whole", "stream")]
+    assert {name for answer in answers for name in told(answer)} == set(described("record"))
+
+
+def test_the_tables_are_those_of_the_data():
+    """After a change of a dialect or of fields.yaml: python -m docs_build.field_tables."""
+    page = CHAPTER.read_text("utf-8")
+    assert with_tables(page) == page
+
+
+def test_every_endpoint_is_shown_whole_and_streamed():
+    shown = set()
+    for example in examples(CHAPTER.read_text("utf-8")):
+        run, _ = read_run(example.exchanges, Spoken(example.exchanges), "example")
+        shown |= {(stream.dialect, stream.asked.stream) for stream in run.streams if stream.answered}
+    every = {(dialect["name"], streamed) for dialect in dialects() for streamed in (False, True)}
+    assert every - shown == WITHOUT_RECORDING
