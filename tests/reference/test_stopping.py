@@ -187,8 +187,8 @@ def test_a_long_run_of_byte_tokens_is_not_looked_through_again(monkeypatch) -> N
     [
         ("begin.*end", "z", "begin" + "x" * (LONGEST_MATCH - 8) + "end", True),
         ("(?s)begin.*end", "\u8a9e", "begin" + "\n" * (LONGEST_MATCH - 8) + "end", True),
-        (r"(?:\A|^)x", "z", "x" * LONGEST_MATCH, False),
-        (r"\bxx*y", "z", "x" * (LONGEST_MATCH - 1) + "y", False),
+        (r"(?:\A|^)x+", "z", "x" * (2 * LONGEST_MATCH), False),
+        (r"\bxx*y", "z", "x" * (2 * LONGEST_MATCH) + "y", False),
         (r"\bxx*y", " ", "x" * (LONGEST_MATCH - 1) + "y", True),
         (r"(?m:^)xx*y", "z\n", "x" * (LONGEST_MATCH - 1) + "y", True),
     ],
@@ -212,6 +212,19 @@ def test_patterns_that_are_too_large_together_are_refused() -> None:
     rules_of(SamplingParams(stop_regex=("a{999}",) * 4))
     with pytest.raises(ValueError, match=f"may have {MOST_STEPS} in all"):
         rules_of(SamplingParams(stop_regex=("a{999}",) * 5))
+
+
+def test_a_pattern_is_looked_for_in_all_that_a_wrong_byte_unmakes() -> None:
+    letter, wrong, word = BYTE_OR_WORD.convert_tokens_to_ids(["<0x61>", "<0xFF>", "\u8a9e"])
+    rules = StopRules(
+        SamplingParams(stop_regex=("^\ufffd",)),
+        frozenset(),
+        10**6,
+        Detokenizer(spelling(BYTE_OR_WORD, skip_special_tokens=True)),
+    )
+    output_ids = [*[letter] * 100, wrong, word]
+    ends = [count for count in range(1, len(output_ids) + 1) if rules.check(output_ids[:count]) is not None]
+    assert ends == [len(output_ids)]
 
 
 @settings(max_examples=200)
