@@ -80,14 +80,14 @@ def forked(
 
 
 @contextlib.contextmanager
-def served_forked(*flags: str) -> Iterator[tuple[str, BaseProcess]]:
+def served_forked(*flags: str, program: str = "tokenwire-reference") -> Iterator[tuple[str, BaseProcess]]:
     """The reference engine on a free port, as long as this is open: its URL, and its process.
 
     The model is builtin:tiny unless --model says otherwise. A server that ends before it gives its URL fails
-    the test with what it wrote.
+    the test with what it wrote. program: also a module with a `main` that changes the engine and serves it.
     """
     model = () if any(flag.startswith("--model") for flag in flags) else ("--model", "builtin:tiny")
-    words = ("tokenwire-reference", "serve", "--port", "0", *model, *flags)
+    words = (program, "serve", "--port", "0", *model, *flags)
     reader, writer = os.pipe()
     with (
         os.fdopen(reader) as said,
@@ -115,4 +115,4 @@ def _become(
         os.dup2(end.fileno(), descriptor)
         end.close()
     sys.argv = [program, *words]
-    import_module(_MAINS[program]).main()
+    import_module(_MAINS.get(program, program)).main()

@@ -2,22 +2,50 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import random
 import socket
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from forked_program import served_forked
 from proofs import soak
 from proofs.hostile_servers import drawn
-from proofs.soak import Figures, growth
-from proofs.soak_page import picture, write
+from proofs.soaking import serving
+from proofs.soaking.figures import Figures
+from proofs.soaking.load import FLAGS, MOST_GROWTH, growth, nothing_is_left, short
+from proofs.soaking.page import picture, write
+from proofs.soaking.serving import Served
 
 
 def test_growth_is_told_once_it_is_warm() -> None:
     warm_up = [float(megabytes) for megabytes in range(100, 200, 5)]
     assert growth(warm_up + [200.0] * 80) == 1
-    assert growth(warm_up + [200.0 + step for step in range(80)]) > soak.MOST_GROWTH
+    assert growth(warm_up + [200.0 + step for step in range(80)]) > MOST_GROWTH
+
+
+@pytest.mark.parametrize(
+    ("program", "broken"), [("tokenwire-reference", []), ("leaking_reference", ["pages of the cache"])]
+)
+def test_a_page_that_one_request_keeps_is_seen(
+    program: str, broken: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request that needs all pages waits for the lost one forever: a second shows that as well."""
+    if broken:
+        monkeypatch.setattr(serving, "PATIENCE_S", 1)
+
+    async def measure(server: Served) -> Figures:
+        figures = Figures()
+        for _ in range(3):
+            await server.counted(*short(random.Random(0)))
+        await nothing_is_left(figures, server)
+        return figures
+
+    with served_forked(*FLAGS, program=program) as (url, process):
+        figures = asyncio.run(measure(Served(int(url.rpartition(":")[2]), process.pid or 0, tmp_path)))
+    assert (figures.broken, len(figures.rows)) == (broken, 2)
 
 
 @pytest.mark.parametrize(("holds", "status"), [(True, 0), (False, 1)])

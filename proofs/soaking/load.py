@@ -1,0 +1,184 @@
+"""One server under load: its memory, its pages, and what it answers afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import re
+import statistics
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import count
+from typing import Any
+
+from proofs.soaking.figures import Figures, Sample
+from proofs.soaking.serving import Served, emptied, ids, served
+
+MOST_GROWTH = 1.05
+POOL = 4000
+"""Tokens: less than one context, so that one request can need all pages."""
+FLAGS = ("--max-total-tokens", str(POOL), "--enable-metrics")
+WORKERS = 24
+_VOLATILE = re.compile(rb'"(id|created|e2e_latency|request_id|[a-z_]*_(time|ts|latency))":("[^"]*"|[-\d.e]+)')
+
+
+def short(choice: random.Random) -> tuple[str, Any]:
+    """A request of a few tokens."""
+    body: dict[str, Any]
+    if choice.random() < 0.2:
+        body = {"model": "builtin:tiny", "prompt": ids(choice, 8), "max_tokens": 4, "temperature": 0}
+        return "/v1/completions", body | {"stream": choice.random() < 0.5}
+    sampling = {"max_new_tokens": 4, "temperature": choice.choice((0, 1))}
+    return "/generate", {
+        "input_ids": ids(choice, 8),
+        "sampling_params": sampling,
+        "stream": choice.random() < 0.5,
+    }
+
+
+def mixed(choice: random.Random, rid: str) -> tuple[str, Any]:
+    """A request that may ask for anything."""
+    body: dict[str, Any]
+    budget, stream, temperature = choice.randint(1, 60), choice.random() < 0.6, choice.choice((0, 0.7, 1.5))
+    if choice.random() < 0.3:
+        words = " ".join(
+            choice.choices(("one", "walks", "of", "the", "\u8a9e", "7"), k=choice.randint(1, 20))
+        )
+        body = {"model": "builtin:tiny", "messages": [{"role": "user", "content": words}], "rid": rid}
+        asked = {
+            "max_tokens": budget,
+            "temperature": temperature,
+            "n": choice.choice((1, 1, 2, 4)),
+            "stream": stream,
+        }
+        return "/v1/chat/completions", body | asked | {"logprobs": choice.random() < 0.3}
+    sampling: dict[str, Any] = {"max_new_tokens": budget, "temperature": temperature, "ignore_eos": True}
+    for more in (
+        {"stop": ["the", "e o"]},
+        {"stop_regex": [r"\w+ing\b"]},
+        {"frequency_penalty": 0.5, "repetition_penalty": 1.1},
+        {"logit_bias": {"40": 3}},
+        {"top_p": 0.8, "top_k": 20, "min_p": 0.01},
+    ):
+        sampling |= more if choice.random() < 0.2 else {}
+    body = {"input_ids": ids(choice, 60), "sampling_params": sampling, "stream": stream, "rid": rid}
+    if choice.random() < 0.1:
+        body |= {"input_ids": [ids(choice, 20) for _ in range(3)], "rid": [f"{rid}-{i}" for i in range(3)]}
+    elif choice.random() < 0.3:
+        body |= {"return_logprob": True, "top_logprobs_num": choice.randint(0, 5), "logprob_start_len": 0}
+    return "/generate", body
+
+
+async def one_of_the_mix(server: Served, choice: random.Random, number: int) -> None:
+    """Ask something; one in ten is aborted on its way, one in ten left."""
+    path, body = mixed(choice, rid := f"soak-{number}")
+    fate = choice.random()
+    if fate < 0.1:
+        await server.counted(path, body, leave_after=choice.choice((0, 1, 500, 3000)))
+    elif fate < 0.2:
+        asked = asyncio.create_task(server.counted(path, body))
+        await asyncio.sleep(choice.uniform(0, 0.3))
+        await server.ask("/abort_request", {"rid": rid})
+        await asked
+    else:
+        await server.counted(path, body)
+
+
+async def load(ask: Callable[[int], Any], go_on: Callable[[int], bool]) -> None:
+    """Ask as many at a time as there are workers, as long as it is to go on."""
+    numbers = count()
+
+    async def work() -> None:
+        while go_on(number := next(numbers)):
+            await ask(number)
+
+    async with asyncio.TaskGroup() as workers:
+        for _ in range(WORKERS):
+            workers.create_task(work())
+
+
+@contextlib.asynccontextmanager
+async def watched(server: Served, samples: list[Sample], what: str, began: float) -> AsyncIterator[None]:
+    """Note the memory of the server twice a second."""
+
+    async def watch() -> None:
+        while True:
+            samples.append((time.monotonic() - began, what, server.megabytes))
+            await asyncio.sleep(0.5)
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        watching.cancel()
+
+
+def growth(megabytes: Sequence[float]) -> float:
+    """The last fifth of some samples over the second: the first is the warm-up."""
+    fifth = max(1, len(megabytes) // 5)
+    return statistics.median(megabytes[-fifth:]) / statistics.median(megabytes[fifth : 2 * fifth])
+
+
+async def soak(figures: Figures, requests: int, seconds: float, seed: int) -> None:
+    """Short requests, then mixed load, and what is left of them."""
+    with served(*FLAGS) as server, served(*FLAGS) as fresh:
+        choice, began = random.Random(seed), time.monotonic()
+        until = began + min(20, seconds / 2)
+        async with watched(server, figures.memory, "warm-up", began):
+            await load(lambda n: one_of_the_mix(server, choice, n), lambda _: time.monotonic() < until)
+        begun = time.monotonic()
+        async with watched(server, figures.memory, "short", began):
+            await load(lambda _: server.counted(*short(choice)), lambda number: number < requests)
+        rate = requests / (time.monotonic() - begun)
+        until = time.monotonic() + seconds
+        numbers = count(10**6)
+        async with watched(server, figures.memory, "mixed", began):
+            await load(
+                lambda _: one_of_the_mix(server, choice, next(numbers)), lambda _: time.monotonic() < until
+            )
+        for what, name in (
+            ("short", f"{requests:,} short requests, {rate:.0f}/s"),
+            ("mixed", f"{seconds:.0f} s of mixed load"),
+        ):
+            grown = growth([megabytes for _, kind, megabytes in figures.memory if kind == what])
+            figures.demand(
+                f"memory, {name}",
+                f"grows by less than {MOST_GROWTH - 1:.0%}",
+                f"{grown - 1:+.1%}",
+                holds=grown < MOST_GROWTH,
+            )
+        failed = {end: times for end, times in server.answers.items() if end not in ("200", "left")}
+        told = "; ".join(f"{end}: {times:,}" for end, times in sorted(server.answers.items()))
+        figures.demand("requests", "none stuck, none failed", told, holds=not failed)
+        await nothing_is_left(figures, server)
+        for each in (server, fresh):
+            await each.ask("/flush_cache", {})
+        same = await answers(server, seed) == await answers(fresh, seed)
+        demanded = "those of a fresh server, bit for bit"
+        figures.demand("answers", demanded, "equal" if same else "other", holds=same)
+        log = server.log.read_text("utf-8", "replace")
+        figures.demand("log", "empty", log[:500] or "empty", holds=not log)
+
+
+async def nothing_is_left(figures: Figures, server: Served) -> None:
+    """What the requests held is free again: a last one needs all of it."""
+    left = await emptied(server)
+    figures.demand("left of all requests", "nothing", left or "nothing", holds=not left)
+    body = {"input_ids": [9] * (POOL - 16), "sampling_params": {"max_new_tokens": 16, "ignore_eos": True}}
+    await server.ask("/flush_cache", {})
+    whole = b'"completion_tokens":16' in await server.counted("/generate", body)
+    figures.demand("pages of the cache", "none lost", "none lost" if whole else "some lost", holds=whole)
+
+
+async def answers(server: Served, seed: int) -> list[bytes]:
+    """What is answered to fixed requests, one at a time, without ids and times."""
+    choice, told = random.Random(seed), []
+    for number in range(40):
+        path, body = mixed(choice, f"probe-{number}")
+        body["stream"] = False
+        sampling = body if "messages" in body else body["sampling_params"]
+        sampling["seed" if "messages" in body else "sampling_seed"] = number
+        answer = (await server.counted(path, body)).partition(b"\r\n\r\n")[2]
+        told.append(_VOLATILE.sub(b"", answer))
+    return told

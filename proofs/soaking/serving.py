@@ -1,0 +1,141 @@
+"""A server of the reference in a process of its own, and requests to it without a client's library."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import re
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+PATIENCE_S = 300
+"""For any one request, and any one check: what takes longer is stuck."""
+_FAILED_IN_BAND = re.compile(rb'"(code|status_code)":5\d\d')
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How a slow reader reads."""
+
+    bytes: int = 1024
+    seconds: float = 0.05
+
+
+@dataclass
+class Served:
+    """A server of the reference in a process of its own."""
+
+    port: int
+    pid: int
+    log: Path
+    answers: Counter[str] = field(default_factory=Counter)
+    """How requests ended: by status, left, or stuck."""
+
+    @property
+    def megabytes(self) -> float:
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text("ascii").split()[1])
+        return pages * resource.getpagesize() / 1e6
+
+    async def ask(
+        self, path: str, body: Any = None, *, leave_after: int | None = None, pace: Pace | None = None
+    ) -> bytes:
+        """Ask, and read to the end, or leave after so many bytes; the answer with its head."""
+        with contextlib.closing(socket.socket()) as own:
+            if pace is not None:
+                own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, pace.bytes)
+            own.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(own, ("127.0.0.1", self.port))
+            reader, writer = await asyncio.open_connection(sock=own, limit=pace.bytes if pace else 1 << 20)
+            try:
+                data = b"" if body is None else json.dumps(body).encode()
+                method = "GET" if body is None else "POST"
+                head = f"{method} {path} HTTP/1.1\r\nhost: soak\r\nconnection: close\r\n"
+                head += f"content-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
+                writer.write(head.encode() + data)
+                answer = bytearray()
+                while leave_after is None or len(answer) < leave_after:
+                    if not (more := await reader.read(pace.bytes if pace else 1 << 16)):
+                        break
+                    answer += more
+                    if pace is not None:
+                        await asyncio.sleep(pace.seconds)
+                return bytes(answer)
+            finally:
+                writer.transport.abort()
+
+    async def counted(self, path: str, body: Any, **how: Any) -> bytes:
+        """Ask, and count how it ended."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                answer = await self.ask(path, body, **how)
+        except TimeoutError:
+            self.answers["stuck"] += 1
+            return b""
+        except OSError:
+            self.answers["broken off"] += 1
+            return b""
+        left = how.get("leave_after") is not None
+        self.answers["left" if left else _end_of(answer)] += 1
+        return answer
+
+
+def _end_of(answer: bytes) -> str:
+    """How an answer ended: its status, or what is wrong with it all the same."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    if _FAILED_IN_BAND.search(body):
+        return "failed in band"
+    whole = body.endswith((b"}", b"]", b"data: [DONE]\n\n\r\n0\r\n\r\n"))
+    return head[9:12].decode("latin-1") if whole else "cut off"
+
+
+@contextlib.contextmanager
+def served(*flags: str) -> Iterator[Served]:
+    """Serve the reference as long as this is open."""
+    command = [sys.executable, "-m", "tokenwire_reference", "serve", "--port", "0", "--random-seed", "1"]
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "log")
+        with (
+            log.open("wb") as errors,
+            subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+        ):
+            try:
+                assert process.stdout is not None
+                words = process.stdout.readline().split()
+                if not words:
+                    raise RuntimeError(f"the server did not start: {log.read_text('utf-8')}")
+                yield Served(int(words[-1].rpartition(":")[2]), process.pid, log)
+            finally:
+                process.terminate()
+
+
+async def emptied(server: Served) -> str:
+    """What is left of requests once all are over; those of clients that left end in the next steps."""
+    for _ in range(100):
+        info = json.loads((await server.ask("/server_info")).partition(b"\r\n\r\n")[2])
+        (state,) = json.loads((await server.ask("/v1/loads")).partition(b"\r\n\r\n")[2])["loads"]
+        left = {
+            "live": info["internal_states"][0]["num_live_requests"],
+            "running": state["num_running_reqs"],
+            "waiting": state["num_waiting_reqs"],
+            "tokens": state["num_used_tokens"],
+        }
+        if not any(left.values()):
+            return ""
+        await asyncio.sleep(0.1)
+    return str({name: value for name, value in left.items() if value})
+
+
+def ids(choice: random.Random, most: int) -> list[int]:
+    """A prompt; half of them share a prefix."""
+    prefix = list(range(100, 132)) if choice.random() < 0.5 else []
+    return prefix + [choice.randrange(3, 700) for _ in range(choice.randint(1, most))]
