@@ -87,7 +87,28 @@ def cut(text: str) -> Stream:
     return whole(Told(ids=(*IDS[:5], HALF), text=text), input_ids=(CUT,))
 
 
+SPECIAL = next(token for token in WORDS.special if token not in WORDS.ends)
+HIDING = Script((*letters("a"), SPECIAL, *letters("b")))
+
+
+def hiding(offsets: list[int], *, finish: Finish | None = None) -> Stream:
+    """A completion whose text hides one of its three ids, as vLLM 0.32.0 has it but for the offsets."""
+    names = [WORDS.pieces[token].decode() for token in HIDING.ids]
+    lists = {"tokens": names, "token_logprobs": [-0.01] * 3, "text_offset": offsets}
+    told = Told(ids=HIDING.ids, text="ab", series=lists, finish=finish)
+    prompt = HIDING.prompt(LAW, filler=letters("~")[0])
+    return whole(told, input_ids=(prompt,), logprobs=True, max_new_tokens=3, dialect="vllm-completions")
+
+
 KNOWN_ANSWER_PAIRS = [
+    Pair(
+        "script-text-offsets-are-right",
+        hiding([0, 1, 1]),
+        hiding([0, 1, 14]),
+        pointer="/text_offset",
+        target=PARROT,
+        why="the name of a hidden id is counted",
+    ),
     Pair(
         "script-ids-are-said",
         STREAM,

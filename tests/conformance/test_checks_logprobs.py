@@ -116,6 +116,26 @@ def test_offsets_that_a_dialect_does_not_tell_are_not_judged() -> None:
     assert violated("text-offsets-add-up", completion(untold, dialect="vllm-completions"))
 
 
+@pytest.mark.parametrize(
+    ("tokens", "offsets", "holds"),
+    [
+        (["a", "<|eot|>", "b", "c"], [0, 1, 1, 2], True),  # only what is shown is counted
+        (["a", "<|eot|>", "b", "c"], [0, 1, 8, 9], True),  # vLLM 0.32.0 counts names
+        (["a", "<|eot|>", "b", "c"], [0, 1, 2, 3], False),
+        (["a", "b", "c", ""], [0, 0, 0, 0], False),  # the text shows each of them
+        (["ab", "", "", "\u00e9", "c"], [0, 2, 2, 2, 3], True),  # vLLM: the last part has the character
+        (["ab", "", "", "c"], [0, 2, 2, 3], True),
+        (["ab", "", "", "c"], [0, 2, 2, 4], False),
+        (["it", "is"], [0, 3], True),  # alone, a tokenizer may write a token without its blank
+    ],
+)
+def test_a_token_that_the_text_does_not_show_need_not_be_counted(tokens, offsets, holds) -> None:
+    text = {"ab": "ab\u00e9c", "it": " it is"}.get(tokens[0], "abc")
+    told = {"tokens": tokens, "token_logprobs": [-1.0] * len(tokens), "text_offset": offsets}
+    stream = whole(Told(text=text, details={"logprobs": told}), logprobs=True, dialect="vllm-completions")
+    assert (not violated("text-offsets-add-up", stream)) is holds
+
+
 def test_offsets_go_on_across_events() -> None:
     parts = [{"tokens": ["a"], "token_logprobs": [-1.0], "text_offset": [at]} for at in range(len(IDS))]
     stream = incremental(dialect="vllm-completions", logprobs=True)

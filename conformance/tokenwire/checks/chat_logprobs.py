@@ -19,7 +19,7 @@ from tokenwire.checks.walk import (
     thoughts_of,
 )
 from tokenwire.dialects.dialect import is_chat, policy_of
-from tokenwire.judging.check import Observation, Target, check, demand, observe
+from tokenwire.judging.check import Observation, Target, check, demand
 from tokenwire.record import Choice, Emission, Stream
 
 FIELD = "logprobs"
@@ -228,13 +228,31 @@ def _is_escaped(token: object) -> bool:
     return isinstance(token, str) and token.startswith("bytes:")
 
 
+def _ends(text: str | None, begin: int, token: str) -> list[int]:
+    """Where a token that begins at an offset may end: behind its name, or where it began if the text does not
+    show it there. A part of a character is named by nothing, and the last of them may bring it; a tokenizer
+    may leave out the blank before a single token.
+    """
+    after = [begin + len(token)]
+    shown = token if text is None else text[begin:]
+    if not token:
+        after.append(begin + 1)
+    elif shown.startswith(f" {token}"):
+        after.append(begin + 1 + len(token))
+    elif not shown.startswith(token):
+        after.append(begin)
+    return after
+
+
 @check("text-offsets-add-up")
 def text_offsets_add_up(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Each offset is the one before it and the length of the token there, across the events of a stream."""
+    """Each offset is the one before it and what the text shows of the token there, across all events."""
     if is_chat(stream):
         return
     unknown = policy_of(stream).get("text_offsets", "told") == "unknown"
     for choice in stream.choices:
+        text = joined_text(choice)
+        first: int | None = None
         before: tuple[int, str] | None = None
         for emission in choice.emissions:
             lists = _lists(emission)
@@ -242,9 +260,13 @@ def text_offsets_add_up(stream: Stream, _target: Target) -> Iterator[Observation
             if unknown and all(offset == -1 for offset in offsets):
                 continue
             for offset, token in zip(offsets, tokens, strict=False):
-                if before is not None and not _is_escaped(before[1]):
-                    due = before[0] + len(before[1])
-                    message = f"the text offset of {token!r} is {offset!r}, and {before[1]!r} ends at {due}"
-                    yield observe(emission.at(OFFSETS), expected=due, actual=offset, message=message)
-                known = integer(offset) is not None and isinstance(token, str)
-                before = (offset, token) if known else None
+                told = integer(offset)
+                first = told if first is None else first
+                if before is not None and first is not None and not _is_escaped(before[1]):
+                    due = [first + end for end in _ends(text, before[0] - first, before[1])]
+                    message = (
+                        f"the text offset of {token!r} is {offset!r}, and {before[1]!r} ends at {due[0]}"
+                    )
+                    place = emission.at(OFFSETS)
+                    yield demand(place, offset in due, expected=due[0], actual=offset, message=message)
+                before = (told, token) if told is not None and isinstance(token, str) else None

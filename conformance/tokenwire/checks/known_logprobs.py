@@ -14,6 +14,7 @@ from tokenwire.checks.logprob_entry import (
     NAMED,
     NAMED_TOP,
     NAMES,
+    OFFSETS,
     PROMPT_CHOSEN,
     PROMPT_TOP,
     SAMPLED,
@@ -32,6 +33,8 @@ from tokenwire.judging.alike import ROUNDING
 from tokenwire.judging.check import Observation, Target, check, demand
 from tokenwire.parrot.law import EXACT_ABOVE, Parrot
 from tokenwire.parrot.recognition import Ids
+from tokenwire.parrot.script import Truth
+from tokenwire.parrot.vocabulary import Words
 from tokenwire.record import Choice, Place, Stream
 from tokenwire.requirement import tolerance
 
@@ -121,6 +124,32 @@ def script_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observ
             if ids:
                 due = [[law.logprob(token, token), token] for token in ids]
                 yield _observed_series(one.choice, name, due, told, _same_entry)
+
+
+def _beginnings(right: Truth, words: Words) -> Iterator[int | None]:
+    """Where each id begins in the text; None of one that the text does not show by itself."""
+    for token, before, after in zip(right.ids, ("", *right.texts), right.texts, strict=False):
+        own = after[len(before) :]
+        alone = words.pieces[token].decode("utf-8", "replace").startswith(own)
+        yield len(before) if own and alone and len(before) < len(right.text) else None
+
+
+def _same_beginning(due: int | None, told: object) -> bool:
+    return due is None or told == due
+
+
+@check("script-text-offsets-are-right")
+def script_text_offsets_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
+    """Counted from that of the first id, each offset is where the characters of its id begin."""
+    for one in known_choices(stream, target) if target.model is not None else ():
+        told, names = one.choice.series(OFFSETS), one.choice.series(NAMES) or []
+        first = integer(told[0]) if told else None
+        if not told or first is None or first < 0 or any(id_in_text(name) is not None for name in names):
+            continue
+        due = list(_beginnings(one.right, target.model.words))[: len(told)]
+        if sum(at is not None for at in due) > 1:
+            shown = [at if at is None else first + at for at in due]
+            yield _observed_series(one.choice, OFFSETS, shown, told[: len(due)], _same_beginning)
 
 
 def _ranked(choice: Choice) -> Iterator[tuple[str, list[list[LogprobEntry] | None]]]:

@@ -177,6 +177,20 @@ class AbortOfASampleEndsItsSiblings(Fault):
         return [name for name in live if mark and name.startswith(stem + mark)] or names
 
 
+@fault(
+    "abort-in-the-queue-has-no-choice",
+    "X21",
+    upstream=("vllm-project/vllm PR #47933",),
+    shows_in=STREAMED,
+)
+class AbortInTheQueueHasNoChoice(Fault):
+    """A stream that is aborted while it waits ends without an event for its choice."""
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        waited = not any(info.get("completion_tokens") for info in meta_infos(event))
+        return [] if _says_aborted(event) and waited else [event]
+
+
 @fault("abort-in-the-queue-counts-nothing", "X21", upstream=("sgl-project/sglang PR #19514",))
 class AbortInTheQueueCountsNothing(Fault):
     """A request that is aborted while it waits is answered without the counts of its prompt."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 from tokenwire_reference.api.json_answer import to_json
@@ -490,6 +492,25 @@ class TextOffsetsFromEachToken(_ChangesLists):
 
     def change(self, lists: dict[str, Any]) -> None:
         lists["text_offset"] = [0] * len(lists["tokens"])
+
+
+@fault("text-offsets-count-hidden-tokens", "X18", upstream=("vllm-project/vllm PR #19379",))
+class TextOffsetsCountHiddenTokens(Fault):
+    """Text offsets count the names of all tokens, also of those that the text hides."""
+
+    def __init__(self) -> None:
+        self._counted: Counter[int] = Counter()
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        for choice in choices_of(answer):
+            lists, index = choice.get("logprobs") or {}, choice.get("index", 0)
+            if "text_offset" in lists:
+                *offsets, end = accumulate(map(len, lists["tokens"]), initial=self._counted[index])
+                lists["text_offset"], self._counted[index] = offsets, end
+        return status, answer
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        return [self.answered(200, event)[1]]
 
 
 @fault(

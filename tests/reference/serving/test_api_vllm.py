@@ -161,6 +161,22 @@ def test_offsets_go_on_from_chunk_to_chunk(ask, read_events):
         assert [v for chunk in chunks for v in chunk["choices"][0]["logprobs"][name]] == values
 
 
+@pytest.mark.parametrize(
+    ("ids", "skip", "offsets"),
+    [
+        ([72, 0, 73, 2], True, [0, 1, 1, 2]),
+        ([72, 0, 73, 2], False, [0, 1, 14, 15]),
+        ([168, 107, 256, 72], True, [0, 0, 0, 1]),  # a character in three parts
+        ([168, 107, 72, 73], True, [0, 0, 1, 2]),  # one that is never whole
+    ],
+)
+def test_offsets_count_what_the_text_shows(answer, scripted_engine, ids, skip, offsets):
+    engine = scripted_engine([[i] for i in ids])
+    body = {"prompt": PROMPT, "logprobs": 0, "skip_special_tokens": skip, "max_tokens": 4}
+    choice = answer(engine, COMPLETIONS, body, api_dialect="vllm").json()["choices"][0]
+    assert choice["logprobs"]["text_offset"] == offsets
+
+
 def test_usage_comes_with_every_chunk_only_where_it_comes_at_all(ask, read_events):
     for options, count in (({"continuous_usage_stats": True}, 0), (STREAM["stream_options"], 1)):
         chunks = read_events(

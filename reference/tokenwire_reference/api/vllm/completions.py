@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,14 +63,14 @@ async def completions(http_request: HttpRequest) -> Response:
 
 
 class _CompletionAnswer:
-    """The shapes of one answer, and how far the names in its logprobs have come."""
+    """The shapes of one answer, and where the tokens of its choices begin."""
 
     def __init__(self, call: VllmCall, served: Served, *, echo: bool) -> None:
         self._call = call
         self._served = served
         self._echo = echo
         self._logprobs = LogprobWriter(call.logprobs, call.tokenizer)
-        self._offsets: Counter[int] = Counter()
+        self._offsets = [self._logprobs.offsets(request) for request in call.requests]
         self._created = int(time.time())
 
     def head(self) -> dict[str, Any]:
@@ -131,6 +130,4 @@ class _CompletionAnswer:
     def _lists(self, emission: Emission, *, echo: bool) -> dict[str, Any] | None:
         if self._call.logprobs.top is None:
             return None
-        lists = self._logprobs.as_lists(emission, offset=self._offsets[emission.index], echo=echo)
-        self._offsets[emission.index] += sum(map(len, lists["tokens"]))
-        return lists
+        return self._logprobs.as_lists(emission, self._offsets[emission.index], echo=echo)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tokenwire_reference.api.vllm.call import LogprobsAsked
 from tokenwire_reference.delivery.request_manager import Emission
+from tokenwire_reference.request import Request, SamplingParams
+from tokenwire_reference.text.detokenizer import Detokenizer, spelling
 from tokenwire_reference.text.tokenizer import Tokenizer
 
 
@@ -52,6 +54,53 @@ def token_text(tokenizer: Tokenizer | None, token_id: int) -> str:
     """The text of one token; empty where it is only a part of a character."""
     text = f"token_id:{token_id}" if tokenizer is None else tokenizer.decode([token_id])
     return "" if "\ufffd" in text else text
+
+
+class TextOffsets:
+    """Where the tokens of one choice begin in its text, as far as that shows them."""
+
+    def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams, prompt: Sequence[int]) -> None:
+        shown = spelling(
+            tokenizer,
+            skip_special_tokens=sampling.skip_special_tokens,
+            spaces_between_special_tokens=sampling.spaces_between_special_tokens,
+        )
+        self._tokenizer = tokenizer
+        self._output = Detokenizer(shown, prompt)
+        self._length = 0
+
+    def echoed(self, prompt: Sequence[int]) -> Iterator[int]:
+        """Those of a prompt that stands before the output."""
+        spelled = spelling(self._tokenizer, skip_special_tokens=False)
+        yield from self._passed(Detokenizer(spelled), prompt)
+        self._length = len(spelled.decode(prompt))
+
+    def of(self, ids: Sequence[int]) -> Iterator[int]:
+        """Those of the next output ids."""
+        return self._passed(self._output, ids)
+
+    def _passed(self, detokenizer: Detokenizer, ids: Sequence[int]) -> Iterator[int]:
+        for token_id in ids:
+            # Whole characters complete no other: bytes that wait for more are broken, and stand before them.
+            whole = token_text(self._tokenizer, token_id)
+            yield self._length + (len(detokenizer.flush()) if whole else 0)
+            self._length += len(detokenizer.push([token_id]))
+
+
+class NameOffsets:
+    """Where tokens would begin in a text of their names: of ids, where these stand in the place of text."""
+
+    def __init__(self, name: Callable[[int], str]) -> None:
+        self._name = name
+        self._length = 0
+
+    def of(self, ids: Sequence[int]) -> Iterator[int]:
+        """Those of the next ids, of the prompt or the output."""
+        for token_id in ids:
+            yield self._length
+            self._length += len(self._name(token_id))
+
+    echoed = of
 
 
 class LogprobWriter:
@@ -99,20 +148,26 @@ class LogprobWriter:
             ]
         }
 
-    def as_lists(self, emission: Emission, *, offset: int, echo: bool) -> dict[str, Any]:
-        """As completions have them. `offset` is how long all names of the choice were before these."""
+    def offsets(self, request: Request) -> TextOffsets | NameOffsets:
+        """What counts the offsets of a choice."""
+        if self._tokenizer is None or self._as_token_ids:
+            return NameOffsets(self._name)
+        return TextOffsets(self._tokenizer, request.sampling, request.prompt_token_ids)
+
+    def as_lists(
+        self, emission: Emission, offsets: TextOffsets | NameOffsets, *, echo: bool
+    ) -> dict[str, Any]:
+        """As completions have them, with an entry for each token of the emission, behind those of an echo."""
         tokens = list(scored_outputs(emission, self._top))
         unscored: list[int] = []
         if echo:
             unscored = list(emission.prompt_token_ids[:1])
             tokens = [*_scored_prompt(emission, self._top), *tokens]
         names = [self._name(i) for i in (*unscored, *(token.token_id for token in tokens))]
-        offsets = [offset]
-        for name in names:
-            offsets.append(offsets[-1] + len(name))
         nulls = [None] * len(unscored)
+        of_prompt = offsets.echoed(emission.prompt_token_ids) if echo else ()
         return {
-            "text_offset": offsets[:-1],
+            "text_offset": [*of_prompt, *offsets.of(emission.output_ids)],
             "token_logprobs": [*nulls, *(token.logprob for token in tokens)],
             "tokens": names,
             "top_logprobs": [*nulls, *(self._by_name(token) for token in tokens)],
