@@ -106,6 +106,15 @@ def test_the_vocabulary_and_what_a_server_has_are_told_by_its_settings() -> None
     assert advertised_by([answer("/generate", {}, server=flagged)]).tokenizer is False
 
 
+def test_determinism_is_declared_by_the_settings_or_by_a_flag() -> None:
+    flagged = Server("sglang", "0", ("--enable-deterministic-inference",))
+    assert advertised_by([answer("/server_info", {"enable_deterministic_inference": True})]).deterministic
+    assert advertised_by([answer("/generate", {}, server=flagged)]).deterministic
+    denied = answer("/server_info", {"enable_deterministic_inference": False}, server=flagged)
+    assert not advertised_by([denied]).deterministic
+    assert not advertised_by([answer("/server_info", {})]).deterministic
+
+
 def test_a_server_that_tells_its_version_elsewhere() -> None:
     told = advertised_by([answer("/version", {"version": "0.32.0"})])
     assert (told.version, told.sources) == ("0.32.0", ("GET /version",))

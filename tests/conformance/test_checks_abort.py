@@ -38,8 +38,10 @@ from stream_builder import (
 )
 from test_checks_pairs import look
 
+from tokenwire.judging.advertised import Advertised
 from tokenwire.judging.check import Target
 from tokenwire.record import Stream
+from tokenwire.requirement import Level
 from tokenwire.wire.exchange import Ending
 
 
@@ -193,6 +195,22 @@ def test_who_stays_to_the_end_has_not_left() -> None:
 def test_near_ties_may_flip_and_others_may_not() -> None:
     assert faults("cache-changes-nothing", near_tie(0.05)) == []
     assert faults("cache-changes-nothing", near_tie(0.5))
+
+
+@pytest.mark.parametrize(
+    ("deterministic", "level"), [(True, None), (False, Level.SHOULD)], ids=["declared", "undeclared"]
+)
+def test_what_differs_by_chance_fails_who_declares_determinism_and_warns_of_others(
+    deterministic: bool, level: Level | None
+) -> None:
+    target = Target(advertised=Advertised(deterministic=deterministic))
+    other = change(WARM, output_ids=[11, 12, 13, 14, 15, 9])
+    torn = [one for one in look("cache-changes-nothing", (COLD, other), target) if not one.holds]
+    assert [(one.by_chance, one.level) for one in torn] == [(True, level)]
+    text = [
+        one for one in look("cache-changes-nothing", (COLD, change(WARM, text="x")), target) if not one.holds
+    ]
+    assert [(one.by_chance, one.level) for one in text] == [(False, None)], "the same ids have the same text"
 
 
 def test_logprobs_may_drift_and_not_change() -> None:

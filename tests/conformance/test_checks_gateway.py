@@ -24,6 +24,7 @@ import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.judging.check import CHECKS, Comparison, Observation, Target
 from tokenwire.judging.determinism import side_by_side
 from tokenwire.record import Finish, Stream
+from tokenwire.requirement import Level
 from tokenwire.wire.exchange import Ending
 
 TOLD = Told(
@@ -171,7 +172,16 @@ def test_fields_that_hold_something_have_to_arrive(ours: Any, theirs: Any, lost:
 def test_fields_may_stand_in_other_events() -> None:
     assert wrong("every-field", holding({"a": 1}, {"b": 2}), holding({"b": 1, "a": 0})) == 0
     found = seen("every-field", holding({"a": 1}, {"b": 2}), holding({"b": 1}))
-    assert "the first is /a" in found[0].message
+    assert "the first is /a" in found[-1].message
+
+
+def test_a_field_that_is_none_of_the_record_may_be_the_workers_own() -> None:
+    ours = holding({"kv_transfer_params": {"a": 1}, "meta_info": {"weight_version": "1"}})
+    told = {one.message: (one.holds, one.level) for one in seen("every-field", ours, holding({"new": 1}))}
+    assert told == {
+        "1 fields of the worker's answer are lost, the first is /meta_info/weight_version": (False, None),
+        "1 fields of the worker's answer are lost, the first is /kv_transfer_params/a": (False, Level.SHOULD),
+    }
 
 
 # Refusals
@@ -184,6 +194,9 @@ def test_a_request_is_answered_with_the_status_of_the_worker() -> None:
     assert wrong("the-status", refusal(400), refusal(400)) == 0
     cut = with_exchange(replace(WORKER, choices=()), status=None, ending=Ending.UNREACHABLE)
     assert wrong("the-status", WORKER, cut) == 1
+    for own in (401, 429, 503):
+        assert seen("the-status", WORKER, refusal(own)) == []
+    assert wrong("the-status", WORKER, refusal(404)) == 1
 
 
 def test_the_words_of_the_worker_are_passed_on() -> None:

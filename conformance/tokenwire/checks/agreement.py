@@ -8,14 +8,16 @@ another text, and is not compared.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from tokenwire.checks.chance import DRIFT, Pair, near_tie, sampled_logprobs, torn
 from tokenwire.checks.difference import first_difference, identical, observe_sequence, observe_text
 from tokenwire.checks.walk import BROKEN, bringing, counts_its_ids, joined_ids, joined_text
 from tokenwire.judging.alike import alike
-from tokenwire.judging.check import Observation
+from tokenwire.judging.check import Observation, Target
 from tokenwire.record import Choice, Stream
+from tokenwire.requirement import Level
 
 Side = tuple[Stream, Choice]
 """A choice, and the answer that it stands in."""
@@ -129,6 +131,13 @@ def agree(baseline: Side, other: Side, source: str, *, told_apart: bool = False)
             same=same,
             related=related,
         )
+
+
+def as_declared(seen: Iterator[Observation], target: Target) -> Iterator[Observation]:
+    """Observations of which those by chance are no failure of a server that declares no determinism."""
+    for one in seen:
+        lenient = one.by_chance and not target.advertised.deterministic
+        yield replace(one, level=Level.SHOULD) if lenient else one
 
 
 def _same_text(pair: Pair, source: str, *, by_chance: bool) -> Iterator[Observation]:

@@ -7,17 +7,20 @@ lost or change.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from tokenwire.checks.difference import first_difference, observe_sequence
-from tokenwire.checks.refusals import was_refused, words_of
+from tokenwire.checks.refusals import ABOUT_ACCESS_OR_LOAD, was_refused, words_of
 from tokenwire.checks.sameness import COUNTERS, same_ids, same_series, same_text
 from tokenwire.checks.told_fields import told_by
 from tokenwire.checks.walk import as_list, end_place, ended, integer, start_place
+from tokenwire.dialects.dialect import dialect_of
 from tokenwire.judging.alike import alike
 from tokenwire.judging.capability import least_inner_step
 from tokenwire.judging.check import Comparison, Observation, Target, compare, demand, observe
 from tokenwire.record import Choice, Place
+from tokenwire.requirement import Level
 
 _SOURCE = "the worker's answer"
 _TOLD = 5
@@ -43,11 +46,14 @@ def _pairs(comparison: Comparison) -> Iterator[tuple[Choice, Choice]]:
 
 @compare("gateway-keeps-the-status")
 def gateway_keeps_the_status(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """What the worker answers is answered, and what it refuses is refused, with the same status."""
+    """What the worker answers is answered, and what it refuses is refused, with the same status.
+
+    Access and load are a gateway's own business.
+    """
     worker, gateway = comparison.baseline, comparison.other
-    if not (worker.answered and ended(worker)) and not was_refused(worker):
-        return
     theirs = gateway.exchange.status
+    if theirs in ABOUT_ACCESS_OR_LOAD or not ((worker.answered and ended(worker)) or was_refused(worker)):
+        return
     yield observe(
         start_place(gateway),
         expected=worker.exchange.status,
@@ -82,15 +88,21 @@ def gateway_keeps_every_field(comparison: Comparison, _target: Target) -> Iterat
     if not _answered(comparison):
         return
     ours, theirs = told_by(worker), told_by(gateway)
-    lost = sorted(ours.keys() - theirs.keys())
-    yield demand(
-        end_place(gateway),
-        not lost,
-        expected=f"the {len(ours)} fields of {_SOURCE}",
-        actual=lost[:_TOLD] or f"the {len(ours)} fields of {_SOURCE}",
-        message=f"{len(lost)} fields of {_SOURCE} are lost, the first is {lost[0] if lost else ''}",
-        related=(ours[lost[0]] if lost else start_place(worker),),
-    )
+    dialect = dialect_of(worker)
+    names = dialect.told_names if dialect else frozenset()
+    every = sorted(ours.keys() - theirs.keys())
+    promised = [path for path in every if not names or names.intersection(path.split("/"))]
+    other = [path for path in every if path not in promised]
+    for lost, level in ((promised, None), (other, Level.SHOULD))[: 2 if other else 1]:
+        seen = demand(
+            end_place(gateway),
+            not lost,
+            expected=f"the {len(ours)} fields of {_SOURCE}",
+            actual=lost[:_TOLD] or f"the {len(ours)} fields of {_SOURCE}",
+            message=f"{len(lost)} fields of {_SOURCE} are lost, the first is {lost[0] if lost else ''}",
+            related=(ours[lost[0]] if lost else start_place(worker),),
+        )
+        yield replace(seen, level=level)
 
 
 @compare("gateway-keeps-the-ids")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tokenwire.checks.refusals import ABOUT_ACCESS_OR_LOAD
 from tokenwire.checks.walk import start_place
 from tokenwire.judging.check import Observation, Target, check, observe
 from tokenwire.judging.honesty import SCENARIO, UNKNOWN_PATH
 from tokenwire.record import Stream
 
 _NOT_FOUND = 404
-_NOT_ABOUT_THE_PATH = frozenset({401, 403, 407, 429, 503})
-"""Said before anybody looked at the path."""
 
 
 @check("unknown-paths-are-not-found")
@@ -20,7 +19,7 @@ def unknown_paths_are_not_found(stream: Stream, _target: Target) -> Iterator[Obs
     exchange = stream.exchange
     if exchange.scenario != SCENARIO or not exchange.name.endswith(f"/{UNKNOWN_PATH}"):
         return
-    if exchange.status is None or exchange.status in _NOT_ABOUT_THE_PATH:
+    if exchange.status is None or exchange.status in ABOUT_ACCESS_OR_LOAD:
         return
     message = f"{exchange.request.path}, which no server has, was answered with status {exchange.status}"
     place = start_place(stream)

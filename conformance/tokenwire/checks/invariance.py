@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from statistics import median
 
-from tokenwire.checks.agreement import agree, choice_pairs
+from tokenwire.checks.agreement import agree, as_declared, choice_pairs
 from tokenwire.checks.isolation import beginnings
 from tokenwire.checks.walk import by_choice, integer, streamed, walk
 from tokenwire.judging.check import Observation, Target, check, check_run, demand
@@ -37,12 +37,12 @@ def _with_and_without(
 
 
 @check_run("cache-changes-nothing")
-def cache_changes_nothing(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def cache_changes_nothing(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
     """A prompt from the cache is answered as the same prompt computed."""
     for cold, warm in _with_and_without(streams, lambda s: _most(s, "cached_tokens"), less=True):
         source = f"the answer with {_most(cold, 'cached_tokens')} cached tokens"
         for one, other in choice_pairs(cold, warm):
-            yield from agree(one, other, source)
+            yield from as_declared(agree(one, other, source), target)
 
 
 def _told(stream: Stream) -> tuple[object, ...]:
@@ -53,7 +53,7 @@ def _told(stream: Stream) -> tuple[object, ...]:
 
 
 @check_run("asking-for-more-changes-nothing")
-def asking_for_more_changes_nothing(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def asking_for_more_changes_nothing(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
     """What a request asks to be told shapes what is told, and nothing else of the answer.
 
     Whole answers are looked at: a stream is held against one of these.
@@ -64,16 +64,16 @@ def asking_for_more_changes_nothing(streams: tuple[Stream, ...], _target: Target
             if _told(stream) != _told(most):
                 for one, other in choice_pairs(most, stream):
                     source = f"the answer of {most.exchange.name}, which asks for more"
-                    yield from agree(one, other, source, told_apart=True)
+                    yield from as_declared(agree(one, other, source, told_apart=True), target)
 
 
 @check_run("preemption-changes-nothing")
-def preemption_changes_nothing(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def preemption_changes_nothing(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
     """A request that was preempted is answered as one that was not."""
     for calm, preempted in _with_and_without(streams, lambda s: _most(s, "num_retractions"), less=False):
         source = "the answer without preemption"
         for one, other in choice_pairs(calm, preempted):
-            yield from agree(one, other, source)
+            yield from as_declared(agree(one, other, source), target)
 
 
 @check("events-do-not-grow")

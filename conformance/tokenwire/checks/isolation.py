@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
-from tokenwire.checks.agreement import Side, agree, choice_pairs, same_beginning
+from tokenwire.checks.agreement import Side, agree, as_declared, choice_pairs, same_beginning
 from tokenwire.checks.moments import Timeline, began
 from tokenwire.checks.walk import ended, finished_choices, joined_ids
 from tokenwire.judging.check import Observation, Target, check_run, observe
@@ -58,7 +58,7 @@ def beginnings(streams: tuple[Stream, ...]) -> dict[tuple[object, ...], list[Str
 
 
 @check_run("neighbours-change-nothing")
-def neighbours_change_nothing(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def neighbours_change_nothing(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
     """What was answered twice alike alone is answered so in a crowd."""
     beside = _company(streams)
     for group in beginnings(streams).values():
@@ -70,11 +70,12 @@ def neighbours_change_nothing(streams: tuple[Stream, ...], _target: Target) -> I
             crowd = crowds.get(stream.exchange.name, 0)
             if alone is not None and crowd >= CROWD:
                 for one, other in choice_pairs(alone, stream):
-                    yield from agree(one, other, f"the answer without the {crowd} others beside it")
+                    source = f"the answer without the {crowd} others beside it"
+                    yield from as_declared(agree(one, other, source), target)
 
 
 @check_run("batch-items-stand-alone")
-def batch_items_stand_alone(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+def batch_items_stand_alone(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
     """A prompt in a batch is answered as by itself."""
     alone: dict[tuple[object, ...], list[Stream]] = {}
     for stream in streams:
@@ -92,7 +93,8 @@ def batch_items_stand_alone(streams: tuple[Stream, ...], _target: Target) -> Ite
                 continue
             twin = repeated(alone.get((prompts[choice.index], *_shape(stream)), []))
             if twin is not None:
-                yield from agree((twin, twin.choices[0]), (stream, choice), "the same prompt by itself")
+                pair = (twin, twin.choices[0]), (stream, choice)
+                yield from as_declared(agree(*pair, "the same prompt by itself"), target)
                 yield from _same_end((twin, twin.choices[0]), (stream, choice))
 
 

@@ -16,8 +16,10 @@ from tokenwire.judging.death import ORDINARY
 from tokenwire.record import Asked, Stream
 from tokenwire.wire.exchange import BUSY, Ending
 
-NOT_ABOUT_THE_REQUEST = frozenset({401, 403, 404, 405, 407, 408, 429, 499, 503})
-"""Statuses that say nothing of the request's content: no such path, no access, not now, nobody there."""
+ABOUT_ACCESS_OR_LOAD = frozenset({401, 403, 407, 408, 429, 499, 503})
+"""Statuses that a server, or a gateway before it, gives before it looks at a request: no access, not now."""
+NOT_ABOUT_THE_REQUEST = ABOUT_ACCESS_OR_LOAD | {404, 405}
+"""Statuses that say nothing of the request's content; two more tell of its path."""
 
 TITO_FIELDS: Mapping[str, str] = {
     "prompt_token_ids": "prompt_token_ids",

@@ -50,6 +50,8 @@ _SCHEMA_ERRORS = 8
 _SCHEMA_MESSAGE = 240
 _SHAPES = (jsonschema_rs.ValidationErrorKind.AnyOf, jsonschema_rs.ValidationErrorKind.OneOfNotValid)
 """Errors of a value that fits none of several shapes."""
+_CHOICES = "choices"
+"""Holds records, and is no field of one."""
 _JSON_STARTS = (b"{", b"[")
 _BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"
 
@@ -107,6 +109,18 @@ class Mark:
     def __str__(self) -> str:
         without = f" without {' or '.join(join(*keys) for keys in self.none)}" if self.none else ""
         return " and ".join(join(*keys) for keys in self.all) + without
+
+
+def _told_names(table: Any) -> Iterator[str]:
+    """The names at the end of all pointers in a part of a table."""
+    if isinstance(table, Mapping):
+        for value in table.values():
+            yield from _told_names(value)
+    elif isinstance(table, list):
+        for value in table:
+            yield from _told_names(value)
+    elif isinstance(table, str):
+        yield table.rpartition("/")[2]
 
 
 class _Schemas:
@@ -173,6 +187,11 @@ class Dialect:
         self._stream = AnswerBinding.load(self.name, table["answer"]["stream"])
         self.tells_ids: bool = "output_ids" in table["answer"]["whole"]
         """Whether answers have a place for output ids."""
+        self.told_names = frozenset(_told_names([table["answer"], table["request"].get("asks", {})])) - {
+            "",
+            _CHOICES,
+        }
+        """The names of the fields that hold the record, and of what a request can ask for beside it."""
         self._end_mark: str = table["end_mark"]
         self._schemas = _Schemas(table["schemas"], schemas)
         delivery = table["delivery"]

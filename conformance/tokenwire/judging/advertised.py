@@ -15,6 +15,8 @@ INFORMATION_PATHS = ("/server_info", "/model_info", "/v1/models", "/version", *_
 """Where servers tell of themselves; gateways and older servers know some by older names only."""
 _INCREMENTAL = "incremental_streaming_output"
 _INCREMENTAL_FLAG = "--incremental-streaming-output"
+_DETERMINISTIC = "enable_deterministic_inference"
+_DETERMINISTIC_FLAG = "--enable-deterministic-inference"
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Advertised:
     max_running_requests: int | None = None
     """So many requests run at once; more wait."""
     sampling_backend: str = ""
+    deterministic: bool = False
+    """The server says that results depend on nothing but the request."""
     sources: tuple[str, ...] = ()
     """Where this was read, for example `GET /server_info`."""
 
@@ -134,5 +138,6 @@ def advertised_by(exchanges: Iterable[Exchange]) -> Advertised:
         ),
         max_running_requests=_integer(info.get("max_running_requests")),
         sampling_backend=_text(info.get("sampling_backend"), _flag(flags, "--sampling-backend")),
+        deterministic=info.get(_DETERMINISTIC, _DETERMINISTIC_FLAG in flags) is True,
         sources=(*(f"GET {path}" for path in found), *(("the flags of the capture",) if flags else ())),
     )

@@ -41,6 +41,7 @@ async def server_info(http_request: HttpRequest) -> Response:
         "context_length": served.model.context_length,
         "sampling_defaults": "openai",
         "disable_overlap_schedule": True,
+        "enable_deterministic_inference": not served.args.near_ties,
         "return_hidden_states_mode": None,
         "launch_command": _KEYS.sub(rf"\1{_HIDDEN}", " ".join(sys.argv[1:])),
         "max_req_input_len": served.model.context_length - 1,
