@@ -14,19 +14,22 @@ import pytest
 from hand_made_stream import ids_stream, made_up_row
 from rich.console import Console
 
+from tokenwire.asking import detokenization, preflight
+from tokenwire.asking.planning import planned
+from tokenwire.asking.scenario import Budget
 from tokenwire.judging.advertised import Advertised
 from tokenwire.judging.check import CHECKS, Check, Observation, Target, demand
-from tokenwire.judging.judge import Judgement, Run, judge_requirement
+from tokenwire.judging.judge import NO_SCENARIO, Judgement, Run, judge_requirement
 from tokenwire.judging.verdict import Verdict, exit_status, overall
 from tokenwire.record import Stream
 from tokenwire.report import exhibit
 from tokenwire.report.document import as_json, document, row
 from tokenwire.report.exhibit import witnessed
 from tokenwire.report.failure import failure
-from tokenwire.report.files import write_whole
+from tokenwire.report.files import Outputs, write_bodies, write_whole
 from tokenwire.report.overview import summaries
-from tokenwire.report.reproduction import again, curl
-from tokenwire.report.subject import Subject
+from tokenwire.report.reproduction import again, body_file, curl
+from tokenwire.report.subject import ASKED_ANYWAY, Subject
 from tokenwire.report.terminal import print_report
 from tokenwire.report.wording import cut, value, where
 from tokenwire.spec_files import load_schema
@@ -154,7 +157,9 @@ def test_a_body_that_is_long_or_no_text_is_made_by_a_short_program(body: bytes) 
 def test_a_body_that_nothing_shortens_is_not_shown() -> None:
     body = "".join(f"{number} " for number in range(5_000)).encode()
     raw = replace(ids_stream([1]).exchange, request=HttpRequest("POST", "/generate", raw_body=body))
-    assert curl(raw).endswith(f"--data-binary @BODY  # BODY: {len(body):,} bytes; --record keeps them")
+    assert curl(raw).endswith(
+        f"--data-binary @BODY  # BODY: {len(body):,} bytes; --report writes them to a file"
+    )
 
 
 def test_the_media_type_is_said_once_and_is_no_header_of_the_run(violated) -> None:
@@ -176,14 +181,48 @@ def test_the_command_that_judges_again_knows_where_the_bytes_are(violated) -> No
     )
 
 
-def test_both_commands_send_the_headers_that_were_sent(violated) -> None:
+def test_a_body_that_nothing_shortens_goes_to_a_file_beside_the_report(violated, tmp_path: Path) -> None:
     judgement, subject = violated
     (stream,) = judgement.run.streams
+    body = "".join(f"{number} " for number in range(5_000)).encode()
+    long = HttpRequest("POST", "/generate", raw_body=body)
+    exchange = replace(stream.exchange, request=long)
+    one = replace(judgement, run=Run((replace(stream, exchange=exchange),)))
+    folder = Outputs.within(tmp_path).bodies
+    assert write_bodies([one], folder) == []
+    shown = document(replace(subject, bodies=str(folder)), [one], 1)["verdicts"][0]["exhibit"]
+    words = shlex.split(shown["curl"])
+    assert Path(words[words.index("--data-binary") + 1].removeprefix("@")).read_bytes() == body
+    outside = replace(exchange, name="../../etc/passwd")
+    assert body_file(outside) == "-etc-passwd.body"
+    assert [file.name for file in folder.iterdir()] == ["generate-one.body"]
+
+
+def test_the_command_that_asks_again_asks_as_was_asked(violated) -> None:
+    judgement, subject = violated
+    options = {"worker": "http://w:2", "budget": Budget.QUICK, "declare": ["logprobs"], "model": "m"}
+    headers = (("x-tokenwire-fault", "event-dropped"), ("Authorization", "Bearer sk-1"), ("x-key", "env:K"))
+    plan = planned("http://h:1", options, headers, {"K": "secret"})
+    told = again(judgement, replace(subject, asked_with=plan.asked_with, judged_with=("--tokenizer", "dir")))
+    assert told == (
+        "tokenwire check --target http://h:1 --header 'x-tokenwire-fault: event-dropped' --header "
+        "'Authorization: env:MY_KEY' --header 'x-key: env:K' --declare logprobs --model m --worker "
+        "http://w:2 --budget quick --tokenizer dir --requirement made-up --scenario one"
+    )
+
+
+def test_what_is_asked_whatever_is_chosen_is_asked_again_with_little(violated) -> None:
+    judgement, subject = violated
+    assert {preflight.SCENARIO, detokenization.SCENARIO} == ASKED_ANYWAY
+    for scenario in ASKED_ANYWAY:
+        assert again(replace(judgement, scenario=scenario), subject).endswith("made-up --scenario probe")
+    assert again(replace(judgement, scenario=NO_SCENARIO), subject).endswith("--requirement made-up")
+
+
+def test_curl_sends_the_headers_that_were_sent(violated) -> None:
+    (stream,) = violated[0].run.streams
     fault = ("x-tokenwire-fault", "event-dropped")
     exchange = replace(stream.exchange, request=replace(stream.exchange.request, headers=(fault,)))
-    asked_so = replace(judgement, run=Run((replace(stream, exchange=exchange),)))
-    words = shlex.split(again(asked_so, subject))
-    assert words[words.index("--header") + 1] == "x-tokenwire-fault: event-dropped"
     assert "x-tokenwire-fault: event-dropped" in shlex.split(curl(exchange))
 
 
@@ -233,8 +272,13 @@ def printed(judgements, subject: Subject, **options) -> str:
 def test_the_terminal_shows_the_table_the_failure_and_one_last_line(violated) -> None:
     judgement, subject = violated
     text = printed([judgement], replace(subject, left_out={"x-chat": "no record"}, remarks=("mind this",)))
-    assert text.index("  record  ") < text.index("made-up") < text.index("FAIL  made-up  in one")
-    assert "not asked: x-chat: no record" in text
+    assert text.startswith("record  1 FAIL\n")
+    assert "FAIL  made-up  in one" in text
+    assert "not asked: x-chat" in text
+    assert "no record" not in text
+    assert "not asked: x-chat: no record" in printed(
+        [judgement], replace(subject, left_out={"x-chat": "no record"}), verbosity=1
+    )
     assert "remark: mind this" in text
     assert text.splitlines()[-1] == "http://h:1: does not conform (1 FAIL)"
 
@@ -331,7 +375,9 @@ def test_a_witness_of_a_long_request_leaves_its_body_out(passed) -> None:
     long = HttpRequest("POST", "/generate", {"input_ids": list(range(1000))})
     asked = replace(stream, exchange=replace(stream.exchange, request=long))
     (shown,) = document(subject, [replace(judgement, run=Run((asked,)))], 0)["verdicts"]
-    assert shown["witness"]["curl"].endswith("--data-binary @BODY  # BODY: 3,905 bytes; --record keeps them")
+    assert shown["witness"]["curl"].endswith(
+        "--data-binary @BODY  # BODY: 3,905 bytes; --report writes them to a file"
+    )
     assert len(json.dumps(shown["witness"])) < 1500
 
 
@@ -358,3 +404,41 @@ def test_a_full_table_tells_one_witness(passed) -> None:
     told = " ".join(printed(judgements, subject, verbosity=1).split())
     assert "short, long; one of them: generate/long, event 8, at 0.900 s" in told
     assert "one of them" not in printed(judgements, subject)
+
+
+def judged(requirement: str, verdict: Verdict, message: str = "", **changes) -> Judgement:
+    return Judgement(made_up_row(id=requirement, **changes), "one", verdict, 3, message)
+
+
+def test_by_default_a_chapter_is_a_line_and_what_is_undecided_is_told_by_reason() -> None:
+    reason = "no answer of the run holds what this is about; " + "ask for more, " * 12
+    every = [
+        judged("a", Verdict.PASS),
+        judged("b", Verdict.INCONCLUSIVE, reason),
+        judged("c", Verdict.UNSUPPORTED, "nobody asked", chapter="delivery"),
+        judged("d", Verdict.INCONCLUSIVE, reason, chapter="delivery"),
+    ]
+    lines = printed(every, Subject(url="http://h:1")).splitlines()
+    assert lines[:2] == ["record    1 PASS, 1 INCONCLUSIVE", "delivery  1 INCONCLUSIVE, 1 UNSUPPORTED"]
+    text = " ".join(" ".join(lines).split())
+    assert text.count(" ".join(reason.split())) == 1
+    assert text.index("ask for more, b, d") > 0
+    assert "nobody asked" not in text
+    assert "nobody asked" in printed(every, Subject(url="http://h:1"), verbosity=1)
+    assert max(map(len, lines)) <= 100
+
+
+def test_what_a_baseline_knows_is_a_line_for_each_reason(violated) -> None:
+    judgement, subject = violated
+    every = [replace(judgement, scenario=f"s{n}", known="being mended (https://h/1)") for n in range(9)]
+    text = printed(every, subject)
+    assert text.count("known:") == 1
+    assert "known: made-up in 9 scenarios: being mended (https://h/1)" in text
+    assert "known:" not in printed(every, subject, verbosity=-1)
+
+
+def test_of_many_scenarios_some_are_named(violated) -> None:
+    judgement, subject = violated
+    every = [replace(judgement, scenario=f"s{n}") for n in range(30)]
+    assert "also in s1, s2, s3, s4, s5, s6, … (-v tells all)" in printed(every, subject)
+    assert "FAIL  made-up  in s29" in printed(every, subject, verbosity=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ from tokenwire.asking.run import Plan
 from tokenwire.asking.scenario import Budget
 from tokenwire.asking.vital_signs import RESTART_WAIT_S, Revival
 from tokenwire.judging.tokenizer import LocalTokenizer, NoTokenizer, Tokenizer
-from tokenwire.wire.credentials import NoCredential, header_value, named_by_environment
-from tokenwire.wire.redaction import Headers
+from tokenwire.wire.credentials import NoCredential, from_environment, header_value, named_by_environment
+from tokenwire.wire.redaction import Headers, names_credential
 
 
 class NotPlanned(ValueError):  # noqa: N818  # a fact about what was asked for
@@ -28,9 +28,31 @@ def tokenizer_in(folder: Path | str | None) -> Tokenizer | None:
         raise NotPlanned(str(error)) from error
 
 
+def judged_with(tokenizer: Path | str | None) -> tuple[str, ...]:
+    """The words of a command line that have answers judged in the same way."""
+    return () if tokenizer is None else ("--tokenizer", str(tokenizer))
+
+
 def _revival(command: str, wait_s: float | None) -> Revival | None:
     """How the server comes back where it dies; None where nobody says."""
     return Revival(command, wait_s or RESTART_WAIT_S) if command or wait_s else None
+
+
+def _said(options: Mapping[str, Any], headers: Headers) -> Iterator[str]:
+    """The words of a command line that have a target asked in the same way; a credential stands as the name
+    of a variable.
+    """
+    for name, value in headers:
+        is_open = from_environment(value) or not names_credential(name)
+        yield from ("--header", f"{name}: {value if is_open else 'env:MY_KEY'}")
+    for option in ("dialect", "declare"):
+        for value in options.get(option) or ():
+            yield from (f"--{option}", value)
+    for option in ("model", "worker"):
+        if said := options.get(option):
+            yield from (f"--{option}", said)
+    if (budget := options.get("budget", Budget.STANDARD)) is not Budget.STANDARD:
+        yield from ("--budget", str(budget))
 
 
 def planned(
@@ -63,4 +85,6 @@ def planned(
         without=tuple(options.get("without") or ()),
         gentle=options.get("gentle", False),
         revival=_revival(options.get("restart") or "", options.get("wait")),
+        asked_with=tuple(_said(options, headers)),
+        judged_with=judged_with(options.get("tokenizer")),
     )

@@ -94,6 +94,10 @@ class Plan:
     """Scenarios that are left out."""
     gentle: bool = False
     """Neither what servers died of is asked, nor what is a storm to a server that others use."""
+    asked_with: tuple[str, ...] = ()
+    """The words of the command line, beside target and scenarios, that decide how the target is asked."""
+    judged_with: tuple[str, ...] = ()
+    """And those that decide how its answers are judged."""
     on_exchange: Callable[[Exchange], None] = lambda _: None
     """Told of every exchange when it is over; for a wire log."""
 
@@ -299,6 +303,8 @@ class _Interrogation:
             broken_off=(died or self.vitals.over) if self.vitals.over else "",
             recorded=str(plan.record) if plan.record and not unrecorded else "",
             unrecorded=unrecorded,
+            asked_with=plan.asked_with,
+            judged_with=plan.judged_with,
             explored=("--explore", str(plan.explore), "--seed", str(plan.seed)) if plan.explore else (),
         )
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from tokenwire.asking.planning import NotPlanned, tokenizer_in
+from tokenwire.asking.planning import NotPlanned, judged_with, tokenizer_in
 from tokenwire.baselines.expected import NoExpectation, difference, judged
 from tokenwire.commands import options
 from tokenwire.commands.check import baseline_in, outputs
@@ -89,6 +90,7 @@ def replay(
     )
     try:
         subject = read_captures(paths, tokenizer=tokenizer_in(tokenizer))
+        subject = replace(subject, judged_with=judged_with(tokenizer))
     except (NothingToReplay, NotPlanned, CaptureError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
     raise typer.Exit(tell(subject, reporting, make_console()))

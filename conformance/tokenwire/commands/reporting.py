@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 
 import typer
@@ -26,6 +26,7 @@ from tokenwire.report.files import (
     system_says,
     tell_github,
     unfinished,
+    write_bodies,
     write_reports,
 )
 from tokenwire.report.github import fenced
@@ -83,6 +84,8 @@ def tell(subject: Subject, reporting: Reporting, console: Console) -> int:
     watched.quiet = reporting.verbosity < 0
     with Meter(watched, "judging", total=len(rows)) as meter:
         judgements = judge(subject.runs, meter.through(rows))
+    bodies = reporting.outputs.bodies
+    subject = replace(subject, bodies=str(bodies) if bodies is not None else "")
     held = _held(judgements, subject, reporting)
     problems = [subject.unrecorded] if subject.unrecorded else []
     junit = reporting.outputs.junit
@@ -123,7 +126,11 @@ def tell(subject: Subject, reporting: Reporting, console: Console) -> int:
     baseline = held.told(faults) if held else None
     report = document(subject, ran, status, selection=selection, baseline=baseline, profiles=standings)
     # Written first: whatever the terminal makes of them, the files are there.
-    problems += [*write_reports(report, reporting.outputs, ran), *tell_github(report)]
+    problems += [
+        *write_reports(report, reporting.outputs, ran),
+        *write_bodies(ran, bodies),
+        *tell_github(report),
+    ]
     try:
         with fenced():
             print_report(console, report, verbosity=reporting.verbosity)

@@ -17,7 +17,7 @@ _LONGEST_WHOLE = 150
 _AROUND = 10
 """Characters of a long text, or entries of a long list, that are shown on each side of what is marked."""
 _TOKENS = ("output_ids", "text")
-"""What a reader of any other field wants to see beside it: the tokens that it is about."""
+"""The tokens that any other field is about, which a reader wants to see beside it: the first of these."""
 _DATA = "data: "
 
 
@@ -140,7 +140,7 @@ def _tokens_beside(stream: Stream, event: Event, pointer: str) -> list[str]:
     """Where the tokens stand that an event brings for the choice that a pointer is about."""
     here = [one for choice in stream.choices for one in choice.emissions if one.event.index == event.index]
     about = [one for one in here if pointer in one.pointers.values()] or here
-    return [one.pointers[name] for one in about[:1] for name in _TOKENS if name in one.pointers]
+    return [one.pointers[name] for one in about[:1] for name in _TOKENS if name in one.pointers][:1]
 
 
 def excerpt(stream: Stream, event: Event, pointer: str, actual: Any = None) -> Excerpt:

@@ -124,7 +124,7 @@ def exhibit(judgement: Judgement, subject: Subject) -> Exhibit:
         others=_others(judgement),
         timeline=_timeline(stream, first.place) if stream else None,
         reads=_reads(stream) if stream else (),
-        curl=curl(stream.exchange, subject.url) if stream else "",
+        curl=curl(stream.exchange, subject.url, subject.bodies) if stream else "",
         again=again(judgement, subject),
     )
 
@@ -203,7 +203,7 @@ def _others(judgement: Judgement) -> str:
         return ""
     exchanges = dict.fromkeys(observation.place.exchange for observation in judgement.violations)
     words = f"and {others} more like it, in {len(exchanges)} exchange{'s' * (len(exchanges) > 1)}"
-    also = list(dict.fromkeys(name.rpartition("/")[2] for name in list(exchanges)[1:]))
+    _, *also = dict.fromkeys(name.rpartition("/")[2] for name in exchanges)
     named = ", ".join([*also[:_MOST_NAMED], *(["…"] if len(also) > _MOST_NAMED else [])])
     return f"{words}; also: {named}" if named else words
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from tokenwire.report.junit import fold
 from tokenwire.report.overview import title
 from tokenwire.report.page import page
 from tokenwire.report.playback import playbacks
+from tokenwire.report.reproduction import body_file, body_of
 from tokenwire.report.sarif import sarif
 from tokenwire.report.trace import trace
 
@@ -53,6 +54,12 @@ class Outputs:
             self.badge or other.badge,
             self.trace or other.trace,
         )
+
+    @property
+    def bodies(self) -> Path | None:
+        """The folder beside the report for what is too long for it; None where no report shows commands."""
+        shows = next(filter(None, (self.html, self.json, self.junit)), None)
+        return shows.parent / "bodies" if shows is not None else None
 
     def files(self) -> Iterator[Path]:
         """Those that are wanted."""
@@ -138,6 +145,22 @@ def write_reports(
             write_whole(path, text())
         except OSError as error:
             problems.append(f"{path} was not written: {system_says(error)}")
+    return problems
+
+
+def write_bodies(judgements: Iterable[Judgement], folder: Path | None) -> list[str]:
+    """Write the bodies that the commands of a report name; a sentence for each that could not be written."""
+    problems = []
+    for judgement in judgements:
+        for seen in judgement.violations[:1]:
+            stream = judgement.run.by_exchange.get(seen.place.exchange)
+            if folder is None or stream is None or not (name := body_file(stream.exchange)):
+                continue
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_bytes(body_of(stream.exchange) or b"")
+            except OSError as error:
+                problems.append(f"{folder / name} was not written: {system_says(error)}")
     return problems
 
 

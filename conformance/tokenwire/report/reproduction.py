@@ -6,41 +6,69 @@ import json
 import re
 import shlex
 
+from tokenwire.judging.determinism import PROBE
 from tokenwire.judging.judge import NO_SCENARIO, Judgement
-from tokenwire.report.subject import EXPLORATION, Subject
+from tokenwire.report.subject import ASKED_ANYWAY, EXPLORATION, Subject
 from tokenwire.wire.exchange import Exchange
 
-_LONGEST = 2_000
-"""Characters of a body that a reader is shown."""
+_LONGEST = 1_200
+"""Characters of a body that stand in a command; a terminal of 80 columns shows them in 15 lines."""
 _REPEATED = re.compile(rb"(.{1,16}?)\1{15,}", re.DOTALL)
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 _CONTENT_TYPE = "content-type"
 
 
-def curl(exchange: Exchange, url: str = "") -> str:
+def body_of(exchange: Exchange) -> bytes | None:
+    """The bytes of the body that a request was sent with; None for a request without one."""
+    request = exchange.request
+    if request.raw_body is not None or request.body is None:
+        return request.raw_body
+    return json.dumps(request.body, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+
+
+def body_file(exchange: Exchange) -> str:
+    """The name of the file for a body that no command line holds; empty where one does."""
+    body = body_of(exchange)
+    if body is None or _inline(body):
+        return ""
+    return f"{_UNSAFE.sub('-', exchange.name)}.body"
+
+
+def _inline(body: bytes) -> str:
+    """What stands behind `--data-binary` for a body, or a program that makes it; empty where it is too long
+    for both.
+    """
+    if len(body) <= _LONGEST and _is_text(body):
+        return shlex.quote(body.decode())
+    program = f"import sys; sys.stdout.buffer.write({_expression(body)})"
+    return f"python3 -c {shlex.quote(program)}" if len(program) <= _LONGEST else ""
+
+
+def curl(exchange: Exchange, url: str = "", bodies: str = "") -> str:
     """A command line that sends the request again; `$URL` stands for the server where none is known.
 
-    A body that is long, or no text, is made by Python; one that takes a long program stands as BODY.
+    A body that is long, or no text, is made by Python; one that takes a long program stands in a file of the
+    folder `bodies`, or as BODY where there is none.
     """
     request = exchange.request
     address = f"{url.rstrip('/')}{request.path}" if url else f'"$URL"{request.path}'
     words = ["curl", "-sN", "-X", request.method, shlex.quote(address) if url else address]
-    for header in _sent_headers(exchange):
-        words += ["-H", shlex.quote(header)]
-    if request.raw_body is not None:
-        body = request.raw_body
-    elif request.body is not None:
-        body = json.dumps(request.body, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
-    else:
+    for name, sent in request.headers:  # credentials stand there as they do on disk, taken out
+        words += ["-H", shlex.quote(f"{name}: {sent}")]
+    body = body_of(exchange)
+    if body is None:
         return " ".join(words)
     if not any(name.lower() == _CONTENT_TYPE for name, _ in request.headers):
         words += ["-H", "'Content-Type: application/json'"]
     words.append("--data-binary")
-    if len(body) <= _LONGEST and _is_text(body):
-        return " ".join([*words, shlex.quote(body.decode())])
-    program = f"import sys; sys.stdout.buffer.write({_expression(body)})"
-    if len(program) > _LONGEST:
-        return " ".join([*words, "@BODY", f" # BODY: {len(body):,} bytes; --record keeps them"])
-    return " ".join(["python3", "-c", shlex.quote(program), "|", *words, "@-"])
+    inline = _inline(body)
+    if inline.startswith("python3"):
+        return " ".join([inline, "|", *words, "@-"])
+    if inline:
+        return " ".join([*words, inline])
+    if bodies:
+        return " ".join([*words, shlex.quote(f"@{bodies}/{body_file(exchange)}")])
+    return " ".join([*words, "@BODY", f" # BODY: {len(body):,} bytes; --report writes them to a file"])
 
 
 def _is_text(body: bytes) -> bool:
@@ -61,28 +89,17 @@ def _expression(body: bytes) -> str:
     return " + ".join([*parts, repr(body[done:])] if done < len(body) or not parts else parts)
 
 
-def _sent_headers(exchange: Exchange) -> list[str]:
-    """The headers that the caller added; credentials stand there as they do on disk, taken out."""
-    return [f"{name}: {value}" for name, value in exchange.request.headers]
-
-
 def again(judgement: Judgement, subject: Subject) -> str:
     """A command line that gives the verdict again: from the recorded bytes where there are any."""
     only = ["--requirement", judgement.requirement.id]
-    if subject.captures:
-        return shlex.join(["tokenwire", "replay", judgement.run.name or subject.captures[0], *only])
-    if subject.recorded:
-        return shlex.join(["tokenwire", "replay", subject.recorded, *only])
-    scenario = [] if judgement.scenario == NO_SCENARIO else ["--scenario", judgement.scenario]
+    if subject.captures or subject.recorded:
+        where = subject.recorded or judgement.run.name or subject.captures[0]
+        return shlex.join(["tokenwire", "replay", where, *only, *subject.judged_with])
     if judgement.scenario == EXPLORATION:
         scenario = [*subject.explored]
-    shown = judgement.violations[0] if judgement.violations else judgement.witness
-    stream = judgement.run.by_exchange.get(shown.place.exchange) if shown else None
-    # The media type is the scenario's own.
-    sent = (
-        [one for one in _sent_headers(stream.exchange) if not one.lower().startswith(_CONTENT_TYPE)]
-        if stream
-        else []
-    )
-    headers = [word for header in sent for word in ("--header", header)]
-    return shlex.join(["tokenwire", "check", "--target", subject.url, *headers, *only, *scenario])
+    elif judgement.scenario == NO_SCENARIO:
+        scenario = []
+    else:
+        scenario = ["--scenario", PROBE if judgement.scenario in ASKED_ANYWAY else judgement.scenario]
+    how = [*subject.asked_with, *subject.judged_with]
+    return shlex.join(["tokenwire", "check", "--target", subject.url, *how, *only, *scenario])

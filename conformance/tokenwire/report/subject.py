@@ -10,6 +10,9 @@ from tokenwire.judging.judge import Run
 EXPLORATION = "exploration"
 """Stands for the scenario of requests that were drawn, not written down."""
 
+ASKED_ANYWAY = frozenset({"preflight", "detokenize"})
+"""Stand for a scenario where something is asked whatever scenarios a run was cut down to."""
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -35,6 +38,12 @@ class Subject:
     """Why some of them were not, though they were to be."""
     explored: tuple[str, ...] = ()
     """The words of the command line that had requests drawn; empty where none were."""
+    asked_with: tuple[str, ...] = ()
+    """The words of the command line that another run needs to ask in the same way."""
+    judged_with: tuple[str, ...] = ()
+    """And those that it needs to judge in the same way."""
+    bodies: str = ""
+    """The folder for bodies of requests that are too long for a command line; empty where there is none."""
 
     @property
     def title(self) -> str:

@@ -1,8 +1,9 @@
-"""The report on the terminal: a table of the requirements by chapter, then the failures, then one line."""
+"""The report on the terminal: a line for each chapter, then what needs a reader, then one line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,6 @@ from rich.console import (
     RenderResult,
 )
 from rich.segment import Segment
-from rich.table import Table
 from rich.text import Text
 
 from tokenwire.judging.verdict import Verdict
@@ -23,6 +23,7 @@ from tokenwire.report.failure import failure
 from tokenwire.report.overview import (
     Summary,
     baseline_faults,
+    counts,
     flaky,
     following_in_words,
     in_order,
@@ -46,7 +47,9 @@ _STYLES = {
 }
 _KNOWN_STYLE = "yellow"
 _WIDTH_OF_A_PIPE = 140
-_MOST_SCENARIOS = 3
+_MOST_SCENARIOS = 6
+_INDENT = 14
+"""The width of the longest verdict, and a gap."""
 
 
 @dataclass(frozen=True)
@@ -77,42 +80,69 @@ def make_console(*, stderr: bool = False) -> Console:
     return console
 
 
-def _reason(summary: Summary, *, full: bool) -> str:
-    """The scenarios where something was seen; where nothing was, why. `full` tells of one witness too."""
-    if summary.reason or (not summary.own and summary.bad):
-        return summary.told
-    names, more = summary.scenarios, len(summary.scenarios) - _MOST_SCENARIOS
-    if full:
-        witness = f"; one of them: {summary.witness['first_seen']}" if summary.witness else ""
-        return f"{', '.join(names)}{witness}"
-    return ", ".join(names) if more < 1 else f"{', '.join(names[:_MOST_SCENARIOS])} and {more} more"
+def _wrapped(words: str, width: int, *, first: str = "", rest: str = "  ") -> str:
+    """Words in lines that fit, all but the first of them indented."""
+    return textwrap.fill(
+        words, max(width, 40), initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+    )
 
 
-def table(every: Sequence[Summary], *, full: bool = False) -> Table:
-    """All requirements by chapter. `full` folds long reasons instead of cutting them."""
-    shown = Table(box=None, pad_edge=False, show_edge=False)
-    shown.add_column("verdict", no_wrap=True)
-    shown.add_column("requirement", no_wrap=True)
-    shown.add_column("witnesses", justify="right", no_wrap=True)
-    shown.add_column("scenarios, or why not")  # may wrap: that is the column that gives way
-    chapter = ""
+def _style(summary: Summary) -> str:
+    return _STYLES[summary.verdict] if summary.mark == summary.verdict else _KNOWN_STYLE
+
+
+def _by_chapter(every: Iterable[Summary]) -> dict[str, list[Summary]]:
+    chapters: dict[str, list[Summary]] = {}
     for summary in every:
-        if summary.chapter != chapter:
-            chapter = summary.chapter
-            shown.add_section()
-            shown.add_row("", Text(chapter, style="bold"))
-        reason = Text(_reason(summary, full=full), "dim", no_wrap=not full, overflow="ellipsis")
-        shown.add_row(
-            Text(summary.mark, _STYLES[summary.verdict] if summary.mark == summary.verdict else _KNOWN_STYLE),
-            summary.requirement,
-            str(summary.witnesses or ""),
-            reason,
-        )
-    return shown
+        chapters.setdefault(summary.chapter, []).append(summary)
+    return chapters
 
 
-def _bad_news(report: Mapping[str, Any], every: Sequence[Summary], *, full: bool) -> Iterator[Text]:
-    """Each cause of failures: in the first scenario of its requirement, or in all of them where `full`; then
+def _chapters(every: Sequence[Summary]) -> Text:
+    """How many requirements of each chapter got which verdict, a line each."""
+    chapters = _by_chapter(every)
+    room = max(map(len, chapters)) + 2
+    lines = []
+    for chapter, own in chapters.items():
+        styles = {summary.mark: _style(summary) for summary in own}
+        told = [Text(f"{count} {mark}", styles[mark]) for mark, count in counts(own).items()]
+        lines.append(Text(f"{chapter:<{room}}") + Text(", ").join(told))
+    return Text("\n").join(lines)
+
+
+def _table(every: Sequence[Summary], width: int) -> Iterator[Text]:
+    """All requirements by chapter: where something was seen, and one witness; where nothing was, why."""
+    longest = max(len(summary.requirement) for summary in every)
+    for chapter, own in _by_chapter(every).items():
+        yield Text(f"\n{chapter}", "bold")
+        for summary in own:
+            name = f"{summary.requirement:<{longest}}" if summary.witnesses else summary.requirement
+            witnesses = f"  {summary.witnesses:>6}" if summary.witnesses else ""
+            yield Text(f"{summary.mark:<{_INDENT}}", _style(summary)) + Text(f"{name}{witnesses}", "default")
+            told = summary.told
+            if summary.witness:
+                told += f"; one of them: {summary.witness['first_seen']}"
+            indent = " " * _INDENT
+            yield Text(_wrapped(told, width, first=indent, rest=indent), "dim")
+
+
+def _undecided(every: Iterable[Summary], width: int) -> Iterator[Text]:
+    """What a reader may be able to have decided: each reason once, and below it what it is the reason for."""
+    reasons: dict[str, list[str]] = {}
+    for summary in every:
+        if summary.verdict is Verdict.INCONCLUSIVE:
+            reasons.setdefault(summary.told, []).append(summary.requirement)
+    for reason, names in reasons.items():
+        told = Text(_wrapped(f"{Verdict.INCONCLUSIVE}  {reason}", width, rest=" " * _INDENT))
+        told.stylize(_STYLES[Verdict.INCONCLUSIVE], 0, len(Verdict.INCONCLUSIVE))
+        indent = " " * _INDENT
+        yield told + Text(f"\n{_wrapped(', '.join(names), width, first=indent, rest=indent)}", "dim")
+
+
+def _bad_news(
+    report: Mapping[str, Any], every: Sequence[Summary], width: int, *, full: bool
+) -> Iterator[Text]:
+    """Each cause of failures: in the first scenario of its requirement, or in all of them if `full`; then
     what follows from it.
     """
     for summary in in_order(report, every):
@@ -121,21 +151,47 @@ def _bad_news(report: Mapping[str, Any], every: Sequence[Summary], *, full: bool
             if verdict is Verdict.HARNESS_ERROR:
                 told = Text(f"{verdict}  {row['requirement']}[{row['scenario']}]\n{row['message']}")
             else:
-                told = Text(failure(row))
+                told = Text(failure(row, width))
             told.stylize(_STYLES[verdict], 0, len(verdict))
             yield told
+        notes = []
         if len(summary.own) > 1 and not full:
-            yield Text(f"  also in {', '.join(row['scenario'] for row in summary.own[1:])}", "dim")
-        if words := following_in_words(report, summary.requirement):
-            yield Text(f"  {words}", "dim")
+            names = [row["scenario"] for row in summary.own[1:]]
+            more = ", … (-v tells all)" if len(names) > _MOST_SCENARIOS else ""
+            notes.append(f"also in {', '.join(names[:_MOST_SCENARIOS])}{more}")
+        notes.append(following_in_words(report, summary.requirement))
+        for words in filter(None, notes):
+            yield Text(_wrapped(words, width, first="  ", rest="  "), "dim")
 
 
-def _known(every: Sequence[Summary]) -> Iterator[Text]:
-    """Each known failure with its reason, in a line."""
+def _known(every: Sequence[Summary]) -> Iterator[str]:
+    """What a baseline knows, each reason with all of its scenarios."""
     for summary in every:
+        reasons: dict[str, list[str]] = {}
         for row in summary.known:
-            told = f"known: {row['requirement']}[{row['scenario']}]: {row['message']}: {row['known_because']}"
-            yield Text(told, _KNOWN_STYLE)
+            reasons.setdefault(row["known_because"], []).append(row["scenario"])
+        for reason, names in reasons.items():
+            where = names[0] if len(names) == 1 else f"{len(names)} scenarios"
+            yield f"known: {summary.requirement} in {where}: {reason}"
+
+
+def _circumstances(report: Mapping[str, Any], *, full: bool) -> Iterator[tuple[str, str]]:
+    """How the run came about, each line with its style."""
+    target = report["target"]
+    if full:
+        yield from ((f"asked: {dialect}: {why}", "dim") for dialect, why in target["detected"].items())
+        yield from ((f"not asked: {dialect}: {why}", "dim") for dialect, why in target["left_out"].items())
+    elif target["detected"]:
+        yield f"asked: {', '.join(target['detected'])}", "dim"
+    elif target["left_out"]:
+        yield f"not asked: {', '.join(target['left_out'])} (-v tells why)", "dim"
+    yield from ((f"remark: {remark}", "yellow") for remark in target["remarks"])
+    if full:
+        yield from ((f"not asked: {name}: {why}", "dim") for name, why in target["not_asked"].items())
+        for name, told in target["sources"].items():
+            declared = "declared" if told["declared"] else ""
+            words = "; ".join(filter(None, (told["seen"] or "not seen", told["advertised"], declared)))
+            yield f"capability: {name}: {words}", "dim"
 
 
 def summary_line(report: Mapping[str, Any]) -> str:
@@ -144,36 +200,37 @@ def summary_line(report: Mapping[str, Any]) -> str:
 
 
 def print_report(console: Console, report: Mapping[str, Any], *, verbosity: int = 0) -> None:
-    """Print a JSON report. `verbosity` below 0 leaves out the table, above 0 tells every reason."""
-    every = summaries(report)
-    target = report["target"]
-    if verbosity >= 0 and every:
-        console.print(table(every, full=verbosity > 0))
+    """Print a JSON report. With `verbosity` below 0 only failures and the last line, above 0 every
+    requirement and every reason.
+    """
+    every, width, full = summaries(report), console.width, verbosity > 0
+
+    def tell(words: str, style: str = "") -> None:
+        console.print(Text(_wrapped(words, width), style), soft_wrap=True)
+
+    if full and every:
+        for text in _table(every, width):
+            console.print(text, soft_wrap=True)
         console.print()
-    for text in _bad_news(report, every, full=verbosity > 0):
+    elif verbosity == 0 and every:
+        console.print(_chapters(every), soft_wrap=True)
+        console.print()
+        if undecided := list(_undecided(every, width)):
+            console.print(Text("\n").join(undecided), soft_wrap=True)
+            console.print()
+    for text in _bad_news(report, every, width, full=full):
         console.print(text, soft_wrap=True)
         console.print()
-    for text in _known(every):
-        console.print(text, soft_wrap=True)
-    for words in flaky(report):
-        console.print(Text(words, _KNOWN_STYLE), soft_wrap=True)
+    if verbosity >= 0:
+        for words in (*_known(every), *flaky(report)):
+            tell(words, _KNOWN_STYLE)
     for fault in baseline_faults(report):
-        console.print(Text(f"{fault['kind']}: {fault['message']}", "bold red"), soft_wrap=True)
-    for dialect, reason in target["detected"].items():
-        console.print(Text(f"asked: {dialect}: {reason}", style="dim"), soft_wrap=True)
-    for dialect, reason in target["left_out"].items():
-        console.print(Text(f"not asked: {dialect}: {reason}", style="dim"), soft_wrap=True)
-    for remark in target["remarks"]:
-        console.print(Text(f"remark: {remark}", style="yellow"), soft_wrap=True)
-    if verbosity > 0:
-        for name, reason in target["not_asked"].items():
-            console.print(Text(f"not asked: {name}: {reason}", style="dim"), soft_wrap=True)
-        for name, told in target["sources"].items():
-            declared = "declared" if told["declared"] else ""
-            words = "; ".join(filter(None, (told["seen"] or "not seen", told["advertised"], declared)))
-            console.print(Text(f"capability: {name}: {words}", style="dim"), soft_wrap=True)
+        tell(f"{fault['kind']}: {fault['message']}", "bold red")
+    if verbosity >= 0:
+        for words, style in _circumstances(report, full=full):
+            tell(words, style)
     for words in profiles_in_words(report):
-        console.print(Text(words), soft_wrap=True)
-    if (judged := report.get("judged", {})).get("of"):
-        console.print(Text(f"judged {judged['requirements']} of {judged['of']} requirements"))
+        tell(words)
+    if verbosity >= 0 and (judged := report.get("judged", {})).get("of"):
+        tell(f"judged {judged['requirements']} of {judged['of']} requirements")
     console.print(Text(summary_line(report), style="bold"), soft_wrap=True)
