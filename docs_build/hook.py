@@ -7,7 +7,7 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-from docs_build import command_pages, dialect_choices, published, requirement_pages, results_pages
+from docs_build import bug_page, command_pages, dialect_choices, published, requirement_pages, results_pages
 from docs_build.naming import named
 from docs_build.page import Page
 from docs_build.results import results
@@ -19,6 +19,7 @@ def generated() -> Iterator[Page]:
     yield from published.pages()
     yield from requirement_pages.pages(columns)
     yield from results_pages.pages(columns)
+    yield bug_page.page()
     yield command_pages.page()
     yield dialect_choices.page()
 
