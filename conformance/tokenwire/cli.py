@@ -10,9 +10,11 @@ import typer
 
 from tokenwire import __version__
 from tokenwire.commands import (
+    again,
     baseline,
     check,
     compare,
+    demo,
     explain,
     init,
     listing,
@@ -31,6 +33,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Checks what an LLM inference server puts on the wire for every token.",
     epilog=options.examples(
+        "tokenwire demo",
         "tokenwire init --target http://127.0.0.1:30000",
         "tokenwire check --report report",
         "tokenwire explain cumulative-ids-extend",
@@ -39,6 +42,10 @@ app = typer.Typer(
 app.command("check", short_help="Ask a running server everything, and judge it.", epilog=check.EXAMPLES)(
     check.check
 )
+app.command("demo", short_help="Check a small server that errs: a minute, no model.", epilog=demo.EXAMPLES)(
+    demo.demo
+)
+app.command("again", short_help="Ask only what failed last time.", epilog=again.EXAMPLES)(again.again)
 app.command("replay", short_help="Judge recorded exchanges, without a server.", epilog=replay.EXAMPLES)(
     replay.replay
 )

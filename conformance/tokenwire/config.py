@@ -105,6 +105,7 @@ KEYS: dict[str, Key] = {
     "rate": Key("rate", _NUMBER, _is_positive, "10"),
     "gentle": Key("gentle", "true or false", _is_boolean, "true"),
     "without": Key("without", _TEXTS, _are_texts, '["crowd"]', load_scenarios),
+    "keep-failures": Key("keep_failures", "true or false", _is_boolean, "false"),
     "restart": Key("restart", "a shell command, in quotes", _is_text, '"systemctl restart my-server"'),
     "wait": Key("wait", _NUMBER, _is_positive, "300"),
 }

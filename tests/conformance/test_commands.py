@@ -26,6 +26,8 @@ COMMANDS = (
     "record",
     "explain",
     "list",
+    "again",
+    "demo",
     "init",
     "baseline show",
     "baseline update",

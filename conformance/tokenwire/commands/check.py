@@ -19,8 +19,10 @@ from tokenwire.asking.wire_log import wire_log
 from tokenwire.baselines.baseline import Baseline, BaselineError, read_baseline
 from tokenwire.commands import options
 from tokenwire.commands.reporting import Reporting, tell
+from tokenwire.judging.judge import Judgement
+from tokenwire.last_run import LAST, LastRun, failures, keep, last_run
 from tokenwire.profile import load_profiles
-from tokenwire.report.files import Outputs
+from tokenwire.report.files import Outputs, system_says
 from tokenwire.report.subject import Subject
 from tokenwire.report.terminal import make_console
 from tokenwire.requirement import load_requirements
@@ -31,6 +33,23 @@ EXAMPLES = options.examples(
     "tokenwire check --requirement cumulative-ids-extend -v",
     "tokenwire check --header 'Authorization: Bearer env:MY_KEY' --baseline tokenwire-baseline.toml",
 )
+
+
+_ASKED_BY = (
+    *(
+        "timeout",
+        "max_concurrency",
+        "max_tokens",
+        "rate",
+        "dialect",
+        "model",
+        "budget",
+        "tokenizer",
+        "declare",
+    ),
+    *("worker", "without", "gentle", "restart", "wait"),
+)
+"""The parameters that say how to ask."""
 
 
 def outputs(named: Outputs, folder: Path | None) -> Outputs:
@@ -112,6 +131,9 @@ def check(
     keyword: options.Keyword = "",
     stop_at_first: options.StopAtFirst = False,
     last_failed: options.LastFailed = False,
+    keep_failures: Annotated[
+        bool, typer.Option("--keep/--no-keep", help=f"Keep what failed in {LAST}, for `tokenwire again`.")
+    ] = True,
     verbose: options.Verbose = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -156,6 +178,7 @@ def check(
         },
         header,
     )
+    judged: list[Judgement] = []
     reporting = Reporting(
         outputs(Outputs(json, junit, html, sarif, badge, trace), report),
         options.known("requirement", requirement or (), load_requirements()),
@@ -167,6 +190,7 @@ def check(
         baseline_in(baseline),
         budget,
         options.filters(context),
+        on_judged=judged.extend,
     )
     console = make_console()
     plan = replace(plan, record=record, resume=resume is not None, explore=explore, seed=seed)
@@ -174,4 +198,24 @@ def check(
     if isinstance(subject, Unreached):
         console.print(Text(subject.diagnosis), soft_wrap=True)
         subject = subject.subject
-    raise typer.Exit(tell(subject, reporting, console))
+    status = tell(subject, reporting, console)
+    if keep_failures and subject.runs:
+        asked = {name: context.params[name] for name in _ASKED_BY}
+        own = tuple(options.header(line) for line in header or ())
+        names = {name.lower() for name, _ in own}
+        configured = tuple(
+            each for each in options.config_of(context).headers if each[0].lower() not in names
+        )
+        _keep(last_run(target, asked, (*configured, *own)), judged, quiet=quiet)
+    raise typer.Exit(status)
+
+
+def _keep(run: LastRun, judged: list[Judgement], *, quiet: bool) -> None:
+    """Keep what failed, for `tokenwire again`; that it cannot be written changes no verdict."""
+    try:
+        count = keep(run, judged)
+    except OSError as error:
+        typer.echo(f"what failed is not kept for `tokenwire again`: {system_says(error)}", err=True)
+        return
+    if failures(judged) and not quiet:
+        typer.echo(f"{count} exchanges are kept in {LAST}; after a change: tokenwire again")

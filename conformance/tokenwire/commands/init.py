@@ -43,6 +43,7 @@ _COMMENTS = {
     "rate": "Requests in a second, at most.",
     "gentle": "Ask nothing that servers died of, and no storms: for a server that others use.",
     "without": "Leave these scenarios out; `tokenwire list scenarios` tells all.",
+    "keep-failures": "Whether what failed is kept in .tokenwire/last, for `tokenwire again`.",
     "restart": "Run in a shell when the server died; the run goes on when it is back.",
     "wait": "Seconds that a server which died may take to be back.",
 }

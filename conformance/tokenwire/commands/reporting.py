@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
@@ -56,6 +56,8 @@ class Reporting:
     """What the run could ask; None for a recording."""
     filters: tuple[str, ...] = ()
     """The options that left something out."""
+    on_judged: Callable[[Sequence[Judgement]], object] = lambda _: None
+    """Told what was judged."""
 
 
 def _held(judgements: Sequence[Judgement], subject: Subject, reporting: Reporting) -> Held | None:
@@ -110,6 +112,7 @@ def tell(subject: Subject, reporting: Reporting, console: Console) -> int:
     if code in _PYTEST_COULD_NOT_RUN:  # it has said why
         forget_junit()
         return _PYTEST_COULD_NOT_RUN[code]
+    reporting.on_judged(ran)
     partly = reporting.keyword or reporting.stop_at_first or reporting.last_failed
     told_of = {judgement.requirement.id for judgement in ran}
     faults = [fault for fault in (held.faults if held else ()) if not partly or fault.requirement in told_of]

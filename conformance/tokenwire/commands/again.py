@@ -1,0 +1,145 @@
+"""`tokenwire again`: ask only what failed last time, and tell what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from tokenwire.asking.planning import NotPlanned, planned
+from tokenwire.asking.run import Unreached
+from tokenwire.asking.scenario import Budget, load_scenarios
+from tokenwire.commands import options
+from tokenwire.commands.check import ask
+from tokenwire.judging.judge import Judgement, judge
+from tokenwire.judging.verdict import ExitStatus, Verdict
+from tokenwire.last_run import Failed, LastRun, NothingKeptError, keep, read_last
+from tokenwire.report.files import system_says
+from tokenwire.report.terminal import make_console
+from tokenwire.report.wording import inert
+from tokenwire.requirement import load_requirements
+
+EXAMPLES = options.examples(
+    "tokenwire again",
+    "tokenwire again --target http://127.0.0.1:30001",
+)
+_MOST_NAMED = 3
+
+
+class Outcome(StrEnum):
+    """What became of a failure."""
+
+    FIXED = "FIXED"
+    FAILED = "FAILED"
+    UNSEEN = "NOT SEEN"
+
+
+_STYLES = {Outcome.FIXED: "bold green", Outcome.FAILED: "bold red", Outcome.UNSEEN: "bold yellow"}
+
+
+def outcomes(
+    failed: Iterable[Failed], judgements: Sequence[Judgement]
+) -> dict[str, dict[str, tuple[Outcome, str]]]:
+    """What became of each failure, with a clause: by requirement and scenario. A failure elsewhere counts."""
+    now = {(one.requirement.id, one.scenario): one for one in judgements}
+    found: dict[str, dict[str, tuple[Outcome, str]]] = {}
+    for one in failed:
+        judgement = now.get((one.requirement, one.scenario))
+        if judgement is not None and judgement.violations and judgement.verdict is Verdict.FAIL:
+            told = Outcome.FAILED, judgement.message
+        elif judgement is not None and judgement.witnesses:
+            told = Outcome.FIXED, ""
+        else:
+            others = [each for each in judgements if each.requirement.id == one.requirement]
+            reasons = [each.message for each in (judgement, *others) if each and not each.violations]
+            told = Outcome.UNSEEN, next(filter(None, reasons), "nothing of it was asked")
+        found.setdefault(one.requirement, {})[one.scenario] = told
+    for judgement in judgements:
+        if judgement.verdict is Verdict.FAIL and judgement.requirement.id in found:
+            found[judgement.requirement.id][judgement.scenario] = Outcome.FAILED, judgement.message
+    return found
+
+
+def _lines(requirement: str, scenarios: Mapping[str, tuple[Outcome, str]]) -> Iterable[Text]:
+    for outcome in Outcome:
+        named = [name for name, (its, _) in scenarios.items() if its is outcome]
+        if not named:
+            continue
+        some = ", ".join(named[:_MOST_NAMED])
+        some += f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+        because = next((why for its, why in scenarios.values() if its is outcome and why), "")
+        line = Text(f"{outcome:<9} ", style=_STYLES[outcome])
+        line.append(f"{requirement}  in {some}" + (f": {inert(because)}" if because else ""), style="none")
+        yield line
+
+
+def again(
+    *,
+    target: Annotated[
+        str, typer.Option("--target", metavar="URL", help="Ask this server, not the one of the last run.")
+    ] = "",
+    header: options.SentHeaders = None,
+    verbose: options.Verbose = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Ask only what failed in the last `tokenwire check` of this folder, and print FIXED or FAILED.
+
+    What still fails is what the next `tokenwire again` asks. Exit status: 0 all is fixed; 1 something still
+    fails; 2 usage; 4 the target could not be reached, or what failed was not seen again.
+    """
+    try:
+        last = read_last()
+        own = tuple(options.header(line) for line in header or ())
+        _demand_credentials(last, own)
+        if not last.failed:
+            typer.echo("nothing failed last time")
+            return
+        names = {name.lower() for name, _ in own}
+        kept = tuple(each for each in last.headers if each[0].lower() not in names)
+        budget = Budget(last.options.get("budget", Budget.STANDARD))
+        plan = planned(target or last.target, {**last.options, "budget": budget}, (*kept, *own))
+    except (NothingKeptError, NotPlanned) as error:
+        raise typer.BadParameter(str(error)) from error
+    scenarios = {one.scenario for one in last.failed}
+    if scenarios <= load_scenarios().keys():
+        plan = replace(plan, scenarios=tuple(sorted(scenarios)))
+    subject = ask(plan, verbosity=verbose - quiet)
+    console = make_console()
+    if isinstance(subject, Unreached):
+        console.print(Text(subject.diagnosis), soft_wrap=True)
+        raise typer.Exit(ExitStatus.NOTHING_EVALUATED)
+    known = load_requirements()
+    rows = [known[name] for name in dict.fromkeys(one.requirement for one in last.failed) if name in known]
+    judgements = judge(subject.runs, rows)
+    told = outcomes(last.failed, judgements)
+    for requirement, by_scenario in told.items():
+        for line in _lines(requirement, by_scenario):
+            if not quiet or not line.plain.startswith(Outcome.FIXED):
+                console.print(line, soft_wrap=True)
+    every = [outcome for by_scenario in told.values() for outcome, _ in by_scenario.values()]
+    counts = [f"{every.count(each)} {each.lower()}" for each in Outcome if each in every]
+    console.print(Text(f"{subject.title}: {', '.join(counts)}"), soft_wrap=True)
+    unseen = tuple(one for one in last.failed if told[one.requirement][one.scenario][0] is Outcome.UNSEEN)
+    try:
+        keep(replace(last, target=plan.url, failed=unseen), judgements)
+    except OSError as error:
+        typer.echo(f"what still fails is not kept: {system_says(error)}", err=True)
+    if Outcome.FAILED in every:
+        raise typer.Exit(ExitStatus.VIOLATION)
+    if Outcome.UNSEEN in every:
+        raise typer.Exit(ExitStatus.NOTHING_EVALUATED)
+
+
+def _demand_credentials(last: LastRun, given: Sequence[tuple[str, str]]) -> None:
+    """Raises BadParameter where a header is missing whose value was not written down."""
+    names = {name.lower() for name, _ in given}
+    for name in last.withheld:
+        if name.lower() not in names:
+            raise typer.BadParameter(
+                f"the header {name} holds a credential, which is not written down; give it again: "
+                f"--header '{name}: env:MY_KEY'"
+            )

@@ -1,0 +1,98 @@
+"""`tokenwire demo`: a small server that errs, checked before your eyes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import webbrowser
+from pathlib import Path
+from threading import Event
+from typing import Annotated
+
+import typer
+
+from tokenwire.asking.run import Plan, Unreached
+from tokenwire.asking.scenario import Budget
+from tokenwire.commands import options
+from tokenwire.commands.check import ask
+from tokenwire.commands.reporting import Reporting, tell
+from tokenwire.demo_server import FAULTS, demo_server
+from tokenwire.judging.verdict import ExitStatus
+from tokenwire.report.files import Outputs, system_says
+from tokenwire.report.terminal import make_console
+
+EXAMPLES = options.examples(
+    "tokenwire demo", "tokenwire demo --correct", "tokenwire demo --serve --port 30000"
+)
+_SCENARIOS = ("greedy-stream", "interval-borders", "samples", "batch-of-prompts", "stop-string", "request-id")
+
+
+def demo(
+    *,
+    report: Annotated[
+        Path, typer.Option("--report", metavar="DIR", help="Where the report is written.")
+    ] = Path("tokenwire-demo"),
+    correct: Annotated[bool, typer.Option("--correct", help="Let the server make no mistake.")] = False,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Only serve, until Ctrl-C: check it yourself, from elsewhere.")
+    ] = False,
+    port: Annotated[
+        int, typer.Option("--port", metavar="N", min=0, help="Serve there; 0 is any free port.")
+    ] = 0,
+    show: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open the report, where there is a desktop.")
+    ] = True,
+    verbose: options.Verbose = False,
+) -> None:
+    """Show what Tokenwire does, in a minute and without a model: a server with three mistakes is started,
+    checked, and its report opened.
+
+    Exit status: 0 the mistakes were found; 2 usage; 3 the suite failed, or did not find them.
+    """
+    faults = () if correct else tuple(FAULTS)
+    outputs = options.writable_outputs(Outputs.within(report))
+    try:
+        with demo_server(faults, port) as url:
+            if serve:
+                _serve(url, faults)
+                return
+            _announce(url, faults)
+            plan = Plan(url, budget=Budget.QUICK, scenarios=_SCENARIOS, dialects=("sglang-generate",))
+            subject = ask(plan, verbosity=int(verbose))
+    except OSError as error:
+        raise typer.BadParameter(f"--port {port}: {system_says(error)}; name another port") from error
+    if isinstance(subject, Unreached):
+        typer.echo(subject.diagnosis, err=True)
+        raise typer.Exit(ExitStatus.HARNESS_ERROR)
+    status = tell(subject, Reporting(outputs, verbosity=2 * verbose - 1, budget=Budget.QUICK), make_console())
+    page = (report / "report.html").resolve()
+    typer.echo(f"\nthe report, with each failure to step through: {page.as_uri()}")
+    typer.echo("your own server: tokenwire check --target http://127.0.0.1:30000 --report report")
+    if show and _has_desktop():
+        webbrowser.open(page.as_uri())
+    expected = ExitStatus.CONFORMS if correct else ExitStatus.VIOLATION
+    raise typer.Exit(0 if status == expected else ExitStatus.HARNESS_ERROR)
+
+
+def _announce(url: str, faults: tuple[str, ...]) -> None:
+    typer.echo(f"a small server, for this minute only, is at {url}")
+    typer.echo("it makes three mistakes:" if faults else "it makes no mistake that is known")
+    for name in faults:
+        typer.echo(f"  {name}: {FAULTS[name]}")
+
+
+def _serve(url: str, faults: tuple[str, ...]) -> None:
+    _announce(url, faults)
+    typer.echo(f"check it: tokenwire check --target {url}")
+    with contextlib.suppress(KeyboardInterrupt):
+        Event().wait()
+
+
+def _has_desktop() -> bool:
+    """Whether somebody sits before a screen: else a browser might open in the terminal, or nowhere."""
+    if not sys.stdout.isatty():
+        return False
+    return sys.platform in {"darwin", "win32"} or any(
+        os.environ.get(n) for n in ("DISPLAY", "WAYLAND_DISPLAY")
+    )

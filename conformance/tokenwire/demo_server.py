@@ -1,0 +1,312 @@
+"""The server of `tokenwire demo`: `POST /generate` in SGLang's shapes, over a model that makes its tokens up.
+
+It needs nothing but Python. A token is a byte, and its id the value of that byte. Correct by itself, it errs
+in its streams as real servers did, where it is told to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any, ClassVar
+
+FAULTS = {
+    "token-lost": "the sixth token of a stream is lost",
+    "logprobs-unsliced": "events of a stream bring the logprobs of all tokens so far, not of the new ones",
+    "prompt-tokens-grow": "in streams, prompt_tokens counts the new tokens, too",
+}
+"""What it does wrong, in words; each was seen of a real server."""
+
+_CONTEXT = 4096
+_LOST = 5
+_TOKEN_S = 0.002
+"""How long a token of a stream takes: nothing else of a model is slow here."""
+_FIELDS = {
+    "input_ids",
+    "text",
+    "sampling_params",
+    "stream",
+    "rid",
+    "return_prompt_token_ids",
+    "return_logprob",
+}
+_SAMPLING = {"max_new_tokens", "n", "stop", "stop_token_ids", "stream_interval", "temperature", "ignore_eos"}
+_ABOUT = {
+    "/server_info": {"version": "demo", "incremental_streaming_output": True, "context_length": _CONTEXT},
+    "/model_info": {"model_path": "demo", "vocab_size": 256},
+}
+
+
+class _RefusedError(ValueError):
+    """Why a request is refused, in words that name the field."""
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What a request asks for."""
+
+    prompts: Sequence[Sequence[int]]
+    request_ids: Sequence[str]
+    n: int
+    budget: int
+    stops: Sequence[str]
+    stop_ids: Sequence[int]
+    interval: int
+    stream: bool
+    tells_prompt: bool
+    tells_logprobs: bool
+    is_list: bool
+
+
+@dataclass(frozen=True)
+class _State:
+    """A choice after one of its tokens, with everything so far."""
+
+    ids: tuple[int, ...]
+    text: str
+    logprobs: tuple[float, ...]
+    finish: Mapping[str, Any] | None
+
+
+def _next_token(ids: Sequence[int]) -> tuple[int, float]:
+    """The model: a small letter that depends on all ids before it, and its logprob."""
+    mixed = sum(position * one for position, one in enumerate(ids, 1))
+    return ord("a") + (mixed + ids[-1] * 7) % 26, -(1 + mixed % 997) / 20_000
+
+
+def _states(wanted: _Wanted, prompt: Sequence[int]) -> Iterator[_State]:
+    """A choice after each of its tokens, and before the first one where the budget is 0."""
+    ids: list[int] = []
+    logprobs: list[float] = []
+    finish: dict[str, Any] | None = None if wanted.budget else {"type": "length", "length": 0}
+    held = max((len(stop) - 1 for stop in wanted.stops), default=0)
+    if finish:
+        yield _State((), "", (), finish)
+    while not finish:
+        token, logprob = _next_token([*prompt, *ids])
+        ids.append(token)
+        logprobs.append(logprob)
+        text = bytes(ids).decode()
+        found = [stop for stop in wanted.stops if stop in text]
+        if token in wanted.stop_ids:
+            text, finish = text[:-1], {"type": "stop", "matched": token}
+        elif found:
+            text, finish = text[: text.index(found[0])], {"type": "stop", "matched": found[0]}
+        elif len(ids) == wanted.budget:
+            finish = {"type": "length", "length": len(ids)}
+        else:  # its end may be the beginning of a stop string: that is shown when it is known not to be
+            text = text[: max(len(text) - held, 0)]
+        yield _State(tuple(ids), text, tuple(logprobs), finish)
+
+
+def _told(
+    wanted: _Wanted, prompt: Sequence[int], request_id: str, state: _State, before: _State | None = None
+) -> dict[str, Any]:
+    """A state as the server writes it: all of it, or what is new since the one before."""
+    start, shown = (len(before.ids), len(before.text)) if before else (0, 0)
+    meta: dict[str, Any] = {"id": request_id, "finish_reason": state.finish, "cached_tokens": 0}
+    meta |= {"prompt_tokens": len(prompt), "completion_tokens": len(state.ids)}
+    if wanted.tells_logprobs:
+        entries = zip(state.logprobs[start:], state.ids[start:], strict=True)
+        meta["output_token_logprobs"] = [[logprob, token, None] for logprob, token in entries]
+    told = {"text": state.text[shown:], "output_ids": list(state.ids[start:]), "meta_info": meta}
+    return told | ({"prompt_token_ids": list(prompt)} if wanted.tells_prompt else {})
+
+
+def _with_faults(faults: frozenset[str], told: dict[str, Any], before: _State | None, state: _State) -> None:
+    """Let one event of a stream be wrong."""
+    meta = told["meta_info"]
+    first = len(before.ids) if before else 0
+    if "logprobs-unsliced" in faults and "output_token_logprobs" in meta:
+        entries = zip(state.logprobs, state.ids, strict=True)
+        meta["output_token_logprobs"] = [[logprob, token, None] for logprob, token in entries]
+    elif "token-lost" in faults and len(state.ids) > _LOST:
+        if first <= _LOST:
+            del told["output_ids"][_LOST - first]
+        if "length" in (meta["finish_reason"] or {}):
+            meta["finish_reason"] = {"type": "length", "length": len(state.ids) - 1}
+    if "prompt-tokens-grow" in faults and len(state.ids) > 1:
+        meta["prompt_tokens"] += len(state.ids) - 1
+
+
+def _events(wanted: _Wanted, faults: frozenset[str]) -> Iterator[dict[str, Any]]:
+    """The events of a stream, choice by choice; a token at once, then `interval` to an event."""
+    for index, request_id in enumerate(wanted.request_ids):
+        prompt = wanted.prompts[index // wanted.n]
+        before: _State | None = None
+        for state in _states(wanted, prompt):
+            time.sleep(_TOKEN_S)
+            if state.finish is None and (len(state.ids) - 1) % wanted.interval:
+                continue
+            told = _told(wanted, prompt, request_id, state, before)
+            _with_faults(faults, told, before, state)
+            yield told | ({"index": index} if wanted.is_list else {})
+            before = state
+
+
+def _answers(wanted: _Wanted) -> Any:
+    answers = []
+    for index, request_id in enumerate(wanted.request_ids):
+        prompt = wanted.prompts[index // wanted.n]
+        *_, last = _states(wanted, prompt)
+        answers.append(_told(wanted, prompt, request_id, last))
+    return answers if wanted.is_list else answers[0]
+
+
+def _read(body: Any) -> _Wanted:
+    """What a request asks for. Raises _RefusedError: no field is ignored, and no value is mended."""
+    if not isinstance(body, dict):
+        raise _RefusedError("the body has to be a JSON object")
+    sampling = body.get("sampling_params") or {}
+    _demand(isinstance(sampling, dict), "sampling_params", sampling)
+    for name in [*(body.keys() - _FIELDS), *(sampling.keys() - _SAMPLING)]:
+        raise _RefusedError(f"{name} is not offered here")
+    if ("input_ids" in body) == ("text" in body):
+        raise _RefusedError("one of input_ids and text has to be given, and not both")
+    form, of_one = ("text", str) if "text" in body else ("input_ids", list)
+    is_batch = isinstance(body[form], list) and all(isinstance(one, of_one) for one in body[form])
+    given = body[form] if is_batch else [body[form]]
+    prompts = [list(one.encode()) if isinstance(one, str) and form == "text" else one for one in given]
+    _demand(bool(prompts) and all(map(_is_prompt, prompts)), form, body[form])
+    room = _CONTEXT - max(map(len, prompts))
+    budget = _whole_number(sampling, "max_new_tokens", 128, 0)
+    _demand(budget <= room, "max_new_tokens", f"{budget}, with room for {room}")
+    n = _whole_number(sampling, "n", 1, 1)
+    temperature = sampling.get("temperature") or 0
+    _demand(type(temperature) in {int, float} and temperature >= 0, "temperature", temperature)
+    stops = _listed(sampling, "stop", str)
+    _demand(all(stops), "stop", "an empty string")
+    for flag in ("stream", "return_prompt_token_ids", "return_logprob"):
+        _demand(body.get(flag) in (None, True, False), flag, body.get(flag))
+    _demand(sampling.get("ignore_eos") in (None, True, False), "ignore_eos", sampling.get("ignore_eos"))
+    return _Wanted(
+        prompts,
+        _request_ids(body.get("rid"), len(prompts), n),
+        n,
+        budget,
+        stops,
+        _listed(sampling, "stop_token_ids", int),
+        _whole_number(sampling, "stream_interval", 0, 0) or 1,
+        bool(body.get("stream")),
+        bool(body.get("return_prompt_token_ids")),
+        bool(body.get("return_logprob")),
+        is_batch or n > 1,
+    )
+
+
+def _demand(holds: bool, name: str, value: Any) -> None:
+    if not holds:
+        raise _RefusedError(f"{name} cannot be {str(value)[:80]}")
+
+
+def _is_prompt(ids: Any) -> bool:
+    return isinstance(ids, list) and ids != [] and all(type(one) is int and 0 <= one < 256 for one in ids)
+
+
+def _whole_number(fields: Mapping[str, Any], name: str, default: int, least: int) -> int:
+    value = default if fields.get(name) is None else fields[name]
+    _demand(type(value) is int and value >= least, name, value)
+    return int(value)
+
+
+def _listed(fields: Mapping[str, Any], name: str, kind: type) -> list[Any]:
+    """One value or a list of them."""
+    value = fields.get(name)
+    values = value if isinstance(value, list) else [] if value is None else [value]
+    for one in values:
+        _demand(type(one) is kind, name, one)
+    return values
+
+
+def _request_ids(rid: Any, prompts: int, n: int) -> list[str]:
+    """The client's ids where there is one for each choice, else ids of the server's own."""
+    given = rid if isinstance(rid, list) else [rid]
+    if len(given) == prompts and n == 1 and all(isinstance(one, str) for one in given):
+        return given
+    _demand(rid is None or n > 1, "rid", rid)
+    return [uuid.uuid4().hex for _ in range(prompts * n)]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    faults: ClassVar[frozenset[str]] = frozenset()
+
+    def do_GET(self) -> None:
+        about = _ABOUT.get(self.path)
+        self._answer(200 if about else 404, about or _error(f"there is no {self.path} here", 404))
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.path != "/generate":
+            self._answer(404, _error(f"there is no {self.path} here", 404))
+            return
+        try:
+            wanted = _read(json.loads(body))
+        except (ValueError, RecursionError) as error:
+            words = str(error) if isinstance(error, _RefusedError) else "the body is not JSON"
+            self._answer(400, _error(words, 400))
+            return
+        if wanted.stream:
+            with contextlib.suppress(OSError):  # the client has left
+                self._stream(wanted)
+        else:
+            self._answer(200, _answers(wanted))
+
+    def _answer(self, status: int, document: Any) -> None:
+        data = json.dumps(document).encode()
+        with contextlib.suppress(OSError):  # the client has left
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+    def _stream(self, wanted: _Wanted) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for event in _events(wanted, self.faults):
+            self._chunk(f"data: {json.dumps(event)}\n\n".encode())
+        self._chunk(b"data: [DONE]\n\n")
+        self._chunk(b"")
+
+    def _chunk(self, data: bytes) -> None:
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # so it is called
+        """Nothing is logged: the report tells all."""
+
+
+def _error(words: str, code: int) -> dict[str, Any]:
+    return {"error": {"message": words, "code": code}}
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+
+@contextlib.contextmanager
+def demo_server(faults: Sequence[str] = (), port: int = 0) -> Iterator[str]:
+    """Serve on this machine only while the block runs; gives the URL. Raises OSError for a port in use."""
+
+    class Handler(_Handler):
+        pass
+
+    Handler.faults = frozenset(faults)
+    with _Server(("127.0.0.1", port), Handler) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,160 @@
+"""The first minute: a server to look at, what failed is kept, and asked again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hand_made_stream import made_up_row
+from stream_builder import incremental, named
+
+from tokenwire import last_run
+from tokenwire.commands.again import Outcome, outcomes
+from tokenwire.demo_server import FAULTS, demo_server
+from tokenwire.judging.check import demand
+from tokenwire.judging.judge import Judgement, Run
+from tokenwire.judging.verdict import Verdict
+from tokenwire.last_run import Failed, LastRun, NothingKeptError, failures, keep, read_last
+from tokenwire.replay import captures
+
+SHOWN_BY = {
+    "token-lost": "incremental-ids-are-new",
+    "logprobs-unsliced": "logprobs-incremental",
+    "prompt-tokens-grow": "prompt-tokens-constant",
+}
+
+
+def test_the_demo_shows_its_three_mistakes_each_by_its_sentence(tokenwire, tmp_path):
+    ran = tokenwire("demo", "--no-open")
+    assert ran.returncode == 0, ran.stdout
+    assert SHOWN_BY.keys() == FAULTS.keys()
+    for fault, requirement in SHOWN_BY.items():
+        assert f"  {fault}: {FAULTS[fault]}\n" in ran.stdout
+        assert f"FAIL  {requirement}  in " in ran.stdout
+    page = tmp_path / "tokenwire-demo" / "report.html"
+    assert page.as_uri() in ran.stdout
+    assert 'data-play="0"' in page.read_text("utf-8")
+    assert not (tmp_path / ".tokenwire").exists()
+
+
+def test_the_demo_s_server_makes_no_other_mistake(tokenwire):
+    ran = tokenwire("demo", "--correct", "--no-open")
+    assert ran.returncode == 0, ran.stdout
+    assert "conforms, as far as this run could see" in ran.stdout
+
+
+def test_only_what_failed_is_asked_again_until_it_is_fixed(tokenwire, tmp_path):
+    only = ("--scenario", "request-id", "--budget", "quick")
+    with demo_server(["prompt-tokens-grow"]) as url:
+        checked = tokenwire("check", "--target", url, *only)
+        assert checked.returncode == 1
+        assert "exchanges are kept in .tokenwire/last; after a change: tokenwire again" in checked.stdout
+        assert (tmp_path / ".tokenwire" / ".gitignore").read_text() == "*\n"
+        assert tokenwire("replay", ".tokenwire/last").returncode == 1
+        again = tokenwire("again")
+    assert again.returncode == 1
+    first = again.stdout.splitlines()[0]
+    assert first.startswith("FAILED    prompt-tokens-constant  in request-id: prompt_tokens changed from ")
+    with demo_server() as url:
+        again = tokenwire("again", "--target", url)
+        assert again.returncode == 0, again.stdout
+        assert "FIXED     prompt-tokens-constant  in request-id\n" in again.stdout
+        assert "FAILED" not in again.stdout
+        assert (tokenwire("again").stdout, tokenwire("again").returncode) == ("nothing failed last time\n", 0)
+    last = read_last(tmp_path)
+    assert (last.target, last.options["budget"], last.failed) == (url, "quick", ())
+
+
+def test_nothing_is_kept_where_that_is_switched_off(tokenwire, tmp_path):
+    (tmp_path / "tokenwire.toml").write_text("keep-failures = false\n")
+    with demo_server(["prompt-tokens-grow"]) as url:
+        ran = tokenwire("check", "--target", url, "--scenario", "request-id", "--budget", "quick", "-q")
+        assert ran.returncode == 1
+    assert not (tmp_path / ".tokenwire").exists()
+    again = tokenwire("again")
+    assert again.returncode == 2
+    assert "`tokenwire check` comes first" in again.stderr
+
+
+def test_what_cannot_be_kept_changes_no_verdict(tokenwire, tmp_path):
+    (tmp_path / ".tokenwire").write_text("in the way")
+    with demo_server() as url:
+        ran = tokenwire("check", "--target", url, "--scenario", "request-id", "--budget", "quick", "-q")
+    assert ran.returncode == 0
+    assert "what failed is not kept for `tokenwire again`" in ran.stderr
+
+
+def failed(*names: str, verdict: Verdict = Verdict.FAIL, **changes) -> Judgement:
+    """A violation of each of some exchanges' first event; the first is held against the others."""
+    streams = [named(incremental(), name) for name in names]
+    first, *others = (stream.events[0].place for stream in streams)
+    seen = demand(first, False, expected=1, actual=2, message="wrong", related=tuple(others))
+    return Judgement(made_up_row(), "one", verdict, 1, "wrong", (seen,), run=Run(tuple(streams)), **changes)
+
+
+def test_failing_exchanges_are_kept_with_what_they_were_held_against(tmp_path):
+    judgements = [failed("a", "b"), failed("b"), failed("c", verdict=Verdict.WARN), failed("d", known="so")]
+    assert keep(LastRun("http://h:1"), judgements, tmp_path) == 2
+    ((_, kept),) = captures(tmp_path / ".tokenwire" / "last")
+    assert sorted(exchange.name for exchange in kept) == ["a", "b"]
+    assert read_last(tmp_path).failed == (Failed("made-up", "one", "wrong"),) * 2
+    assert keep(LastRun("http://h:2"), [], tmp_path) == 0
+    assert not list((tmp_path / ".tokenwire" / "last").glob("*.jsonl"))
+    assert [path.name for path in sorted((tmp_path / ".tokenwire").iterdir())] == [".gitignore", "last"]
+
+
+@pytest.mark.parametrize("limit", [("_MOST_EXCHANGES", 2), ("_MOST_BYTES", 2)])
+def test_no_more_is_kept_than_there_is_room_for(limit, tmp_path, monkeypatch):
+    monkeypatch.setattr(last_run, *limit)
+    assert keep(LastRun("http://h:1"), [failed("a", "b", "c", "d")], tmp_path) == 2
+
+
+def test_a_folder_that_is_not_ours_is_left_alone(tmp_path):
+    mine = tmp_path / ".tokenwire" / "last" / "precious"
+    mine.mkdir(parents=True)
+    with pytest.raises(FileExistsError):
+        keep(LastRun("http://h:1"), [], tmp_path)
+    assert mine.exists()
+
+
+def test_a_credential_is_never_written_and_has_to_be_given_again(tmp_path, tokenwire):
+    headers = (("Authorization", "Bearer secret-1"), ("X-Api-Key", "env:MY_KEY"), ("x-mine", "kept"))
+    run = last_run.last_run("http://h:1", {"tokenizer": Path("models/mine")}, headers)
+    keep(run, [failed("a")], tmp_path)
+    text = (tmp_path / ".tokenwire" / "last" / "run.json").read_text()
+    assert "secret-1" not in text
+    last = read_last(tmp_path)
+    assert last.headers == (("X-Api-Key", "env:MY_KEY"), ("x-mine", "kept"))
+    assert last.withheld == ("Authorization",)
+    assert last.options == {"tokenizer": "models/mine"}
+    refused = tokenwire("again")
+    assert refused.returncode == 2
+    assert "Authorization holds a credential" in " ".join(refused.stderr.split())
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"target": 1, "options": 2})])
+def test_a_note_that_cannot_be_read_says_so(text, tmp_path):
+    keep(LastRun("http://h:1"), [], tmp_path)
+    (tmp_path / ".tokenwire" / "last" / "run.json").write_text(text)
+    with pytest.raises(NothingKeptError, match="run `tokenwire check` again"):
+        read_last(tmp_path)
+
+
+def test_what_became_of_a_failure_is_told_by_what_was_seen_now():
+    still = failed("a")
+    sound = replace(still, scenario="two", verdict=Verdict.PASS, violations=(), witnesses=3, message="")
+    unseen = replace(sound, scenario="three", verdict=Verdict.INCONCLUSIVE, witnesses=0, message="not asked")
+    elsewhere = replace(still, scenario="four", message="new")
+    before = [Failed("made-up", name) for name in ("one", "two", "three")]
+    assert outcomes(before, [still, sound, unseen, elsewhere]) == {
+        "made-up": {
+            "one": (Outcome.FAILED, "wrong"),
+            "two": (Outcome.FIXED, ""),
+            "three": (Outcome.UNSEEN, "not asked"),
+            "four": (Outcome.FAILED, "new"),
+        }
+    }
+    assert outcomes(before[2:], [unseen])["made-up"]["three"] == (Outcome.UNSEEN, "not asked")
+    assert failures([still, sound, unseen]) == (Failed("made-up", "one", "wrong"),)
