@@ -160,13 +160,13 @@ FINISH_AND_ERROR_PAIRS = [
         2,
     ),
     Pair(
-        "usage-comes-once-and-last",
+        "usage-comes-once",
         AT_THE_END,
         asking(told_usage(USAGE_EVENT, (2, COUNTS), (6, COUNTS)), usage=True),
         2,
         "/usage",
     ),
-    Pair("usage-comes-once-and-last", AT_THE_END, asking(USAGE_EVENT, usage=True), 6, why="missing"),
+    Pair("usage-comes-last", AT_THE_END, asking(USAGE_EVENT, usage=True), 6),
     Pair(
         "usage-only-on-request",
         incremental(),
@@ -184,7 +184,7 @@ FINISH_AND_ERROR_PAIRS = [
         "/usage",
         why="a count that stands still",
     ),
-    Pair("continuous-usage-follows", so_far(1, 2, 3, 4, 5, 6), so_far(1, 2, 3, 4, 5), 5, why="missing"),
+    Pair("continuous-usage-in-every-event", so_far(1, 2, 3, 4, 5, 6), so_far(1, 2, 3, 4, 5), 5),
     Pair(
         "usage-parts-lie-within",
         told_usage(whole(), (0, COUNTS | {"prompt_tokens_details": {"cached_tokens": 3}})),

@@ -135,9 +135,9 @@ def test_every_usage_object_adds_up() -> None:
 
 def test_usage_of_every_event_may_stand_anywhere_and_must_stand_at_the_end() -> None:
     both = asking(told_usage(USAGE_EVENT, (0, COUNTS), (6, COUNTS)), usage=True, continuous_usage=True)
-    assert [one.holds for one in seen("usage-comes-once-and-last", both)] == [True]
+    assert [one.holds for one in seen("usage-comes-last", both)] == [True]
     early = asking(told_usage(USAGE_EVENT, (0, COUNTS)), usage=True, continuous_usage=True)
-    assert [one.holds for one in seen("usage-comes-once-and-last", early)] == [False]
+    assert [one.holds for one in seen("usage-comes-last", early)] == [False]
 
 
 def test_the_usage_of_a_failed_stream_is_not_compared() -> None:

@@ -181,8 +181,8 @@ def test_the_sampled_token_may_come_first_where_the_dialect_says_so() -> None:
         ids=(11,), text="a", series={"output_token_logprobs": [[-3.0, 11]], "output_top_logprobs": entries}
     )
     stream = whole(told, logprobs=True, top_logprobs=3, greedy=False)
-    assert violated("top-logprobs-have-k", replace(stream, dialect="vllm-generate")) == []
-    assert violated("top-logprobs-have-k", stream)
+    assert violated("top-logprobs-fall", replace(stream, dialect="vllm-generate")) == []
+    assert violated("top-logprobs-fall", stream)
 
 
 def test_a_bias_may_leave_the_model_no_choice() -> None:

@@ -360,6 +360,12 @@ PAIRS = [
         3,
         "/request_id",
     ),
+    Pair(
+        "request-id-is-the-clients",
+        whole(Told(details={"request_id": "mine"}), request_id="mine"),
+        whole(Told(details={"request_id": "another"}), request_id="mine"),
+        pointer="/request_id",
+    ),
     Pair("usage-adds-up", whole(usage=USAGE), whole(usage=USAGE | {"total_tokens": 8})),
     Pair("usage-counts-ids", whole(usage=USAGE), whole(usage=USAGE | {"completion_tokens": 5})),
     # Delivery.
@@ -596,6 +602,14 @@ PAIRS = [
         pointer="/output_top_logprobs",
     ),
     Pair(
+        "top-logprobs-fall",
+        whole(LOGPROBS, **ASKED),
+        change(
+            whole(LOGPROBS, **ASKED), series={"output_top_logprobs": [one[::-1] for one in top_logprobs()]}
+        ),
+        pointer="/output_top_logprobs",
+    ),
+    Pair(
         "top-logprobs-belong-to-position",
         incremental(LOGPROBS, **ASKED),
         change(incremental(LOGPROBS, **ASKED), 3, series={"output_top_logprobs": top_logprobs()[2:3]}),
@@ -786,7 +800,7 @@ PAIRS = [
         change(whole(CHAT_TITO, dialect=CHAT, meta_info=True), details={"meta_info": GONE}),
     ),
     Pair(
-        "chat-meta-info-in-every-choice",
+        "chat-meta-info-only-on-request",
         whole(CHAT_TOLD, dialect=CHAT),
         change(whole(CHAT_TOLD, dialect=CHAT), details={"meta_info": None}),
         pointer="/meta_info",

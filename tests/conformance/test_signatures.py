@@ -145,7 +145,7 @@ CASES = [
     ),
     Case(
         "usage-in-every-event",
-        "usage-comes-once-and-last",
+        "usage-comes-once",
         usages(WITH_USAGE, 0, 1, 2, 3, 4, 5),
         usages(WITH_USAGE, 4, 5),
     ),

@@ -80,8 +80,10 @@ SGLANG_ROUTER = Gateway(
         "prompt-tokens-count-the-input-ids": Seen(
             f"{_TITO}: chat runs the messages instead of the input_ids", "sglang-chat/chat-ids/shorter"
         ),
-        "request-id-constant": Seen("chat knows no rid: the worker makes one up", "sglang-chat/id-in-use/"),
-        "continuous-usage-follows": Seen(
+        "request-id-is-the-clients": Seen(
+            "chat knows no rid: the worker makes one up", "sglang-chat/id-in-use/"
+        ),
+        "continuous-usage-in-every-event": Seen(
             "stream_options are read into a type that has only include_usage", "sglang-chat/usage/everywhere"
         ),
         "prompt-ids-in-every-choice": Seen(_TITO, "sglang-generate/samples/whole"),

@@ -78,21 +78,31 @@ def chat_content_never_null(stream: Stream, _target: Target) -> Iterator[Observa
 
 @check("chat-meta-info-in-every-choice")
 def chat_meta_info_in_every_choice(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Every choice has its own meta_info when it was asked for, and not even the key when it was not."""
-    if not is_chat(stream) or stream.delivery is not Delivery.WHOLE:
+    """Every choice has its own meta_info when it was asked for."""
+    if not is_chat(stream) or stream.delivery is not Delivery.WHOLE or not stream.asked.meta_info:
         return
     for choice in finished_choices(stream):
-        emission = choice.emissions[-1]
-        place = emission.at("meta_info")
-        meta_info = emission.details.get("meta_info")
-        if stream.asked.meta_info:
-            message = f"choice {choice.index} has no meta_info object"
-            holds = isinstance(meta_info, Mapping)
-            yield demand(place, holds, expected="a meta_info object", actual=meta_info, message=message)
-        else:
-            message = f"choice {choice.index} has a meta_info key that nobody asked for"
-            holds = not carries(emission, "meta_info")
-            yield demand(place, holds, expected="no meta_info key", actual=meta_info, message=message)
+        told = choice.emissions[-1].details.get("meta_info")
+        place, holds = choice.emissions[-1].at("meta_info"), isinstance(told, Mapping)
+        message = f"choice {choice.index} has no meta_info object"
+        yield demand(place, holds, expected="a meta_info object", actual=told, message=message)
+
+
+@check("chat-meta-info-only-on-request")
+def chat_meta_info_only_on_request(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Where meta_info was not asked for there is not even the key."""
+    if not is_chat(stream) or stream.delivery is not Delivery.WHOLE or stream.asked.meta_info:
+        return
+    for choice in finished_choices(stream):
+        last = choice.emissions[-1]
+        message = f"choice {choice.index} has a meta_info key that nobody asked for"
+        yield demand(
+            last.at("meta_info"),
+            not carries(last, "meta_info"),
+            expected="no meta_info key",
+            actual=last.details.get("meta_info"),
+            message=message,
+        )
 
 
 def _logprob_ids(choice: Choice) -> list[Any] | None:

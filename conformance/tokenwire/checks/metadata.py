@@ -264,7 +264,7 @@ def logprob_counter_follows(stream: Stream, _target: Target) -> Iterator[Observa
             yield observe(emission.at(LENGTH), expected=delivered[choice], actual=counter, message=message)
 
 
-def _fault_in_top(told: Told, at: Position, k: int, *, sampled_first: bool, fewer: bool) -> str:
+def _fault_in_top(told: Told, at: Position, k: int, *, fewer: bool) -> str:
     """What is wrong with one position of the top logprobs, in words; empty for nothing."""
     entries = at.top if at.top is not None else read_position(at.written_top)
     if entries is None:
@@ -277,11 +277,15 @@ def _fault_in_top(told: Told, at: Position, k: int, *, sampled_first: bool, fewe
     ids = [entry.token_id for entry in entries if entry.token_id is not None or entry.text is None]
     if any(one == other for place, one in enumerate(ids) for other in ids[:place]):
         return "names an id twice"
-    in_order = entries[1:] if sampled_first else entries
-    numbers = [entry.logprob for entry in in_order if type(entry.logprob) in {int, float}]
-    if any(after > before for before, after in pairwise(numbers)):
-        return "is not in falling order"
     return ""
+
+
+def _fault_in_order(at: Position, *, sampled_first: bool) -> str:
+    """Whether the likeliest at a position do not fall, in words; empty where they do."""
+    entries = at.top if at.top is not None else read_position(at.written_top)
+    in_order = (entries or [])[sampled_first:]
+    numbers = [entry.logprob for entry in in_order if type(entry.logprob) in {int, float}]
+    return "is not in falling order" if any(after > before for before, after in pairwise(numbers)) else ""
 
 
 def _faults_by_position(
@@ -294,20 +298,37 @@ def _faults_by_position(
 
 @check("top-logprobs-have-k")
 def top_logprobs_have_k(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """As many alternatives at each position as were asked for, the most likely first."""
-    k, policy = stream.asked.top_logprobs, policy_of(stream)
-    sampled_first = bool(policy.get("top_logprobs_begin_with_sampled", False))
-    fewer = bool(policy.get("fewer_top_logprobs", False))
-    if k < 1:
-        return
-    for step in walk(stream):
+    """As many alternatives at each position as were asked for."""
+    k, fewer = stream.asked.top_logprobs, bool(policy_of(stream).get("fewer_top_logprobs", False))
+
+    def look(told: Told) -> Callable[[Position], str]:
+        return partial(_fault_in_top, told, k=k, fewer=fewer)
+
+    yield from _look_at_top(stream, look, f"{k} entries with different ids")
+
+
+@check("top-logprobs-fall")
+def top_logprobs_fall(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The most likely comes first; objects by text have no order."""
+    sampled_first = bool(policy_of(stream).get("top_logprobs_begin_with_sampled", False))
+
+    def look(told: Told) -> Callable[[Position], str] | None:
+        return None if told.by_text else partial(_fault_in_order, sampled_first=sampled_first)
+
+    yield from _look_at_top(stream, look, "logprobs in falling order")
+
+
+def _look_at_top(
+    stream: Stream, look: Callable[[Told], Callable[[Position], str] | None], expected: str
+) -> Iterator[Observation]:
+    """Look at the top logprobs of all positions, where they were asked for: one observation an emission."""
+    for step in walk(stream) if stream.asked.top_logprobs >= 1 else ():
         for told in told_by(step):
-            if not (told.top_series and told.positions):
+            fault_in = look(told) if told.top_series and told.positions else None
+            if fault_in is None:
                 continue
-            look = partial(_fault_in_top, told, k=k, sampled_first=sampled_first, fewer=fewer)
-            faults = _faults_by_position(step, told, look)
+            faults = _faults_by_position(step, told, fault_in)
             fault = next((f"position {at} of {told.top_series} {words}" for at, words in faults if words), "")
-            expected = f"{k} entries with different ids in falling order"
             place = step.emission.at(told.top_series)
             yield demand(place, not fault, expected=expected, actual=fault or expected, message=fault)
 

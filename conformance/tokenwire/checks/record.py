@@ -436,11 +436,8 @@ def zero_budget_has_no_ids(stream: Stream, _target: Target) -> Iterator[Observat
 
 @check("request-id-constant")
 def request_id_constant(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """One request id in all emissions of a choice: the client's own for a single request."""
-    asked = stream.asked
-    single = asked.request_id is not None and asked.prompts * asked.n == 1 and not asked.batch
-    chosen = known_as(stream) if single else None
-    first: dict[int, Any] = {} if chosen is None else {0: chosen}
+    """One request id in all emissions of a choice."""
+    first: dict[int, Any] = {}
     for step in walk(stream):
         emission = step.emission
         request_id = emission.details.get("request_id")
@@ -450,6 +447,19 @@ def request_id_constant(stream: Stream, _target: Target) -> Iterator[Observation
             yield observe(emission.at("request_id"), expected=expected, actual=request_id, message=message)
         elif request_id is not None:
             first[emission.choice] = request_id
+
+
+@check("request-id-is-the-clients")
+def request_id_is_the_clients(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """A single request is answered under the id that its client chose."""
+    asked = stream.asked
+    single = asked.request_id is not None and asked.prompts * asked.n == 1 and not asked.batch
+    chosen = known_as(stream) if single else None
+    first = next(iter(stream.emissions()), None)
+    if chosen is not None and first is not None:
+        told = first.details.get("request_id")
+        message = f"the request id is {told!r}, not {chosen!r}"
+        yield observe(first.at("request_id"), expected=chosen, actual=told, message=message)
 
 
 @check_run("request-ids-are-unique")

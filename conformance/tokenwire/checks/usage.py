@@ -107,29 +107,58 @@ def _last_place(stream: Stream) -> Place | None:
     return next((event.place for event in reversed(stream.events) if not event.done), None)
 
 
-@check("usage-comes-once-and-last")
-def usage_comes_once_and_last(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The usage that was asked for stands in the last event, and in no other."""
-    if not (stream.asked.stream and stream.asked.usage and stream.answered and ended(stream)):
+def _asks_for_usage(stream: Stream) -> bool:
+    """Whether an answer is a stream, whole to its end, that was to tell its usage."""
+    return stream.asked.stream and stream.asked.usage and stream.answered and ended(stream)
+
+
+@check("usage-comes-last")
+def usage_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The usage that was asked for stands in the last event."""
+    if not _asks_for_usage(stream):
+        return
+    last, events = _last_place(stream), [usage.place.event for usage in stream.usages]
+    yield demand(
+        last or end_place(stream),
+        last is not None and last.event in events,
+        expected="usage in the last event",
+        actual=f"usage in the events {events}",
+        message="usage was asked for, and the last event has none",
+    )
+
+
+@check("usage-comes-once")
+def usage_comes_once(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """No event before the last one carries the usage, unless every event was asked for it."""
+    if not _asks_for_usage(stream) or not stream.usages or stream.asked.continuous_usage:
         return
     last = _last_place(stream)
-    events = [usage.place.event for usage in stream.usages]
-    wrong: Usage | None = None
-    if last is None or last.event not in events:
-        message = "usage was asked for, and the last event has none"
-        holds = False
-    else:
-        early = [usage for usage in stream.usages if usage.place.event != last.event]
-        wrong = early[0] if early and not stream.asked.continuous_usage else None
-        holds = wrong is None
-        message = f"{len(early)} events before the last one carry usage, too"
+    early = [usage for usage in stream.usages if last is None or usage.place.event != last.event]
     yield demand(
-        wrong.place if wrong else last or end_place(stream),
-        holds,
-        expected="usage in the last event only" if not stream.asked.continuous_usage else "usage at the end",
-        actual=f"usage in the events {events}",
-        message=message,
+        early[0].place if early else stream.usages[-1].place,
+        not early,
+        expected="usage in the last event only",
+        actual=f"usage in the events {[usage.place.event for usage in stream.usages]}",
+        message=f"{len(early)} events before the last one carry usage, too",
     )
+
+
+@check("continuous-usage-in-every-event")
+def continuous_usage_in_every_event(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Every event with text has the usage that every event was asked for."""
+    if not (stream.asked.stream and stream.asked.continuous_usage and stream.answered):
+        return
+    told = {usage.place.event: usage for usage in stream.usages}
+    for emission in stream.emissions():
+        usage = told.get(emission.event.index)
+        if emission.text:
+            yield demand(
+                usage.place if usage else emission.event.place,
+                usage is not None,
+                expected="usage",
+                actual=usage.counts if usage else "none",
+                message="the event carries text and no usage, though every event was asked for it",
+            )
 
 
 @check("continuous-usage-follows")
@@ -141,26 +170,16 @@ def continuous_usage_follows(stream: Stream, _target: Target) -> Iterator[Observ
     counts: dict[int, list[int]] = {}
     for emission in stream.emissions():
         usage = told.get(emission.event.index)
-        if not emission.text:
-            continue
-        message = "the event carries text and no usage, though every event was asked for it"
-        place = usage.place if usage else emission.event.place
-        yield demand(
-            place,
-            usage is not None,
-            expected="usage",
-            actual=usage.counts if usage else "none",
-            message=message,
-        )
         count = integer(usage.counts.get("completion_tokens")) if usage else None
-        if usage is None or count is None:
+        if usage is None or count is None or not emission.text:
             continue
         before = counts.setdefault(emission.choice, [])
         if before:
-            message = f"completion_tokens fell from {before[-1]} to {count}"
-            yield demand(
-                place, count >= before[-1], expected=f"at least {before[-1]}", actual=count, message=message
+            message, expected = (
+                f"completion_tokens fell from {before[-1]} to {count}",
+                f"at least {before[-1]}",
             )
+            yield demand(usage.place, count >= before[-1], expected=expected, actual=count, message=message)
         before.append(count)
     yield from _grown(stream, counts)
 
