@@ -1,8 +1,8 @@
 """Baselines: the failures that are known, each with its reason, and nothing beyond them.
 
-An entry tolerates one kind of failure of one requirement in one scenario; a table of the file may hold one
-for each of several scenarios. An entry that has become wrong in any way fails the run, as a new failure does:
-what is known must stay what is written down.
+An entry tolerates one kind of failure of one requirement, in any scenario or, if it is strict, in one; a
+table of the file may hold a strict entry for each of several scenarios. An entry that has become wrong in any
+way fails the run, as a new failure does: what is known must stay what is written down.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ class Rate:
 
 @dataclass(frozen=True)
 class Entry:
-    """One known kind of failure, in one scenario."""
+    """One known kind of failure."""
 
     requirement: str
     scenario: str
+    """Where it is tolerated; empty for anywhere."""
     dialect: str
     says: str
     """What the failure says, without what differs from run to run."""
@@ -64,14 +65,14 @@ class Entry:
     """How often it was counted to occur, for a flaky one."""
     runs: int = 0
     """In how many runs it was counted."""
-    varies: bool = False
-    """It hangs on timing where it occurs: one scenario of the table is enough, and others may join."""
+    seen_in: int = 0
+    """In how many scenarios of a run it was seen at least, when it was written down for any scenario."""
     table: int = field(default=1, compare=False)
     """Which of the tables of its section holds it, from 1."""
 
     @property
     def name(self) -> str:
-        return f"{self.requirement}[{self.scenario}]"
+        return f"{self.requirement}[{self.scenario}]" if self.scenario else self.requirement
 
     @property
     def kind(self) -> FailureKind:
@@ -142,14 +143,16 @@ def _rows(path: Path, document: Mapping[str, Any], section: str) -> list[dict[st
     return rows
 
 
-_TEXTS = ("requirement", "scenario", "dialect", "says", "fingerprint")
-_COUNTS = ("failures", "runs")
+_TEXTS = ("requirement", "dialect", "says", "fingerprint")
+_COUNTS = ("failures", "runs", "seen-in")
 _ALL = tuple(each.name.replace("_", "-") for each in fields(Entry) if each.name != "table")
 
 
 def _scenarios(where: str, row: Mapping[str, Any], *, flaky: bool) -> list[Any]:
-    """What stands for the scenario: one, or those of a list."""
+    """What stands for the scenario: one, those of a list, or nothing for any."""
     several = row.get("scenario", "")
+    if several == "" and "scenario" in row:
+        raise BaselineError(f"{where}: scenario is empty; name one, or leave it out to mean any")
     if not isinstance(several, list):
         return [several]
     if flaky:
@@ -168,13 +171,13 @@ def _entries(where: str, row: Mapping[str, Any], table: int, *, flaky: bool) -> 
 
 
 def _entry(where: str, row: Mapping[str, Any], table: int, *, flaky: bool) -> Entry:
-    others = {"varies"} if flaky else {"at-most", *_COUNTS}
+    others = {"seen-in"} if flaky else {"at-most", "failures", "runs"}
     allowed = tuple(name for name in _ALL if name not in others)
     for name in row:
         if name not in allowed:
             hint = suggestion(name, allowed, f"known are {', '.join(allowed)}")
             raise BaselineError(f"{where}: {name!r} is unknown; {hint}")
-    texts = {name: row.get(name, "") for name in (*_TEXTS, "reason", "link")}
+    texts = {name: row.get(name, "") for name in (*_TEXTS, "scenario", "reason", "link")}
     for name, value in texts.items():
         if not isinstance(value, str):
             raise BaselineError(f"{where}: {name} is {value!r}, not a text; put it in quotes")
@@ -189,15 +192,13 @@ def _entry(where: str, row: Mapping[str, Any], table: int, *, flaky: bool) -> En
     for name, value in counts.items():
         if type(value) is not int or value < 0:
             raise BaselineError(f"{where}: {name} is {value!r}, not a count; write {name} = 0")
-    varies = row.get("varies", False)
-    if not isinstance(varies, bool):
-        raise BaselineError(f"{where}: varies is {varies!r}, not true or false; write varies = true")
     if counts["failures"] > counts["runs"]:
         raise BaselineError(
             f"{where}: {counts['failures']} failures in {counts['runs']} runs cannot be; count again"
         )
     rate = _rate(where, row.get("at-most")) if flaky else None
-    return Entry(**texts, expires=expires, at_most=rate, **counts, varies=varies, table=table)
+    counted = {name.replace("-", "_"): value for name, value in counts.items()}
+    return Entry(**texts, expires=expires, at_most=rate, **counted, table=table)
 
 
 def _rate(where: str, value: Any) -> Rate:

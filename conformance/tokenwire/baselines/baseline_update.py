@@ -42,10 +42,11 @@ _INTRODUCTION = """\
 # address of an issue. `tokenwire baseline update` rewrites this file, and keeps comments, reasons and links.
 """
 
+ANY = ""
+"""Stands for whatever scenario."""
+
 Key = tuple[str, str, FailureKind]
-"""Requirement, scenario, and how it fails."""
-Kind = tuple[str, FailureKind]
-"""Requirement, and how it fails, in whatever scenario."""
+"""Requirement, scenario or nothing for any, and how it fails."""
 
 
 class RefusedUpdate(ValueError):  # noqa: N818  # a fact about the reports
@@ -59,13 +60,16 @@ class NewTable:
     requirement: str
     kind: FailureKind
     scenarios: tuple[str, ...]
+    """Where it is to be tolerated; empty for anywhere."""
     failures: int
-    """In how many runs each occurred."""
-    varies: bool = False
-    """Every run had the failure, and not all in the same scenarios."""
+    """In how many runs it occurred, in each of these scenarios."""
+    seen_in: int = 0
+    """In how many scenarios of a run at least, where it is to be tolerated anywhere."""
 
     @property
     def name(self) -> str:
+        if not self.scenarios:
+            return self.requirement
         more = len(self.scenarios) - _MOST_NAMED
         named = ", ".join(self.scenarios[:_MOST_NAMED])
         return f"{self.requirement}[{named}{f' and {more} more' if more > 0 else ''}]"
@@ -101,7 +105,13 @@ def why_not_whole(report: Mapping[str, Any], budget: Budget | None) -> str:
 
 
 def _failed(report: Mapping[str, Any]) -> set[Key]:
-    return {(told.requirement, told.scenario, kind) for told in told_in(report) for kind in told.kinds}
+    """What a run shows, each in its scenario and in any."""
+    return {
+        (told.requirement, scenario, kind)
+        for told in told_in(report)
+        for kind in told.kinds
+        for scenario in (told.scenario, ANY)
+    }
 
 
 def _quoted(text: str) -> str:
@@ -122,26 +132,27 @@ def _listed(scenarios: Sequence[str]) -> str:
     return "\n".join(["scenario = [", *lines, "]"])
 
 
-def _together(often: Mapping[Key, int], everywhere: Set[Kind], runs: int) -> list[NewTable]:
-    """What fails in one way in every run, in one table for all scenarios; what fails now and then, by itself.
-
-    `everywhere`: the requirements and kinds that failed in every run, in whatever scenario.
-    """
-    tables: dict[tuple[str, FailureKind, str], list[str]] = {}
-    for requirement, scenario, kind in sorted(
-        often, key=lambda key: (key[0], key[2].dialect, key[2].says, key[1])
-    ):
-        apart = "" if (requirement, kind) in everywhere else scenario
-        tables.setdefault((requirement, kind, apart), []).append(scenario)
+def _in_any(unsaid: Sequence[Key], runs: _Runs) -> list[NewTable]:
+    """A table for each kind of failure, wherever it shows."""
     return [
         NewTable(
-            requirement,
-            kind,
-            tuple(scenarios),
-            runs if not apart else often[requirement, apart, kind],
-            varies=not apart and any(often[requirement, each, kind] < runs for each in scenarios),
+            requirement, kind, (), runs.often[requirement, ANY, kind], runs.least_scenarios(requirement, kind)
         )
-        for (requirement, kind, apart), scenarios in tables.items()
+        for requirement, scenario, kind in unsaid
+        if scenario == ANY
+    ]
+
+
+def _in_each(unsaid: Sequence[Key], runs: _Runs) -> list[NewTable]:
+    """What fails in one way in every run, in one table for all scenarios; what fails now and then, apart."""
+    tables: dict[tuple[str, FailureKind, str], list[str]] = {}
+    for requirement, scenario, kind in unsaid:
+        if scenario != ANY:
+            apart = "" if runs.often[requirement, scenario, kind] == len(runs.failed) else scenario
+            tables.setdefault((requirement, kind, apart), []).append(scenario)
+    return [
+        NewTable(requirement, kind, tuple(scenarios), runs.often[requirement, scenarios[0], kind])
+        for (requirement, kind, _), scenarios in tables.items()
     ]
 
 
@@ -168,11 +179,11 @@ def _block(new: NewTable, runs: int, reason: str, link: str) -> str:
     lines = [
         f"[[{FLAKY if flaky else FAILURE}]]",
         f"requirement = {_quoted(new.requirement)}",
-        _listed(new.scenarios),
+        *([_listed(new.scenarios)] if new.scenarios else []),
         f"dialect = {_quoted(kind.dialect)}",
         f"says = {_quoted(kind.says)}",
         f"fingerprint = {_quoted(kind.fingerprint)}",
-        *(["varies = true"] * new.varies),
+        *([f"seen-in = {new.seen_in}"] if new.seen_in and not flaky else []),
         *(_counts(new.failures, runs) if flaky else ()),
         f"reason = {_quoted(reason)}",
         f"link = {_quoted(link)}",
@@ -195,10 +206,6 @@ def _blocks(text: str) -> list[str]:
 
 def _key(entry: Entry) -> Key:
     return entry.requirement, entry.scenario, entry.kind
-
-
-def _kind(entry: Entry) -> Kind:
-    return entry.requirement, entry.kind
 
 
 def _counted(block: str, entry: Entry, failures: int, runs: int) -> str:
@@ -246,27 +253,16 @@ class _Runs:
         """In how many runs each failure occurred."""
         return Counter(key for run in self.failed for key in run)
 
-    @cached_property
-    def _kinds(self) -> list[set[Kind]]:
-        return [{(requirement, kind) for requirement, _, kind in run} for run in self.failed]
-
-    @property
-    def everywhere(self) -> set[Kind]:
-        """What failed in every run, in whatever scenario."""
-        return set.intersection(*self._kinds)
+    def least_scenarios(self, requirement: str, kind: FailureKind) -> int:
+        """In how many scenarios a failure showed in the run that showed it in the fewest."""
+        return min(
+            sum((one, how) == (requirement, kind) and scenario != ANY for one, scenario, how in run)
+            for run in self.failed
+        )
 
     def is_gone(self, entry: Entry) -> bool:
         """Whether no run shows any more what an entry, not a flaky one, speaks of."""
-        if entry.at_most is not None or entry.requirement not in self.judged:
-            return False
-        if entry.varies:
-            return not any(_kind(entry) in kinds for kinds in self._kinds)
-        return not self.often[_key(entry)]
-
-    def has_varied(self, entries: Sequence[Entry]) -> bool:
-        """Whether every run shows the failure of a table, and not all in each of its scenarios."""
-        often = [self.often[_key(entry)] for entry in entries]
-        return _kind(entries[0]) in self.everywhere and any(0 < n < len(self.failed) for n in often)
+        return entry.at_most is None and entry.requirement in self.judged and not self.often[_key(entry)]
 
 
 def _rewritten(
@@ -276,20 +272,22 @@ def _rewritten(
     first = staying[0]
     if first.at_most is not None:
         return _counted(block, first, runs.often[_key(first)], len(runs.failed))
-    if len(staying) < len(entries):
-        block = _narrowed(path, block, staying)
-    if not first.varies and runs.has_varied(staying):
-        block = f"{block.rstrip()}\nvaries = true\n"
-    return block
+    return _narrowed(path, block, staying) if len(staying) < len(entries) else block
 
 
 def updated(
-    path: Path, reports: Mapping[str, Mapping[str, Any]], *, reason: str = "", link: str = ""
+    path: Path,
+    reports: Mapping[str, Mapping[str, Any]],
+    *,
+    reason: str = "",
+    link: str = "",
+    strict: bool = False,
 ) -> Update:
     """The baseline rewritten from reports, one for each run; a new one where there is no file.
 
-    `reason` and `link` are those of all entries that are new. Raises RefusedUpdate where a report does not
-    speak for everything, BaselineError.
+    `reason` and `link` are those of all entries that are new; `strict` writes these down for the
+    scenarios in which they fail, and for no other. So does a file of which all entries are strict already.
+    Raises RefusedUpdate where a report does not speak for everything, BaselineError.
     """
     text = path.read_text("utf-8") if path.is_file() else ""
     baseline = read_baseline(path) if text else Baseline(path)
@@ -313,10 +311,11 @@ def updated(
         if staying:
             blocks.append(_rewritten(path, block, entries, staying, runs))
         kept += staying
-    old = "\n".join(blocks)
-    varying = {_kind(entry) for entry in parse_baseline(path, old).entries if entry.varies}
-    unsaid = {key: runs.often[key] for key in runs.often.keys() - said if (key[0], key[2]) not in varying}
-    new = _together(unsaid, runs.everywhere, len(runs.failed))
+    anywhere = {(entry.requirement, entry.kind) for entry in kept if not entry.scenario}
+    unsaid = [key for key in runs.often if key not in said and (key[0], key[2]) not in anywhere]
+    unsaid.sort(key=lambda key: (key[0], key[2].dialect, key[2].says, key[1]))
+    is_strict = strict or bool(kept and all(entry.scenario for entry in kept))
+    new = _in_each(unsaid, runs) if is_strict else _in_any(unsaid, runs)
     head = _blocks(text)[0] if text else _beginning(reports)
     whole = _joined([head, *blocks, *(_block(each, len(runs.failed), reason, link) for each in new)])
     parse_baseline(path, whole)

@@ -20,6 +20,10 @@ from tokenwire.report.subject import EXPLORATION, Subject
 from tokenwire.requirement import Level, load_requirements
 from tokenwire.suggestion import suggestion
 
+_SURELY_SEEN_IN = 5
+"""What was seen in so many scenarios of one run is missed in less than one run of a hundred, even if each of
+them showed it by chance (e⁻⁵).
+"""
 _STALE_AFTER = 3
 """A flaky failure that did not occur in so many times the runs that its rate speaks of is stale."""
 
@@ -31,6 +35,7 @@ class FaultKind(StrEnum):
     UNMATCHED = "unmatched"
     DIFFERS = "differently failing"
     EXPIRED = "expired"
+    UNEXPLAINED = "unexplained"
     TOO_BROAD = "over-broad"
     TOO_OFTEN = "too often"
 
@@ -48,7 +53,8 @@ class Fault:
 
     @property
     def name(self) -> str:
-        return f"baseline-{self.kind.replace(' ', '-')}[{self.requirement}[{self.scenario}]]"
+        where = f"{self.requirement}[{self.scenario}]" if self.scenario else self.requirement
+        return f"baseline-{self.kind.replace(' ', '-')}[{where}]"
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,7 @@ class Held:
     """Names of verdicts all of whose failures are known, with the reasons in words."""
     faults: tuple[Fault, ...] = ()
     flaky: tuple[str, ...] = ()
-    """What every flaky entry and every varying table did, in words: told whatever came of it."""
+    """What every flaky entry did, and which others may have gone, in words: told whatever came of it."""
 
     def told(self, faults: Iterable[Fault]) -> dict[str, Any]:
         """The part of the JSON report that speaks of the baseline, with those of its faults that count."""
@@ -139,22 +145,30 @@ def hold_against(baseline: Baseline, run: Sequence[Told], *, whole: bool, today:
     wrong = {entry: _unsound(entry, baseline, seen, today) for entry in baseline.entries}
     sound = [entry for entry in baseline.entries if wrong[entry] is None]
     occurred = {(told.name, kind) for told in run for kind in told.kinds}
-    flaky: list[str] = []
-    occurring = {(told.requirement, kind) for told in run for kind in told.kinds}
+    occurred |= {(told.requirement, kind) for told in run for kind in told.kinds}  # in any scenario
+    words: list[str] = []
     for entry in sound:
-        if entry.varies and (entry.requirement, entry.kind) in occurring:
-            continue
-        wrong[entry] = _outlived(entry, run, occurred, occurring, whole=whole)
+        happened = (entry.name, entry.kind) in occurred
+        wrong[entry] = outlived = _outlived(entry, run, happened=happened, whole=whole)
         if entry.at_most is not None:
-            happened = (entry.name, entry.kind) in occurred
-            flaky.append(_flaky_words(entry, happened, whole=whole))
-    holding = [entry for entry in sound if wrong[entry] is None]
-    flaky += _varying_words(holding, occurred)
-    tolerating = {(entry.name, entry.kind): entry for entry in holding}
-    tolerating |= {(entry.requirement, entry.kind): entry for entry in holding if entry.varies}
+            words.append(_flaky_words(entry, happened, whole=whole))
+        elif outlived is not None and baseline.budget is not None and _may_be_missed(entry):
+            wrong[entry] = None
+            words.append(f"not seen: {entry.name} ({entry.dialect}), {_SEEN_RARELY}")
+    tolerating = {(entry.name, entry.kind): entry for entry in sound if wrong[entry] is None}
     found = [(entry, what) for entry, what in wrong.items() if what is not None]
     faults = _faults(baseline, [*found, *_twice(baseline)])
-    return Held(baseline, _tolerated(run, tolerating), tuple(faults), tuple(dict.fromkeys(flaky)))
+    return Held(baseline, _tolerated(run, tolerating), tuple(faults), tuple(dict.fromkeys(words)))
+
+
+_SEEN_RARELY = "which showed in few scenarios before; remove the entry where you know that it is mended"
+
+
+def _may_be_missed(entry: Entry) -> bool:
+    """Whether one run without a failure does not tell that it has gone: it showed seldom before. A recording
+    shows it always.
+    """
+    return not entry.scenario and 0 < entry.seen_in < _SURELY_SEEN_IN
 
 
 def _faults(baseline: Baseline, found: Iterable[tuple[Entry, _Wrong]]) -> Iterator[Fault]:
@@ -183,7 +197,7 @@ def _unsound(entry: Entry, baseline: Baseline, scenarios: Collection[str], today
         words = f"the requirement is a {level}, which fails no run; remove the entry"
         return _Wrong(FaultKind.UNMATCHED, words)
     nameable = baseline.budget is not None or bool(scenarios)
-    if nameable and entry.scenario not in every:  # a recording names its scenarios itself
+    if nameable and entry.scenario and entry.scenario not in every:  # a recording names its scenarios itself
         words = f"there is no such scenario; {suggestion(entry.scenario, every, 'remove the entry')}"
         return _Wrong(FaultKind.UNMATCHED, words)
     if entry.kind.fingerprint != entry.fingerprint:
@@ -193,10 +207,10 @@ def _unsound(entry: Entry, baseline: Baseline, scenarios: Collection[str], today
         )
         return _Wrong(FaultKind.TOO_BROAD, words)
     if not entry.reason.strip():
-        return _Wrong(FaultKind.TOO_BROAD, "it has no reason; say why this is tolerated")
+        return _Wrong(FaultKind.UNEXPLAINED, "it has no reason; say why this is tolerated")
     if not entry.link.startswith(("https://", "http://")):
         words = f"its link is {entry.link!r}; give the address of the issue where this is being worked on"
-        return _Wrong(FaultKind.TOO_BROAD, words)
+        return _Wrong(FaultKind.UNEXPLAINED, words)
     if entry.expires is not None and today > entry.expires:
         words = f"it expired on {entry.expires}; mend the failure, or say again until when it is tolerated"
         return _Wrong(FaultKind.EXPIRED, words)
@@ -212,34 +226,23 @@ def _twice(baseline: Baseline) -> Iterator[tuple[Entry, _Wrong]]:
         said.add((entry.name, entry.kind))
 
 
-def _outlived(
-    entry: Entry,
-    run: Sequence[Told],
-    occurred: Collection[tuple[str, FailureKind]],
-    occurring: Collection[tuple[str, FailureKind]],
-    *,
-    whole: bool,
-) -> _Wrong | None:
-    """What is wrong with an entry by what the run shows: there, and (`occurring`) in whatever scenario."""
-    happened = (entry.name, entry.kind) in occurred
+def _outlived(entry: Entry, run: Sequence[Told], *, happened: bool, whole: bool) -> _Wrong | None:
+    """What is wrong with an entry by what the run shows."""
     if entry.at_most is not None:
         return _outlived_rate(entry, entry.at_most, happened=happened, whole=whole)
     of_requirement = [told for told in run if told.requirement == entry.requirement]
     if happened or not whole or not of_requirement:
         return None
-    here = [each for each in of_requirement if each.scenario == entry.scenario]
+    here = [each for each in of_requirement if entry.scenario in ("", each.scenario)]
     verdicts = {each.verdict for each in here or of_requirement}
     if Verdict.HARNESS_ERROR in verdicts:
         return None
-    if any(each.verdict is Verdict.FAIL for each in here):
+    if Verdict.FAIL in verdicts and here:
         words = f"it fails, but no longer so: {entry.dialect}: {entry.says}; write down how it fails now"
         return _Wrong(FaultKind.DIFFERS, words)
     now = ", ".join(sorted(verdicts))
     words = f"the verdict is {now} now" if here else f"nothing of the kind was seen there ({now})"
-    words += "; remove the entry"
-    if (entry.requirement, entry.kind) in occurring:
-        words += ", or write varies = true where it hangs on timing: other scenarios still fail so"
-    return _Wrong(FaultKind.STALE, words)
+    return _Wrong(FaultKind.STALE, f"{words}; remove the entry")
 
 
 def _counted(entry: Entry, *, happened: bool) -> tuple[int, int]:
@@ -269,27 +272,10 @@ def _flaky_words(entry: Entry, happened: bool, *, whole: bool) -> str:
     )
 
 
-def _varying_words(holding: Sequence[Entry], occurred: Collection[tuple[str, FailureKind]]) -> Iterator[str]:
-    """Where failures showed whose places vary."""
-    tables: dict[tuple[str, FailureKind], list[Entry]] = {}
-    for entry in holding:
-        if entry.varies:
-            tables.setdefault((entry.requirement, entry.kind), []).append(entry)
-    for (requirement, kind), entries in tables.items():
-        listed = {entry.name for entry in entries}
-        now = {name for name, other in occurred if other == kind and name.startswith(f"{requirement}[")}
-        if now:
-            yield (
-                f"varies: {requirement} ({kind.dialect}) failed in {len(now & listed)} of the "
-                f"{len(listed)} scenarios that are known, and in {len(now - listed)} others: "
-                f"{entries[0].reason} ({entries[0].link})"
-            )
-
-
 def _tolerated(run: Sequence[Told], tolerating: Mapping[tuple[str, FailureKind], Entry]) -> dict[str, str]:
     """The names of those that fail in known ways only, in every server of the run, with the reasons.
 
-    `tolerating`: by the name of a verdict; by the name of a requirement where the scenario varies.
+    `tolerating`: by the name of a verdict, or of a requirement for any scenario.
     """
     found: dict[str, list[Entry | None]] = {}
     for told in run:

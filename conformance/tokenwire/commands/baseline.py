@@ -81,7 +81,8 @@ def show(context: typer.Context, file: File = None, *, config: options.ConfigFil
             else ""
         )
         names = ", ".join(each.scenario for each in (entry, *others))
-        typer.echo(f"{entry.requirement}[{names}]  {entry.dialect}: {entry.says}")
+        name = f"{entry.requirement}[{names}]" if names else entry.requirement
+        typer.echo(f"{name}  {entry.dialect}: {entry.says}")
         typer.echo(f"  {entry.reason or 'no reason'} ({entry.link or 'no link'}){until}{rate}")
     typer.echo(f"{baseline.path}: {len(baseline.entries)} known failures")
 
@@ -105,17 +106,23 @@ def update(
     link: Annotated[
         str, typer.Option("--link", metavar="URL", help="Where all that is new is being worked on.")
     ] = "",
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Tolerate what is new only in the scenarios in which it failed."),
+    ] = False,
     config: options.ConfigFile = None,  # noqa: ARG001  # its callback has read it
 ) -> None:
     """Rewrite a baseline from reports: what has gone is removed, what is new wants a reason and a link.
 
-    Comments, reasons and links stay. What is new and fails in one way in several scenarios stands in one
-    table. What is new and does not occur in all of the reports becomes flaky; the reports of later updates
-    are counted. Reports that were made under filters are refused.
+    Comments, reasons and links stay. What is new is tolerated in whatever scenario it fails in the same way;
+    with --strict, only where it failed. What is new and does not occur in all of the reports becomes flaky;
+    the reports of later updates are counted. Reports that were made under filters are refused.
     """
     path = _file(context, file)
     try:
-        found = updated(path, {str(one): _report(one) for one in reports}, reason=reason, link=link)
+        found = updated(
+            path, {str(one): _report(one) for one in reports}, reason=reason, link=link, strict=strict
+        )
     except (BaselineError, RefusedUpdate, OSError) as error:
         raise typer.BadParameter(str(error)) from error
     try:
@@ -127,7 +134,7 @@ def update(
     wanted = " and ".join(what for what, given in (("a reason", reason), ("a link", link)) if not given)
     for new in found.added:
         typer.echo(f"added    {new.name}{f'  (give it {wanted})' if wanted else ''}")
-    added = sum(len(new.scenarios) for new in found.added)
+    added = sum(max(1, len(new.scenarios)) for new in found.added)
     typer.echo(f"{path}: {found.kept} kept, {added} added, {len(found.removed)} removed")
 
 

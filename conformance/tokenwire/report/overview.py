@@ -166,6 +166,16 @@ def profiles_in_words(report: Mapping[str, Any]) -> list[str]:
     return [told(each) for each in report.get("profiles", ())]
 
 
+def _what_to_do(baseline: Mapping[str, Any]) -> str:
+    """The way out where a baseline does not hold."""
+    faults = baseline["faults"]
+    if any(fault["kind"] != "stale" for fault in faults):
+        return "the baseline does not hold"
+    one = len(faults) == 1
+    gone = f"{len(faults)} {'entry' if one else 'entries'} of the baseline no longer fail{'s' * one}"
+    return f"{gone}: remove with `tokenwire baseline update {baseline['file']} --from REPORT`"
+
+
 def title(report: Mapping[str, Any]) -> str:
     """What was judged."""
     target = report["target"]
@@ -177,10 +187,12 @@ def outcome(report: Mapping[str, Any]) -> str:
     broken_off = report["target"].get("broken_off")
     if broken_off:
         return f"broken off: {broken_off}"
-    if report["exit_status"] == ExitStatus.VIOLATION and not any(
-        row["verdict"] == Verdict.FAIL and not row.get("known") for row in report["verdicts"]
-    ):
-        return "conforms but for what is known, and the baseline does not hold"
+    failing = [row for row in report["verdicts"] if row["verdict"] == Verdict.FAIL]
+    conforms = "conforms but for what is known" if failing else "conforms"
+    if baseline_faults(report) and all(row.get("known") for row in failing):
+        return f"{conforms}; {_what_to_do(report['baseline'])}"
+    if report["exit_status"] == ExitStatus.CONFORMS and failing:
+        return conforms
     unshown = [each["name"] for each in report.get("profiles", ()) if not each["shown"]]
     if report["exit_status"] == ExitStatus.NOTHING_EVALUATED and unshown:
         return f"does not show {', '.join(unshown)}"

@@ -175,6 +175,16 @@ def _known(every: Sequence[Summary]) -> Iterator[str]:
             yield f"known: {summary.requirement} in {where}: {reason}"
 
 
+def _faults(report: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with the baseline: all that no longer fails together, anything else by itself."""
+    stale = [fault["requirement"] for fault in baseline_faults(report) if fault["kind"] == "stale"]
+    if len(stale) > 1:
+        yield f"stale: no longer failing: {', '.join(dict.fromkeys(stale))}"
+    for fault in baseline_faults(report):
+        if fault["kind"] != "stale" or len(stale) == 1:
+            yield f"{fault['kind']}: {fault['message']}"
+
+
 def _circumstances(report: Mapping[str, Any], *, full: bool) -> Iterator[tuple[str, str]]:
     """How the run came about, each line with its style."""
     target = report["target"]
@@ -224,8 +234,8 @@ def print_report(console: Console, report: Mapping[str, Any], *, verbosity: int 
     if verbosity >= 0:
         for words in (*_known(every), *flaky(report)):
             tell(words, _KNOWN_STYLE)
-    for fault in baseline_faults(report):
-        tell(f"{fault['kind']}: {fault['message']}", "bold red")
+    for words in _faults(report):
+        tell(words, "bold red")
     if verbosity >= 0:
         for words, style in _circumstances(report, full=full):
             tell(words, style)
