@@ -168,6 +168,15 @@ ABORT_AND_INVARIANCE_PAIRS = [
         "/finish",
         target=ABORTED,
     ),
+    Pair(
+        "abort-knows-the-clients-id",
+        aborted(dialect="vllm-generate"),
+        aborted(Told(), dialect="vllm-generate"),
+        5,
+        "/finish",
+        target=ABORTED,
+        why="the server has an id of its own for it",
+    ),
     Pair("abort-is-told", aborted(), aborted(replace(CUT, finish=STOP)), 2, "/finish", target=ABORTED),
     Pair(
         "aborted-ids-are-counted",

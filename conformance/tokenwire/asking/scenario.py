@@ -247,11 +247,16 @@ class Conversation:
             self.transcript.calls.append(call)
         return call
 
-    async def abort(self, label: str, request_id: str) -> Call | None:
+    @property
+    def id_prefix(self) -> str:
+        """What the server's answers put before the id that a client gave its request."""
+        return str(self.dialect.policy.get("request_id_prefix", ""))
+
+    async def abort(self, label: str, request_id: str, *, as_sent: bool = False) -> Call | None:
         """Abort one request by the id that its client gave it, as the server's answers
-        carry it; None where the family has no way to, for this endpoint.
+        carry it or as it was sent; None where the family has no way to, for this endpoint.
         """
-        named = f"{self.dialect.policy.get('request_id_prefix', '')}{request_id}"
+        named = request_id if as_sent else f"{self.id_prefix}{request_id}"
         request = self.control.abort_request(named, self.dialect.endpoint.path) if self.control else None
         if request is None:
             self.transcript.not_asked[self.name_of(label)] = f"{self.dialect.name} has no abort by id"

@@ -20,7 +20,7 @@ from tokenwire.checks.walk import (
     walk,
 )
 from tokenwire.dialects.control import Call, Deed
-from tokenwire.dialects.dialect import known_as
+from tokenwire.dialects.dialect import known_as, names_of
 from tokenwire.judging.check import Observation, Target, check, check_run, demand, observe
 from tokenwire.record import Choice, Delivery, Stream
 from tokenwire.requirement import tolerance
@@ -37,18 +37,20 @@ def _single(stream: Stream) -> bool:
     return asked.prompts * asked.n == 1 and not asked.batch and len(stream.choices) == 1
 
 
-def _aborts(stream: Stream, target: Target) -> list[Call]:
-    """The aborts that name a request and were answered."""
-    name = known_as(stream)
-    return [c for c in target.calls if c.deed is Deed.ABORT and c.done and name is not None and name in c.ids]
+def _aborts(stream: Stream, target: Target, names: frozenset[str] | None = None) -> list[Call]:
+    """The aborts that name a request, by any of its ids or by some of them, and were answered."""
+    names = names_of(stream) if names is None else names
+    return [call for call in target.calls if call.deed is Deed.ABORT and call.done and call.ids & names]
 
 
-def _abort_under_way(stream: Stream, target: Target) -> Call | None:
-    """The first abort of a stream that was sent when some of its tokens had come, and less than a quarter."""
+def _abort_under_way(stream: Stream, target: Target, name: str | None) -> Call | None:
+    """The first abort of a stream by a name that was sent when some of its tokens had come, and less than a
+    quarter.
+    """
     budget = stream.asked.max_new_tokens
-    if budget is None or not _single(stream):
+    if budget is None or name is None or not _single(stream):
         return None
-    for call in _aborts(stream, target):
+    for call in _aborts(stream, target, frozenset({name})):
         sent, answered = began(call.exchange), over(call.exchange)
         before = delivered_at(stream, sent) if sent is not None else None
         after = delivered_at(stream, answered) if answered is not None else None
@@ -82,7 +84,19 @@ def _was_aborted(choice: Choice) -> bool:
 @check("abort-ends-the-request")
 def abort_ends_the_request(stream: Stream, target: Target) -> Iterator[Observation]:
     """A stream that was aborted when less than a quarter of it had come does not come to its full length."""
-    call = _abort_under_way(stream, target) if ended(stream) else None
+    yield from _ended_by(stream, target, known_as(stream), "the request was aborted early")
+
+
+@check("abort-knows-the-clients-id")
+def abort_knows_the_clients_id(stream: Stream, target: Target) -> Iterator[Observation]:
+    """So does one that was aborted by the id that its client gave it, whatever the server calls it."""
+    own = stream.asked.request_id
+    words = f"the request was aborted early by the id {own!r} that its client gave it"
+    yield from _ended_by(stream, target, own, words)
+
+
+def _ended_by(stream: Stream, target: Target, name: str | None, what: str) -> Iterator[Observation]:
+    call = _abort_under_way(stream, target, name) if ended(stream) else None
     if call is None:
         return
     for choice in finished_choices(stream):
@@ -95,7 +109,7 @@ def abort_ends_the_request(stream: Stream, target: Target) -> Iterator[Observati
                 choice.finish.type == "abort",
                 expected="an end before the budget",
                 actual=f"{choice.finish.type} after {'all' if count is None else count} tokens",
-                message="the request was aborted early, and went on to the end of its budget",
+                message=f"{what}, and went on to the end of its budget",
             )
 
 
@@ -189,7 +203,7 @@ def abort_spares_others(streams: tuple[Stream, ...], target: Target) -> Iterator
         name, scenario = known_as(stream), stream.exchange.scenario
         nearby = [c for c in target.calls if c.deed is Deed.ABORT and c.exchange.scenario == scenario]
         beside = [call for call in nearby if overlap(call.exchange, stream.exchange)]
-        if name is None or not beside or any(c.everything or name in c.ids for c in nearby):
+        if name is None or not beside or any(c.everything or c.ids & names_of(stream) for c in nearby):
             continue
         for choice in finished_choices(stream) if _single(stream) and ended(stream) else ():
             aborted = sorted({one for call in beside for one in call.ids})
@@ -206,12 +220,12 @@ def abort_spares_others(streams: tuple[Stream, ...], target: Target) -> Iterator
 @check_run("abort-of-nobody-is-no-failure")
 def abort_of_nobody_is_no_failure(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
     """An abort that comes too late, or for nobody, is no reason to fail."""
-    known = {name for name in map(known_as, streams) if name}
+    known = {name for stream in streams for name in names_of(stream)}
     for call in target.calls:
         late = [
             stream
             for stream in streams
-            if known_as(stream) in call.ids and not overlap(stream.exchange, call.exchange)
+            if names_of(stream) & call.ids and not overlap(stream.exchange, call.exchange)
         ]
         if call.deed is not Deed.ABORT or not call.ids or (call.ids & known and not late):
             continue

@@ -18,7 +18,7 @@ from tokenwire.checks.walk import (
     joined_text,
 )
 from tokenwire.dialects.control import Call, Deed
-from tokenwire.dialects.dialect import known_as
+from tokenwire.dialects.dialect import known_as, names_of
 from tokenwire.judging.check import Observation, Target, check, check_run, demand
 from tokenwire.judging.death import codes_of
 from tokenwire.record import Choice, Stream
@@ -41,7 +41,7 @@ def _told_ids(stream: Stream) -> dict[int, str]:
 
 def _aborts(stream: Stream, target: Target) -> list[Call]:
     """The aborts that name a request, by the client's id or by one that the answer carries, while it ran."""
-    names = {known_as(stream), *_told_ids(stream).values()}
+    names = {*names_of(stream), *_told_ids(stream).values()}
     start, end = began(stream.exchange), over(stream.exchange)
     aborts = (call for call in target.calls if call.deed is Deed.ABORT and call.done)
     return [

@@ -10,7 +10,7 @@ from tokenwire.checks.chance import goes_apart
 from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.walk import end_place, ended, integer, is_error, joined_ids, joined_text, start_place
 from tokenwire.dialects.control import Deed
-from tokenwire.dialects.dialect import is_chat, known_as, policy_of
+from tokenwire.dialects.dialect import is_chat, names_of, policy_of
 from tokenwire.judging.check import Observation, Target, check, check_run, demand
 from tokenwire.judging.death import ORDINARY
 from tokenwire.record import Asked, Stream
@@ -222,7 +222,7 @@ def _is_bad(stream: Stream, target: Target) -> bool:
 def _was_aborted(stream: Stream, target: Target) -> bool:
     """Whether an abort named a request: what became of it is the abort's doing."""
     aborts = (call for call in target.calls if call.deed is Deed.ABORT)
-    return any(call.everything or known_as(stream) in call.ids for call in aborts)
+    return any(call.everything or call.ids & names_of(stream) for call in aborts)
 
 
 def suspicion(stream: Stream, target: Target) -> int:

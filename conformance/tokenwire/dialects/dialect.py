@@ -481,6 +481,11 @@ def known_as(stream: Stream) -> str | None:
     return None if own is None else f"{policy_of(stream).get('request_id_prefix', '')}{own}"
 
 
+def names_of(stream: Stream) -> frozenset[str]:
+    """The ids by which an abort may mean a request: the one that its client chose, and the server's of it."""
+    return frozenset(name for name in (stream.asked.request_id, known_as(stream)) if name is not None)
+
+
 def vocabulary_told(streams: Iterable[Stream]) -> int | None:
     """How many ids a server has by its own words in a refusal; None where no refusal says it.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tokenwire.dialects.control import Call, Deed
-from tokenwire.dialects.dialect import is_chat, known_as, policy_of
+from tokenwire.dialects.dialect import is_chat, names_of, policy_of
 from tokenwire.judging.advertised import Advertised
 from tokenwire.parrot.law import Parrot
 from tokenwire.parrot.recognition import KnownModel
@@ -232,7 +232,7 @@ def _modes(answered: list[Stream]) -> Iterable[Capability]:
 
 def _controlled(answered: list[Stream], calls: tuple[Call, ...]) -> Iterable[Capability]:
     """What control endpoints show by their effect: an abort of a request there was, a load that saw one."""
-    ids = set(map(known_as, answered))
+    ids = {name for stream in answered for name in names_of(stream)}
     aborts = (call for call in calls if call.deed is Deed.ABORT and call.done and call.ids & ids)
     loads = (call for call in calls if call.load is not None and call.load.live > 0)
     for name, call, absent in (

@@ -28,7 +28,13 @@ def can_abort(talk: Conversation) -> bool:
 
 
 async def _abort_after(
-    talk: Conversation, label: str, ask: Ask, events: int, *, slow_reader: SlowReader | None = None
+    talk: Conversation,
+    label: str,
+    ask: Ask,
+    events: int,
+    *,
+    slow_reader: SlowReader | None = None,
+    as_sent: bool = False,
 ) -> None:
     """Ask for a stream, and abort it as soon as so many of its events have come."""
     request_id = f"{ask.request_id}-{label}"
@@ -36,7 +42,7 @@ async def _abort_after(
 
     async def abort_it() -> None:
         if await tap.events(events):
-            await talk.abort(f"{label}-abort", request_id)
+            await talk.abort(f"{label}-abort", request_id, as_sent=as_sent)
 
     streamed = replace(ask, stream=True, request_id=request_id)
     await together(talk.ask(label, streamed, slow_reader=slow_reader, tap=tap), abort_it())
@@ -80,6 +86,9 @@ async def abort(talk: Conversation) -> None:
         _abort_after(talk, "over", short, 10_000),
         _abort_whole(talk, ask),
     )
+    for label in ("as-sent", "as-sent-again") if talk.id_prefix else ():
+        # Alone: where others delay the abort, the stream has come too far to tell.
+        await _abort_after(talk, label, ask, 2, as_sent=True)
     await talk.abort("over-abort", f"{ask.request_id}-over")
 
 

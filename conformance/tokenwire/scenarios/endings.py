@@ -82,8 +82,7 @@ def _ids_told(talk: Conversation, ask: Ask, tap: Tap) -> list[str]:
     so_far = Exchange("so far", request, talk.scenario, 200, headers, reads, Ending.COMPLETE)
     stream = talk.dialect.read(so_far, delivery_hint=talk.advertised.delivery)
     told = (choice.emissions[0].details.get("request_id") for choice in stream.choices)
-    prefix = talk.dialect.policy.get("request_id_prefix", "")
-    return [name.removeprefix(prefix) for name in told if isinstance(name, str)]
+    return [name.removeprefix(talk.id_prefix) for name in told if isinstance(name, str)]
 
 
 @scenario()

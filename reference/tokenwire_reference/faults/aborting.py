@@ -168,6 +168,15 @@ class AbortByTheClientsIdMissesTheSamples(Fault):
         return [] if len(names) > 1 else names
 
 
+@fault("abort-by-the-clients-id-does-nothing", "X20", upstream=("ai-dynamo/dynamo PR #14781",))
+class AbortByTheClientsIdDoesNothing(Fault):
+    """A server that calls requests by longer ids than their clients did knows them by these alone."""
+
+    def aborting(self, rid: str, names: Sequence[str], live: Collection[str]) -> Sequence[str]:
+        said = self.request.get("request_ids")
+        return names if said is None or rid in said else []
+
+
 @fault("abort-of-a-sample-ends-its-siblings", "X20", upstream=("sgl-project/sglang PR #28341",))
 class AbortOfASampleEndsItsSiblings(Fault):
     """An abort of one of several samples ends them all."""
