@@ -32,8 +32,8 @@ def test_sentences_that_stand_together_share_what_follows():
 
 def test_a_sentence_has_not_what_follows_the_next_one():
     told = explain("prompt-ids-in-every-choice")
-    assert told.passage.after.startswith("A batch is cut into sub-requests")
-    assert "A key that is null" not in told.passage.after
+    assert told.passage.after.startswith("A batch is split into sub-requests")
+    assert "A key with null" not in told.passage.after
     assert told.passage.before == ""
 
 
