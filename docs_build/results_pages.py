@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from html import escape
 from itertools import groupby
 
@@ -12,6 +13,8 @@ from docs_build.page import Page, fenced, in_cell, inert, link
 from docs_build.results import Cell, Column
 from tokenwire.explanation import explain
 from tokenwire.judging.verdict import MOST_TELLING_FIRST, Verdict
+from tokenwire.profile import dated_levels
+from tokenwire.report.overview import level_in_words
 from tokenwire.requirement import Requirement, load_requirements
 
 TABLE = "results/index.md"
@@ -101,6 +104,15 @@ def _why(cell: Cell) -> str:
     return f"<details><summary>{place}</summary><code>{inert(cell.excerpt)}</code></details>"
 
 
+def _levels(column: Column) -> list[str]:
+    """How many MUSTs of each level the capture shows to hold, and what that lets a client rely on."""
+    told = dated_levels({name: cell.verdict for name, cell in column.cells.items()})
+    lines = [
+        f"- **Tokenwire {one.date} {level_in_words(asdict(one))}**: {one.means}" for one in told if one.shown
+    ]
+    return ["\n".join(lines)] if lines else []
+
+
 def _capture(column: Column) -> Page:
     """The evidence of one capture: what was violated, with its event; then all else, in a line each."""
     counts = Counter(cell.verdict for cell in column.cells.values())
@@ -112,6 +124,7 @@ def _capture(column: Column) -> Page:
     parts = [
         f"# {column.title}",
         f"{column.exchanges} exchanges with {column.server} {column.version}, {started}. {told}.",
+        *_levels(column),
         f"```console\n$ tokenwire replay fixtures/{column.capture}\n```",
     ]
     shown = {name: cell for name, cell in column.cells.items() if cell.shown}

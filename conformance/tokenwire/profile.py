@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from tokenwire.requirement import Requirement, load_requirements
+from tokenwire.judging.verdict import Verdict
+from tokenwire.requirement import Level, Requirement, load_requirements
 from tokenwire.spec_files import read_yaml, spec_root
 
 _FOLDER = spec_root() / "profiles"
@@ -46,6 +47,48 @@ def standing(name: str, decided: Collection[str], violated: Collection[str]) -> 
     own = [one for one in members if one in decided]
     shown = any(needs & set(known[one].applies_when) for one in own) if needs else bool(own)
     return Standing(name, len(members), len(own), sum(one in violated for one in own), shown)
+
+
+@dataclass(frozen=True)
+class DatedLevel:
+    """What a server can say of itself: how many MUSTs of a profile hold, at the date of the levels."""
+
+    name: str
+    """That of the profile."""
+    date: str
+    title: str
+    means: str
+    """What a client may rely on where all of them hold, in a sentence."""
+    holds: int
+    of: int
+    """The MUSTs that apply: without those on what the server does not have."""
+    violated: int
+    shown: bool
+    """As of `Standing`."""
+
+
+def dated_levels(verdicts: Mapping[str, Verdict]) -> list[DatedLevel]:
+    """What the verdict on each requirement amounts to, for each profile that was judged as a whole."""
+    written = read_yaml(_FOLDER / "levels.yaml")
+    known, decided = load_requirements(), {Verdict.PASS, Verdict.WARN, Verdict.FAIL}
+    told = []
+    for name, members in load_profiles().items():
+        if not verdicts.keys() >= set(members):
+            continue
+        own = [verdicts[one] for one in members if known[one].level is Level.MUST]
+        stands = standing(name, [one for one in members if verdicts[one] in decided], ())
+        told.append(
+            DatedLevel(
+                name,
+                str(written["date"]),
+                **written["levels"][name],
+                holds=own.count(Verdict.PASS),
+                of=len(own) - own.count(Verdict.UNSUPPORTED),
+                violated=own.count(Verdict.FAIL),
+                shown=stands.shown,
+            )
+        )
+    return told
 
 
 def selected(profiles: Collection[str], requirements: Collection[str] = ()) -> list[Requirement] | None:

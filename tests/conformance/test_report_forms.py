@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import jsonschema
 import pytest
 from hand_made_stream import ids_stream, made_up_row
 
@@ -15,15 +16,19 @@ from tokenwire.judging.advertised import Advertised
 from tokenwire.judging.check import CHECKS, Check, demand
 from tokenwire.judging.judge import Judgement, Run, judge_requirement
 from tokenwire.judging.verdict import Verdict
+from tokenwire.profile import dated_levels, load_profiles
 from tokenwire.report import exhibit
 from tokenwire.report.badge import badge
 from tokenwire.report.document import document
 from tokenwire.report.files import Outputs, lines_for_github, tell_github, write_reports
 from tokenwire.report.github import step_summary, workflow_commands
+from tokenwire.report.overview import levels_in_words
 from tokenwire.report.page import page
 from tokenwire.report.plot import plot
 from tokenwire.report.sarif import sarif
 from tokenwire.report.subject import Subject
+from tokenwire.requirement import Level, load_requirements
+from tokenwire.spec_files import load_schema
 
 EVIL = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>|`::error::%0A`\n::error::no"
 
@@ -216,6 +221,38 @@ def test_a_badge(subject, judgements, verdicts, status, told):
     every = [replace(judgements[1], verdict=verdict) for verdict in verdicts]
     made = badge(document(subject, every, status))
     assert made == {"schemaVersion": 1, "label": "tokenwire v1", "message": told[0], "color": told[1]}
+
+
+def test_levels_count_the_musts_that_hold_of_those_that_apply(subject):
+    """A server without streams of any kind: what it shows of each profile is counted, and nothing else."""
+    rows = [row for row in load_requirements().values() if row.id in load_profiles()["metadata"]]
+    musts = [row.id for row in rows if row.level is Level.MUST]
+    verdicts = dict.fromkeys((row.id for row in rows), Verdict.PASS)
+    verdicts[musts[0]], verdicts[musts[1]], verdicts[musts[2]] = (
+        Verdict.FAIL,
+        Verdict.UNSUPPORTED,
+        Verdict.INCONCLUSIVE,
+    )
+    report = document(subject, [Judgement(row, "one", verdicts[row.id]) for row in rows], 1)
+    jsonschema.validate(report, load_schema("report"))
+    (level,) = report["levels"]
+    assert (level["holds"], level["of"], level["violated"]) == (len(musts) - 3, len(musts) - 1, 1)
+    words = f"Metadata {len(musts) - 3} of {len(musts) - 1} MUSTs (1 violated)"
+    assert levels_in_words(report) == f"Tokenwire {level['date']}: {words}"
+    assert words in page(report)
+    assert words in step_summary(report)
+    made = badge(report)
+    assert made["label"] == f"tokenwire {level['date']}"
+    assert made["message"] == f"1 violated, Metadata {len(musts) - 3}/{len(musts) - 1}"
+    unsupported = [Judgement(row, "one", Verdict.UNSUPPORTED) for row in rows]
+    assert levels_in_words(document(subject, unsupported, 4)).endswith(": not shown: Metadata")
+
+
+def test_every_profile_is_a_level_with_a_sentence():
+    told = dated_levels(dict.fromkeys(load_requirements(), Verdict.PASS))
+    assert [one.name for one in told] == list(load_profiles())
+    assert all(one.holds == one.of > 0 and one.shown for one in told)
+    assert all(one.means.endswith(".") and one.title.lower() == one.name for one in told)
 
 
 def test_an_annotation_is_one_line_that_the_server_cannot_break_out_of(report):

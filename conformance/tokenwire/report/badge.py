@@ -12,9 +12,15 @@ _COLOURS = {ExitStatus.CONFORMS: "brightgreen", ExitStatus.VIOLATION: "red"}
 
 
 def badge(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The badge of a JSON report: how many requirements passed, and how many were violated."""
+    """The badge of a JSON report: how many MUSTs of each level hold, and how many requirements fail."""
     number = counts(summaries(report))
-    message = f"{number[Verdict.PASS]} passed"
+    levels = [
+        f"{level['title']} {level['holds']}/{level['of']}"
+        for level in report.get("levels", ())
+        if level["shown"]
+    ]
+    message = ", ".join(levels) or f"{number[Verdict.PASS]} passed"
+    date = report["levels"][0]["date"] if levels else ""
     if known := number[f"{KNOWN} {Verdict.FAIL}"]:
         message = f"{known} known, {message}"
     if violated := number[Verdict.FAIL]:
@@ -25,7 +31,7 @@ def badge(report: Mapping[str, Any]) -> dict[str, Any]:
         message = "not evaluated"
     return {
         "schemaVersion": 1,
-        "label": f"tokenwire {report['tool']['spec']}",
+        "label": f"tokenwire {date or report['tool']['spec']}",
         "message": message,
         "color": _COLOURS.get(report["exit_status"], "lightgrey"),
     }

@@ -16,8 +16,8 @@ from tokenwire.judging.causes import causes, specificity
 from tokenwire.judging.check import Observation
 from tokenwire.judging.honesty import Honesty
 from tokenwire.judging.judge import Judgement, Run, how_far
-from tokenwire.judging.verdict import SEVERITY, Verdict
-from tokenwire.profile import Standing
+from tokenwire.judging.verdict import SEVERITY, Verdict, overall
+from tokenwire.profile import Standing, dated_levels
 from tokenwire.report.excerpt import excerpt_at
 from tokenwire.report.exhibit import exhibit, witnessed
 from tokenwire.report.subject import Subject
@@ -183,6 +183,14 @@ def _honesty(honesty: Honesty) -> dict[str, Any]:
     }
 
 
+def _levels(judgements: Sequence[Judgement]) -> list[dict[str, Any]]:
+    """What a server can say of itself by this run."""
+    verdicts: dict[str, list[Verdict]] = {}
+    for judgement in judgements:
+        verdicts.setdefault(judgement.requirement.id, []).append(judgement.verdict)
+    return [asdict(each) for each in dated_levels({name: overall(own) for name, own in verdicts.items()})]
+
+
 def _judged(judgements: Sequence[Judgement]) -> dict[str, int]:
     """How many requirements the run told anything of, and of how many."""
     told = {Verdict.PASS, Verdict.INFO, Verdict.WARN, Verdict.FAIL}
@@ -228,6 +236,7 @@ def document(
         ),
         "summary": {verdict.value: counts[verdict] for verdict in Verdict},
         "judged": _judged(judgements),
+        **({"levels": levels} if (levels := _levels(judgements)) else {}),
         **({"profiles": [asdict(each) for each in profiles]} if profiles else {}),
         "verdicts": _rows(judgements, subject, folded),
         "causes": _causes(judgements, folded),

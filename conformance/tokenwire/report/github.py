@@ -16,6 +16,7 @@ from tokenwire.report.overview import (
     flaky,
     following_in_words,
     in_order,
+    levels_in_words,
     numbers,
     outcome,
     summaries,
@@ -112,6 +113,8 @@ def step_summary(report: Mapping[str, Any]) -> str:
     """The summary of the step, in Markdown: one line, the failures, and the table folded away."""
     every = summaries(report)
     parts = [f"## Tokenwire: {_cell(outcome(report))}", f"{_cell(title(report))}: {numbers(report)}"]
+    if words := levels_in_words(report):
+        parts.append(_cell(words))
     baseline = [f"**{fault['kind']}**: {_cell(fault['message'])}" for fault in baseline_faults(report)]
     baseline += [_cell(words) for words in flaky(report)]
     baseline += [

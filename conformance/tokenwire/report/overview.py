@@ -176,6 +176,21 @@ def _what_to_do(baseline: Mapping[str, Any]) -> str:
     return f"{gone}: remove with `tokenwire baseline update {baseline['file']} --from REPORT`"
 
 
+def level_in_words(level: Mapping[str, Any]) -> str:
+    """How many of a level's MUSTs hold."""
+    violated = f" ({level['violated']} violated)" if level["violated"] else ""
+    return f"{level['title']} {level['holds']} of {level['of']} MUSTs{violated}"
+
+
+def levels_in_words(report: Mapping[str, Any]) -> str:
+    """What the server can say of itself; empty where no profile was judged as a whole."""
+    levels = report.get("levels", ())
+    told = [level_in_words(level) for level in levels if level["shown"]]
+    unshown = [level["title"] for level in levels if not level["shown"]]
+    told += [f"not shown: {', '.join(unshown)}"] if unshown else []
+    return f"Tokenwire {levels[0]['date']}: {'; '.join(told)}" if levels else ""
+
+
 def title(report: Mapping[str, Any]) -> str:
     """What was judged."""
     target = report["target"]

@@ -27,6 +27,7 @@ from tokenwire.report.overview import (
     flaky,
     following_in_words,
     in_order,
+    levels_in_words,
     numbers,
     outcome,
     profiles_in_words,
@@ -241,6 +242,11 @@ def print_report(console: Console, report: Mapping[str, Any], *, verbosity: int 
             tell(words, style)
     for words in profiles_in_words(report):
         tell(words)
+    if verbosity >= 0 and (words := levels_in_words(report)):
+        tell(words)
+    if full:
+        for level in report.get("levels", ()):
+            tell(f"level: {level['title']}: {level['means']}", "dim")
     if verbosity >= 0 and (judged := report.get("judged", {})).get("of"):
         tell(f"judged {judged['requirements']} of {judged['of']} requirements")
     console.print(Text(summary_line(report), style="bold"), soft_wrap=True)
