@@ -563,6 +563,31 @@ def test_answers_that_were_aborted_are_not_compared() -> None:
     assert related("output-ids-continue", aborted, whole(input_ids=((*PROMPT, *IDS[:1]),))) == []
 
 
+def test_penalties_count_the_output_anew_where_it_goes_on_as_a_prompt() -> None:
+    first = whole(other_sampling='{"frequency_penalty":2}')
+    other = Told(ids=(99, 98), text="xy")
+    rest = whole(other, input_ids=((*PROMPT, *IDS[:1]),), other_sampling='{"frequency_penalty":2}')
+    assert related("output-ids-continue", first, named(rest, "rest")) == []
+    plain = named(whole(other, input_ids=((*PROMPT, *IDS[:1]),)), "rest")
+    assert violated(related("output-ids-continue", whole(), plain))
+
+
+def test_text_that_a_parser_took_apart_is_not_that_of_another_endpoint() -> None:
+    here = whole(ids_key="same")
+    for details, faults in (({}, 1), ({"reasoning_content": "ab"}, 0), ({"tool_calls": [{}]}, 0)):
+        there = whole(Told(text="cdef", details=details), ids_key="same", dialect=CHAT)
+        found = violated(related("same-ids-on-every-endpoint", here, named(there, "chat/same")))
+        assert len(found) == faults, details
+
+
+def test_what_stands_for_media_is_counted_as_it_is_run() -> None:
+    long = change(whole(), counters={"prompt_tokens": 500})
+    assert violated(seen("prompt-tokens-count-the-input-ids", long))
+    assert (
+        seen("prompt-tokens-count-the-input-ids", replace(long, asked=replace(long.asked, media=True))) == []
+    )
+
+
 def test_a_refusal_has_to_name_the_field_and_the_way_out() -> None:
     asked: dict[str, Any] = {"stream": True, "dialect": CHAT, "prompt_token_ids": True}
     for said, holds in (

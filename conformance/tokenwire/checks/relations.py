@@ -10,7 +10,15 @@ from tokenwire.checks.agreement import same_sampled
 from tokenwire.checks.chance import sampled_logprobs
 from tokenwire.checks.difference import observe_sequence
 from tokenwire.checks.sameness import same_ids, same_text
-from tokenwire.checks.walk import as_list, counts_its_ids, ended, finished_choices, joined_ids, start_place
+from tokenwire.checks.walk import (
+    as_list,
+    counts_its_ids,
+    ended,
+    finished_choices,
+    joined_ids,
+    start_place,
+    thoughts_of,
+)
 from tokenwire.dialects.dialect import is_chat
 from tokenwire.judging.check import Observation, Target, check_run, demand
 from tokenwire.record import Choice, Delivery, Emission, Stream
@@ -94,8 +102,8 @@ def text_prompt_ids_reproduce(streams: tuple[Stream, ...], _target: Target) -> I
 @check_run("output-ids-continue")
 def output_ids_continue(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """Prompt and first output ids, sent as ids, are continued by the other output ids."""
-    unforced = [one for one in related_streams(streams) if not one.stream.asked.min_new_tokens]
-    wholes = [one for one in unforced if one.prompt and one.ids]
+    plain = [one for one in related_streams(streams) if not (one.stream.asked.min_new_tokens or one.sampling)]
+    wholes = [one for one in plain if one.prompt and one.ids]
     by_prompt: dict[tuple[Ids, str], list[Whole]] = {}
     for one in wholes:
         if one.sent_ids and one.prompt:
@@ -135,11 +143,17 @@ def same_ids_on_every_endpoint(streams: tuple[Stream, ...], _target: Target) -> 
             source = f"the answer of {other.stream.dialect}"
             yield from same_ids((other.choice, one.choice), source)
             whole = Delivery.WHOLE is other.stream.delivery is one.stream.delivery
-            if whole or other.ids is None or one.ids is None:
+            parsed = _taken_apart(other.choice) or _taken_apart(one.choice)
+            if not parsed and (whole or other.ids is None or one.ids is None):
                 yield from same_text((other.choice, one.choice), source)
         teller = told.setdefault(key, one) if sampled_logprobs(one.choice) else one
         if teller.stream.dialect != one.stream.dialect:
             yield from same_sampled((teller.choice, one.choice), f"the answer of {teller.stream.dialect}")
+
+
+def _taken_apart(choice: Choice) -> bool:
+    """Whether a parser took reasoning or tool calls out of the text of a choice."""
+    return bool(thoughts_of(choice)) or any(one.details.get("tool_calls") for one in choice.emissions)
 
 
 def _but_for_its_prompt(stream: Stream) -> tuple[object, ...]:

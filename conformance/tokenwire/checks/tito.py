@@ -66,6 +66,8 @@ def prompt_ids_are_the_input_ids(stream: Stream, _target: Target) -> Iterator[Ob
 def prompt_tokens_count_the_input_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Nothing was added to the ids that were sent, and nothing cut, as each choice or the usage counts."""
     counted = False
+    if stream.asked.media:
+        return  # what stands for media may be counted as it is run, and not as it is told
     if stream.asked.n < 1 or not all(_ran(stream, choice) for choice in stream.choices):
         return
     for choice in finished_choices(stream):
