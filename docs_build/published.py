@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = {
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "reference/DIFFERENCES.md": "differences.md",
     "spec/README.md": "spec/index.md",

@@ -9,6 +9,7 @@ import select
 import socket
 import subprocess
 import sys
+import tomllib
 import urllib.request
 from pathlib import Path
 
@@ -18,6 +19,8 @@ import yaml
 ROOT = Path(__file__).parents[2]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
 EXAMPLES = sorted((ROOT / "examples").glob("*.yml"))
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}")
 
 
@@ -34,7 +37,7 @@ EVERY_SCRIPT = [
     pytest.param(script, id=f"{name}-{position}")
     for name, document in [
         ("action", ACTION),
-        *((p.stem, yaml.safe_load(p.read_text("utf-8"))) for p in EXAMPLES),
+        *((p.stem, yaml.safe_load(p.read_text("utf-8"))) for p in (*EXAMPLES, *WORKFLOWS)),
     ]
     for position, script in enumerate(scripts(document))
 ]
@@ -75,6 +78,65 @@ def test_every_input_and_step_says_what_it_is():
     assert all(given["description"].endswith(".") for given in ACTION["inputs"].values())
     assert all(step["name"] for step in ACTION["runs"]["steps"])
     assert all(step["shell"] == "bash" for step in ACTION["runs"]["steps"] if "run" in step)
+
+
+def test_the_workflows_test_every_python_that_the_package_names():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    named = {
+        found[1] for each in project["classifiers"] if (found := re.search(r"Python :: (3\.\d+)$", each))
+    }
+    (tests,) = [yaml.safe_load(path.read_text("utf-8")) for path in WORKFLOWS if path.stem == "tests"]
+    assert set(tests["jobs"]["tests"]["strategy"]["matrix"]["python"]) == named
+
+
+def test_the_workflows_run_sessions_that_there_are():
+    sessions = set(
+        re.findall(r"^@nox\.session\ndef (\w+)", (ROOT / "noxfile.py").read_text("utf-8"), re.MULTILINE)
+    )
+    run = [line for path in WORKFLOWS for line in scripts(yaml.safe_load(path.read_text("utf-8")))]
+    asked = {name for line in run for name in re.findall(r"noxfile\.py -s (\w+)", line)}
+    assert {"lint", "tests", "docs", "browser"} <= asked <= sessions
+
+
+def test_the_action_is_given_inputs_that_it_has():
+    for path in (*EXAMPLES, *WORKFLOWS):
+        for job in yaml.safe_load(path.read_text("utf-8")).get("jobs", {}).values():
+            for step in job.get("steps", ()):
+                if step.get("uses", "").split("@")[0] in {"./", "./tokenwire", "OWNER/tokenwire"}:
+                    assert step["with"].keys() <= ACTION["inputs"].keys(), path
+
+
+def test_a_divergence_is_reported_with_a_capture():
+    forms = {path.stem: yaml.safe_load(path.read_text("utf-8")) for path in FORMS}
+    assert forms.keys() == {"bug", "config", "divergence"}
+    for name in ("bug", "divergence"):
+        asked = [part for part in forms[name]["body"] if part["type"] != "markdown"]
+        ids = [part["id"] for part in asked]
+        assert len(ids) == len(set(ids))
+        assert all(part["attributes"]["label"] for part in asked)
+    required = {
+        part["id"] for part in forms["divergence"]["body"] if part.get("validations", {}).get("required")
+    }
+    assert {"server", "capture", "why"} <= required
+
+
+def test_the_hooks_run_what_is_installed_and_load_nothing():
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))
+    assert [repository["repo"] for repository in hooks["repos"]] == ["local"]
+    assert [hook["entry"].split()[0] for hook in hooks["repos"][0]["hooks"]] == ["ruff", "ruff"]
+
+
+def test_the_container_holds_all_that_is_installed_from():
+    lines = (ROOT / "Containerfile").read_text("utf-8").splitlines()
+    copied = {word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]}
+    left_out = (ROOT / ".dockerignore").read_text("utf-8").split()
+    assert all((ROOT / name).exists() and name not in left_out for name in copied)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    packages = {
+        name.split("/")[0] for name in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    }
+    assert packages | {"spec", "pyproject.toml", "README.md", "LICENSE"} == copied
+    assert lines[-1] == 'ENTRYPOINT ["tokenwire"]'
 
 
 @pytest.fixture
