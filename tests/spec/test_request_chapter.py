@@ -9,7 +9,7 @@ from docs_build.worked_examples import examples
 
 from tokenwire.dialects.recognition import Spoken
 from tokenwire.replay import read_run
-from tokenwire.spec_files import read_yaml, spec_root
+from tokenwire.spec_files import load_schema, read_yaml, spec_root
 
 WITHOUT_RECORDING = {
     ("lmdeploy-generate", False),
@@ -46,3 +46,16 @@ def test_every_endpoint_is_shown_whole_and_streamed():
         shown |= {(stream.dialect, stream.asked.stream) for stream in run.streams if stream.answered}
     every = {(dialect["name"], streamed) for dialect in dialects() for streamed in (False, True)}
     assert every - shown == WITHOUT_RECORDING
+
+
+def test_the_examples_of_the_schemas_are_answers_that_the_chapter_shows():
+    shown = [
+        event.data
+        for example in examples(CHAPTER.read_text("utf-8"))
+        for stream in read_run(example.exchanges, Spoken(example.exchanges), "example")[0].streams
+        for event in stream.events
+    ]
+    without = {name for name, _ in WITHOUT_RECORDING}
+    for dialect in (one for one in dialects() if one["name"] not in without):
+        for mode in ("whole", "stream"):
+            assert all(one in shown for one in load_schema(dialect["schemas"][mode])["examples"])

@@ -93,6 +93,18 @@ CHAT_ANSWER: dict[str, Any] = {
     ],
     "usage": USAGE,
 }
+TOOL_CALL = {"id": "c", "index": 0, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+CALLING: dict[str, Any] = {
+    **CHAT_ANSWER,
+    "choices": [
+        {
+            **CHAT_ANSWER["choices"][0],
+            "message": {"role": "assistant", "content": None, "tool_calls": [TOOL_CALL]},
+            "finish_reason": "tool_calls",
+        }
+    ],
+}
+REFUSED: dict[str, Any] = {"error": {"message": "no", "code": 400}}
 CHUNK: dict[str, Any] = {
     "id": "r1",
     "object": "chat.completion.chunk",
@@ -383,6 +395,7 @@ GOOD: list[tuple[str, Any]] = [
         {"error": {"message": "no", "type": "invalid_request_error", "code": 400, "retryable": False}},
     ),
     ("chat-response", CHAT_ANSWER),
+    ("chat-response", CALLING),
     ("chat-chunk", CHUNK),
     ("chat-chunk", {**CHUNK, "choices": [], "usage": USAGE}),
     ("chat-chunk", {"error": {"object": "error", "message": "no", "type": "X", "param": None, "code": 503}}),
@@ -460,8 +473,39 @@ PLANTED: list[tuple[str, Any, str, Any]] = [
     ("generate-event", UNFINISHED, "/meta_info/id", REMOVED),
     ("generate-event", UNFINISHED, "", [UNFINISHED]),
     ("generate-event", UNFINISHED, "/error", "half an error"),
-    ("generate-event", {"error": {"message": "no"}}, "/error/message", REMOVED),
-    ("generate-event", {"error": {"message": "no"}}, "/error", "no"),
+    ("generate-event", REFUSED, "/error/message", REMOVED),
+    ("generate-event", REFUSED, "/error/message", " "),
+    ("generate-event", REFUSED, "/error/code", REMOVED),
+    ("generate-event", REFUSED, "/error/code", 200),
+    ("generate-event", REFUSED, "/error", "no"),
+    ("generate-event", GENERATED, "/error", REFUSED["error"]),
+    ("generate-response", GENERATED, "/meta_info/output_token_logprobs/0/0", None),
+    ("generate-response", GENERATED, "/meta_info/prompt_tokens", REMOVED),
+    ("generate-response", GENERATED, "/meta_info/routed_experts", 7),
+    ("generate-response", GENERATED, "/meta_info/output_token_sampling_mask", 7),
+    ("generate-response", GENERATED, "/meta_info/hidden_states", ["x"]),
+    ("generate-response", GENERATED, "/meta_info/cached_tokens_details/storage", 0),
+    ("chat-response", CHAT_ANSWER, "/choices/0/logprobs", {}),
+    ("chat-response", CHAT_ANSWER, "/choices/0/logprobs", {"tokens": ["a"], "token_logprobs": [-0.5]}),
+    ("chat-response", CHAT_ANSWER, "/choices/0/logprobs/content/0/bytes", REMOVED),
+    ("chat-response", CHAT_ANSWER, "/choices/0/logprobs/content/0/top_logprobs", REMOVED),
+    (
+        "chat-response",
+        CHAT_ANSWER,
+        "/choices/0/logprobs/content/0/top_logprobs",
+        [{"token": "a", "logprob": -0.5, "bytes": "a"}],
+    ),
+    ("chat-response", CHAT_ANSWER, "/choices/0/message/tool_calls", [{}]),
+    ("chat-response", CALLING, "/choices/0/message/tool_calls/0/function/arguments", {"a": 1}),
+    ("chat-response", CALLING, "/choices/0/message/tool_calls/0/function/name", REMOVED),
+    ("chat-chunk", CHUNK, "/choices/0/delta/tool_calls", [{}]),
+    ("chat-chunk", CHUNK, "/choices/0/finish_reason", REMOVED),
+    ("chat-chunk", CHUNK, "/choices/0/prompt_token_ids", None),
+    ("chat-chunk", CHUNK, "/choices/0/token_ids", ["1"]),
+    ("completion-chunk", COMPLETION_CHUNK, "/choices/0/finish_reason", REMOVED),
+    ("vllm-completion-chunk", VLLM_COMPLETION_CHUNK, "/choices/0/finish_reason", REMOVED),
+    ("vllm-chat-chunk", VLLM_CHAT_CHUNK, "/choices/0/delta/reasoning", 5),
+    ("vllm-generate-event", VLLM_GENERATED_EVENT, "/choices/0/finish_reason", REMOVED),
     ("chat-response", CHAT_ANSWER, "/object", "chat.completion.chunk"),
     ("chat-response", CHAT_ANSWER, "/choices", []),
     ("chat-response", CHAT_ANSWER, "/choices/0/message/content", None),
@@ -695,6 +739,14 @@ def test_no_schema_goes_untested():
     assert {name for name, *_ in PLANTED} == set(NAMES)
 
 
+@pytest.mark.parametrize("name", [*NAMES, "exchange"])
+def test_the_examples_of_a_schema_are_valid(name):
+    examples = load_schema(name)["examples"]
+    assert examples
+    for example in examples:
+        assert judged(name, example) == (True, True)
+
+
 def test_definitions_of_one_name_are_the_same_in_every_schema():
     seen: dict[str, Any] = {}
     for name in NAMES:
@@ -748,12 +800,6 @@ def test_planted_defects_are_refused(name, sample, pointer, value):
 @pytest.mark.parametrize("value", [{}, [], None, "", 0, [{}], {"detail": "Not Found"}, {"choices": []}])
 def test_a_server_that_says_nothing_fits_no_schema(name, value):
     assert judged(name, value) == (False, False)
-
-
-def test_tool_calls_may_come_without_content():
-    called = with_value(CHAT_ANSWER, "/choices/0/message/content", None)
-    called["choices"][0]["message"]["tool_calls"] = [{"id": "c1", "type": "function"}]
-    assert judged("chat-response", called) == (True, True)
 
 
 def test_the_content_of_any_openai_compatible_server_may_be_null_and_not_missing():
