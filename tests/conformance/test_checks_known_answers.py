@@ -132,7 +132,6 @@ def test_only_a_character_that_is_cut_is_a_matter_of_taste() -> None:
 
 UNJUDGED = {
     "drawn": {"greedy": False},
-    "an echo": {"echo": True},
     "beyond the context": {"max_new_tokens": 9000},
     "no budget": {"max_new_tokens": None},
     "ids of no vocabulary": {"input_ids": ((5, 9999),)},

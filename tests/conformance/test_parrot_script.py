@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.parrot.law import Parrot
-from tokenwire.parrot.script import Script, Truth, truth
+from tokenwire.parrot.law import Parrot, Repeater
+from tokenwire.parrot.script import Script, Truth, deaf_to_stops, truth
 from tokenwire.parrot.vocabulary import SIZE, Vocabulary, words_of
 from tokenwire.record import Asked
 from tokenwire.wire.exchange import HttpRequest
@@ -125,13 +125,59 @@ def test_what_is_cut_within_a_character_shows_that_at_the_end_alone() -> None:
     assert ended.text == "ab\ufffd"
 
 
+def test_a_pattern_ends_an_answer_with_the_id_that_completes_a_match() -> None:
+    found = true_record("", tail=tuple(map(byte, b"abc 123 de")), stop_regex=("[0-9]{3}",))
+    assert (len(found.ids), found.text, found.finish) == (7, "abc 123", "stop")
+    assert found.matched == {"[0-9]{3}", "123"}
+    assert set(found.legal) == {"abc 123", "abc "}
+    wide = true_record("one two", stop_regex=("w",))
+    assert [wide.may_read(text, "w") for text in ("one t", "one tw", wide.texts[-1], "one")] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+    both = true_record("one two", stop_regex=("w",), stop=("tw",))
+    assert both.texts_of("tw") == ("one ",)
+    assert both.texts_of("w")[1:] == ("one tw", "one t")
+    assert both.texts_of("x") == ()
+
+
+def test_an_id_that_ends_too_early_gives_way_to_the_next_best() -> None:
+    tail = (*map(byte, b"ab"), EOS, *map(byte, b"cd"), EOS)
+    found = true_record("", tail=tail, min_new_tokens=4)
+    second = LAW.top(EOS, 2)[1][0]
+    assert found.ids == (*tail[:2], second, *tail[3:])
+    assert (found.finish, found.barred) == ("stop", True)
+    late = true_record("", tail=(*tail[:2], EOS), min_new_tokens=2)
+    assert (late.ids, late.barred) == (tail[:3], False)
+    prompt = Script(tail).prompt(LAW, byte(126))
+    ignoring = Asked(greedy=True, max_new_tokens=4, min_new_tokens=4, ignore_eos=True)
+    assert truth(LAW, WORDS, prompt, ignoring) is None, "SGLang bars an end that is ignored, vLLM does not"
+    asked = Asked(greedy=True, max_new_tokens=4, min_new_tokens=4)
+    assert truth(Repeater(1024), WORDS, (prompt * 16)[:1024], asked) is None
+
+
+def test_stop_strings_may_be_looked_for_from_the_first_id_on_or_later() -> None:
+    """SGLang 0.5.23 and vLLM 0.32.0 as recorded."""
+    script = tuple(map(byte, b"aQZbQZc"))
+    asked = Asked(greedy=True, max_new_tokens=7, min_new_tokens=3, stop=("QZ",))
+    prompt = Script(script).prompt(LAW, byte(126))
+    found = {n: truth(LAW, WORDS, prompt, asked, unheeded=n) for n in deaf_to_stops(asked)}
+    assert {n: one and (len(one.ids), one.text) for n, one in found.items()} == {
+        0: (3, "a"),
+        2: (3, "a"),
+        3: (6, "aQZb"),
+    }
+
+
 @pytest.mark.parametrize(
     "asked",
     [
         {"greedy": False},
-        {"min_new_tokens": 3},
         {"ignore_eos": True, "stop_token_ids": (5,)},
-        {"stop_regex": ("a",)},
+        {"stop_regex": ("a$",)},
+        {"stop_regex": ("(",)},
         {"max_new_tokens": None},
         {"other_sampling": "{}"},
     ],

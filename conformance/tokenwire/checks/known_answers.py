@@ -23,7 +23,8 @@ from tokenwire.checks.walk import (
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.judging.check import Observation, Target, check, demand, observe
 from tokenwire.parrot.recognition import Ids, KnownModel
-from tokenwire.parrot.script import Truth, truth
+from tokenwire.parrot.script import Truth, deaf_to_stops, truth
+from tokenwire.parrot.vocabulary import Words
 from tokenwire.record import Choice, Emission, Place, Stream
 from tokenwire.requirement import Level
 
@@ -39,9 +40,13 @@ class Known:
     choice: Choice
     prompt: Ids
     readings: tuple[Truth, ...]
-    """Two where the prompt ends within a character, which the output may complete or not."""
+    """Two where the prompt ends within a character, which the output may complete or not; more where stops
+    may be looked for from the first id on or later.
+    """
     finished: bool
     """It came to its own end: by an abort or a hang-up it is cut off."""
+    echoed: tuple[str, ...] = ("",)
+    """What an echo may put before its text."""
 
     @property
     def right(self) -> Truth:
@@ -54,9 +59,9 @@ class Known:
         """The texts that it may end with: all, or those of the stop that it names."""
         finish = self.choice.finish
         named = finish.matched if finish is not None else None
-        every = [(stop, text) for right in self.readings for stop, text in right.endings.items()]
-        of_named = [text for stop, text in every if stop == named]
-        return of_named or [text for right in self.readings for text in right.legal]
+        of_named = [text for right in self.readings for text in right.texts_of(named)]
+        texts = of_named or [text for right in self.readings for text in right.legal]
+        return [head + text for head in self.echoed for text in texts]
 
 
 _known: dict[int, tuple[KnownModel, tuple[Known, ...]]] = {}
@@ -81,7 +86,7 @@ def _computed(stream: Stream, target: Target, model: KnownModel) -> Iterator[Kno
     longest = min(
         (one for one in (target.advertised.context_length, model.longest) if one is not None), default=None
     )
-    if not asked.likeliest or asked.echo:
+    if not asked.likeliest:
         return
     prompts, size = model.prompts(stream), len(model.words.pieces)
     for choice in stream.choices:
@@ -95,10 +100,28 @@ def _computed(stream: Stream, target: Target, model: KnownModel) -> Iterator[Kno
         if kind not in {"stop", "length", "abort", None} or not all(0 <= token < size for token in prompt):
             continue
         heads = dict.fromkeys((b"", model.words.unfinished(prompt, skip=wants.skip_special_tokens)))
-        readings = [truth(model.law, model.words, prompt, wants, head=head) for head in heads]
-        told = tuple(one for one in readings if one is not None)
+        readings = [
+            truth(model.law, model.words, prompt, wants, head=head, unheeded=count)
+            for head in heads
+            for count in deaf_to_stops(wants)
+        ]
+        told = tuple(one for i, one in enumerate(readings) if one is not None and one not in readings[:i])
+        finished = kind in {"stop", "length"} and stream.error is None
         if told:
-            yield Known(choice, prompt, told, kind in {"stop", "length"} and stream.error is None)
+            yield Known(choice, prompt, told, finished, _echoed(stream, at, prompt, model.words))
+
+
+def _echoed(stream: Stream, at: int, prompt: Ids, words: Words) -> tuple[str, ...]:
+    """What an echo may put before the output: the text that was sent, or that of the ids, special ones shown
+    or not; nothing where the ids of the prompt are told in its place.
+    """
+    if not stream.asked.echo:
+        return ("",)
+    shown = (prompt, tuple(token for token in prompt if token not in words.special))
+    spelled = (b"".join(words.pieces[token] for token in ids).decode("utf-8", "replace") for ids in shown)
+    told_by_ids = not policy_of(stream).get("echo_repeats_text_beside_ids", True)
+    none = ("",) if told_by_ids and stream.asked.prompt_token_ids else ()
+    return tuple(dict.fromkeys((*stream.asked.texts[at : at + 1], *spelled, *none)))
 
 
 # Ids, the finish, the counts.
@@ -260,7 +283,12 @@ def script_text_so_far_is_right(stream: Stream, target: Target) -> Iterator[Obse
                 f"the text of choice {one.choice.index} so far differs from {SOURCE}",
             )
             if begins and step.counted and not last and step.after < len(one.right.ids):
-                said = [right.texts[step.after - 1] if step.after else "" for right in one.readings]
+                said = [
+                    head + (right.texts[step.after - 1] if step.after else "")
+                    for right in one.readings
+                    for head in one.echoed
+                    if step.after <= len(right.ids)
+                ]
                 begins = any(len(shown) <= len(text) for text in said)
                 legal = legal if begins else said
                 what = f"the text of choice {one.choice.index} is ahead of its {step.after} ids"

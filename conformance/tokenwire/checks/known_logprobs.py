@@ -86,7 +86,9 @@ def _with_logprobs(stream: Stream, target: Target) -> Iterator[tuple[Known, Parr
     """The choices whose logprobs are known and complete; thoughts may have taken theirs along."""
     law = _numbers_of(target)
     if law is not None and stream.asked.uniform:
-        yield from ((one, law) for one in known_choices(stream, target) if not is_parsed(one.choice))
+        for one in known_choices(stream, target):
+            if not is_parsed(one.choice) and not one.right.barred:
+                yield one, law
 
 
 def _due(stream: Stream, one: Known, told: int, name: str) -> Ids | None:

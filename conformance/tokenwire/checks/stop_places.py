@@ -7,10 +7,8 @@ from collections.abc import Iterator
 
 from tokenwire.checks.decoded import Decoded, decoded
 from tokenwire.judging.check import Observation, Target, check, demand
+from tokenwire.parrot.script import ANCHORED
 from tokenwire.record import Emission, Stream
-
-_ANCHORED = re.compile(r"[\^$]|\\[bBAZ]|\(\?")
-"""What makes a pattern look at more than the text that it matches."""
 
 
 def _spellings(one: Decoded, count: int) -> list[str]:
@@ -63,7 +61,7 @@ def nothing_follows_a_stop_pattern(stream: Stream, target: Target) -> Iterator[O
     for one in decoded(stream, target.tokenizer):
         for pattern in () if one.asked.min_new_tokens else one.asked.stop_regex:
             spells = _compiled(pattern)
-            if spells is not None and not _ANCHORED.search(pattern):
+            if spells is not None and not ANCHORED.search(pattern):
                 yield from _not_before_the_last(one, pattern, spells)
 
 

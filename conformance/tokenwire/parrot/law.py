@@ -13,7 +13,7 @@ logits are sums of few powers of two: bfloat16, float16 and float32 hold the sam
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -79,11 +79,23 @@ class Parrot:
         """
         return max(lag for lag in self.lags if lag <= position)
 
-    def answer(self, prompt: Sequence[int], count: int) -> tuple[int, ...]:
-        """The ids that follow a prompt, `count` of them: no id among them ends the answer here."""
+    def answer(
+        self, prompt: Sequence[int], count: int, barred: Collection[int] = (), least: int = 0
+    ) -> tuple[int, ...] | None:
+        """The ids that follow a prompt, `count` of them: no id among them ends the answer here.
+
+        Some may be barred from the first `least` of them: the likeliest other one is said then. None where
+        that is not known.
+        """
         ids = list(prompt)
         for position in range(len(prompt), len(prompt) + count):
-            ids.append(ids[position - self.lag(position)])
+            said = ids[position - self.lag(position)]
+            if position < len(prompt) + least and said in barred:
+                ranked = (token for token, _ in self.top(said, GROUP) if token not in barred)
+                said = next(ranked, -1)
+                if said < 0:
+                    return None
+            ids.append(said)
         return tuple(ids[len(prompt) :])
 
     def digits_of(self, token: int) -> tuple[int, ...]:
@@ -142,12 +154,17 @@ class Repeater:
         """How far before `position` the token stands that is said there; 0 where nobody knows."""
         return self.distance if position >= self.distance else 0
 
-    def answer(self, prompt: Sequence[int], count: int) -> tuple[int, ...] | None:
-        """The ids that follow a prompt, `count` of them; None for a prompt that is too short."""
+    def answer(
+        self, prompt: Sequence[int], count: int, barred: Collection[int] = (), least: int = 0
+    ) -> tuple[int, ...] | None:
+        """The ids that follow a prompt, `count` of them; None for a prompt that is too short, and where one
+        of the first `least` is barred: which other one is said in its place is not known.
+        """
         if len(prompt) < self.distance:
             return None
         period = prompt[-self.distance :]
-        return tuple(period[at % self.distance] for at in range(count))
+        said = tuple(period[at % self.distance] for at in range(count))
+        return None if any(token in barred for token in said[:least]) else said
 
 
 Law = Parrot | Repeater

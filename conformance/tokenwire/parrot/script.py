@@ -6,8 +6,10 @@ The truth follows from the request alone, so it serves a live run and a capture 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tokenwire.parrot.law import Law, Parrot
@@ -16,6 +18,8 @@ from tokenwire.record import Asked
 
 _LONE_BYTES = "".join(map(chr, range(0xDC80, 0xDD00)))
 """What Python makes of bytes that are no character, so that they can be told from U+FFFD itself."""
+ANCHORED = re.compile(r"[\^$]|\\[bBAZ]|\(\?")
+"""What makes a pattern look at more than the text that it matches."""
 
 
 @dataclass(frozen=True)
@@ -59,24 +63,36 @@ class Truth:
     """The stop id and the stop strings that its last id meets, each with the text that is right if that one
     ends it. Where there are several, a server may choose any.
     """
+    patterns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The stop patterns that its last id meets, and what they match, each with the texts that are right: a
+    server may cut the match, or what stands behind it, or nothing.
+    """
     bare: frozenset[str] = frozenset()
     """The texts that lack only the replacement characters of bytes at the end that are no character."""
+    barred: bool = False
+    """Ids that would have ended it too early gave way to others, and no logprobs are known of these."""
 
     @property
     def matched(self) -> frozenset[int | str]:
         """What may be named as its stop."""
-        return frozenset(self.endings)
+        return frozenset({*self.endings, *self.patterns})
+
+    def texts_of(self, named: Any) -> tuple[str, ...]:
+        """The texts that are right for an answer that names this stop; none for what is no stop of it."""
+        if not isinstance(named, int | str):
+            return ()
+        by_name = (self.endings[named],) if named in self.endings else ()
+        return (*by_name, *(self.patterns.get(named, ()) if isinstance(named, str) else ()))
 
     def may_read(self, text: str, named: Any = None) -> bool:
         """Whether a text is right for an answer that names this stop; without one, for any."""
-        if isinstance(named, int | str) and named in self.endings:
-            return text == self.endings[named]
-        return text == self.text or text in self.endings.values()
+        return text in (self.texts_of(named) or self.legal)
 
     @property
     def legal(self) -> tuple[str, ...]:
         """All texts that it may read, the best first."""
-        return tuple(dict.fromkeys((self.text, *self.endings.values())))
+        of_patterns = (text for texts in self.patterns.values() for text in texts)
+        return tuple(dict.fromkeys((self.text, *self.endings.values(), *of_patterns)))
 
     @property
     def _numbers(self) -> Parrot:
@@ -99,42 +115,81 @@ class Truth:
 
 
 def truth(
-    law: Law, words: Words, prompt: Sequence[int], asked: Asked, choice: int = 0, *, head: bytes = b""
+    law: Law,
+    words: Words,
+    prompt: Sequence[int],
+    asked: Asked,
+    choice: int = 0,
+    *,
+    head: bytes = b"",
+    unheeded: int = 0,
 ) -> Truth | None:
     """The record of one prompt; None if the request leaves it to chance or asks for what is not computed.
 
     `head` are the bytes of a character that the prompt ends within, for a reader that lets the output go on.
+    `unheeded` is for a server that looks for no stop string in so many ids: see `deaf_to_stops`.
 
     An answer that is aborted has the ids and the text of a request with so small a budget.
     """
     asked = asked.of(choice)
-    budget = asked.max_new_tokens
-    told = asked.likeliest and not (asked.min_new_tokens or asked.stop_regex or asked.constrained)
+    budget, least = asked.max_new_tokens, asked.min_new_tokens or 0
+    told = asked.likeliest and not asked.constrained
     if asked.ignore_eos and asked.stop_token_ids:
         told = False  # SGLang then ignores them, too; vLLM does not
-    if not told or budget is None or budget < 1 or not prompt:
+    patterns = [_compiled(pattern) for pattern in asked.stop_regex]
+    if not told or budget is None or budget < 1 or not prompt or None in patterns:
         return None
     ends = frozenset(asked.stop_token_ids) | (frozenset() if asked.ignore_eos else words.ends)
-    said = law.answer(prompt, budget)
-    if said is None:
-        return None
+    plain, said = law.answer(prompt, budget), law.answer(prompt, budget, ends, least)
+    if plain is None or said is None or (asked.ignore_eos and words.ends.intersection(said[:least])):
+        return None  # servers differ in whether an end that is ignored is barred
+    known = partial(Truth, law, barred=plain != said)
     pieces = [b"" if _is_hidden(token, words, asked) else words.pieces[token] for token in said]
     texts = list(_texts(head, pieces))
+    heard = len(texts[unheeded - 1]) if 0 < unheeded <= len(texts) else 0
     for place, (token, text) in enumerate(zip(said, texts, strict=True)):
         endings: dict[int | str, str] = {}
+        matches: dict[str, tuple[str, ...]] = {}
         bare: frozenset[str] = frozenset()
-        for stop in sorted(asked.stop, key=lambda stop: (text.find(stop), -len(stop))):
-            if (at := text.find(stop)) >= 0:
-                endings[stop] = text[:at] + (stop if asked.no_stop_trim else "")
+        for stop, at in _found(asked.stop, text, heard) if place >= unheeded else ():
+            endings[stop] = text[:at] + (stop if asked.no_stop_trim else "")
+        for found in (pattern.search(text) for pattern in patterns if pattern is not None):
+            if found is not None:
+                legal = (text, text[: found.end()], text[: found.start()])
+                matches |= {found.re.pattern: legal, found.group(): legal}
         if token in ends:
             whole = head + b"".join(pieces[: place + asked.no_stop_trim])
             endings[token], bare = whole.decode("utf-8", "replace"), _bare(whole)
-        if endings:
-            final = next(iter(endings.values()))
-            return Truth(law, said[: place + 1], final, (*texts[:place], final), "stop", endings, bare)
+        if endings or matches:
+            final = next(iter(endings.values()), text)
+            return known(
+                said[: place + 1], final, (*texts[:place], final), "stop", endings, matches, bare=bare
+            )
     whole = head + b"".join(pieces)
     final = whole.decode("utf-8", "replace")
-    return Truth(law, said, final, (*texts[:-1], final), "length", bare=_bare(whole))
+    return known(said, final, (*texts[:-1], final), "length", bare=_bare(whole))
+
+
+def deaf_to_stops(asked: Asked) -> tuple[int, ...]:
+    """In how many ids a server may look for no stop string: where an answer has to have so many, SGLang looks
+    for them all the same, and vLLM in what comes behind.
+    """
+    least = asked.min_new_tokens or 0
+    return tuple(dict.fromkeys((0, least - 1, least))) if least and asked.stop else (0,)
+
+
+def _found(stops: Iterable[str], text: str, heard: int) -> list[tuple[str, int]]:
+    """The stops that a text holds, and where, first and longest first; none that ends before."""
+    places = [(stop, text.find(stop, max(0, heard - len(stop) + 1))) for stop in stops]
+    return sorted((one for one in places if one[1] >= 0), key=lambda one: (one[1], -len(one[0])))
+
+
+def _compiled(pattern: str) -> re.Pattern[str] | None:
+    """A stop pattern; None for one that looks at more than it matches, or that only the server can read."""
+    try:
+        return None if ANCHORED.search(pattern) else re.compile(pattern)
+    except re.error:
+        return None
 
 
 def _is_hidden(token: int, words: Words, asked: Asked) -> bool:

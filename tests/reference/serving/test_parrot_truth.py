@@ -20,7 +20,7 @@ from tokenwire.judging.check import CHECKS, Target
 from tokenwire.parrot.encoding import encoder
 from tokenwire.parrot.law import Parrot
 from tokenwire.parrot.recognition import KnownModel
-from tokenwire.parrot.script import Script, truth
+from tokenwire.parrot.script import Script, deaf_to_stops, truth
 from tokenwire.parrot.vocabulary import SIZE, Vocabulary, words_of
 from tokenwire.record import Stream
 from tokenwire.requirement import load_requirements
@@ -46,6 +46,7 @@ TEXTS = (
     "Z",
 )
 STOPS = ("aab", "文", "three", "\n\n", " says", "🦖", "nowhere", "o t", "\ufffd", "<|im_start|>", "QZ")
+PATTERNS = ("[a-z]{4}", "Q+Z", "[A-Z文]", "say|two", "\\n{2}")
 BYTES = {byte: WORDS.pieces.index(bytes([byte])) for byte in range(256)}
 END = "<|endoftext|>"
 GENERATE = (Phase.explicit, Phase.reuse, Phase.generate)
@@ -86,13 +87,20 @@ def asks(draw: st.DrawFn) -> tuple[str, Ask]:
         logprobs=True,
         top_logprobs=5,
     )
+    least = draw(st.integers(0, ask.max_new_tokens or 0)) * draw(st.booleans())
+    patterns = draw(st.lists(st.sampled_from(PATTERNS), max_size=1))
     if door == "openai-chat":
         texts = draw(st.lists(st.sampled_from(TEXTS) | st.text(max_size=5), max_size=6))
         said = {"role": "user", "content": "".join((*texts, END))}
         return door, replace(ask, input_ids=(), messages=(said,), no_stop_trim=False, stream_interval=None)
     if door == "sglang-generate":
         ask = replace(ask, chosen_ids=(700, 9, 10), logprob_start=0)
+    if door == "sglang-completions":
+        ask = replace(ask, echo=draw(st.booleans()))
+    if door.startswith("sglang"):
+        ask = replace(ask, stop_regex=tuple(patterns))
     if not ignore_eos:
+        ask = replace(ask, min_new_tokens=least or None)
         return door, replace(ask, stop_token_ids=tuple(draw(st.lists(st.sampled_from(ids), max_size=1))))
     return door, replace(ask, ignore_eos=True)
 
@@ -143,12 +151,13 @@ def test_computed_and_delivered_records_are_one(tell, asked: list[tuple[str, Ask
         assert stream.exchange.status == 200, stream.exchange.body
         (prompt,) = MODEL.prompts(stream)
         assert prompt is not None
-        known = truth(LAW, WORDS, prompt, stream.asked)
-        assert known is not None
+        readings = [truth(LAW, WORDS, prompt, stream.asked, unheeded=n) for n in deaf_to_stops(stream.asked)]
+        told = [one for one in readings if one is not None and token_ids(stream) in {one.ids, ()}]
+        assert told, (stream.asked, token_ids(stream))
+        known = told[0]
         finish, text = stream.choices[0].finish, stream.choices[0].text
         assert finish is not None
-        assert text is None or known.may_read(text, finish.matched)
-        assert token_ids(stream) in {known.ids, ()}
+        assert text is None or stream.asked.echo or known.may_read(text, finish.matched)
         assert finish.type == known.finish
         assert {"script-finish-is-right", "script-counts-are-right"} <= set(look(stream))
 
@@ -178,4 +187,4 @@ def test_every_requirement_on_known_answers_sees_a_stream_that_tells_all(tell) -
         logprob_start=0,
     )
     (stream,) = tell([("sglang-generate", ask)])
-    assert set(look(stream)) == set(ROWS)
+    assert set(look(stream)) == set(ROWS) - {"script-text-offsets-are-right"}, "SGLang tells no offsets"
