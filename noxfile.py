@@ -232,6 +232,13 @@ def browser(session: nox.Session) -> None:
 
 
 @nox.session
+def picture(session: nox.Session) -> None:
+    """The picture of a report on the home of the documentation, anew. Needs Chromium and its driver."""
+    session.install("-e", ".", "selenium>=4.27", silent=False)
+    session.run("python", "-m", "docs_build.picture")
+
+
+@nox.session
 def benchmarks(session: nox.Session) -> None:
     """Both sides of every performance claim, with their ratio."""
     session.install("-e", ".[reference,dev]", *CONSTRAINTS, silent=False)

@@ -227,6 +227,28 @@ def test_without_a_whole_answer_a_series_is_held_against_the_ids():
     assert short.ribbons[0]["rows"][1]["told"] == "3 missing (positions 3, 4, 5)"
 
 
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("named_ids", [True, False])
+def test_entries_that_come_again_are_shown_where_they_come(known, named_ids):
+    entries = [[-0.5, one, None] for one in (11, 12, 13)] if named_ids else [1, 2, 3]
+    told = Told(ids=(11, 12, 13), text="abc", series={"mirror": entries})
+    stream = incremental(told)
+    for at in (1, 2):
+        stream = change(stream, at=at, series={"mirror": entries[: at + 1]})
+    others = [named(whole(told), "generate/whole")] if known else []
+    played = playback_of(violated(stream, *others, event=1, pointer="/mirror"))
+    assert played is not None
+    row = played.ribbons[0]["rows"][-1]
+    said = [
+        (position, cell and cell[1:])
+        for position, cell in zip(played.ribbons[0]["columns"], row["cells"], strict=True)
+    ]
+    again = "double" if known or named_ids else "extra"
+    expected = [(0, ["same", 0]), (None, [again, 1]), (1, ["same", 1])]
+    expected += [(None, [again, 2]), (None, [again, 2]), (2, ["same", 2])]
+    assert sorted(said, key=str) == sorted(expected, key=str)
+
+
 def test_a_server_without_ids_is_shown_by_its_text():
     answer = named(whole(Told(ids=None)), "generate/whole")
     stream = change(incremental(Told(ids=None)), at=3, text="")
@@ -243,7 +265,7 @@ def test_each_choice_is_told_apart():
     played = playback_of(violated(two, event=3))
     assert played is not None
     assert [cell[0] for cell in played.ribbons[0]["rows"][0]["cells"]] == ["21", "22"]
-    assert played.steps[1].held[0] == ("ids of choice 1", "1: 21")
+    assert played.steps[1].held[:2] == (("choice", "1"), ("ids", "1: 21"))
 
 
 def test_what_is_long_is_cut_around_the_first_illegal_event():

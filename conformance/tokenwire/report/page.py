@@ -21,7 +21,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from tokenwire.judging.verdict import Verdict
+from tokenwire.judging.verdict import ExitStatus, Verdict
 from tokenwire.report.overview import (
     Row,
     Summary,
@@ -41,6 +41,9 @@ from tokenwire.report.plot import HEIGHT, WIDTH, Plot, plot
 
 _THREAD = "https://github.com/{repository}/{kind}/{number}"
 _KINDS = {"PR": "pull", "issue": "issues"}
+
+
+_COLOURS = {ExitStatus.CONFORMS: Verdict.PASS, ExitStatus.VIOLATION: Verdict.FAIL}
 
 
 @dataclass(frozen=True)
@@ -169,6 +172,8 @@ def page(report: Mapping[str, Any], playbacks: Mapping[tuple[str, str], Playback
         report=report,
         title=title(report),
         outcome=outcome(report),
+        colour=_COLOURS.get(report["exit_status"], Verdict.WARN),
+        wrong=any(summary.verdict is not Verdict.WARN for summary, _ in bad),
         counts=list(number.items()),
         known=[row for summary in every for row in summary.known],
         faults=baseline_faults(report),

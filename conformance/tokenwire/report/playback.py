@@ -15,7 +15,7 @@ from typing import Any
 from tokenwire.judging.check import Observation
 from tokenwire.judging.judge import Judgement, Run
 from tokenwire.record import Choice, Delivery, Emission, Event, Stream
-from tokenwire.report.ribbon import Row, align, align_parts, ribbon
+from tokenwire.report.ribbon import Aligned, Row, align, align_parts, ribbon
 from tokenwire.report.wording import cut, inert
 from tokenwire.wire.json_pointer import ABSENT, find, parse
 
@@ -226,25 +226,28 @@ def _steps(stream: Stream, kept: Sequence[Event], illegal: Mapping[int, str]) ->
                 tuple(
                     line
                     for index in dict.fromkeys(emission.choice for emission in emissions)
-                    for line in _held(held[index], "" if len(stream.choices) == 1 else f" of choice {index}")
+                    for line in (*[("choice", str(index))] * (len(stream.choices) > 1), *_held(held[index]))
                 ),
             )
         )
     return "tokens" if tokens else "characters", tuple(steps)
 
 
-def _held(choice: Choice, of: str) -> Iterator[tuple[str, str]]:
+def _held(choice: Choice) -> Iterator[tuple[str, str]]:
     """What a client has of a choice, each thing under its name."""
     if (ids := choice.output_ids) is not None:
         last = ", ".join(str(one) for one in ids[-_LAST_IDS:])
-        yield f"ids{of}", f"{len(ids)}: {'… ' * (len(ids) > _LAST_IDS)}{cut(inert(last), _LONGEST_VALUE)}"
+        yield "ids", f"{len(ids)}: {'… ' * (len(ids) > _LAST_IDS)}{cut(inert(last), _LONGEST_VALUE)}"
     if (text := choice.text) is not None:
         tail = json.dumps(text[-_LONGEST_TAIL:], ensure_ascii=False)
-        yield f"text{of}", f"{len(text)} characters: {'… ' * (len(text) > _LONGEST_TAIL)}{inert(tail)}"
+        yield "text", f"{len(text)} characters: {'… ' * (len(text) > _LONGEST_TAIL)}{inert(tail)}"
     for name in sorted(choice.series_names):
-        yield inert(f"{name}{of}"), f"{len(choice.series(name) or ())} entries"
+        yield inert(name), f"{len(choice.series(name) or ())} entries"
+    if counters := choice.emissions[-1].counters:
+        told = ", ".join(f"{name} {value}" for name, value in counters.items())
+        yield "counters", inert(cut(told, _LONGEST_VALUE))
     if choice.finish is not None:
-        yield f"finish{of}", inert(cut(str(choice.finish.type), _LONGEST_VALUE))
+        yield "finish", inert(cut(str(choice.finish.type), _LONGEST_VALUE))
 
 
 def gaps(times: Sequence[float]) -> Iterator[Gap]:
@@ -383,10 +386,10 @@ def _ribbons(
             continue
         if known is not None:
             aligned = align(known, entries, ended=ended)
-            if not aligned.sound and name != "output_ids" and (parts := _parts(choice, name, known)):
+            if not aligned.sound and name != "output_ids" and (parts := _parts(choice, name, len(known))):
                 aligned = align_parts(known, parts)
         elif name != "output_ids" and ids is not None:
-            aligned = _beside_ids(ids, entries)
+            aligned = _beside_ids(ids, entries, _parts(choice, name, len(ids)))
         else:
             aligned = align(entries, entries)
         rows.append(Row(f"{title}, {mine}", entries, aligned, _delivered(choice, entries, name, steps)))
@@ -402,16 +405,18 @@ def _ribbons(
         yield ribbon("character", lines, focus)
 
 
-def _parts(choice: Choice, name: str, known: Sequence[Any]) -> list[tuple[int, Sequence[Any]]]:
-    """What each event brings of a series, and how many ids; none where ids do not tell where it belongs."""
+def _parts(choice: Choice, name: str, length: int) -> list[tuple[int, Sequence[Any]]]:
+    """What each event brings of a series, and how many ids; none where ids do not tell where it belongs, and
+    where each event brings as many entries as ids.
+    """
     ids = choice.output_ids
-    if choice.delivery is not Delivery.INCREMENTAL or ids is None or len(ids) != len(known):
+    if choice.delivery is not Delivery.INCREMENTAL or ids is None or len(ids) != length:
         return []
     parts: list[tuple[int, Sequence[Any]]] = []
     for emission in choice.emissions:
         carried = emission.series.get(name)
         parts.append((len(emission.output_ids or ()), carried if isinstance(carried, list) else []))
-    return parts
+    return [] if all(count == len(part) for count, part in parts) else parts
 
 
 def _joined_before(choice: Choice, emission: Emission) -> Sequence[Any]:
@@ -421,9 +426,22 @@ def _joined_before(choice: Choice, emission: Emission) -> Sequence[Any]:
     return held.output_ids or held.text or ()
 
 
-def _beside_ids(ids: Sequence[Any], entries: Sequence[Any]) -> Any:
+def _beside_ids(
+    ids: Sequence[Any], entries: Sequence[Any], parts: Sequence[tuple[int, Sequence[Any]]]
+) -> Aligned:
     """A series held against the ids: by the id that each entry names, or else by their number alone."""
-    named = [entry[1] if isinstance(entry, list | tuple) and len(entry) > 1 else None for entry in entries]
-    if all(type(one) is int for one in named):
-        return align(ids, named)
-    return align(range(len(ids)), range(len(entries)))
+
+    def named(some: Sequence[Any]) -> list[Any]:
+        return [one[1] if isinstance(one, list | tuple) and len(one) > 1 else None for one in some]
+
+    if all(type(one) is int for one in named(entries)):
+        aligned = align(ids, named(entries))
+        if aligned.sound or not parts:
+            return aligned
+        return align_parts(ids, [(count, named(part)) for count, part in parts])
+    first, counted = 0, []
+    for count, part in parts:
+        places = range(first, first + count)
+        counted.append((count, [places[n] if n < count else None for n in range(len(part))]))
+        first += count
+    return align_parts(range(len(ids)), counted) if parts else align(range(len(ids)), range(len(entries)))
