@@ -186,17 +186,17 @@ FINISH_AND_ERROR_PAIRS = [
     ),
     Pair("continuous-usage-in-every-event", so_far(1, 2, 3, 4, 5, 6), so_far(1, 2, 3, 4, 5), 5),
     Pair(
-        "usage-parts-lie-within",
+        "cached-within-prompt",
         told_usage(whole(), (0, COUNTS | {"prompt_tokens_details": {"cached_tokens": 3}})),
         told_usage(whole(), (0, COUNTS | {"prompt_tokens_details": {"cached_tokens": 4}})),
         pointer="/usage",
+        why="in usage",
     ),
     Pair(
-        "usage-parts-lie-within",
+        "reasoning-within-output",
         change(whole(), counters={"reasoning_tokens": 6}),
         change(whole(), counters={"reasoning_tokens": 7}),
         pointer="/reasoning_tokens",
-        why="counters of a choice",
     ),
     Pair(
         "stream-usage-equals-whole",

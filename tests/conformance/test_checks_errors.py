@@ -149,9 +149,11 @@ def test_the_usage_of_a_failed_stream_is_not_compared() -> None:
 
 def test_reasoning_is_a_part_of_the_output_wherever_it_is_told() -> None:
     details = COUNTS | {"completion_tokens_details": {"reasoning_tokens": 7}}
-    assert [one.holds for one in seen("usage-parts-lie-within", told_usage(whole(), (0, details)))] == [False]
+    assert [one.holds for one in seen("reasoning-within-output", told_usage(whole(), (0, details)))] == [
+        False
+    ]
     told = change(whole(), counters={"reasoning_tokens": 2.0})
-    assert [one.holds for one in seen("usage-parts-lie-within", told)] == [False]
+    assert [one.holds for one in seen("reasoning-within-output", told)] == [False]
 
 
 def test_prompts_that_leave_room_say_nothing_of_the_rule_of_length() -> None:

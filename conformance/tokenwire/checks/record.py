@@ -289,25 +289,6 @@ def prompt_tokens_constant(stream: Stream, _target: Target) -> Iterator[Observat
             first[emission.choice] = value
 
 
-@check("cached-within-prompt")
-def cached_within_prompt(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """No more of a prompt comes from the cache than the prompt has."""
-    for step in walk(stream):
-        counters = step.emission.counters
-        if "cached_tokens" not in counters:
-            continue
-        cached, prompt = integer(counters["cached_tokens"]), integer(counters.get("prompt_tokens"))
-        holds = cached is not None and cached >= 0 and (prompt is None or cached <= prompt)
-        said = counters["cached_tokens"]
-        yield demand(
-            step.emission.at("cached_tokens"),
-            holds,
-            expected="an integer from 0" if prompt is None else f"an integer from 0 to {prompt}",
-            actual=said,
-            message=f"cached_tokens is {said!r} for a prompt of {prompt} tokens",
-        )
-
-
 def _fault_in_details(details: object, cached: int | None) -> str:
     """What is wrong with cached_tokens_details, in words; empty for nothing."""
     if not isinstance(details, Mapping):

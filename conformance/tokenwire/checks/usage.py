@@ -10,7 +10,7 @@ from tokenwire.checks.chance import goes_apart
 from tokenwire.checks.walk import end_place, ended, integer, joined_ids, start_place, walk
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.judging.check import Comparison, Observation, Target, check, compare, demand, observe
-from tokenwire.record import Delivery, Emission, Place, Stream, Usage
+from tokenwire.record import Delivery, Place, Stream
 from tokenwire.requirement import Level
 
 _COUNTS = ("prompt_tokens", "completion_tokens")
@@ -66,26 +66,35 @@ def part_of(counts: Mapping[str, Any], whole: str, part: str) -> object:
     return counts.get(part) if nested is None else nested
 
 
-@check("usage-parts-lie-within")
-def usage_parts_lie_within(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """No part is larger than its whole: cached of the prompt, reasoning of the output."""
-    held: list[tuple[Mapping[str, Any], Usage | Emission]]
-    held = [(usage.counts, usage) for usage in stream.usages if stream.answered]
-    held += [(step.emission.counters, step.emission) for step in walk(stream)]
-    for counts, holder in held:
-        for whole, part in (("prompt_tokens", "cached_tokens"), ("completion_tokens", "reasoning_tokens")):
-            said, most = part_of(counts, whole, part), integer(counts.get(whole))
-            if said is None or most is None:
-                continue
-            number = integer(said)
-            message = f"{part} is {said!r} and {whole} {most}"
-            yield demand(
-                holder.place if isinstance(holder, Usage) else holder.at("reasoning_tokens"),
-                number is not None and 0 <= number <= most,
-                expected=f"an integer from 0 to {most}",
-                actual=said,
-                message=message,
-            )
+def _within(stream: Stream, whole: str, part: str) -> Iterator[Observation]:
+    """Look whether a part of a count is no larger than its whole, in usage and in counters of a choice."""
+    held: list[tuple[Mapping[str, Any], Place]]
+    held = [(usage.counts, usage.place) for usage in stream.usages if stream.answered]
+    held += [(step.emission.counters, step.emission.at(part)) for step in walk(stream)]
+    for counts, place in held:
+        said, most = part_of(counts, whole, part), integer(counts.get(whole))
+        if said is None:
+            continue
+        number = integer(said)
+        yield demand(
+            place,
+            number is not None and number >= 0 and (most is None or number <= most),
+            expected="an integer from 0" if most is None else f"an integer from 0 to {most}",
+            actual=said,
+            message=f"{part} is {said!r} and {whole} {most}",
+        )
+
+
+@check("cached-within-prompt")
+def cached_within_prompt(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """No more of a prompt comes from the cache than the prompt has."""
+    yield from _within(stream, "prompt_tokens", "cached_tokens")
+
+
+@check("reasoning-within-output")
+def reasoning_within_output(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """No more tokens are reasoning than the output has."""
+    yield from _within(stream, "completion_tokens", "reasoning_tokens")
 
 
 @check("usage-only-on-request")
