@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenwire.asking.politeness import Limits
+from tokenwire.asking.politeness import Limits, Price
 from tokenwire.asking.run import Plan
 from tokenwire.asking.scenario import Budget
 from tokenwire.asking.vital_signs import RESTART_WAIT_S, Revival
@@ -26,6 +26,28 @@ def tokenizer_in(folder: Path | str | None) -> Tokenizer | None:
         return LocalTokenizer(Path(folder)) if folder is not None else None
     except NoTokenizer as error:
         raise NotPlanned(str(error)) from error
+
+
+def _limits(options: Mapping[str, Any]) -> Limits:
+    """What a run may ask of the server. Raises NotPlanned."""
+    price, max_cost = options.get("price"), options.get("max_cost")
+    try:
+        said = Price.said(price) if price else None
+    except ValueError as error:
+        raise NotPlanned(
+            f"--price {price} is no price; write IN,OUT: what a million prompt tokens and a million output "
+            "tokens cost, for example --price 0.5,1.5"
+        ) from error
+    if max_cost is not None and said is None:
+        raise NotPlanned("--max-cost needs to know what tokens cost; add --price IN,OUT")
+    return Limits(
+        options.get("max_concurrency", 16),
+        options.get("max_tokens"),
+        options.get("rate"),
+        options.get("max_requests"),
+        max_cost,
+        said,
+    )
 
 
 def judged_with(tokenizer: Path | str | None) -> tuple[str, ...]:
@@ -72,7 +94,7 @@ def planned(
     return Plan(
         url=target.rstrip("/"),
         timeout_s=options.get("timeout", 60.0),
-        limits=Limits(options.get("max_concurrency", 16), options.get("max_tokens"), options.get("rate")),
+        limits=_limits(options),
         headers=sent,
         secrets=named_by_environment(headers),
         dialects=tuple(options.get("dialect") or ()),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -24,6 +25,26 @@ _MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
+class Price:
+    """What a million tokens cost."""
+
+    prompt: float
+    output: float
+
+    def of(self, prompt_tokens: int, output_tokens: int) -> float:
+        """What so many tokens cost."""
+        return (prompt_tokens * self.prompt + output_tokens * self.output) / 1e6
+
+    @classmethod
+    def said(cls, words: str) -> Price:
+        """The price that is written IN,OUT. Raises ValueError."""
+        prompt, output = map(float, words.split(","))
+        if not (0 <= prompt < math.inf and 0 <= output < math.inf):
+            raise ValueError(f"{words} is below nothing or without end")
+        return cls(prompt, output)
+
+
+@dataclass(frozen=True)
 class Limits:
     """What a run may ask of a server."""
 
@@ -33,6 +54,11 @@ class Limits:
     """Output tokens in all; None for no limit."""
     rate: float | None = None
     """Requests in a second; None for no limit."""
+    max_requests: int | None = None
+    """Requests in all; None for no limit."""
+    max_cost: float | None = None
+    """What all of them may cost by `price`; None for no limit."""
+    price: Price | None = None
 
 
 @dataclass
@@ -57,25 +83,64 @@ class Pace:
 
 @dataclass
 class Purse:
-    """The output tokens that the run may still ask for."""
+    """What the run may still ask for."""
 
-    max_tokens: int | None
+    limits: Limits
     spent: int = 0
+    """Output tokens."""
+    requests: int = 0
+    cost: float = 0.0
 
-    def spend(self, tokens: int) -> None:
-        """Raises NotAsked where fewer are left."""
-        if self.max_tokens is not None and self.spent + tokens > self.max_tokens:
+    def spend(self, tokens: int, prompt_tokens: int = 0) -> None:
+        """Pay for one more request. Raises NotAsked where less is left."""
+        limits = self.limits
+        cost = limits.price.of(prompt_tokens, tokens) if limits.price else 0.0
+        if limits.max_tokens is not None and self.spent + tokens > limits.max_tokens:
             raise NotAsked(
-                f"it asks for {tokens} output tokens, and {self.spent} of --max-tokens {self.max_tokens} "
+                f"it asks for {tokens} output tokens, and {self.spent} of --max-tokens {limits.max_tokens} "
                 "are spent"
             )
+        if limits.max_requests is not None and self.requests >= limits.max_requests:
+            raise NotAsked(f"{self.requests} of --max-requests {limits.max_requests} are sent")
+        if limits.max_cost is not None and self.cost + cost > limits.max_cost:
+            raise NotAsked(
+                f"it may cost {cost:.4f}, and {self.cost:.4f} of --max-cost {limits.max_cost} are spent"
+            )
         self.spent += tokens
+        self.requests += 1
+        self.cost += cost
 
-    def give_back(self, tokens: int) -> None:
+    def give_back(self, tokens: int, prompt_tokens: int = 0) -> None:
+        """A refusal costs nothing but the request."""
         self.spent -= tokens
+        self.cost -= self.limits.price.of(prompt_tokens, tokens) if self.limits.price else 0.0
+
+    def said(self) -> str:
+        """What of each limit is gone, in words."""
+        limits = self.limits
+        told = [
+            f"{spent} of {option} {limit} are {gone}"
+            for spent, option, limit, gone in (
+                (self.spent, "--max-tokens", limits.max_tokens, "spent"),
+                (self.requests, "--max-requests", limits.max_requests, "sent"),
+                (f"{self.cost:.4f}", "--max-cost", limits.max_cost, "spent"),
+            )
+            if limit is not None
+        ]
+        return ", ".join(told)
 
 
-def _tokens_asked(request: HttpRequest, dialects: Iterable[Dialect], at_most: int) -> int:
+def prompt_tokens(request: HttpRequest, dialects: Iterable[Dialect]) -> int:
+    """How many tokens the prompts of a request have at most: a text has no more than bytes."""
+    asked = [dialect.read_asked(request) for dialect in dialects if request in dialect.endpoint]
+    counts = (
+        len(one.prompt_key.encode()) if one.input_ids is None else sum(map(len, one.input_ids))
+        for one in asked
+    )
+    return max(counts, default=0)
+
+
+def tokens_asked(request: HttpRequest, dialects: Iterable[Dialect], at_most: int) -> int:
     """How many output tokens a request may be answered with; `at_most` to a choice where it does not say."""
     asked = [dialect.read_asked(request) for dialect in dialects if request in dialect.endpoint]
     return max(
@@ -120,7 +185,7 @@ class PoliteSender:
         self._context_length = context_length
         self._slots = asyncio.Semaphore(limits.max_concurrency)
         self._pace = pace or Pace(limits.rate)
-        self._purse = Purse(limits.max_tokens)
+        self._purse = Purse(limits)
         self._sleep = sleep
         self._not_asked: list[str] = []
         self._given_up: list[str] = []
@@ -138,9 +203,11 @@ class PoliteSender:
 
         The second attempt is named `<name>-retry-1`. Raises NotAsked where the tokens left do not pay for it.
         """
-        tokens = _tokens_asked(request, self._dialects, self._context_length)
+        tokens = tokens_asked(request, self._dialects, self._context_length)
+        prompt = prompt_tokens(request, self._dialects) if self._purse.limits.price else 0
         try:
-            self._purse.spend(tokens)
+            if self._dialects:
+                self._purse.spend(tokens, prompt)
         except NotAsked:
             self._not_asked.append(name)
             raise
@@ -150,7 +217,7 @@ class PoliteSender:
         async with self._slots:
             exchange = await self._insist(name, scenario, request, how)
         if exchange.status is not None and exchange.status != 200:
-            self._purse.give_back(tokens)
+            self._purse.give_back(tokens, prompt)
         return exchange
 
     async def _insist(self, name: str, scenario: str, request: HttpRequest, how: dict[str, Any]) -> Exchange:
@@ -180,10 +247,7 @@ class PoliteSender:
         if self._given_up:
             yield f"still busy, and not asked again: {_named(self._given_up)}"
         if self._not_asked:
-            yield (
-                f"{len(self._not_asked)} exchanges were not asked: {self._purse.spent} of --max-tokens "
-                f"{self._purse.max_tokens} are spent; -v tells which"
-            )
+            yield f"{len(self._not_asked)} exchanges were not asked: {self._purse.said()}; -v tells which"
 
 
 def _named(names: list[str]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from tokenwire.asking.parroting import find_parrot
 from tokenwire.asking.politeness import Limits, PoliteSender
 from tokenwire.asking.preflight import Preflight, preflight
 from tokenwire.asking.recorder import MAX_BODY_BYTES, Recorder
+from tokenwire.asking.rehearsal import Estimate, Rehearsal
 from tokenwire.asking.resumption import Notes
 from tokenwire.asking.scenario import (
     SMALLEST_CONTEXT,
@@ -114,6 +115,8 @@ class Plan:
             "budget": str(self.budget),
             "gentle": self.gentle,
             "max-tokens": self.limits.max_tokens,
+            "max-requests": self.limits.max_requests,
+            "max-cost": self.limits.max_cost,
             "explore": self.explore,
             "seed": self.seed,
             "headers": sorted(name.lower() for name, _ in self.headers),
@@ -307,6 +310,37 @@ class _Interrogation:
             judged_with=plan.judged_with,
             explored=("--explore", str(plan.explore), "--seed", str(plan.seed)) if plan.explore else (),
         )
+
+
+async def rehearse(plan: Plan) -> dict[tuple[str, str], Estimate] | Unreached:
+    """Find out what the target is, and then what a run would ask of it, at most, by dialect and scenario:
+    nothing more is sent.
+
+    Raises NoSuchTarget for a URL that is none.
+    """
+    try:
+        first = _recorder(plan, plan.url, None, headers=plan.headers, first=True)
+    except ValueError as error:
+        raise NoSuchTarget(str(error)) from error
+    polite = PoliteSender(first, plan.limits)
+    async with first, _recorder(plan, plan.url, None, headers=plan.headers, scouts=True) as scout:
+        found = await _found(plan, plan.url, polite, polite.to(scout))
+        parrot = await find_parrot(found, polite, plan.tokenizer)
+    if not found.speaks:
+        return Unreached(Subject(url=plan.url, left_out=found.left_out), found.diagnosis)
+    length = found.advertised.context_length or SMALLEST_CONTEXT
+    rehearsal = Rehearsal(found.speaks, length)
+    unhurried = replace(plan.limits, rate=None)
+    sender = PoliteSender(rehearsal, unhurried, dialects=found.speaks, context_length=length)
+    dialect = found.speaks[0]
+    vitals = VitalSigns(rehearsal, dialect, found.answered[dialect.name])
+    asking = _Interrogation(plan, found, sender, vitals, Transcript(), Progress(), parrot=parrot)
+    await asking.ask_ordinary()
+    if plan.explore:
+        await asking.explore()
+    await asking.ask_for_texts()
+    await asking.ask_perilous()
+    return rehearsal.asked
 
 
 async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:

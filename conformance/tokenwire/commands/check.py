@@ -18,6 +18,7 @@ from tokenwire.asking.terminal_progress import TerminalProgress
 from tokenwire.asking.wire_log import wire_log
 from tokenwire.baselines.baseline import Baseline, BaselineError, read_baseline
 from tokenwire.commands import options
+from tokenwire.commands.plan import tell_plan
 from tokenwire.commands.reporting import Reporting, tell
 from tokenwire.judging.judge import Judgement
 from tokenwire.last_run import LAST, LastRun, failures, keep, last_run
@@ -106,6 +107,9 @@ def check(
     timeout: options.Timeout = 60.0,
     max_concurrency: options.MaxConcurrency = 16,
     max_tokens: options.MaxTokens = None,
+    max_requests: options.MaxRequests = None,
+    price: options.PriceOfTokens = "",
+    max_cost: options.MaxCost = None,
     rate: options.Rate = None,
     dialect: options.Dialects = None,
     model: options.Model = "",
@@ -134,6 +138,10 @@ def check(
     keep_failures: Annotated[
         bool, typer.Option("--keep/--no-keep", help=f"Keep what failed in {LAST}, for `tokenwire again`.")
     ] = True,
+    only_plan: Annotated[
+        bool,
+        typer.Option("--plan", help="Tell how many requests and tokens would be asked for, and ask nothing."),
+    ] = False,
     verbose: options.Verbose = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -163,6 +171,9 @@ def check(
             "timeout": timeout,
             "max_concurrency": max_concurrency,
             "max_tokens": max_tokens,
+            "max_requests": max_requests,
+            "price": price,
+            "max_cost": max_cost,
             "rate": rate,
             "dialect": dialect,
             "model": model,
@@ -178,6 +189,8 @@ def check(
         },
         header,
     )
+    if only_plan:
+        raise typer.Exit(tell_plan(replace(plan, explore=explore, seed=seed), full=verbose))
     judged: list[Judgement] = []
     reporting = Reporting(
         outputs(Outputs(json, junit, html, sarif, badge, trace), report),

@@ -79,6 +79,8 @@ def filters(context: typer.Context) -> tuple[str, ...]:
         "requirement": "--requirement",
         "profile": "--profile",
         "max_tokens": "--max-tokens",
+        "max_requests": "--max-requests",
+        "max_cost": "--max-cost",
         "without": "--without",
         "gentle": "--gentle",
         "keyword": "-k",
@@ -214,6 +216,16 @@ MaxConcurrency = Annotated[
 MaxTokens = Annotated[
     int | None,
     typer.Option("--max-tokens", metavar="N", min=1, help="Output tokens to ask for, at most, in all."),
+]
+MaxRequests = Annotated[
+    int | None, typer.Option("--max-requests", metavar="N", min=1, help="Requests to send, at most, in all.")
+]
+PriceOfTokens = Annotated[
+    str, typer.Option("--price", metavar="IN,OUT", help="What a million prompt and output tokens cost.")
+]
+MaxCost = Annotated[
+    float | None,
+    typer.Option("--max-cost", metavar="X", min=0, help="What all of it may cost by --price, at most."),
 ]
 Rate = Annotated[
     float | None, typer.Option("--rate", metavar="N", min=0.001, help="Requests in a second, at most.")

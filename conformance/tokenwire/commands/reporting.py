@@ -37,7 +37,15 @@ from tokenwire.requirement import load_requirements
 INTERRUPTED = 130
 _PYTEST_COULD_NOT_RUN = {2: INTERRUPTED, 3: ExitStatus.HARNESS_ERROR, 4: ExitStatus.USAGE}
 """pytest's own exit codes that are not about tests."""
-_ASKS_LESS = ("--dialect", "--scenario", "--max-tokens", "--without", "--gentle")
+_ASKS_LESS = (
+    "--dialect",
+    "--scenario",
+    "--max-tokens",
+    "--max-requests",
+    "--max-cost",
+    "--without",
+    "--gentle",
+)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,138 @@
+"""A run without a server: how many requests and tokens it asks for, at most, and what that costs.
+
+Every request is answered at once, in the words of its dialect's table, with as many tokens as it allows:
+what a scenario asks next depends on what it was answered.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from tokenwire.asking.politeness import Price, prompt_tokens, tokens_asked
+from tokenwire.asking.slow_reader import SlowReader
+from tokenwire.asking.tap import Tap
+from tokenwire.dialects.dialect import Dialect
+from tokenwire.record import Asked
+from tokenwire.spec_files import read_yaml, spec_root
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
+from tokenwire.wire.json_pointer import parse, put
+
+_MOST_EVENTS = 32
+"""So many tokens a rehearsed answer has at most: enough for every scenario that waits for some of them."""
+_STREAMED = "text/event-stream"
+_BESIDE = "beside"
+"""Stands for the dialect of what is asked beside all dialects."""
+
+
+@dataclass
+class Estimate:
+    """What one scenario asks of one endpoint, at most."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+
+    def add(self, other: Estimate) -> None:
+        self.requests += other.requests
+        self.prompt_tokens += other.prompt_tokens
+        self.output_tokens += other.output_tokens
+
+    def cost(self, price: Price) -> float:
+        return price.of(self.prompt_tokens, self.output_tokens)
+
+
+@dataclass
+class Rehearsal:
+    """Stands for the recorder: answers, and counts."""
+
+    dialects: Sequence[Dialect]
+    context_length: int
+    asked: dict[tuple[str, str], Estimate] = field(default_factory=dict)
+    """By dialect and scenario, in the order of asking."""
+
+    async def send(
+        self,
+        name: str,
+        scenario: str,
+        request: HttpRequest,
+        *,
+        slow_reader: SlowReader | None = None,  # noqa: ARG002  # nobody waits for anything
+        tap: Tap | None = None,
+        aside: bool = False,  # noqa: ARG002  # as above
+    ) -> Exchange:
+        """Answer a request at once."""
+        dialect = next((one for one in self.dialects if name.startswith(f"{one.name}/")), None)
+        asked = dialect.read_asked(request) if dialect is not None and request in dialect.endpoint else None
+        count = self.asked.setdefault((dialect.name if dialect else _BESIDE, scenario), Estimate())
+        tokens = tokens_asked(request, self.dialects, self.context_length)
+        count.add(Estimate(1, prompt_tokens(request, self.dialects), tokens))
+        parts = list(_answer(dialect, asked)) if dialect is not None and asked is not None else [b"{}"]
+        if tap is not None:
+            tap.begin()
+            for part in parts:
+                tap.read(part)
+            tap.end()
+        streamed = asked is not None and asked.stream
+        return Exchange(
+            name=name,
+            request=request,
+            scenario=scenario,
+            status=200,
+            headers=(("content-type", _STREAMED if streamed else "application/json"),),
+            reads=tuple(Read(0.0, part) for part in parts),
+            ending=Ending.COMPLETE,
+        )
+
+
+@cache
+def _table(dialect: str) -> Mapping[str, Any]:
+    """A dialect's file."""
+    table: Mapping[str, Any] = read_yaml(spec_root() / "dialects" / f"{dialect}.yaml")
+    return table
+
+
+def _answer(dialect: Dialect, asked: Asked) -> Iterator[bytes]:
+    """An answer of as many tokens as are allowed, each in an event of its own where events were asked for."""
+    table = _table(dialect.name)["answer"]
+    count = max(1, min(asked.max_new_tokens or 1, _MOST_EVENTS))
+    choices = range(max(1, asked.prompts * asked.n))
+    if not asked.stream:
+        every = [_choice(table["whole"], choice, 0, count, last=True) for choice in choices]
+        yield json.dumps(_document(table["whole"], every, whole=not asked.batch)).encode()
+        return
+    for at in range(count):
+        for choice in choices:
+            one = _choice(table["stream"], choice, at, at + 1, last=at + 1 == count)
+            yield b"data: " + json.dumps(_document(table["stream"], [one], whole=True)).encode() + b"\n\n"
+    if mark := _table(dialect.name).get("end_mark"):
+        yield f"data: {mark}\n\n".encode()
+
+
+def _choice(table: Mapping[str, Any], choice: int, start: int, end: int, *, last: bool) -> dict[str, Any]:
+    """A choice of an answer that holds some of its tokens."""
+    finish = table["finish"]
+    values: dict[str, Any] = {
+        table.get("text", ""): "".join(f" {chr(97 + at % 26)}{at}" for at in range(start, end)),
+        table.get("output_ids", ""): [100 + at % 400 for at in range(start, end)],
+        table.get("index", ""): choice,
+        table.get("counters", {}).get("completion_tokens", ""): end,
+        finish["type"]: "length" if last else None,
+    }
+    written: dict[str, Any] = {}
+    for pointer, value in values.items():
+        if pointer and not (pointer == finish["type"] and value is None):
+            put(written, parse(pointer), value)
+    return written
+
+
+def _document(table: Mapping[str, Any], choices: list[dict[str, Any]], *, whole: bool) -> Any:
+    """The document of some choices: one of them, a list, or an object that holds a list."""
+    if not table["choices"]:
+        return choices[0] if whole and len(choices) == 1 else choices
+    document: dict[str, Any] = {}
+    put(document, parse(table["choices"]), choices)
+    return document

@@ -1,0 +1,76 @@
+"""`tokenwire check --plan`: how much a run would ask for, and what that costs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+
+import typer
+
+from tokenwire.asking.politeness import Price
+from tokenwire.asking.rehearsal import Estimate
+from tokenwire.asking.run import NoSuchTarget, Plan, Unreached, rehearse
+from tokenwire.judging.verdict import ExitStatus
+
+Asked = Mapping[tuple[str, str], Estimate]
+"""By dialect and scenario."""
+
+
+def tell_plan(plan: Plan, *, full: bool) -> int:
+    """Find out what the target is, print what would be asked of it, and give the exit status.
+
+    Raises BadParameter.
+    """
+    try:
+        asked = asyncio.run(rehearse(plan))
+    except NoSuchTarget as error:
+        raise typer.BadParameter(str(error)) from error
+    if isinstance(asked, Unreached):
+        typer.echo(asked.diagnosis)
+        return ExitStatus.NOTHING_EVALUATED
+    for line in plan_in_words(asked, plan.limits.price, full=full):
+        typer.echo(line)
+    if plan.worker:
+        typer.echo("The scenario `gateway` asks its requests of both servers besides.")
+    return ExitStatus.CONFORMS
+
+
+def _sum(estimates: Iterable[Estimate]) -> Estimate:
+    total = Estimate()
+    for estimate in estimates:
+        total.add(estimate)
+    return total
+
+
+def plan_in_words(asked: Asked, price: Price | None, *, full: bool = False) -> Iterator[str]:
+    """A table by dialect and one by scenario, or one by both if `full`; then all of it in a sentence."""
+    scenarios = dict.fromkeys(scenario for _, scenario in asked)
+    tables: list[tuple[str, dict[str, Estimate]]] = [
+        ("dialect", {name: _of(asked, dialect=name) for name in dict.fromkeys(name for name, _ in asked)}),
+        ("scenario", {name: _of(asked, scenario=name) for name in sorted(scenarios)}),
+    ]
+    if full:
+        tables[1:] = [
+            ("scenario", {f"{name}/{scenario}": asked[name, scenario] for name, scenario in sorted(asked)})
+        ]
+    room = max((len(name) for _, rows in tables for name in rows), default=0)
+    for head, rows in tables:
+        cost = f"{'cost':>10}" if price else ""
+        yield f"{head:<{room}}{'requests':>10}{'prompt tokens':>15}{'output tokens':>15}{cost}"
+        for name, one in rows.items():
+            cost = f"{one.cost(price):>10.4f}" if price else ""
+            yield f"{name:<{room}}{one.requests:>10,}{one.prompt_tokens:>15,}{one.output_tokens:>15,}{cost}"
+        yield ""
+    total = _sum(asked.values())
+    cost = f", which cost {total.cost(price):.4f}" if price else ""
+    yield (
+        f"At most {total.requests:,} requests with {total.prompt_tokens:,} prompt tokens and "
+        f"{total.output_tokens:,} output tokens{cost}; and again what a busy server turns away, or what two "
+        "answers differ in by chance."
+    )
+
+
+def _of(asked: Asked, *, dialect: str = "", scenario: str = "") -> Estimate:
+    return _sum(
+        one for (name, about), one in asked.items() if dialect in ("", name) and scenario in ("", about)
+    )

@@ -1,0 +1,122 @@
+"""What a run would ask for, told before anything is asked; and limits to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from canned import CannedSender
+
+from tokenwire.ask import Ask
+from tokenwire.asking.planning import NotPlanned, planned
+from tokenwire.asking.politeness import Limits, PoliteSender, Price
+from tokenwire.asking.rehearsal import Estimate, Rehearsal
+from tokenwire.asking.run import Plan, Progress, Unreached, interrogate, rehearse
+from tokenwire.asking.scenario import Budget, NotAsked
+from tokenwire.commands.plan import plan_in_words
+from tokenwire.demo_server import demo_server
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.judging.judge import has_record
+from tokenwire.wire.exchange import HttpRequest
+
+DIALECTS = load_dialects()
+ASKS = (Ask(input_ids=((1, 2, 3),)), Ask(text=("Hello",)), Ask(messages=({"role": "user", "content": "Hi"},)))
+
+
+def requests(dialect: str, **words: Any) -> list[HttpRequest]:
+    every = (DIALECTS[dialect].render(Ask(**{**vars(ask), **words})) for ask in ASKS)
+    return [one for one in every if isinstance(one, HttpRequest)]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("stream", [False, True])
+def test_every_dialect_is_answered_with_a_record(dialect: str, stream: bool) -> None:
+    rehearsal = Rehearsal([DIALECTS[dialect]], 512)
+    request = requests(dialect, max_new_tokens=5, stream=stream)[0]
+    exchange = asyncio.run(rehearsal.send(f"{dialect}/one/label", "one", request))
+    read = DIALECTS[dialect].read(exchange)
+    assert has_record(read)
+    assert read.choices[0].finish is not None
+    assert len([event for event in read.events if not event.done]) == (5 if stream else 1)
+    (count,) = rehearsal.asked.values()
+    assert (count.requests, count.output_tokens) == (1, 5)
+    assert 3 <= count.prompt_tokens < 100
+
+
+def test_a_run_asks_no_more_than_was_planned() -> None:
+    """Of the small server of the demonstration, scenario by scenario, in one that looks at answers too."""
+    names = ("greedy-stream", "stop-string", "samples", "batch-of-prompts", "stop-ids")
+    with demo_server((), 0) as url:
+        plan = Plan(url, scenarios=names, budget=Budget.QUICK)
+        asked = asyncio.run(rehearse(plan))
+        assert not isinstance(asked, Unreached)
+        ran = asyncio.run(interrogate(plan, Progress()))
+    assert not isinstance(ran, Unreached)
+    streams = [stream for stream in ran.runs[0].streams if "-confirm-" not in stream.exchange.name]
+    real = Counter((stream.dialect, stream.exchange.scenario) for stream in streams)
+    assert real.keys() <= asked.keys()
+    assert {key for key, count in real.items() if count > asked[key].requests} == set()
+    assert sum(one.requests for one in asked.values()) <= 1.5 * sum(real.values())
+
+
+PLANNED = {
+    ("a-chat", "one"): Estimate(2, 1000, 2000),
+    ("a-chat", "two"): Estimate(1, 0, 1_000_000),
+    ("b", "one"): Estimate(10, 5, 10),
+}
+
+
+def test_a_plan_is_told_by_dialect_and_scenario_with_its_cost() -> None:
+    lines = list(plan_in_words(PLANNED, Price(1.0, 2.0)))
+    assert lines[1].split() == ["a-chat", "3", "1,000", "1,002,000", "2.0050"]
+    assert lines[5].split() == ["one", "12", "1,005", "2,010", "0.0050"]
+    assert lines[-1].startswith(
+        "At most 13 requests with 1,005 prompt tokens and 1,002,010 output tokens, which cost 2.0050; "
+    )
+    assert not any("cost" in line for line in plan_in_words(PLANNED, None))
+    assert any(line.startswith("a-chat/two ") for line in plan_in_words(PLANNED, None, full=True))
+    assert max(map(len, lines[:-1])) <= 80
+
+
+def test_a_run_stops_at_its_limits() -> None:
+    (small,) = requests("sglang-generate", max_new_tokens=4)[:1]
+
+    def sent(limits: Limits) -> tuple[int, list[str]]:
+        inner = CannedSender()
+        dialects = [DIALECTS["sglang-generate"]]
+        sender = PoliteSender(inner, limits, dialects=dialects, context_length=512)
+
+        async def ask() -> None:
+            for number in range(5):
+                try:
+                    await sender.send(f"x/{number}", "s", small)
+                except NotAsked:
+                    continue
+
+        asyncio.run(ask())
+        return len(inner.names), list(sender.remarks())
+
+    assert sent(Limits(max_requests=3)) == (
+        3,
+        ["2 exchanges were not asked: 3 of --max-requests 3 are sent; -v tells which"],
+    )
+    count, (remark,) = sent(Limits(max_cost=25.0, price=Price(1e6, 2e6)))  # 3 prompt tokens and 4 others
+    assert count == 2
+    assert remark.startswith("3 exchanges were not asked: 22.0000 of --max-cost 25.0 are spent")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_cost": 1.0}, "add --price IN,OUT"),
+        ({"price": "3"}, "write IN,OUT"),
+        ({"price": "3,-1"}, "write IN,OUT"),
+        ({"price": "3,inf"}, "write IN,OUT"),
+    ],
+)
+def test_a_price_is_two_numbers_and_a_cost_needs_one(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(NotPlanned, match=words):
+        planned("http://h:1", options)
+    assert planned("http://h:1", {"price": "0.5, 1.5"}).limits.price == Price(0.5, 1.5)
