@@ -35,7 +35,7 @@ _SCRIPTS = tuple(
 )
 _SCRIPT_DIALECTS = tuple(
     word
-    for dialect in ("sglang-generate", "sglang-completions", "openai-chat")
+    for dialect in ("sglang-generate", "vllm-completions", "openai-chat")
     for word in ("--dialect", dialect)
 )
 """Prompts of ids, in batches; a completion's logprobs; messages through the template."""
@@ -50,10 +50,13 @@ CONFIGURATIONS = {
     ),
     # What the parrot says repeats itself, so that whole drafts are accepted.
     "n-gram speculation": Configuration(
-        (*_MIRROR, "--model", "builtin:parrot", "--speculative-algorithm", "NGRAM")
+        (
+            *(*_MIRROR, "--model", "builtin:parrot", "--speculative-algorithm", "NGRAM"),
+            *("--test-retract-interval", "7", "--chunked-prefill-size", "128"),
+        )
     ),
     "scripts": Configuration(
-        (*_MIRROR, "--model", "builtin:parrot", "--incremental-streaming-output"),
+        ("--model", "builtin:parrot", "--api-dialect", "vllm", "--incremental-streaming-output"),
         (*("--budget", "quick"), *_SCRIPT_DIALECTS, *_SCRIPTS),
     ),
     "retractions": Configuration((*_MIRROR, "--test-retract-interval", "5")),

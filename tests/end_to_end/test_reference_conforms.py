@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from collections import Counter
 from collections.abc import Callable
 from fcntl import LOCK_EX, flock
 from functools import cache
@@ -67,10 +69,24 @@ def test_nothing_that_applies_stays_undecided(
 
 @pytest.mark.parametrize("name", ["n-gram speculation", "scripts"])
 def test_what_a_script_decides_is_decided(checked: Callable[[str], tuple[Report, Path]], name: str) -> None:
-    """Cumulative and incremental, and at several intervals."""
+    """Cumulative and incremental, and at several intervals; drafted, in chunks and preempted."""
     seen = verdicts(checked(name)[0])
     rows = {name for name, row in load_requirements().items() if row.oracle == "script"}
+    if name != "scripts":
+        rows.remove("script-text-offsets-are-right")  # of completions alone, and of vLLM's
     assert {row: seen[row] for row in rows if seen[row] != {Verdict.PASS}} == {}
+
+
+@pytest.mark.parametrize("name", ["n-gram speculation"])
+def test_scripts_were_drafted_cached_and_preempted(
+    checked: Callable[[str], tuple[Report, Path]], name: str
+) -> None:
+    _, recorded = checked(name)
+    told = Counter[str]()
+    for capture in (*recorded.rglob("script-*.jsonl"), *recorded.rglob("script-*/*.jsonl")):
+        for field in ("num_retractions", "cached_tokens", "spec_num_correct_drafts"):
+            told[field] += len(re.findall(rf'"{field}\\?":\s*[1-9]', capture.read_text("utf-8")))
+    assert len(+told) == 3, told
 
 
 @pytest.mark.parametrize("name", INCREMENTAL)
