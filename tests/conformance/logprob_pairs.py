@@ -185,6 +185,14 @@ def from_text(head: Sequence[int], rest: Sequence[int], words: str) -> Stream:
     return named(whole(told, prompt_key=key, **asked), f"generate/{words}")
 
 
+def conversation(content: str | None, *ids: int) -> Stream:
+    """An answer to messages of which one has this content, with the ids that they became."""
+    told = Told(prompt_ids=ids, counters={"prompt_tokens": len(ids)})
+    key = json.dumps([None, {"messages": [{"role": "assistant", "content": content}]}])
+    asked: dict[str, Any] = {"input_ids": None, "text_prompt": True, "prompt_token_ids": True}
+    return named(whole(told, prompt_key=key, **asked), f"chat/{content}")
+
+
 LATE = change(incremental(Told(), prompt_token_ids=True), prompt_token_ids=list(PROMPT))
 TURN = (*PROMPT, *IDS)
 
@@ -338,6 +346,12 @@ LOGPROB_PAIRS = [
         "one-beginning-of-sequence",
         (from_text((1,), (30, 31), "one"), from_text((1,), (40,), "two")),
         (from_text((1,), (30, 31), "one"), from_text((1, 1), (40,), "two")),
+        pointer="/prompt_token_ids",
+    ),
+    Pair(
+        "null-content-is-empty-content",
+        (conversation("", 1, 2), conversation(None, 1, 2)),
+        (conversation("", 1, 2), conversation(None, 1, 30, 2)),
         pointer="/prompt_token_ids",
     ),
     Pair(

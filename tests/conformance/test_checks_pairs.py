@@ -267,6 +267,14 @@ PAIRS = [
         change(whole(CACHE), details={"cached_tokens_details": {"device": 2, "host": 1}}),
         pointer="/cached_tokens_details",
     ),
+    Pair(
+        "cached-details-where-cached",
+        whole(Told(counters={"cached_tokens": 0}, details={"cached_tokens_details": None})),
+        whole(
+            Told(counters={"cached_tokens": 0}, details={"cached_tokens_details": {"device": 0, "host": 0}})
+        ),
+        pointer="/cached_tokens_details",
+    ),
     Pair("budget-is-kept", incremental(), incremental(max_new_tokens=5), 5, "/output_ids"),
     Pair("length-means-budget", whole(), whole(max_new_tokens=8), pointer="/finish"),
     Pair(
@@ -546,6 +554,12 @@ PAIRS = [
         "customized-info-whole",
         whole(MIRROR),
         change(whole(MIRROR), series={"mirror_token_id": None}),
+        pointer="/mirror_token_id",
+    ),
+    Pair(
+        "customized-info-has-a-value",
+        change(whole(MIRROR), series={"mirror_token_id": [None, *IDS[1:]]}),
+        change(whole(MIRROR), series={"mirror_token_id": [None] * len(IDS)}),
         pointer="/mirror_token_id",
     ),
     Pair(

@@ -131,6 +131,23 @@ def _beside_ids(step: Step, name: str) -> tuple[list[Any], list[Any]] | None:
     return step.unseen(step.ids), step.unseen(entries)
 
 
+@check("customized-info-has-a-value")
+def customized_info_has_a_value(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """What was attached to no token of a choice has no key in it."""
+    for choice in finished_choices(stream):
+        for name in sorted(choice.customized):
+            values = choice.series(name)
+            if values:
+                carrying = next(e for e in reversed(choice.emissions) if name in e.series)
+                yield demand(
+                    carrying.at(name),
+                    any(value is not None for value in values),
+                    expected="a value that is not null",
+                    actual=f"null {len(values)} times",
+                    message=f"{name} holds null for each of the {len(values)} output ids",
+                )
+
+
 @check("customized-info-is-fixed-at-sampling")
 def customized_info_is_fixed_at_sampling(stream: Stream, _target: Target) -> Iterator[Observation]:
     """What the mirror sampler attached is the id at the same place, and positions count on."""

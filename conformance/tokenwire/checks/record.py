@@ -322,6 +322,24 @@ def cached_details_add_up(stream: Stream, _target: Target) -> Iterator[Observati
         )
 
 
+@check("cached-details-where-cached")
+def cached_details_where_cached(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Where nothing was cached there is nothing to share out; where something was, it came from somewhere."""
+    for step in walk(stream):
+        cached = integer(step.emission.counters.get("cached_tokens"))
+        if cached is None or "cached_tokens_details" not in step.emission.details:
+            continue
+        details = step.emission.details["cached_tokens_details"]
+        words = "null" if details is None else "counts"
+        yield demand(
+            step.emission.at("cached_tokens_details"),
+            (details is not None) == (cached > 0),
+            expected="counts" if cached > 0 else "null",
+            actual=details,
+            message=f"cached_tokens_details holds {words} beside {cached} cached tokens",
+        )
+
+
 def _budget_of(stream: Stream, choice: int = 0) -> int | None:
     """How many tokens a choice may have; None where the request or its dialect does not say."""
     budget = stream.asked.budget(choice)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -255,6 +256,42 @@ def one_beginning_of_sequence(streams: tuple[Stream, ...], _target: Target) -> I
             message = f"the prompt begins with id {common!r} twice"
             place = emission.at("prompt_token_ids")
             yield demand(place, not twice, expected="no id doubled", actual=ids[:2], message=message)
+
+
+def _conversation(stream: Stream) -> tuple[str, bool] | None:
+    """The messages of a request with empty content for null, and whether any was null; None for a text."""
+    said = json.loads(stream.asked.prompt_key) if stream.asked.prompt_key else None
+    prompt = said[-1] if isinstance(said, list) and said else None
+    messages = prompt.get("messages") if isinstance(prompt, dict) else None
+    if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
+        return None
+    nulls = [one.get("content", "") is None for one in messages]
+    emptied = [{**one, "content": ""} if null else one for one, null in zip(messages, nulls, strict=True)]
+    return json.dumps([*said[:-1], {**prompt, "messages": emptied}], sort_keys=True), any(nulls)
+
+
+@check_run("null-content-is-empty-content")
+def null_content_is_empty_content(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """A template gets the empty string for null, and does not write it as a word."""
+    told: dict[tuple[str, str, bool], list[tuple[Emission, list[Any]]]] = {}
+    for stream in streams:
+        conversation = _conversation(stream)
+        for choice in finished_choices(stream)[:1] if conversation else ():
+            lists = ((e, as_list(e.prompt_token_ids)) for e in choice.emissions)
+            if conversation and (found := next(((e, ids) for e, ids in lists if ids), None)):
+                told.setdefault((stream.dialect, *conversation), []).append(found)
+    for (dialect, messages, null), answers in told.items():
+        twins = told.get((dialect, messages, False), []) if null else []
+        for emission, ids in answers if twins else ():
+            empty, expected = twins[0]
+            yield observe_sequence(
+                emission.at("prompt_token_ids"),
+                "prompt id",
+                expected=expected,
+                actual=ids,
+                source="the same messages with empty content",
+                related=(empty.at("prompt_token_ids"),),
+            )
 
 
 def _sees_media(one: Whole, wholes: list[Whole]) -> bool:

@@ -43,6 +43,16 @@ async def chat_samples(talk: Conversation) -> None:
 
 
 @scenario(chat=True)
+async def null_content(talk: Conversation) -> None:
+    """A conversation with a turn that said nothing, as null and as empty content, with the ids of both."""
+    question, again = ({"role": "user", "content": words} for words in ("Name a river.", "And a lake?"))
+    for label, content in (("null", None), ("empty", "")):
+        silent = {"role": "assistant", "content": content}
+        ask = Ask(messages=(question, silent, again), max_new_tokens=4, return_prompt_token_ids=True)
+        await talk.ask(label, ask)
+
+
+@scenario(chat=True)
 async def chat_budget(talk: Conversation) -> None:
     """Budgets of one token and of five, whole and streamed: no more are counted, and length means all. And of
     none, where the endpoint does not take that for no limit.

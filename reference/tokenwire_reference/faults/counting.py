@@ -84,6 +84,18 @@ class CachedDetailsDoubled(Fault):
 
 
 @fault(
+    "cached-details-of-nothing",
+    "X17",
+    upstream=("sgl-project/sglang PR #25634",),
+)
+class CachedDetailsOfNothing(Fault):
+    """Where nothing was cached, the details are counts of 0 in place of null."""
+
+    def row(self, request: Request, row: OutputRow) -> OutputRow:
+        return row if row.cached_tokens else replace(row, cached_tokens_details={"device": 0, "host": 0})
+
+
+@fault(
     "usage-total-without-prompt",
     "X17",
     upstream=("sgl-project/sglang issue #10012",),

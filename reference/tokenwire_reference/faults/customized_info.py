@@ -100,6 +100,20 @@ class CustomizedInfoReadAtDelivery(Fault):
 
 
 @fault(
+    "customized-info-of-no-token",
+    "X09",
+    upstream=("sgl-project/sglang PR #27205", "sgl-project/sglang PR #29842"),
+)
+class CustomizedInfoOfNoToken(Fault):
+    """A key of a neighbour stands in every answer, with null for each token."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        series = {**emission.series, "of_a_neighbour": [None] * len(emission.output_ids)}
+        keys = emission.customized_info_keys | {"of_a_neighbour"}
+        return replace(emission, series=series, customized_info_keys=keys)
+
+
+@fault(
     "late-key-unpadded",
     "X06",
     upstream=("sgl-project/sglang PR #27205",),

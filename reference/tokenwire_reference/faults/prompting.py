@@ -212,6 +212,22 @@ class PromptTruncated(Fault):
 
 
 @fault(
+    "null-content-spelled-out",
+    "X18",
+    upstream=("sgl-project/sglang PR #23751",),
+)
+class NullContentSpelledOut(Fault):
+    """A message whose content is null reaches the template so, which writes it as a word."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        messages = body.get("messages")
+        if not isinstance(messages, list):
+            return body
+        spelled = [{**one, "content": "None"} if one.get("content") is None else one for one in messages]
+        return {**body, "messages": spelled}
+
+
+@fault(
     "text-beats-ids",
     "X18",
     upstream=("sgl-project/sglang PR #23751",),
