@@ -136,7 +136,7 @@ def read_last(beneath: Path = Path()) -> LastRun:
         )
     except FileNotFoundError as error:
         raise NothingKeptError(
-            f"there is no {path}: nothing was checked in this folder yet; `tokenwire check` comes first"
+            f"there is no {path}: no check failed in this folder yet; `tokenwire check` comes first"
         ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise NothingKeptError(f"{path} cannot be read ({error}); run `tokenwire check` again") from error

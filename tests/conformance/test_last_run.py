@@ -80,10 +80,20 @@ def test_nothing_is_kept_where_that_is_switched_off(tokenwire, tmp_path):
 
 def test_what_cannot_be_kept_changes_no_verdict(tokenwire, tmp_path):
     (tmp_path / ".tokenwire").write_text("in the way")
-    with demo_server() as url:
+    with demo_server(["prompt-tokens-grow"]) as url:
         ran = tokenwire("check", "--target", url, "--scenario", "request-id", "--budget", "quick", "-q")
-    assert ran.returncode == 0
+    assert ran.returncode == 1
     assert "what failed is not kept for `tokenwire again`" in ran.stderr
+
+
+def test_no_folder_is_made_where_nothing_fails_and_an_old_failure_is_forgotten(tokenwire, tmp_path):
+    only = ("--scenario", "request-id", "--budget", "quick", "-q")
+    with demo_server() as url:
+        assert tokenwire("check", "--target", url, *only).returncode == 0
+        assert not (tmp_path / ".tokenwire").exists()
+        keep(LastRun(url), [failed("a")], tmp_path)
+        assert tokenwire("check", "--target", url, *only).returncode == 0
+    assert read_last(tmp_path).failed == ()
 
 
 def failed(*names: str, verdict: Verdict = Verdict.FAIL, **changes) -> Judgement:

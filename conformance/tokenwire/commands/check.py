@@ -224,7 +224,12 @@ def check(
 
 
 def _keep(run: LastRun, judged: list[Judgement], *, quiet: bool) -> None:
-    """Keep what failed, for `tokenwire again`; that it cannot be written changes no verdict."""
+    """Keep what failed, for `tokenwire again`; that it cannot be written changes no verdict.
+
+    What failed before is forgotten once nothing fails; where nothing ever did, no folder is made.
+    """
+    if not failures(judged) and not LAST.exists():
+        return
     try:
         count = keep(run, judged)
     except OSError as error:

@@ -72,7 +72,7 @@ def _forms(
     if outputs.json is not None:
         yield outputs.json, lambda: as_json(report)
     if outputs.html is not None:
-        yield outputs.html, lambda: page(report, playbacks(judgements))
+        yield outputs.html, lambda: page(report, playbacks(_shown(report, judgements)))
     if outputs.sarif is not None:
         yield outputs.sarif, lambda: json.dumps(sarif(report), ensure_ascii=False, indent=1) + "\n"
     if outputs.badge is not None:
@@ -81,6 +81,16 @@ def _forms(
         yield outputs.trace, lambda: trace(title(report), judgements)
     if (junit := outputs.junit) is not None and unfinished(junit).exists():
         yield junit, lambda: fold(unfinished(junit), report)
+
+
+def _shown(report: Mapping[str, Any], judgements: Sequence[Judgement]) -> Iterator[Judgement]:
+    """The failures that a report shows: not what follows from another, nor what is known."""
+    shown = {
+        (row["requirement"], row["scenario"])
+        for row in report["verdicts"]
+        if "exhibit" in row and "follows_from" not in row and not row.get("known")
+    }
+    yield from (one for one in judgements if (one.requirement.id, one.scenario) in shown)
 
 
 def unfinished(path: Path) -> Path:
