@@ -52,12 +52,12 @@ app.command("replay", short_help="Judge recorded exchanges, without a server.", 
 app.command("record", short_help="Ask a running server everything, and only record.", epilog=record.EXAMPLES)(
     record.record
 )
-app.command("explain", short_help="Tell all of one requirement.", epilog=explain.EXAMPLES)(explain.explain)
-app.command("list", short_help="Tell all requirements, scenarios, dialects, …", epilog=listing.EXAMPLES)(
+app.command("explain", short_help="Show all of one requirement.", epilog=explain.EXAMPLES)(explain.explain)
+app.command("list", short_help="List all requirements, scenarios, dialects, …", epilog=listing.EXAMPLES)(
     listing.list_names
 )
 app.command("init", short_help="Look at a server and write tokenwire.toml.", epilog=init.EXAMPLES)(init.init)
-app.command("compare", short_help="Tell what differs between two servers.", epilog=compare.EXAMPLES)(
+app.command("compare", short_help="Show what differs between two servers.", epilog=compare.EXAMPLES)(
     compare.compare
 )
 app.command("parrot", short_help="Write a model whose answers are known.", epilog=parrot.EXAMPLES)(
@@ -76,7 +76,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def program(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Tell the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     pass

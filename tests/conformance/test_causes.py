@@ -16,7 +16,7 @@ from rich.console import Console
 
 from tokenwire.judging.causes import causes
 from tokenwire.judging.check import demand
-from tokenwire.judging.judge import Judgement, Run
+from tokenwire.judging.judge import Judgement, Run, judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.pytest_plugin import run_items
 from tokenwire.record import Place
@@ -174,6 +174,16 @@ def test_runs_are_kept_apart() -> None:
     place = at("a/one", 3, "/id")
     cause, effect = violated("chat-chunks-share-a-choice-id", place), violated("request-id-constant", place)
     assert folded(cause, replace(effect, run=Run((), name="another"))) == {}
+
+
+def test_a_capability_that_is_declared_and_not_shown_is_one_cause() -> None:
+    run = Run((ids_stream([1], [2]),), declared=frozenset({"tito-chat"}))
+    judgements = judge([run], [row for row in ROWS.values() if row.applies_when == ("tito-chat",)])
+    assert len(judgements) > 1
+    assert {each.verdict for each in judgements} <= {Verdict.FAIL, Verdict.WARN}
+    assert len(judgements) - len(causes(judgements)) == 1
+    (cause,) = {judgements[n].violations[0].message for n in causes(judgements).values()}
+    assert cause.startswith("tito-chat is declared, but ")
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def test_a_server_that_refuses_the_unknown_can_be_believed() -> None:
 def test_a_server_that_ignores_the_unknown_cannot(what: str) -> None:
     seen = honesty([refused(UNKNOWN_FIELD), answered(what)])
     assert not seen.trusted
-    assert "ignores fields" in seen.caveat
+    assert "ignores unknown fields" in seen.caveat
     assert len(seen.remarks()) == 1
     assert "sglang-generate" in seen.remarks()[0]
 
@@ -56,7 +56,7 @@ def test_an_unknown_model_is_noted_only() -> None:
 
 def test_without_an_answer_nothing_is_trusted() -> None:
     assert not honesty([]).trusted
-    assert "not answered" in honesty([]).caveat
+    assert "without the scenario" in honesty([]).caveat
     failed = replace(refused(UNKNOWN_FIELD), refused=False)
     assert not honesty([failed]).asked
     assert not honesty([ids_stream([1], [2], name=f"g/other/{UNKNOWN_FIELD}", scenario="other")]).asked
@@ -67,8 +67,8 @@ def test_what_is_unsupported_says_whether_that_can_be_trusted() -> None:
     honest = judge_requirement(row, Run((ids_stream([1]), refused(UNKNOWN_FIELD))))[0]
     careless = judge_requirement(row, Run((ids_stream([1]), answered(UNKNOWN_FIELD))))[0]
     assert honest.verdict is careless.verdict is Verdict.UNSUPPORTED
-    assert "not to be trusted" not in honest.message
-    assert "not to be trusted" in careless.message
+    assert "absence proves little" not in honest.message
+    assert "absence proves little" in careless.message
 
 
 # The scenario

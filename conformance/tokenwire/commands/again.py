@@ -89,7 +89,7 @@ def again(
     """Ask only what failed in the last `tokenwire check` of this folder, and print FIXED or FAILED.
 
     What still fails is what the next `tokenwire again` asks. Exit status: 0 all is fixed; 1 something still
-    fails; 2 usage; 4 the target could not be reached, or what failed was not seen again.
+    fails; 2 wrong command line; 4 the target could not be reached, or what failed was not seen again.
     """
     try:
         last = read_last()

@@ -67,11 +67,11 @@ def _report(path: Path) -> Mapping[str, Any]:
 
 
 @app.command(
-    short_help="Tell all known failures.",
+    short_help="Show all known failures.",
     epilog=options.examples("tokenwire baseline show", "tokenwire baseline show known.toml"),
 )
 def show(context: typer.Context, file: File = None, *, config: options.ConfigFile = None) -> None:  # noqa: ARG001
-    """Tell all known failures, with reason, link and last day."""
+    """Show all known failures, with reason, link and last day."""
     baseline = _read(_file(context, file))
     for entry, *others in baseline.tables():
         until = f", until {entry.expires}" if entry.expires else ""
@@ -154,7 +154,7 @@ def check(
 ) -> None:
     """Look whether every entry is sound, and holds in the reports that are named.
 
-    Exit status: 0 all hold, 1 some do not, 2 usage.
+    Exit status: 0 all hold, 1 some do not, 2 wrong command line.
     """
     baseline = _read(_file(context, file))
     runs = [_report(report) for report in reports or ()]

@@ -140,16 +140,16 @@ def check(
     ] = True,
     only_plan: Annotated[
         bool,
-        typer.Option("--plan", help="Tell how many requests and tokens would be asked for, and ask nothing."),
+        typer.Option("--plan", help="Show how many requests and tokens would be asked for, and ask nothing."),
     ] = False,
     verbose: options.Verbose = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Check a running server: ask all scenarios, then judge every requirement.
 
-    Exit status: 0 conforms, known failures aside; 1 violation, or a baseline that does not hold; 2 usage;
-    3 the suite failed; 4 nothing was evaluated, the target does not show a profile that was asked for, or
-    it could not be reached.
+    Exit status: 0 conforms, known failures aside; 1 violation, or a baseline that does not hold; 2 wrong
+    command line; 3 the suite failed; 4 nothing was evaluated, the target does not show a profile that was
+    asked for, or it could not be reached.
     """
     if record is not None and resume is not None:
         raise typer.BadParameter("--resume records where the run did that was cut off; leave --record out")

@@ -80,14 +80,15 @@ def compare(
     verbose: options.Verbose = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Tell what differs between two servers: fork and upstream, gateway and worker, yesterday and today.
+    """Show what differs between two servers: fork and upstream, gateway and worker, yesterday and today.
 
     Verdicts are compared by requirement. Exchanges of one name are compared by status and fields, and where
     both servers repeat themselves by ids, text, logprobs, counters and other values. How a stream is cut
     into events never counts. URLs are asked the same, one after the other; --header goes to both, headers of
     a file of settings only to the target that the file names.
 
-    Exit status: 0 the same, 1 different, 2 usage, 4 nothing could be compared or a server not be asked.
+    Exit status: 0 the same, 1 different, 2 wrong command line, 4 nothing could be compared or a server not be
+    asked.
     """
     asking: dict[str, object] = {
         "timeout": timeout,

@@ -48,7 +48,7 @@ def demo(
     """Show what Tokenwire does, in a minute and without a model: a server with three mistakes is started,
     checked, and its report opened.
 
-    Exit status: 0 the mistakes were found; 2 usage; 3 the suite failed, or did not find them.
+    Exit status: 0 the mistakes were found; 2 wrong command line; 3 the suite failed, or did not find them.
     """
     faults = () if correct else tuple(FAULTS)
     outputs = options.writable_outputs(Outputs.within(report))

@@ -60,7 +60,7 @@ def page(told: Explanation) -> RenderableType:
 def explain(
     requirement: Annotated[str, typer.Argument(metavar="ID", help="Id of the requirement.")],
 ) -> None:
-    """Tell all of one requirement: its sentence, why, what a PASS needs, what it catches, how to run it."""
+    """Show all of one requirement: its sentence, why, what a PASS needs, what it catches, how to run it."""
     try:
         told = explanation_of(requirement)
     except NoSuchRequirement as error:

@@ -116,7 +116,7 @@ def init(
 ) -> None:
     """Ask a server a few questions and write tokenwire.toml, with a comment on every setting.
 
-    Exit status: 0 written, 2 usage, 4 the target could not be reached.
+    Exit status: 0 written, 2 wrong command line, 4 the target could not be reached.
     """
     if file.exists() and not force:
         raise typer.BadParameter(

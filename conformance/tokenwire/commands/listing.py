@@ -33,7 +33,7 @@ def list_names(
         Kind, typer.Argument(metavar="[requirements|scenarios|dialects|capabilities|profiles]")
     ] = Kind.REQUIREMENTS,
 ) -> None:
-    """Tell all requirements, scenarios, dialects, capabilities or profiles, one to a line."""
+    """List all requirements, scenarios, dialects, capabilities or profiles, one to a line."""
     match what:
         case Kind.REQUIREMENTS:
             rows = [(each.id, f"{each.level} {each.sentence}") for each in load_requirements().values()]

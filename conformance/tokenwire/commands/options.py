@@ -280,6 +280,7 @@ SentHeaders = Annotated[
     ),
 ]
 Verbose = Annotated[
-    bool, typer.Option("-v", "--verbose", help="Tell every reason in full, and each exchange as it ends.")
+    bool,
+    typer.Option("-v", "--verbose", help="Show every requirement and reason, and each exchange as it ends."),
 ]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print only failures and the last line.")]

@@ -50,8 +50,8 @@ def record(
 ) -> None:
     """Ask all scenarios and only write down what comes back; `tokenwire replay` judges it later.
 
-    Credentials are taken out. Exit status: 0 recorded; 2 usage; 3 not all could be written; 4 the target
-    could not be reached or stopped answering.
+    Credentials are taken out. Exit status: 0 recorded; 2 wrong command line; 3 not all could be written;
+    4 the target could not be reached or stopped answering.
     """
     options.empty_folder(folder, "DIR")
     plan = options.plan_of(

@@ -38,7 +38,7 @@ def replay(
     ] = None,
     *,
     diff: Annotated[
-        bool, typer.Option("--diff", help="Tell what differs from the expected verdicts beside each capture.")
+        bool, typer.Option("--diff", help="Show what differs from the expected verdicts beside each capture.")
     ] = False,
     update: Annotated[
         bool, typer.Option("--update", help="With --diff: write what is judged now beside each capture.")

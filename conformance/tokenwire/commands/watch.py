@@ -102,7 +102,8 @@ def watch(
     A file of settings may hold all options but -q, in its table [watch] those that no other command has. Its
     headers are not sent: nothing reaches the target but what clients send.
 
-    Ctrl-C ends it. Exit status: 0 nothing was violated, 1 a MUST was, 2 usage, 4 nothing was judged.
+    Ctrl-C ends it. Exit status: 0 nothing was violated, 1 a MUST was, 2 wrong command line, 4 nothing was
+    judged.
     """
     try:
         plan = WatchPlan(

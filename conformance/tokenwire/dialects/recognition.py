@@ -62,7 +62,7 @@ def recognise(candidates: Sequence[Dialect], exchanges: Iterable[Exchange]) -> R
         return Recognised(likeliest, "no answer was there to tell by")
     missing = [str(mark) for dialect in candidates for mark in dialect.marks]
     if not missing:
-        return Recognised(unmarked, "no other dialect comes into question there")
+        return Recognised(unmarked, "the only candidate for this endpoint")
     return Recognised(unmarked, f"no answer holds {' or '.join(dict.fromkeys(missing))}")
 
 

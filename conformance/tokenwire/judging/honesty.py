@@ -18,9 +18,9 @@ SCENARIO = "honesty"
 UNKNOWN_FIELD, UNKNOWN_PARAMETER, UNKNOWN_MODEL = "unknown-field", "unknown-parameter", "unknown-model"
 UNKNOWN_PATH = "unknown-path"
 _WORDS = {
-    UNKNOWN_FIELD: "a field that it cannot know",
-    UNKNOWN_PARAMETER: "a sampling parameter that it cannot know",
-    UNKNOWN_MODEL: "a model that it cannot have",
+    UNKNOWN_FIELD: "unknown request fields",
+    UNKNOWN_PARAMETER: "unknown sampling parameters",
+    UNKNOWN_MODEL: "unknown names of models",
 }
 
 
@@ -49,15 +49,15 @@ class Honesty:
         if self.trusted:
             return ""
         if not self.ignored.get(UNKNOWN_FIELD) and not self.ignored.get(UNKNOWN_PARAMETER):
-            return f"not to be trusted: the scenario `{SCENARIO}` was not answered"
-        return "not to be trusted: the target ignores fields that it does not know"
+            return f"weak: without the scenario `{SCENARIO}`, absence proves little"
+        return "weak: this server ignores unknown fields, so absence proves little"
 
     def remarks(self) -> list[str]:
         """What a reader of the verdicts should know, one line for each thing that is ignored."""
         lines = []
         for unknown, words in _WORDS.items():
             if dialects := self.ignored.get(unknown):
-                line = f"a request with {words} is answered as if it were not there ({', '.join(dialects)})"
+                line = f"{words} are ignored, not refused ({', '.join(dialects)})"
                 lines.append(line)
         return lines
 

@@ -344,7 +344,8 @@ def _broken_promise(capability: Capability) -> Observation:
     """What was declared has to be shown: no requirement on it can be examined otherwise."""
     message = f"{capability.name} is declared, but {capability.established}"
     expected = f"{capability.name}, as declared"
-    return demand(Place(WHOLE_RUN), False, expected=expected, actual=capability.established, message=message)
+    place = Place(WHOLE_RUN, pointer=f"/{capability.name}")  # what lacks the same has the same cause
+    return demand(place, False, expected=expected, actual=capability.established, message=message)
 
 
 def _level(requirement: Requirement, violation: Observation) -> Level:

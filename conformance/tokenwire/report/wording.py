@@ -43,7 +43,8 @@ def where(place: Place) -> str:
     words = [place.exchange]
     if place.event is not None:
         words.append(f"event {place.event}")
-    words.append(f"at {place.time:.3f} s")
+    if place.time or place.end:
+        words.append(f"at {place.time:.3f} s")
     if place.end > place.start:
         words.append(f"bytes {place.start}-{place.end}")
     if place.pointer:
