@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tokenwire.asking.run import Plan, Progress, Unreached, interrogate
+from tokenwire.asking.scenario import Budget
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.report.document import row
@@ -29,6 +30,8 @@ HEADER = "x-tokenwire-fault"
 SHOWN_URL = "http://127.0.0.1:30000"
 """Where the server stands in what is shown; in truth it had any port."""
 _RED = {Verdict.FAIL, Verdict.WARN, Verdict.INFO}
+_READABLE = ("script-characters", "script-stops")
+"""Scenarios in which a parrot says sentences that a person can read."""
 _TIMEOUT_S = 60
 _LONGEST_LINE = 240
 
@@ -62,6 +65,8 @@ def _cut(line: str) -> str:
 
 async def _ask(url: str, fault: str, scenarios: Iterable[str], wanted: Sequence[Requirement]) -> Subject:
     plan = Plan(url, timeout_s=_TIMEOUT_S, headers=((HEADER, fault),), scenarios=tuple(scenarios))
+    if not set(_READABLE).isdisjoint(plan.scenarios):
+        plan = replace(plan, budget=Budget.QUICK)  # sentences are the same at fewer intervals
     if "gateway" in plan.scenarios:
         plan = replace(plan, worker=url)
     subject = await interrogate(plan, Progress())
@@ -78,12 +83,22 @@ def violations(
     """Ask a server with a fault, keep the failures of the wanted requirements, and tell which there were."""
     subject = asyncio.run(_ask(url, fault, scenarios, wanted))
     shown: set[str] = set()
-    for judgement in judge(subject.runs, wanted):
+    for judgement in sorted(judge(subject.runs, wanted), key=lambda each: each.scenario not in _READABLE):
         name = judgement.requirement.id
         if judgement.verdict in _RED and judgement.violations and name not in shown:
             file_of(name).write_text(session(judgement, subject, fault=fault, flags=flags), "utf-8")
             shown.add(name)
     return shown
+
+
+def _readable_first(servers: Sequence[str]) -> list[str]:
+    """The servers that show a fault, each that needs no flags of its own with the parrot before itself."""
+    from proofs.killing.serving import WITH_PARROT
+
+    parrots = [
+        f"{one.removesuffix(WITH_PARROT)}{WITH_PARROT}" for one in servers if not one.startswith("--model")
+    ]
+    return list(dict.fromkeys((*parrots, *servers)))
 
 
 def show(missing: set[str]) -> set[str]:
@@ -96,7 +111,7 @@ def show(missing: set[str]) -> set[str]:
     rows, missing = load_requirements(), set(missing)
     lasting = [fault for fault in load_faults().values() if not fault.ends_the_server]
     faults = [fault for fault in lasting if missing & set(fault.kills)]
-    trials = [(fault, server) for fault in faults for server in servers_for(fault)]
+    trials = [(fault, server) for fault in faults for server in _readable_first(servers_for(fault))]
     for server in dict.fromkeys(server for _, server in trials):
         here = [fault for fault, other in trials if other == server]
         with serve([server]) as urls:
@@ -106,7 +121,9 @@ def show(missing: set[str]) -> set[str]:
                 named = [rows[name] for name in fault.kills if name in missing]
                 wanted = [row for row in named if row.oracle != "script" or server.endswith(WITH_PARROT)]
                 if wanted:
-                    flags, scenarios = " ".join(flags_of(server)), scenarios_for(fault.name)
+                    flags, scenarios = " ".join(flags_of(server)), set(scenarios_for(fault.name))
+                    if server.endswith(WITH_PARROT):
+                        scenarios.update(_READABLE)
                     shown = violations(urls[server], fault.name, flags, scenarios, wanted)
                     missing -= shown
                     print(

@@ -242,6 +242,8 @@ class Asked:
     """First prompt position whose logprob was asked for; None for none."""
     top_logprobs: int = 0
     chosen_ids: tuple[int, ...] = ()
+    chosen_in_top: tuple[int, ...] = ()
+    """Ids whose logprobs stand in the place of the likeliest, behind that of the sampled one."""
     prompt_token_ids: bool = False
     response_token_ids: bool = False
     meta_info: bool = False

@@ -11,13 +11,14 @@ from known_answer_pairs import ASKED, EOS, LAW, PARROT, PROMPT, SCRIPT, TOP, WOR
 from stream_builder import ABORT, Told, change, incremental, whole, with_exchange
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
+from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.advertised import Advertised
 from tokenwire.judging.check import CHECKS, Observation
 from tokenwire.parrot.law import Repeater
 from tokenwire.parrot.script import Script
 from tokenwire.record import Finish, Said, Stream
 from tokenwire.requirement import Level, load_requirements
-from tokenwire.wire.exchange import Ending
+from tokenwire.wire.exchange import Ending, HttpRequest
 
 ROWS = [name for name, row in load_requirements().items() if row.oracle == "script"]
 TILDE = letters("~")[0]
@@ -128,6 +129,43 @@ def test_only_a_character_that_is_cut_is_a_matter_of_taste() -> None:
     whole_one, _ = WRONG["a U+FFFD of its own that is lost at the end (V1)"]
     (violation,) = (one for one in look(whole_one) if not one.holds)
     assert violation.level is None
+
+
+def in_place_of_top(dialect: str, chosen: tuple[int, ...], *, off: float = 0.0) -> Stream:
+    """An answer to `logprob_token_ids`, as vLLM 0.32.0 writes it: the sampled token, then these."""
+    field = "prompt" if dialect == "vllm-completions" else "input_ids"
+    body = {field: list(PROMPT), "max_tokens": 6, "temperature": 0, "logprob_token_ids": list(chosen)}
+    body["logprobs"] = 2 if dialect == "vllm-completions" else True
+    path = load_dialects()[dialect].endpoint.path
+    asked = load_dialects()[dialect].read_asked(HttpRequest("POST", path, body))
+    assert (asked.chosen_in_top, asked.top_logprobs) == (chosen, 0)
+    rows = [
+        [(f"<{token}>", LAW.logprob(one, token) + off * (token == chosen[-1])) for token in (one, *chosen)]
+        for one in SCRIPT.ids
+    ]
+    if dialect == "vllm-completions":
+        series: dict[str, Any] = {
+            "token_logprobs": [row[0][1] for row in rows],
+            "tokens": [row[0][0] for row in rows],
+            "top_logprobs": [dict(row) for row in rows],
+        }
+    else:
+        named = [[{"token": text, "logprob": number} for text, number in row] for row in rows]
+        series = {"logprobs_content": [{**row[0], "top_logprobs": row} for row in named]}
+    stream = whole(said(series=series, prompt_series={}), dialect=dialect)
+    return replace(stream, asked=replace(asked, input_ids=(PROMPT,), greedy=True))
+
+
+@pytest.mark.parametrize("dialect", ["vllm-chat", "vllm-completions"])
+def test_chosen_ids_may_stand_in_the_place_of_the_likeliest(dialect: str) -> None:
+    rows = ("script-chosen-logprobs-are-right", "script-top-logprobs-are-right")
+    right = look(in_place_of_top(dialect, (700, 9)), rows)
+    assert [one.holds for one in right] == [True]
+    assert [one.holds for one in look(in_place_of_top(dialect, (700, 9), off=5.0), rows)] == [False]
+    for name in ("top-logprobs-have-k", "top-logprobs-fall"):
+        on_stream = CHECKS[name].on_stream
+        assert on_stream is not None
+        assert list(on_stream(in_place_of_top(dialect, (700, 9)), PARROT)) == []
 
 
 UNJUDGED = {

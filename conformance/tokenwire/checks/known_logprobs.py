@@ -143,12 +143,15 @@ def _same_beginning(due: int | None, told: object) -> bool:
 @check("script-text-offsets-are-right")
 def script_text_offsets_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """Counted from that of the first id, each offset is where the characters of its id begin."""
-    for one in known_choices(stream, target) if target.model is not None else ():
+    if target.model is None:
+        return
+    words = target.model.words
+    for one in known_choices(stream, target):
         told, names = one.choice.series(OFFSETS), one.choice.series(NAMES) or []
         first = integer(told[0]) if told else None
         if not told or first is None or first < 0 or any(id_in_text(name) is not None for name in names):
             continue
-        due = list(_beginnings(one.right, target.model.words))[: len(told)]
+        due = list(_beginnings(one.right, words))[: len(told)]
         if sum(at is not None for at in due) > 1:
             shown = [at if at is None else first + at for at in due]
             yield _observed_series(one.choice, OFFSETS, shown, told[: len(due)], _same_beginning)
@@ -260,6 +263,32 @@ def script_chosen_logprobs_are_right(stream: Stream, target: Target) -> Iterator
         if ids:
             due = [_chosen_row(law, asked, token) for token in ids]
             yield _observed_series(one.choice, CHOSEN, due, told, _same_row)
+    yield from _in_place_of_top(stream, target)
+
+
+def _in_place_of_top(stream: Stream, target: Target) -> Iterator[Observation]:
+    """Chosen ids among the top logprobs, behind the one that is said; by value, as their ids are not told."""
+    asked = stream.asked.chosen_in_top
+    for one, law in _with_logprobs(stream, target) if asked else ():
+        for name, rows in _ranked(one.choice) if all(0 <= token < law.vocab_size for token in asked) else ():
+            told = [[_told_entry(entry, None) for entry in row or []] for row in rows]
+            ids = _due(stream, one, len(told), name)
+            if ids:
+                due = [_chosen_row(law, tuple(dict.fromkeys((token, *asked))), token) for token in ids]
+                by_text = _same_by_text if name == NAMED_TOP else _same_values
+                yield _observed_series(one.choice, name, due, told, by_text)
+
+
+def _same_values(due: list[Entry], told: list[Entry]) -> bool:
+    return len(due) == len(told) and all(
+        _right_number(entry[0], right[0]) for entry, right in zip(told, due, strict=True)
+    )
+
+
+def _same_by_text(due: list[Entry], told: list[Entry]) -> bool:
+    """Those of one text share an entry; none is of another id."""
+    of_some = (any(_right_number(entry[0], right[0]) for right in due) for entry in told)
+    return 0 < len(told) <= len(due) and all(of_some)
 
 
 @check("script-prompt-logprobs-are-right")

@@ -101,6 +101,8 @@ class RequestBinding:
     asks: Mapping[Keys, Wanted]
     """Fields of the body that ask for something of the answer beyond the fields of an ask."""
     logit_bias: Keys | None
+    chosen_in_top: Keys | None
+    """Ids whose logprobs stand in the place of the likeliest; read, and not asked for."""
     frequency_penalty: Keys | None
     """These two shape the tokens as other penalties do, which have no field here."""
 
@@ -149,6 +151,7 @@ class RequestBinding:
             forms=tuple(parse(at) for at in table.get("forms", ())),
             asks={parse(at): _wanted(at, told) for at, told in table.get("asks", {}).items()},
             logit_bias=parse(table["logit_bias"]) if "logit_bias" in table else None,
+            chosen_in_top=parse(table["chosen_in_top"]) if "chosen_in_top" in table else None,
             frequency_penalty=parse(table["frequency_penalty"]) if "frequency_penalty" in table else None,
         )
 
@@ -245,6 +248,7 @@ class RequestBinding:
         n = told["n"] if type(told.get("n")) is int else 1
         logprobs = _any_true(told.get("logprobs"))
         start = told.get("logprob_start")
+        in_top = _ints(find(body, self.chosen_in_top)) if self.chosen_in_top is not None and logprobs else ()
         asked = Asked(
             stream=told.get("stream") is True,
             prompts=prompts,
@@ -262,7 +266,8 @@ class RequestBinding:
             logprob_start=start
             if type(start) is int and start >= 0 and (logprobs or "logprob_start" in self.counts)
             else None,
-            top_logprobs=(_int_or_none(told.get("top_logprobs")) or 0) if logprobs else 0,
+            top_logprobs=(_int_or_none(told.get("top_logprobs")) or 0) if logprobs and not in_top else 0,
+            chosen_in_top=in_top,
             chosen_ids=_ints(told.get("chosen_ids")) if logprobs else (),
             prompt_token_ids=self._asks(told, "return_prompt_token_ids"),
             response_token_ids=self._asks(told, "return_token_ids"),

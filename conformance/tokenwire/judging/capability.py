@@ -150,7 +150,8 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     ),
     "chosen-logprobs": (
         lambda s: (
-            bool(s.asked.chosen_ids) and _any(lambda e: any("token_ids" in n for n in _own_series(e)))(s)
+            (bool(s.asked.chosen_ids) and _any(lambda e: any("token_ids" in n for n in _own_series(e)))(s))
+            or (bool(s.asked.chosen_in_top) and _any(_has_top_logprobs)(s))
         ),
         "no answer carries the logprobs of chosen ids that were asked for",
     ),
