@@ -23,7 +23,7 @@ SERVER_FLAGS = ("--incremental-streaming-output", "--enable-faults")
 """As the tutorial starts its server."""
 _EXPECTED = (0, 1)
 """Conforms, and does not."""
-_DIFFERS = re.compile(r" data: |^[ >]+\d+ +[\d.]+ s  |^ +\^+$|^  first seen |^  curl ")
+_DIFFERS = re.compile(r" data: |^[ >]+\d+ +[\d.]+ s  |^ +\^+$| more like it|^  first seen |^  curl ")
 _SESSION = re.compile(
     r"(?<=^```console\n)\$ (?P<command>(?:.*\\\n)*.+)\n(?P<printed>(?:.*\n)*?)(?=```$)", re.MULTILINE
 )

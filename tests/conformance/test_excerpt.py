@@ -88,6 +88,15 @@ def test_an_event_is_shown_with_the_tokens_that_it_brings() -> None:
     assert excerpt_at(stream, Place("x", 1, "/output_ids")).text == 'data: {"output_ids":[2,3]}'
 
 
+def test_a_document_may_be_a_list_of_choices() -> None:
+    shown = neighbourhood([{"text": "a"}, {"text": "b", "output_ids": [7]}], "/1/text", ["/1/output_ids"])
+    assert shown.text == '[… {"text":"b","output_ids":[7]}]'
+    assert marked(shown) == '"b"'
+    stream = ids_stream([1])
+    batch = replace(stream.events[0], data=[{"text": "a"}], place=Place("generate/one"))
+    assert excerpt(stream, batch, "/0/text").text == '[{"text":"a"}]'
+
+
 def test_what_is_no_object_is_shown_as_it_stands_on_the_wire() -> None:
     stream = ids_stream([1])
     broken = replace(stream.events[0], data=None, problem="not strict JSON")

@@ -145,7 +145,7 @@ def _tokens_beside(stream: Stream, event: Event, pointer: str) -> list[str]:
 
 def excerpt(stream: Stream, event: Event, pointer: str, actual: Any = None) -> Excerpt:
     """What to show of one event of a stream, or of an answer that is one document."""
-    if not isinstance(event.data, dict):
+    if not isinstance(event.data, dict | list):  # no JSON, or the end mark
         return Excerpt(cut(event.place.excerpt, _LONGEST_WHOLE))
     shown = neighbourhood(event.data, pointer, _tokens_beside(stream, event, pointer), actual)
     if event.place.event is None:
