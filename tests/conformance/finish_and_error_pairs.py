@@ -117,11 +117,20 @@ LEAKING = {
     '"/opt/venv/lib/python3.11/site-packages/sglang/srt/entrypoints/http_server.py", line 1860, in post'
 }
 
+SCORED: dict[str, Any] = {"logprobs": True}
+STOPPED: dict[str, Any] = {"stop": ("x",)}
+EITHER = (named(whole(**SCORED), "generate/logprobs"), named(whole(**STOPPED), "generate/stop"))
+
 FINISH_AND_ERROR_PAIRS = [
     Pair(
         "refusals-have-one-shape",
         (refusal(), refusal(error=NAMED), refusal()),
         (refusal(), named(refusal(error=FLAT), "generate/two"), refusal()),
+    ),
+    Pair(
+        "stops-and-logprobs-go-together",
+        (*EITHER, named(whole(**SCORED, **STOPPED), "generate/both")),
+        (*EITHER, named(refusal(max_new_tokens=6, **SCORED, **STOPPED), "generate/both")),
     ),
     Pair("errors-keep-internals", refusal(), refusal(error=LEAKING)),
     Pair("errors-keep-internals", IN_TIME, with_error(incremental(), LEAKING, 5), 5, why="in a stream"),

@@ -260,9 +260,11 @@ def one_beginning_of_sequence(streams: tuple[Stream, ...], _target: Target) -> I
 
 def _conversation(stream: Stream) -> tuple[str, bool] | None:
     """The messages of a request with empty content for null, and whether any was null; None for a text."""
-    said = json.loads(stream.asked.prompt_key) if stream.asked.prompt_key else None
+    said = json.loads(stream.asked.prompt_key) if stream.asked.prompt_key else []
     prompt = said[-1] if isinstance(said, list) and said else None
-    messages = prompt.get("messages") if isinstance(prompt, dict) else None
+    if not isinstance(prompt, dict):
+        return None
+    messages = prompt.get("messages")
     if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
         return None
     nulls = [one.get("content", "") is None for one in messages]

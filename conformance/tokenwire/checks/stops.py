@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from tokenwire.checks.refusals import was_refused
 from tokenwire.checks.relations import Whole, related_streams
 from tokenwire.checks.sameness import same_finish, same_ids, same_text
 from tokenwire.checks.walk import (
@@ -13,6 +14,7 @@ from tokenwire.checks.walk import (
     joined_ids,
     joined_text,
     running_texts,
+    start_place,
     streamed,
     thoughts_of,
 )
@@ -343,3 +345,40 @@ def stop_is_named(streams: tuple[Stream, ...], _target: Target) -> Iterator[Obse
                 place = choice.emissions[-1].at("finish")
                 named = finish.matched is not None
                 yield demand(place, named, expected=f"one of {stops}", actual=finish.matched, message=message)
+
+
+def _scored(asked: Asked) -> tuple[object, ...]:
+    return (asked.top_logprobs, asked.logprob_start, asked.chosen_ids, asked.logprob_texts)
+
+
+def _stopping(asked: Asked) -> tuple[object, ...]:
+    return (asked.stop, asked.stop_token_ids, asked.stop_regex, asked.no_stop_trim)
+
+
+def _but_for_both(stream: Stream) -> tuple[object, ...]:
+    """What a request says beside its stops and what it asks of logprobs."""
+    asked = stream.asked
+    sampling = (asked.temperature, asked.seed, asked.min_new_tokens, asked.ignore_eos, asked.other_sampling)
+    return (stream.dialect, asked.prompt_key, asked.stream, asked.n, asked.max_new_tokens, *sampling)
+
+
+@check_run("stops-and-logprobs-go-together")
+def stops_and_logprobs_go_together(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """What is answered one by one is answered together."""
+    stopped, scored = set(), set()
+    for stream in streams:
+        if stream.answered and not stream.asked.logprobs:
+            stopped.add((*_but_for_both(stream), *_stopping(stream.asked)))
+        if stream.answered and stream.asked.logprobs and not any(_stopping(stream.asked)):
+            scored.add((*_but_for_both(stream), *_scored(stream.asked)))
+    for stream in streams:
+        asked, rest = stream.asked, _but_for_both(stream)
+        both = asked.logprobs and any(_stopping(asked)) and (stream.answered or was_refused(stream))
+        if both and (*rest, *_stopping(asked)) in stopped and (*rest, *_scored(asked)) in scored:
+            yield demand(
+                start_place(stream),
+                stream.answered,
+                expected="an answer, as without the stops and without the logprobs",
+                actual="an answer" if stream.answered else f"status {stream.exchange.status}",
+                message="a request with stops and logprobs was refused, and answered with either alone",
+            )

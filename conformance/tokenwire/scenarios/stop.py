@@ -7,6 +7,7 @@ from itertools import accumulate
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import PROMPT, Budget, Conversation, only_choice, scenario, text_of, token_ids
 from tokenwire.record import Choice, Delivery
+from tokenwire.scenarios.plain_ask import has_words, plain_ask
 
 NEVER = "\u241e\u241e"
 """A string that no model is likely to write: two pictures of the record separator."""
@@ -234,3 +235,22 @@ async def stop_ids(talk: Conversation) -> None:
             "interval-3": replace(stopped, stream=True, stream_interval=3, logprobs=True),
         }
     )
+
+
+@scenario()
+async def stops_with_logprobs(talk: Conversation) -> None:
+    """A stop string from a known answer and logprobs: each alone, then both, kept and streamed, too."""
+    ask = replace(plain_ask(talk), max_new_tokens=talk.fitting(16))
+    scored = replace(ask, logprobs=True)
+    if not has_words(talk, scored):
+        return
+    text = text_of(await talk.ask("logprobs", scored))
+    stop = text[len(text) // 3 :][:2].strip() or NEVER
+    together = replace(scored, stop=(stop,))
+    asks = {
+        "stop": replace(ask, stop=(stop,)),
+        "both": together,
+        "kept": replace(together, no_stop_trim=True),
+    }
+    asks["stream"] = replace(together, stream=True)
+    await talk.ask_all({label: one for label, one in asks.items() if has_words(talk, one)})

@@ -508,3 +508,21 @@ class TextRunsWithoutATokenizer(Fault):
         for name in ("stop", "stop_regex"):
             _parameters(body).pop(name, None)
         return body
+
+
+@fault(
+    "stops-with-logprobs-refused",
+    "X15",
+    upstream=("NVIDIA/TensorRT-LLM PR #18190",),
+    shows_in=(WHOLE,),
+)
+class StopsWithLogprobsRefused(Fault):
+    """Logprobs are not cut where a stop string cut the ids, and the request is refused for it."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        request = self.request
+        stops = (request.get("sampling_params") or {}).get("stop") or request.get("stop")
+        if status != 200 or not stops or not (request.get("return_logprob") or request.get("logprobs")):
+            return status, answer
+        message = "stop: token_ids and logprobs have different lengths"
+        return 400, {"object": "error", "message": message, "type": "BadRequest", "code": 400}
