@@ -82,6 +82,10 @@ def test_a_link_shows_its_event(page: WebDriver, address: str) -> None:
     page.get("about:blank")
     page.get(f"{address}#{LINK}/1")
     assert "event 1" in shown(page)
+    page.get("about:blank")
+    page.get(f"{address}#{LINK}/99")
+    assert "event 5" in shown(page)
+    assert page.execute_script("return window.scrollY") > 0
     page.get(f"{address}#nothing/such/1")
     assert shown(page)
 

@@ -23,7 +23,7 @@ from tokenwire.report.files import Outputs, write_reports
 from tokenwire.report.page import page
 from tokenwire.report.playback import gaps, marked, playback_of, playbacks
 from tokenwire.report.plot import plot
-from tokenwire.report.ribbon import Row, State, align, align_parts, ribbon, words_of
+from tokenwire.report.ribbon import Cell, Row, State, align, align_parts, ribbon, words_of
 from tokenwire.report.subject import Subject
 from tokenwire.report.trace import trace
 from tokenwire.wire.exchange import Read
@@ -67,6 +67,10 @@ def test_numbers_are_one_but_for_their_last_digits_and_truth_is_no_number():
     reference = [[-0.12345, 5, None], [-2.5, 6, None]]
     assert letters(align(reference, [[-0.12344, 5, None], [-2.5, 6, None]]).at) == "=="
     assert letters(align([1, 0], [True, 0]).at) == "x="
+    # Also where the rows have to be aligned first.
+    assert letters(align([-0.12345, -2.5, -3.5, 9], [8, -2.5, -3.50004, 7]).at) == "x==x"
+    lost = align([[-0.5, 5], [-1.5, 6], [-2.12341, 7], [-3.5, 8]], [[-9.0, 4], [-2.12344, 7], [-9.0, 3]])
+    assert lost.at[2] == Cell(State.SHIFT, 1)
 
 
 def test_long_rows_that_differ_everywhere_are_held_against_each_other_in_short_time():
@@ -110,7 +114,7 @@ def test_of_a_long_ribbon_the_columns_around_what_is_wrong_are_kept():
     made = ribbon("token", [Row("ids", lost, align(reference, lost))], 3)
     assert made["before"] + len(made["columns"]) + made["after"] == 1000
     assert len(made["columns"]) == 120
-    assert 500 in made["columns"]
+    assert made["columns"][40] == 500
     kept = ribbon("token", [Row("ids", reference, align(reference, reference))], 990)
     assert kept["columns"][-1] == 999
 
@@ -204,6 +208,14 @@ def test_the_ribbon_holds_the_stream_against_the_whole_answer_to_the_same_reques
     assert played.steps[5].held[-1] == ("finish", "length")
 
 
+def test_no_other_stream_is_taken_for_the_whole_answer_and_no_answer_to_another_request():
+    other = named(incremental(), "generate/other")
+    elsewhere = named(whole(key="another"), "generate/whole")
+    played = playback_of(violated(incremental(), other, elsewhere, event=2))
+    assert played is not None
+    assert played.beside.startswith("no whole answer to the same request was recorded")
+
+
 def test_of_a_cumulative_stream_the_ribbon_shows_what_the_illegal_event_left():
     answer = named(whole(), "generate/whole")
     stream = change(cumulative(), at=3, output_ids=[11, 13, 14])
@@ -280,6 +292,8 @@ def test_what_is_long_is_cut_around_the_first_illegal_event():
     row = played.ribbons[0]["rows"][0]
     by_id = {cell[0]: cell[2] for cell in row["cells"]}
     assert by_id["250"] == 30
+    assert {by_id[one] for one in by_id if int(one) < 220} == {0}
+    assert {by_id[one] for one in by_id if int(one) > 280} == {59}
 
 
 def test_a_page_holds_no_more_than_it_has_room_for(monkeypatch):
@@ -371,7 +385,8 @@ def test_the_trace_has_a_slice_for_each_request_and_an_instant_for_each_event(tm
     second = at(named(whole(), "generate/whole"), "2026-11-22T02:16:56.000+00:00", 0.5)
     third = at(named(whole(), "generate/later"), "2026-11-22T02:16:58.000+00:00", 0.5)
     unknown = at(named(whole(), f"generate/{EVIL}"), "", 0.5)
-    judgement = violated(first, second, third, unknown, event=2)
+    too = at(named(whole(), "generate/unknown-too"), "", 0.5)
+    judgement = violated(first, second, third, unknown, too, event=2)
     report = document(Subject(runs=(judgement.run,)), [judgement], 1)
     write_reports(report, Outputs(trace=tmp_path / "trace.json"), [judgement])
     text = (tmp_path / "trace.json").read_text()
@@ -394,9 +409,12 @@ def test_the_trace_has_a_slice_for_each_request_and_an_instant_for_each_event(tm
         (1_000_000, 2),
         (3_000_000, 1),
         (3_500_000, 1),
+        (4_001_000, 1),
     ]
     instants = [event for event in events if event["ph"] == "i" and "ids" in event["args"]]
-    assert sum(event["args"]["ids"] for event in instants) == 4 * 6
+    assert sum(event["args"]["ids"] for event in instants) == 5 * 6
+    assert [one["ts"] for one in instants if one["ts"] >= 3_000_000] == [3_000_000, 3_500_000, 4_001_000]
+    assert [one["ts"] for one in instants if one["tid"] == 1][:3] == [0, 100_000, 200_000]
     assert [event["name"] for event in events if event.get("cname")] == ["generate/one", "event 2 (illegal)"]
     assert "\x1b" not in json.dumps(events, ensure_ascii=False)
     assert json.loads(trace("", []))["traceEvents"] == []

@@ -143,13 +143,14 @@
     const [, link, event] = window.location.hash.match(/^#(.*)\/(\d+)$/) || [];
     const player = players.find((each) => each.section.dataset.link === link);
     if (!player) return;
-    const at = player.playback.steps.findIndex((step) => step.event === Number(event));
+    const named = player.playback.steps.findIndex((step) => step.event === Number(event));
+    const at = named < 0 ? player.playback.first : named;
     const known = player === active && player.at === at;
     active = player;
-    if (at < 0 || known) return;
+    if (known) return;
     player.show(at, false);
     for (let up = player.section; up; up = up.parentElement) if (up.tagName === "DETAILS") up.open = true;
-    player.section.scrollIntoView({ block: "nearest" });
+    player.section.scrollIntoView({ block: "start" });
     player.slider.focus({ preventScroll: true });
   }
 

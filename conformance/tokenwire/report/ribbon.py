@@ -153,7 +153,7 @@ def align(reference: Sequence[Any], entries: Sequence[Any], *, ended: bool = Tru
             before.setdefault(len(at), []).extend(Cell(_surplus(found[n], known), head + n) for n in surplus)
     for n in range(tail):
         at.append(same(len(entries) - tail + n))
-    if not ended and not before.get(len(at)):
+    if not ended:
         for position in reversed(range(len(at))):
             if at[position].state is not State.HOLE:
                 break
