@@ -273,6 +273,7 @@ def test_junit_holds_a_failure_for_each_cause(
     path = tmp_path / "report.xml"
     run_items(judgements, Subject(url="http://h:1", runs=(RUN,)), junit=path)
     path.write_text(fold(path, report), "utf-8")
+    assert max(map(len, path.read_text("utf-8").splitlines())) < 2_000
     (suite,) = ET.parse(path).iter("testsuite")
     assert {name: suite.get(name) for name in ("tests", "failures", "skipped", "errors")} == {
         "tests": "5",

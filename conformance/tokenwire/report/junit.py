@@ -44,4 +44,5 @@ def fold(path: Path, report: Mapping[str, Any]) -> str:
                 failure.text = f"{failure.text or ''}\n\n  {more}"
         for count, change in (("failures", -skipped), ("skipped", skipped)):
             suite.set(count, str(int(suite.get(count, "0")) + change))
+    ET.indent(document)  # pytest writes it in one line
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(document.getroot(), encoding="unicode")

@@ -120,7 +120,9 @@ def _table(every: Sequence[Summary], width: int) -> Iterator[Text]:
             name = f"{summary.requirement:<{longest}}" if summary.witnesses else summary.requirement
             witnesses = f"  {summary.witnesses:>6}" if summary.witnesses else ""
             yield Text(f"{summary.mark:<{_INDENT}}", _style(summary)) + Text(f"{name}{witnesses}", "default")
-            told = summary.told
+            told, more = summary.told, len(summary.scenarios) - _MOST_SCENARIOS
+            if more > 0 and not summary.bad:
+                told = f"{', '.join(summary.scenarios[:_MOST_SCENARIOS])} and {more} more"
             if summary.witness:
                 told += f"; one of them: {summary.witness['first_seen']}"
             indent = " " * _INDENT
