@@ -11,6 +11,7 @@ from tokenwire.judging.advertised import Advertised, advertised_by, information_
 from tokenwire.judging.judge import Run, judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.profile import selected
+from tokenwire.report.excerpt import excerpt_at
 from tokenwire.report.wording import clause
 from tokenwire.requirement import Requirement, load_requirements
 from tokenwire.wire.exchange import Exchange
@@ -93,7 +94,7 @@ class Bench:
                         clause(first),
                         first.place.event,
                         first.place.pointer,
-                        first.place.excerpt,
+                        excerpt_at(run.streams[0], first.place, first.actual).text,
                     )
                 )
         return Opinion(
