@@ -227,7 +227,7 @@ def interop(session: nox.Session) -> None:
 @nox.session
 def browser(session: nox.Session) -> None:
     """A report in a browser: a failure is walked through by keys. Needs Chromium and its driver."""
-    session.install("-e", ".[dev]", "selenium>=4.27", *CONSTRAINTS, silent=False)
+    session.install("-e", ".[explore]", "pytest-xdist", "selenium>=4.27", silent=False)
     session.run("pytest", "tests/browser", *session.posargs)
 
 
