@@ -88,7 +88,8 @@ def test_no_line_of_a_failure_is_wider_than_the_terminal_but_the_commands(violat
         seen, message="one word after the other " * 12, actual="…" * 150, expected="ex pec ted" * 15
     )
     upstream = judgement.requirement.upstream * 5
-    one = replace(judgement, violations=(long,), requirement=made_up_row(upstream=upstream))
+    elsewhere = [replace(long, place=replace(long.place, exchange=f"a/b/some-label-{n}")) for n in range(9)]
+    one = replace(judgement, violations=(long, *elsewhere), requirement=made_up_row(upstream=upstream))
     lines = failure(row(one, subject), 80).splitlines()
     assert max(map(len, lines[:-2])) <= 80
     assert "ex pec ted" * 15 in "".join(line[14:] for line in lines), "spaces of the wire are kept"

@@ -88,7 +88,7 @@ def failure(row: Mapping[str, Any], width: int = WIDTH, without: Container[str] 
         *([""] if shown["events"] else []),
         *_event_lines(shown["events"], width),
         *(line for place in shown["related"] for line in _told("beside", place, width)),
-        *([f"  {shown['others']}"] if shown["others"] else []),
+        *textwrap.wrap(shown["others"], width, initial_indent="  ", subsequent_indent="  "),
         "",
         *(f"  {command}" for label, command in commands.items() if command and label not in without),
     ]
