@@ -733,3 +733,48 @@ def test_an_entry_is_brought_by_the_event_after_which_no_other_changes_it() -> N
     assert [brought(cumulative(), at) for at in (0, 3, 99, None)] == [0, 3, 5, 5]
     again = change(cumulative(), 4, output_ids=[11, 12, 99, 14, 15])
     assert [brought(again, at) for at in (1, 2, 4, 5)] == [1, 5, 5, 5]
+
+
+def test_the_prompt_of_several_choices_is_looked_at_once() -> None:
+    told = Told(prompt_ids=(1, 30, 31))
+    texts = [
+        named(whole(told, told, n=2, input_ids=None, text_prompt=True, prompt_key=key), key)
+        for key in ("one", "two")
+    ]
+    assert len(related("one-beginning-of-sequence", *texts)) == len(texts)
+
+
+def test_an_item_of_a_batch_may_end_elsewhere_than_one_of_another_budget() -> None:
+    alone = [named(whole(input_ids=(PROMPT,), max_new_tokens=6), f"generate/alone-{turn}") for turn in "ab"]
+    asked = {"prompts": 2, "n": 1, "input_ids": (PROMPT, (4, 5)), "batch": True}
+    short = Told(ids=IDS[:3], text="abc")
+    for budget, faults in ((3, 0), (6, 1)):
+        together = whole(short, Told(), max_new_tokens=budget, **asked)
+        assert len(violated(related("batch-items-stand-alone", *alone, together))) == faults
+
+
+def test_what_truncation_keeps_is_told_as_what_was_expected() -> None:
+    asked = {"logprobs": True, "greedy": False, "temperature": 1.0, "top_k": 1}
+    for one in seen("truncation-is-kept", whole(LOGPROBS, **asked, top_logprobs=2)):
+        assert one.holds
+        assert one.actual == one.expected
+
+
+def test_an_answer_to_a_seed_is_told_beside_the_one_before() -> None:
+    asked = {"greedy": False, "temperature": 1.0, "seed": 7, "key": "seeded"}
+    other = Told(ids=IDS[::-1])
+    (fault,) = related("seed-is-kept", named(whole(**asked), "one"), named(whole(other, **asked), "two"))
+    assert (fault.expected, fault.actual) == (list(IDS), list(IDS[::-1]))
+
+
+def test_a_position_without_the_chosen_ids_names_none() -> None:
+    rows = [*chosen_logprobs()[:2], None, *chosen_logprobs()[3:]]
+    stream = change(whole(LOGPROBS, **ASKED), series={"output_token_ids_logprobs": rows})
+    (fault,) = violated(seen("chosen-logprobs-are-the-asked-ids", stream))
+    assert "names [] instead of [7, 5]" in fault.message
+
+
+def test_the_second_position_of_the_prompt_names_the_chosen_ids_and_the_first_does_not() -> None:
+    for second, faults in (([[-1.0, 7, None], [-2.0, 5, None]], 0), ([[-1.0, 8, None], [-2.0, 5, None]], 1)):
+        stream = change(whole(LOGPROBS, **ASKED), prompt_series={"input_token_ids_logprobs": [None, second]})
+        assert len(violated(seen("chosen-logprobs-are-the-asked-ids", stream))) == faults

@@ -303,6 +303,19 @@ def test_where_a_stop_stands_is_not_judged_by_ids_that_nobody_can_read() -> None
     assert seen("nothing-follows-a-stop-string", change(late, output_ids=[11, 12, 999, 13])) == []
 
 
+def test_an_id_behind_a_stop_is_shown_where_the_last_ids_stand() -> None:
+    late = incremental(Told(ids=(11, 12, 13), text="abc"), stop=("b",))
+    with_ids = [one.event.index for one in late.choices[0].emissions if "output_ids" in one.pointers]
+    [found] = seen("nothing-follows-a-stop-string", late)
+    assert (found.holds, found.place.event) == (False, with_ids[-1])
+    [choice] = late.choices
+    without = tuple(replace(one, pointers={}) for one in choice.emissions)
+    [found] = seen(
+        "nothing-follows-a-stop-string", replace(late, choices=(replace(choice, emissions=without),))
+    )
+    assert found.place.event == without[-1].event.index
+
+
 def test_what_is_named_beside_another_finish_is_no_stop() -> None:
     told = Told(ids=(11, SPECIAL), text="a", finish=Finish("length", matched="b"))
     assert not holds("special-tokens-as-asked", whole(told, skip_special_tokens=False))

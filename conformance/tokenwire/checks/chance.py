@@ -61,7 +61,7 @@ def _told_at(choice: Choice, position: int) -> _Position:
             if own is not None and (number := number_of(own.logprob)) is not None:
                 found.sampled = number
                 read.append((own.token_id, number))
-            found.by_id |= {token: number for token, number in read if token is not None}
+            found.by_id |= dict(read)
             if len(top) > 1:
                 found.least = min(number for _, number in read) if read else None
     return found
