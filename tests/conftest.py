@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -10,12 +11,22 @@ from subprocess import CompletedProcess
 import pytest
 from forked_program import run_forked, served_forked
 from hypothesis import settings
-from side_by_side import scheduler
+from side_by_side import await_others_last, scheduler
 
 pytest_xdist_make_scheduler = pytest.hookimpl(optionalhook=True)(scheduler)
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    await_others_last(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than processors: some tests wait for servers that hang."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:

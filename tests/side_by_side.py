@@ -13,6 +13,11 @@ from xdist.scheduler import LoadFileScheduling
 _DEALT_BY_PARAMETER = "test_reference_conforms.py"
 
 
+def await_others_last(items: list[Any]) -> None:
+    """Move what looks at all configurations to the end: it would wait for those that others check."""
+    items.sort(key=lambda item: item.path.name == _DEALT_BY_PARAMETER and not hasattr(item, "callspec"))
+
+
 class SideBySide(LoadFileScheduling):
     """A file to a worker, but where the parameter of a test says what is started."""
 

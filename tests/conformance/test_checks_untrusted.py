@@ -1,4 +1,4 @@
-"""What a target wrote may be any JSON: no check may raise for it."""
+"""What a target wrote may be any JSON: no check may raise for it, nor the search for a parrot."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def streams(draw: st.DrawFn) -> Stream:
         ]
     ),
 )
-def test_no_check_raises(run: list[Stream], target: Target) -> None:
+def test_no_check_raises_and_no_parrot_is_heard(run: list[Stream], target: Target) -> None:
     for check in CHECKS.values():
         for stream in run:
             if check.on_stream is not None:
@@ -191,8 +191,4 @@ def test_no_check_raises(run: list[Stream], target: Target) -> None:
                 list(check.on_comparison(Comparison(run[0], stream), target))
         if check.on_run is not None:
             list(check.on_run(tuple(run), target))
-
-
-@given(st.lists(streams(), min_size=1, max_size=3))
-def test_no_answer_keeps_a_model_from_being_recognised(run: list[Stream]) -> None:
     assert recognised(run) is None

@@ -15,7 +15,7 @@ from proofs.hostile_servers import HOSTILE, Hostile, HostileServer
 
 from tokenwire.judging.verdict import ExitStatus
 
-SHORT_S = 2
+SHORT_S = 0.5
 """For targets of which every answer is waited for in vain."""
 LONG_S = 10
 """For one that answers its first requests in time, and then no more."""
@@ -29,7 +29,7 @@ MOST_MEMORY = 300_000_000
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the most memory is read from /proc")
 
 
-def time_limit(target: Hostile) -> int:
+def time_limit(target: Hostile) -> float:
     """For one exchange: short only where the test waits for its end."""
     if not target.hangs:
         return AMPLE_S

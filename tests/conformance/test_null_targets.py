@@ -26,13 +26,22 @@ def first_words(sender: CannedSender) -> Preflight:
     return asyncio.run(preflight("http://target", sender, list(load_dialects().values())))
 
 
-def everything_asked(sender: CannedSender) -> Run:
-    """All scenarios in all dialects, as if the preflight had let them pass."""
-    transcript = Transcript()
+DIALECTS = tuple(load_dialects().values())
+IN_ALL_DIALECTS = {
+    *("empty object", "empty list", "null", "empty body", "empty choices"),
+    *("empty object as a stream", "instant end"),
+}
+"""What a dialect might read something in. No dialect reads the others: a third of all dialects asks each."""
+
+
+def everything_asked(name: str) -> Run:
+    """All scenarios, as if the preflight had let them pass."""
+    transcript, sender = Transcript(), NULL_TARGETS[name]
+    asking = DIALECTS if name in IN_ALL_DIALECTS else DIALECTS[list(NULL_TARGETS).index(name) % 3 :: 3]
 
     async def talk() -> None:
         for scenario in load_scenarios().values():
-            for dialect in load_dialects().values():
+            for dialect in asking:
                 await scenario.run(Conversation(scenario.name, dialect, sender, Advertised(), transcript))
 
     asyncio.run(talk())
@@ -49,7 +58,7 @@ def test_no_dialect_is_spoken_and_the_reason_is_told(name: str) -> None:
 
 @pytest.mark.parametrize("name", NULL_TARGETS)
 def test_no_requirement_passes_even_where_everything_is_asked(name: str) -> None:
-    judgements = judge([everything_asked(NULL_TARGETS[name])])
+    judgements = judge([everything_asked(name)])
     verdicts = {judgement.verdict for judgement in judgements}
     assert judgements
     assert Verdict.PASS not in verdicts, [j.name for j in judgements if j.verdict is Verdict.PASS]

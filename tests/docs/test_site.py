@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cache
 from html import unescape
 
 import pytest
@@ -39,6 +40,7 @@ def column(**cells: Cell) -> Column:
 RED = Cell(Verdict.FAIL, 4, "it is wrong", "one_stream", 7, "/output_ids/2", "FAIL  …\n >    7  data: {}")
 
 
+@cache
 def pages_of_requirements() -> dict[str, Page]:
     return {page.uri: page for page in requirement_pages.pages([column(one_mode_per_stream=RED)])}
 

@@ -28,6 +28,14 @@ class Configuration:
 
 
 _STANDARD = ("--budget", "standard")
+_OWN_DOORS = {
+    family: tuple(word for dialect in dialects for word in ("--dialect", dialect))
+    for family, dialects in {
+        "SGLang's": ("sglang-generate", "sglang-completions", "sglang-chat"),
+        "vLLM's": ("vllm-generate", "vllm-completions", "vllm-chat"),
+    }.items()
+}
+"""In both of its shapes, the reference opens the other's own door as well; each is asked in its own."""
 _SCRIPTS = tuple(
     word
     for scenario in ("characters", "tails", "stops", "prompts", "logprobs")
@@ -41,9 +49,15 @@ _SCRIPT_DIALECTS = tuple(
 """Prompts of ids, in batches; a completion's logprobs; messages through the template."""
 
 CONFIGURATIONS = {
-    "cumulative": Configuration((*_MIRROR, "--enable-metrics", "--enable-cache-report"), _STANDARD),
-    "vLLM's shapes": Configuration(("--api-dialect", "vllm"), _STANDARD),
-    "images": Configuration(("--model", "builtin:tiny-mm"), ("--budget", "quick")),
+    "cumulative": Configuration(
+        (*_MIRROR, "--enable-metrics", "--enable-cache-report"), (*_STANDARD, *_OWN_DOORS["SGLang's"])
+    ),
+    "vLLM's shapes": Configuration(("--api-dialect", "vllm"), (*_STANDARD, *_OWN_DOORS["vLLM's"])),
+    # Messages have images; their prompt_token_ids are sent back to /generate.
+    "images": Configuration(
+        ("--model", "builtin:tiny-mm"),
+        ("--budget", "quick", "--dialect", "sglang-chat", "--dialect", "sglang-generate"),
+    ),
     "incremental": Configuration((*_MIRROR, "--incremental-streaming-output")),
     "every fourth token": Configuration(
         (*_MIRROR, "--incremental-streaming-output", "--stream-interval", "4")

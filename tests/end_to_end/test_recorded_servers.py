@@ -10,18 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tokenwire.baselines.expected import difference, expected_file, judged, read_expected
-from tokenwire.dialects.recognition import Spoken
+from tokenwire.baselines.expected import Judged, difference, expected_file, judged, read_expected
 from tokenwire.judging.causes import causes
-from tokenwire.judging.judge import judge
 from tokenwire.judging.verdict import Verdict
-from tokenwire.replay import captures, read_run
 from tokenwire.report.signatures import looks_like
 from tokenwire.requirement import load_requirements
 
@@ -32,10 +30,17 @@ LIMIT = 20_000_000
 """Bytes that all fixtures together may take."""
 
 
+@cache
+def judged_now(capture: str) -> Judged:
+    [one] = judged(FIXTURES / capture)
+    return one
+
+
 @pytest.mark.parametrize("capture", CAPTURES)
 def test_a_capture_is_judged_as_before(capture: str) -> None:
-    [one] = judged(FIXTURES / capture)
-    assert difference(one) == [], "tokenwire replay --diff --update fixtures writes down what is right"
+    assert difference(judged_now(capture)) == [], (
+        "tokenwire replay --diff --update fixtures writes down what is right"
+    )
 
 
 def test_no_expected_verdicts_are_left_over() -> None:
@@ -73,9 +78,7 @@ def test_a_fault_is_seen_in_its_recording_and_nothing_without_one(capture: str) 
 @pytest.mark.parametrize("capture", OF_THE_REFERENCE)
 def test_a_fault_looks_like_no_other_bug_than_its_own(capture: str) -> None:
     """A violation of a row that names a thread is not taken for that thread's bug by itself."""
-    [(_, exchanges)] = captures(FIXTURES / capture)
-    run, _ = read_run(exchanges, Spoken(exchanges), capture)
-    found = {thread for judgement in judge([run]) for thread in looks_like(judgement)}
+    found = {thread for judgement in judged_now(capture).judgements for thread in looks_like(judgement)}
     assert found <= set(OF_THE_REFERENCE[capture].get("upstream", ()))
 
 
@@ -226,9 +229,7 @@ CAUSES = {
 
 @pytest.mark.parametrize("capture", CAUSES)
 def test_one_defect_of_a_live_server_is_one_cause(capture: str) -> None:
-    [(_, exchanges)] = captures(FIXTURES / capture)
-    run, _ = read_run(exchanges, Spoken(exchanges), capture)
-    judgements = judge([run])
+    judgements = judged_now(capture).judgements
     following: dict[str, set[str]] = {}
     for effect, cause in causes(judgements).items():
         names = judgements[cause].requirement.id, judgements[effect].requirement.id

@@ -54,17 +54,18 @@ def test_the_reference_violates_nothing(checked: Callable[[str], tuple[Report, P
     assert {row: seen for row, seen in verdicts(report).items() if seen & bad} == {}
 
 
-@pytest.mark.parametrize("name", STANDARD)
-def test_nothing_that_applies_stays_undecided(
-    checked: Callable[[str], tuple[Report, Path]], name: str
-) -> None:
+def test_nothing_that_applies_stays_undecided(checked: Callable[[str], tuple[Report, Path]]) -> None:
+    """What the doors of one family never ask for, those of the other show."""
     known = load_requirements()
+    seen = [verdicts(checked(name)[0]) for name in STANDARD]
     undecided = {
         row
-        for row, seen in verdicts(checked(name)[0]).items()
-        if Verdict.INCONCLUSIVE in seen and known[row].contract == "blackbox"
+        for each in seen
+        for row in each
+        if Verdict.INCONCLUSIVE in each[row] and known[row].contract == "blackbox"
     }
-    assert undecided == set()
+    decided = {row for each in seen for row in each if each[row] & {Verdict.PASS, Verdict.INFO}}
+    assert undecided - decided == set()
 
 
 @pytest.mark.parametrize("name", ["n-gram speculation", "scripts"])

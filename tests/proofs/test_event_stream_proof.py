@@ -27,7 +27,7 @@ CAPTURES = sorted(
 )
 SHORT = 700
 """Bytes of a body that is cut in two at every place."""
-BYTEWISE = 60_000
+BYTEWISE = 10_000
 """Bytes of a body that is fed byte by byte; longer ones are cut at random places."""
 BOM = b"\xef\xbb\xbf"
 

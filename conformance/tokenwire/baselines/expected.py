@@ -7,7 +7,7 @@ exchanges that violate them. What was not evaluated is left out.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -60,6 +60,8 @@ class Judged:
     """The first violation of each requirement that is violated."""
     expected: Expected | None
     """None where there is no such file."""
+    judgements: Sequence[Judgement]
+    """What the outcomes sum up."""
 
     def update(self) -> None:
         """Make what it is judged to be now what is expected."""
@@ -138,12 +140,13 @@ def judged(path: Path, requirements: Collection[Requirement] | None = None) -> I
         tokenizer = LocalTokenizer(folder) if folder else None
         run, _ = read_run(exchanges, Spoken(exchanges), name, tokenizer)
         wanted = list(requirements) if requirements is not None else None
-        outcomes, evidence = _outcomes(judge([run], wanted))
+        judgements = judge([run], wanted)
+        outcomes, evidence = _outcomes(judgements)
         if expected is not None and requirements is not None:
             ids = {one.id for one in requirements}
             was = {name: one for name, one in expected.outcomes.items() if name in ids}
             expected = Expected(was, expected.tokenizer)
-        yield Judged(file, outcomes, evidence, expected)
+        yield Judged(file, outcomes, evidence, expected, judgements)
 
 
 def difference(judged: Judged) -> list[str]:
