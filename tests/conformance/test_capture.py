@@ -1,5 +1,6 @@
 """Captures on disk: what is written is read, wherever the file ends, and no secret is in it."""
 
+import contextlib
 import gzip
 import json
 from pathlib import Path
@@ -15,6 +16,7 @@ from tokenwire.wire.capture import (
     CaptureWriter,
     exchange_lines,
     read_capture,
+    status_of,
 )
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
 from tokenwire.wire.redaction import REDACTED
@@ -259,3 +261,9 @@ def test_a_file_that_is_not_gzipped_is_named(tmp_path: Path) -> None:
     path.write_text("{}\n")
     with pytest.raises(CaptureError, match=r"plain\.jsonl\.gz is not a gzipped file"):
         list(read_capture(path))
+
+
+@pytest.mark.parametrize(("status", "legal"), [(99, False), (100, True), (999, True), (1000, False)])
+def test_a_status_has_three_digits(status: int, legal: bool) -> None:
+    with contextlib.nullcontext() if legal else pytest.raises(TypeError, match="is no status"):
+        assert status_of(status) == status
