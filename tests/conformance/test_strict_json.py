@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tokenwire.wire import strict_json
 from tokenwire.wire.strict_json import MAX_DEPTH, StrictJsonError, loads
 
 
@@ -84,3 +85,50 @@ def test_longer_integers_are_refused_and_not_told_in_full(number: str) -> None:
 
 def test_long_fractions_and_long_strings_of_digits_are_no_long_integers() -> None:
     assert loads('{"a": 0.12345678901234567890123, "b": "12345678901234567890123"}')["b"].endswith("123")
+
+
+_PIECES = st.sampled_from(
+    [
+        *'{}[]:,"',
+        *('"a"', '"a":', "{}", "[]", "null", "true", "NaN", "Infinity", " ", "\n", "\x00", "\ufeff", "\\"),
+        *("0", "-0", "00", "1.0", "1.", "1e5", "1E+05", "1e999", "-1E999", "1e+0999", "1e-999", "0.1e310"),
+        *(
+            str(2**63),
+            str(2**64),
+            str(-(2**63) - 1),
+            "9" * 400,
+            "9" * 400 + ".0",
+            "0." + "3" * 30,
+            "9" * 18 + "e99",
+        ),
+        *(
+            r'"\ud83d"',
+            r'"\ud83d\ude00"',
+            r'"\u0000"',
+            '"\ud83d"',
+            '"\t"',
+            r'"\x"',
+            '"1e999"',
+            "[" * 199,
+            "]" * 199,
+        ),
+    ]
+)
+
+
+@given(st.lists(_PIECES, max_size=8).map("".join))
+@settings(deadline=None, max_examples=500)
+def test_what_is_read_fast_is_read_as_carefully(text: str) -> None:
+    fast = strict_json._read_fast(text)
+    if fast is not strict_json._UNSURE:
+        assert repr(fast) == repr(strict_json._read_carefully(text))
+
+
+@pytest.mark.parametrize("text", ["1e999", "[1E+400]", str(2**64), "9" * 400 + ".0", r'"\ud83d"', "NaN"])
+def test_what_others_read_otherwise_is_not_read_fast(text: str) -> None:
+    assert strict_json._read_fast(text) is strict_json._UNSURE
+
+
+def test_an_answer_of_a_server_is_read_fast() -> None:
+    text = '{"text": "a", "logprobs": [[-1.5e-07, 12, null]], "id": "12345678901234567"}'
+    assert strict_json._read_fast(text) == json.loads(text)
