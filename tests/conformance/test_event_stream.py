@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tokenwire.wire import event_stream
 from tokenwire.wire.event_stream import EventStreamParser, ServerSentEvent, parse_event_stream
 
 
@@ -160,3 +161,37 @@ def test_line_ends_change_nothing_but_offsets(data: list[str]) -> None:
     ]
     assert read[0] == read[1] == read[2]
     assert len(read[0]) == len(data)
+
+
+_BLOCKS = [
+    *("data: a\n\n", "data: \n\n", "data: 好 {}\n\n", "data: data: x\n\n", "data:a\n\n", ": ping\n\n", "\n"),
+    *(
+        "data: a\nid: 1\n\n",
+        "data: a\r\n\r\n",
+        "data: a",
+        "event: x\n",
+        "\ufeff",
+        "retry: 1\n\n",
+        "data: \x85\u2028\n\n",
+    ),
+]
+
+
+@given(st.lists(st.sampled_from(_BLOCKS), max_size=6).map(lambda some: "".join(some).encode()) | st.binary())
+@settings(deadline=None)
+def test_the_fast_way_reads_what_the_parser_reads(body: bytes) -> None:
+    plain = event_stream._plain_events(body)
+    if plain is not None:
+        assert (plain, b"", None) == fed_in_pieces([body])
+
+
+def test_what_servers_write_is_read_the_fast_way() -> None:
+    body = 'data: {"text": "好"}\n\ndata: [DONE]\n\n'.encode()
+    assert event_stream._plain_events(body) == fed_in_pieces([body])[0] != []
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\n\n", b"data: a\n\n\n", b"data: \xff\n\n", b"data: a\n", b"data: a\r\n\n"]
+)
+def test_what_needs_the_parser_is_not_read_the_fast_way(body: bytes) -> None:
+    assert event_stream._plain_events(body) is None

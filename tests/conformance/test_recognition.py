@@ -74,6 +74,12 @@ def test_a_mark_in_a_chunk_tells() -> None:
     assert recognise([OPENAI, SGLANG], [chat(chunk, stream=True)]).dialect is SGLANG
 
 
+def test_a_mark_whose_key_is_written_with_an_escape_tells() -> None:
+    escaped = json.dumps(answer(matched_stop=None)).replace("matched", "m\\u0061tched")
+    exchange = replace(chat({}), reads=(Read(0.1, escaped.encode()),))
+    assert recognise([OPENAI, SGLANG], [exchange]).dialect is SGLANG
+
+
 def test_a_mark_in_an_error_tells_nothing() -> None:
     body = answer(matched_stop=None)
     assert recognise([OPENAI, SGLANG], [chat(body, status=400)]).dialect is OPENAI

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from sys import intern
 from typing import Any, Literal, get_args
 
@@ -14,6 +15,7 @@ from tokenwire.wire.json_pointer import ABSENT, Keys, find, join, parse
 Kind = Literal[
     "text", "output_ids", "prompt_token_ids", "finish", "counters", "series", "prompt_series", "details"
 ]
+_KINDS: tuple[Kind, ...] = get_args(Kind)
 _SINGLE: tuple[Kind, ...] = ("text", "output_ids", "prompt_token_ids")
 _NAMED: tuple[Kind, ...] = ("counters", "series", "prompt_series", "details")
 _FIELDS = {*_SINGLE, *_NAMED}
@@ -39,6 +41,10 @@ class _Field:
     name: str
     pointer: str
 
+    @cached_property
+    def keys(self) -> Keys:
+        return parse(self.pointer)
+
 
 def _fields(table: Mapping[str, Any]) -> list[_Field]:
     bound: list[_Field] = [_Field(kind, kind, table[kind]) for kind in _SINGLE if kind in table]
@@ -47,7 +53,7 @@ def _fields(table: Mapping[str, Any]) -> list[_Field]:
     return bound
 
 
-@dataclass
+@dataclass(eq=False)
 class _Parent:
     """One object of a choice that holds bound fields; found once and walked once for each emission."""
 
@@ -55,6 +61,13 @@ class _Parent:
     fields: dict[str, list[_Field]] = field(default_factory=dict)
     holds_customized_info: bool = False
     other_lists: frozenset[str] = frozenset()
+
+    @lru_cache(maxsize=1 << 10)  # noqa: B019  # the tables of the dialects live as long as the program
+    def placed(self, at: str) -> Mapping[str, tuple[tuple[_Field, str], ...]]:
+        """By key, the fields and where they stand in a choice at a pointer."""
+        return {
+            key: tuple((one, intern(at + one.pointer)) for one in bound) for key, bound in self.fields.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -97,7 +110,7 @@ class AnswerBinding:
             bound.append(_Field("finish", "finish", finish["reason"]))
         parents: dict[Keys, _Parent] = {}
         for one in bound:
-            *way, last = parse(one.pointer)
+            *way, last = one.keys
             parent = parents.setdefault(tuple(way), _Parent(tuple(way)))
             parent.fields.setdefault(last, []).append(one)
         if "customized_info" in table:
@@ -129,18 +142,21 @@ class AnswerBinding:
     def usage_pointer(self) -> str:
         return join(*self.usage) if self.usage is not None else ""
 
+    @cached_property
+    def _at(self) -> str:
+        return join(*self.choices)
+
     def emissions(self, event: Event) -> Iterator[Emission]:
         """What the data of an event delivers, choice by choice; nothing where it holds no bound field."""
         found = find(event.data, self.choices)
         if isinstance(found, list):
-            items = [(position, join(*self.choices, position), item) for position, item in enumerate(found)]
+            items = [(position, f"{self._at}/{position}", item) for position, item in enumerate(found)]
         else:
-            items = [(0, join(*self.choices), found)]
+            items = [(0, self._at, found)]
         document = [
             (one, value)
             for one in self.document
-            if (value := find(event.data, parse(one.pointer))) is not ABSENT
-            and not self._is_nothing(value, one.name)
+            if (value := find(event.data, one.keys)) is not ABSENT and not self._is_nothing(value, one.name)
         ]
         for position, pointer, item in items:
             if isinstance(item, dict):
@@ -171,20 +187,21 @@ class AnswerBinding:
         document: Sequence[tuple[_Field, Any]],
     ) -> Emission | None:
         pointers: dict[str, str] = {}
-        values: dict[Kind, dict[str, Any]] = {kind: {} for kind in get_args(Kind)}
+        values: dict[Kind, dict[str, Any]] = {kind: {} for kind in _KINDS}
         customized: set[str] = set()
         for parent in self.parents:
             holder = find(item, parent.keys)
             if not isinstance(holder, dict):
                 continue
+            placed = parent.placed(at)
             for key, value in holder.items():
-                bound = parent.fields.get(key)
+                bound = placed.get(key)
                 if bound is not None:
-                    for one in bound:
+                    for one, pointer in bound:
                         if one.kind != "finish" and self._is_nothing(value, one.name):
                             continue
                         values[one.kind][one.name] = value
-                        pointers[one.name] = intern(at + one.pointer)
+                        pointers[one.name] = pointer
                 elif (
                     parent.holds_customized_info and isinstance(value, list) and key not in parent.other_lists
                 ):

@@ -12,7 +12,7 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import accumulate, islice
 from typing import Any
@@ -100,6 +100,11 @@ class Mark:
         if isinstance(row, str):
             return cls((parse(row),))
         return cls(tuple(map(parse, row["all"])), tuple(map(parse, row.get("none", ()))))
+
+    def may_stand_in(self, body: bytes) -> bool:
+        """Whether a body may hold the keys: they stand there as they are, or something is escaped."""
+        names = (key for keys in self.all for key in keys if not key.isdecimal())
+        return b"\\u" in body or all(name.encode() in body for name in names)
 
     def seen_in(self, data: Any) -> bool:
         """Whether a document or event has it."""
@@ -286,14 +291,14 @@ class Dialect:
 
     def _read_whole(self, exchange: Exchange, asked: Asked) -> Stream:
         event, undecodable_at = self._document(exchange, "whole")
-        usages = self._usages(self._whole, (event,))
+        emissions, usages = self._delivered(self._whole, (event,), asked)
         return Stream(
             exchange,
             self.name,
             asked,
             Delivery.WHOLE,
             (event,),
-            _choices(self._emissions(self._whole, (event,), asked, usages), Delivery.WHOLE, asked),
+            _choices(emissions, Delivery.WHOLE, asked),
             error=event.error,
             usage=usages[-1].counts if usages else None,
             usage_place=usages[-1].place if usages else None,
@@ -309,8 +314,7 @@ class Dialect:
         sent, unterminated, undecodable_at = parse_event_stream(body, cut_off=cut_off)
         read = partial(self._event, exchange.name, body=body, clock=clock, latest={})
         events = tuple(read(index, one) for index, one in enumerate(sent))
-        usages = self._usages(self._stream, events)
-        emissions = self._emissions(self._stream, events, asked, usages)
+        emissions, usages = self._delivered(self._stream, events, asked)
         said = hint or self._flagged_delivery(exchange)
         delivery = self.fixed_delivery or infer_delivery(_by_choice(emissions).values(), said)
         return Stream(
@@ -388,22 +392,21 @@ class Dialect:
         errors = () if problem else self._schemas.errors(kind, data)
         return Event(0, place, data, problem=problem, schema_errors=errors), undecodable_at
 
-    def _emissions(
-        self, binding: AnswerBinding, events: Iterable[Event], asked: Asked, usages: tuple[Usage, ...]
-    ) -> list[Emission]:
-        emissions = (emission for event in events for emission in binding.emissions(event))
-        counts = usages[-1].counts if usages else None
-        return list(without_echo(emissions, asked, binding.echoed, counts))
-
-    def _usages(self, binding: AnswerBinding, events: Iterable[Event]) -> tuple[Usage, ...]:
-        """The usage objects of an answer, each with its place."""
-        usages = []
+    def _delivered(
+        self, binding: AnswerBinding, events: Iterable[Event], asked: Asked
+    ) -> tuple[list[Emission], tuple[Usage, ...]]:
+        """What events deliver to the choices, and the usage objects beside that, each with its place."""
+        emissions: list[Emission] = []
+        usages: list[Usage] = []
         for event in events:
+            delivered = list(binding.emissions(event))
+            emissions += delivered
             found = binding.usage_of(event.data)
             if isinstance(found, dict):
-                choices = tuple(emission.choice for emission in binding.emissions(event))
-                usages.append(Usage(replace(event.place, pointer=binding.usage_pointer), found, choices))
-        return tuple(usages)
+                choices = tuple(emission.choice for emission in delivered)
+                usages.append(Usage(event.place.at(binding.usage_pointer), found, choices))
+        counts = usages[-1].counts if usages else None
+        return list(without_echo(emissions, asked, binding.echoed, counts)), tuple(usages)
 
 
 def _begins_as_json(body: bytes) -> bool:

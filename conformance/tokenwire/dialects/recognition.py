@@ -68,10 +68,13 @@ def recognise(candidates: Sequence[Dialect], exchanges: Iterable[Exchange]) -> R
 
 def _marks_seen(dialects: Sequence[Dialect], exchange: Exchange) -> Iterator[tuple[Dialect, Mark]]:
     """The first mark of each dialect that an answer holds; nothing for one of which it holds none."""
-    readable = exchange.status == 200 and exchange.ending is not Ending.OUTGROWN
-    values = list(json_values(exchange)) if dialects and readable else []
+    if exchange.status != 200 or exchange.ending is Ending.OUTGROWN:
+        return
+    body = exchange.body
+    possible = {one.name: [mark for mark in one.marks if mark.may_stand_in(body)] for one in dialects}
+    values = list(json_values(exchange)) if any(possible.values()) else []
     for dialect in dialects:
-        seen = (mark for mark in dialect.marks if any(map(mark.seen_in, values)))
+        seen = (mark for mark in possible[dialect.name] if any(map(mark.seen_in, values)))
         if (first := next(seen, None)) is not None:
             yield dialect, first
 

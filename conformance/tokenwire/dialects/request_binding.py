@@ -424,7 +424,7 @@ class RequestBinding:
 
     def _rest(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """What the body says beyond the fields that the dialect binds, and that may shape the result."""
-        rest = copy.deepcopy(dict(body))
+        rest = _with_own_objects(body)
         bound = [keys for places in self.fields.values() for keys in places] + list(self.counts.values())
         named = [self.model] if self.model is not None else []
         for keys in (*self.prompt.values(), *bound, *named, *self.report_only):
@@ -483,6 +483,15 @@ def _gather(body: Any, keys: Keys) -> list[Any]:
             return [value for item in body for value in _gather(item, keys[position:])]
         body = find(body, (key,))
     return [body]
+
+
+def _with_own_objects(value: Any) -> Any:
+    """A JSON value that may be changed, but for its lists of integers: they are long."""
+    if isinstance(value, dict):
+        return {name: _with_own_objects(member) for name, member in value.items()}
+    if isinstance(value, list) and not all(map(_is_id, value)):
+        return [_with_own_objects(member) for member in value]
+    return value
 
 
 def _remove_everywhere(body: dict[str, Any], keys: Keys) -> None:
