@@ -18,8 +18,8 @@ LEAST_INTEGER, MOST_INTEGER = -(2**63), 2**64 - 1
 """What 64 bits hold, signed or not."""
 _MOST_DIGITS = len(str(LEAST_INTEGER))
 _DIGITS_AS_ZEROS = bytes.maketrans(b"E123456789", b"e000000000")
-_LARGE_NUMBER = re.compile(rb"(?<![.0])0{19}|e\+?000")
-"""Digits written as zeros, each number beyond 64 bits or beyond what a float holds has this in it."""
+_LARGE = (b"0" * 19, b"e000", b"e+000")
+_LARGE_NUMBER = re.compile(rb"(?:^|[\[,:\s-])(?:0{19}|0+(?:\.0+)?e\+?000)")
 _UNSURE: Final = object()
 
 _STRING_OR_BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
@@ -97,11 +97,19 @@ def _read_fast(text: str) -> Any:
     try:
         written = text.encode()
         digits = written.translate(_DIGITS_AS_ZEROS)
-        if _LARGE_NUMBER.search(digits):
+        if _holds_large_number(digits):
             return _UNSURE
         return jiter.from_json(written, allow_inf_nan=False, catch_duplicate_keys=True)
     except ValueError:  # it knows no lone surrogates, and its words are not ours
         return _UNSURE
+
+
+def _holds_large_number(digits: bytes) -> bool:
+    """Whether a text, its digits written as zeros, may hold a number beyond 64 bits or what a float holds.
+
+    To search for three short strings is cheap; ids and long fractions have them, too.
+    """
+    return any(sign in digits for sign in _LARGE) and _LARGE_NUMBER.search(digits) is not None
 
 
 def _read_carefully(text: str) -> Any:
