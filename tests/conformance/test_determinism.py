@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stream_builder import IDS, STOP, Told, incremental, logprobs, named, top_logprobs, whole, with_exchange
@@ -243,3 +244,12 @@ def test_an_id_that_is_not_among_the_listed_is_less_likely_than_all_of_them() ->
         first = whole(of_ids(IDS, "abcdef", **told(IDS, listed=listed)))
         second = incremental(of_ids(APART, **told(APART, listed=listed)))
         assert goes_apart((first.choices[0], second.choices[0])) is not listed
+
+
+@pytest.mark.parametrize("wrong", [[13], {"id": 13}, "13"])
+def test_an_id_that_is_none_tells_nothing_of_a_near_tie(wrong: Any) -> None:
+    """Unhashable ones among them: a check that raised for them would be a fault of ours."""
+    odd = [*IDS[:2], wrong, *IDS[3:]]
+    series = {"output_token_logprobs": logprobs(odd), "output_top_logprobs": top_logprobs(odd)}
+    first, second = whole(Told(series=series)), whole(Told(ids=odd, series=series))
+    assert goes_apart((first.choices[0], second.choices[0]))

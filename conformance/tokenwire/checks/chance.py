@@ -14,7 +14,7 @@ from typing import Any
 
 from tokenwire.checks.difference import first_difference
 from tokenwire.checks.logprob_entry import number_of, told_by
-from tokenwire.checks.walk import joined_ids, joined_text, steps_of
+from tokenwire.checks.walk import integer, joined_ids, joined_text, steps_of
 from tokenwire.judging.alike import alike
 from tokenwire.record import Choice
 from tokenwire.requirement import tolerance
@@ -44,7 +44,7 @@ class _Position:
     """What an answer says of the ids that might have stood at one position."""
 
     sampled: float | None = None
-    by_id: dict[Any, float] = field(default_factory=dict)
+    by_id: dict[int, float] = field(default_factory=dict)
     least: float | None = None
     """The logprob of the last of the likeliest: an id that is not among them has no higher one."""
 
@@ -61,7 +61,7 @@ def _told_at(choice: Choice, position: int) -> _Position:
             if own is not None and (number := number_of(own.logprob)) is not None:
                 found.sampled = number
                 read.append((own.token_id, number))
-            found.by_id |= dict(read)
+            found.by_id |= {token: number for token, number in read if integer(token) is not None}
             if len(top) > 1:
                 found.least = min(number for _, number in read) if read else None
     return found
@@ -75,11 +75,14 @@ def _gap(pair: Pair, position: int) -> tuple[float, bool] | None:
     """
     if not all(choice.likeliest for choice in pair):
         return None
-    ids = [ours[position] for choice in pair if (ours := joined_ids(choice)) and position < len(ours)]
+    told_ids = [ours[position] for choice in pair if (ours := joined_ids(choice)) and position < len(ours)]
+    ids = [token for token in told_ids if integer(token) is not None]
     told = [_told_at(choice, position) for choice in pair]
-    exact = [abs(one.by_id[ids[0]] - one.by_id[ids[-1]]) for one in told if one.by_id.keys() >= set(ids)]
-    if exact and len(ids) == len(pair):
-        return min(exact), True
+    if len(ids) == len(pair):
+        first, second = ids
+        both = [one.by_id for one in told if first in one.by_id and second in one.by_id]
+        if both:
+            return min(abs(by_id[first] - by_id[second]) for by_id in both), True
     bounds = [
         one.sampled - one.least
         for one in told
