@@ -150,7 +150,7 @@ def growing(stream: Stream) -> Stream:
     """The stream with events that get longer and longer."""
 
     def longer(place: Place) -> Place:
-        return replace(place, end=place.end + 20 * (place.event or 0))
+        return place._replace(end=place.end + 20 * (place.event or 0))
 
     emissions = tuple(
         replace(one, event=replace(one.event, place=longer(one.event.place)))

@@ -45,8 +45,7 @@ def bad(name: str, value: Any, **asked: Any) -> dict[str, Any]:
 def told_usage(stream: Stream, *counts: tuple[int, dict[str, Any]]) -> Stream:
     """The stream with usage in some of its events, by their index."""
     usages = tuple(
-        Usage(replace(stream.events[at].place, pointer="/usage"), one, (0,) if at < len(IDS) else ())
-        for at, one in counts
+        Usage(stream.events[at].place.at("/usage"), one, (0,) if at < len(IDS) else ()) for at, one in counts
     )
     return replace(stream, usages=usages, usage=usages[-1].counts, usage_place=usages[-1].place)
 

@@ -238,7 +238,7 @@ def named(stream: Stream, name: str) -> Stream:
     """The stream as an exchange of another name, so that evidence tells the two apart."""
 
     def moved(place: Place) -> Place:
-        return replace(place, exchange=name)
+        return place._replace(exchange=name)
 
     events = tuple(replace(event, place=moved(event.place)) for event in stream.events)
     by_index = {event.index: event for event in events}

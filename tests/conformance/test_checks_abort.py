@@ -67,7 +67,7 @@ def test_only_an_abort_in_good_time_has_to_end_a_stream(target: Target) -> None:
 def _came_at(stream: Stream, *times: float) -> Stream:
     """The stream with the times at which its events came."""
     events = [
-        replace(event, place=replace(event.place, time=time))
+        replace(event, place=event.place._replace(time=time))
         for event, time in zip(stream.events, [*times, times[-1]], strict=True)
     ]
     (choice,) = stream.choices
@@ -155,7 +155,7 @@ def _gone_after(*looks: tuple[float, int], tokens_per_second: int) -> list[str]:
     reads = {number: number / tokens_per_second for number in range(len(LONG) + 1)}
     choice = staying.choices[0]
     emissions = tuple(
-        replace(e, event=replace(e.event, place=replace(e.event.place, time=reads[e.event.index])))
+        replace(e, event=replace(e.event, place=e.event.place._replace(time=reads[e.event.index])))
         for e in choice.emissions
     )
     staying = replace(staying, choices=(replace(choice, emissions=emissions),))

@@ -94,7 +94,7 @@ def arriving(apart: float, first: float = 2.0) -> Stream:
     """A stream of many events, so many seconds one after the other, the first after so many."""
     stream = incremental(Told(ids=tuple(range(64)), text="x" * 64))
     emissions = tuple(
-        replace(one, event=replace(one.event, place=replace(one.event.place, time=first + apart * at)))
+        replace(one, event=replace(one.event, place=one.event.place._replace(time=first + apart * at)))
         for at, one in enumerate(stream.choices[0].emissions)
     )
     return replace(stream, choices=(replace(stream.choices[0], emissions=emissions),))

@@ -246,8 +246,8 @@ def test_the_document_fits_its_schema(violated, tmp_path: Path) -> None:
 
 def test_the_document_holds_what_json_cannot(violated) -> None:
     judgement, subject = violated
-    odd = replace(
-        judgement.violations[0], expected=(1, {"a": float("nan")}), actual=frozenset({"b", "a"}), message=""
+    odd = judgement.violations[0]._replace(
+        expected=(1, {"a": float("nan")}), actual=frozenset({"b", "a"}), message=""
     )
     report = document(subject, [replace(judgement, violations=(odd,))], 1)
     jsonschema.Draft202012Validator(load_schema("report")).validate(report)
@@ -301,7 +301,7 @@ def test_the_terminal_can_be_quiet(violated) -> None:
 
 def test_text_from_the_target_is_no_markup(violated) -> None:
     judgement, subject = violated
-    evil = replace(judgement.violations[0], actual="[red]gotcha[/nope]")
+    evil = judgement.violations[0]._replace(actual="[red]gotcha[/nope]")
     assert "[red]gotcha[/nope]" in printed([replace(judgement, violations=(evil,))], subject)
 
 
@@ -361,11 +361,11 @@ def test_a_witness_shows_the_events_that_it_relates_and_no_more_than_a_few(passe
     (_, judgement), subject = passed
     seen = judgement.witness
     places = [event.place for event in judgement.run.streams[1].events]
-    related = replace(judgement, witness=replace(seen, related=tuple(places[2:7])))
+    related = replace(judgement, witness=seen._replace(related=tuple(places[2:7])))
     (shown,) = [row["witness"] for row in document(subject, [related], 0)["verdicts"]]
     assert [event["index"] for event in shown["events"]] == [5, 6, 8]
     assert len(shown["related"]) == 3
-    everywhere = replace(judgement, witness=replace(seen, place=replace(places[0], event=None)))
+    everywhere = replace(judgement, witness=seen._replace(place=places[0]._replace(event=None)))
     (shown,) = [row["witness"] for row in document(subject, [everywhere], 0)["verdicts"]]
     assert [event["index"] for event in shown["events"]] == [0, 1, 2]
 
@@ -393,7 +393,7 @@ def test_only_a_pass_has_a_witness(violated, passed) -> None:
 
 def test_what_fails_somewhere_is_summed_up_without_its_witness(passed) -> None:
     (one, other), subject = passed
-    failed = replace(one, verdict=Verdict.FAIL, witness=None, violations=(replace(one.witness, holds=False),))
+    failed = replace(one, verdict=Verdict.FAIL, witness=None, violations=(one.witness._replace(holds=False),))
     report = document(subject, [failed, other], 1)
     assert [("witness" in row) for row in report["verdicts"]] == [False, True]
     assert [summary.witness for summary in summaries(report)] == [None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from weakref import finalize
 
 from tokenwire.checks.difference import first_difference, observe_sequence
@@ -229,7 +229,7 @@ def _observed(
     window = slice(0, 4 * _WINDOW) if holds else slice(max(0, at - _WINDOW), at + 3 * _WINDOW)
     message = "" if holds else f"{what} at character {at}"
     seen = demand(place, holds, expected=nearest[window], actual=text[window], message=message)
-    return replace(seen, level=level)
+    return seen._replace(level=level)
 
 
 def _parting(one: str, other: str) -> int:

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokenwire.checks.walk import BROKEN, Step, as_list, integer
 
@@ -34,8 +34,7 @@ _ID_AS_TEXT = re.compile(r"token_id:(\d+)")
 """How vLLM writes an id where the shape has room for a text only."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogprobEntry:
+class LogprobEntry(NamedTuple):
     """One token and the logprob that it had at its position; each may be any JSON value."""
 
     logprob: Any

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from tokenwire.checks.logprob_entry import entries_of
@@ -158,7 +157,7 @@ def finish_type_is_known(stream: Stream, _target: Target) -> Iterator[Observatio
             shown = finish.type or finish.raw
             message = f"the finish reason {shown!r} is none of {', '.join(sorted(known))}"
             seen = demand(place, holds, expected=sorted(known), actual=finish.type, message=message)
-            yield replace(seen, level=Level.MAY) if open_list and finish.type else seen
+            yield seen._replace(level=Level.MAY) if open_list and finish.type else seen
 
 
 @check("stop-has-a-cause")

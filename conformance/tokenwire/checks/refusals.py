@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from tokenwire.checks.bad_value import bad_values, unknown_prompt_ids, unreadable_body
 from tokenwire.checks.chance import goes_apart
@@ -300,7 +299,7 @@ def refused_request_harms_nobody(streams: tuple[Stream, ...], target: Target) ->
     changed = sum(not all(one.holds for one in look) for look in compared)
     chance = changed < _NO_CHANCE or 2 * changed < len(compared)
     for look in compared:
-        yield from (replace(one, by_chance=one.by_chance and chance) for one in look)
+        yield from (one._replace(by_chance=one.by_chance and chance) for one in look)
 
 
 _NO_CHANCE = 3

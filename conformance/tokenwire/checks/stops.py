@@ -222,7 +222,7 @@ def stop_string_ends_generation(streams: tuple[Stream, ...], _target: Target) ->
                 message = f"the stop string {stop!r} ended the thoughts of the choice, before its content"
                 place = one.choice.emissions[-1].at("text")
                 seen = demand(place, False, expected="stops in the content", actual=message, message=message)
-                yield replace(seen, level=Level.SHOULD)
+                yield seen._replace(level=Level.SHOULD)
             continue
         ends = _ends(said, asked.stop)
         first = min(ends.values(), default=len(said))

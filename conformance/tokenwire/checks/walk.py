@@ -7,9 +7,8 @@ to have the right one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import finalize
 
 from tokenwire.judging.check import Observation
@@ -22,8 +21,7 @@ _THOUGHTS = ("reasoning_content", "reasoning")
 """What thoughts go by in the details of an emission."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One emission, and how many output ids of its choice were delivered before and after it.
 
     Counts come from the ids; where no emission of the choice carries ids, from completion_tokens.

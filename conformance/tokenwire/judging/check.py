@@ -7,8 +7,8 @@ that looked at nothing yields nothing, and a requirement without witnesses canno
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from tokenwire.dialects.control import Call
 from tokenwire.judging.advertised import Advertised
@@ -20,9 +20,8 @@ from tokenwire.record import Delivery, Place, Stream
 from tokenwire.requirement import Level
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """One look at one place: as it should be, or not."""
+class Observation(NamedTuple):
+    """One look at one place: as it should be, or not. There are dozens for each event; see `Place`."""
 
     place: Place
     expected: Any
@@ -175,4 +174,4 @@ def check_run(requirement: str) -> Callable[[RunCheck], RunCheck]:
 
 def condition_seen(place: Place, what: str) -> Observation:
     """Note that the condition of a requirement occurred."""
-    return replace(demand(place, True, expected=what, actual=what), condition_only=True)
+    return Observation(place, what, what, holds=True, condition_only=True)

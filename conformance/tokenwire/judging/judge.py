@@ -238,50 +238,79 @@ class Judgement:
 
 
 @dataclass
-class _Looked:
-    """What the check of one requirement saw in one scenario."""
+class _Tally:
+    """What the check of one requirement saw in one scenario.
 
-    observations: list[Observation] = field(default_factory=list)
+    What holds is counted as it is seen, and forgotten but for the furthest: there are hundreds of thousands
+    of observations, and hardly one that does not hold.
+    """
+
+    hollow: frozenset[str]
+    """The exchanges that say nothing, and so witness nothing."""
+    saw: bool = False
+    """Anything was observed, be it only a condition."""
+    witnesses: int = 0
+    furthest: Observation | None = None
+    """Of the witnesses that hold, the one that lies furthest into a stream."""
+    differing: list[Observation] = field(default_factory=list)
+    """In the order of the check, which is wire order."""
     crash: str = ""
 
+    def count(self, seen: Observation) -> None:
+        """Take one more observation."""
+        self.saw = True
+        if not seen.holds:
+            self.differing.append(seen)
+        if seen.condition_only or seen.place.exchange in self.hollow:
+            return
+        self.witnesses += 1
+        if seen.holds and how_far(seen) > how_far(self.furthest):
+            self.furthest = seen
 
-def _guarded(looked: _Looked, observe: Callable[[], Iterator[Observation]]) -> None:
-    """Run a check. Should it raise, that is the suite's fault, not the target's: the traceback is kept."""
+
+def _guarded(
+    observe: Callable[[], Iterator[Observation]], tally_of: Callable[[Observation], _Tally], tally: _Tally
+) -> None:
+    """Run a check. Should it raise, that is our fault, not the target's: `tally` keeps the traceback."""
     try:
-        looked.observations.extend(observe())
+        for seen in observe():
+            tally_of(seen).count(seen)
     except Exception:  # a check that raises must neither end the run nor blame the target
-        looked.crash = looked.crash or traceback.format_exc()
-
-
-def _look(
-    check: Check, run: Run, heard: tuple[Stream, ...], pairs: Sequence[Comparison]
-) -> dict[str, _Looked]:
-    """Let a check look at all of a run; what it saw, by scenario.
-
-    `heard` are the answers that it may see, `pairs` those that a check which compares two may.
-    """
-    looked: dict[str, _Looked] = defaultdict(_Looked)
-    target = run.target
-    if check.on_stream is not None:
-        for stream in heard:
-            _guarded(looked[stream.exchange.scenario], partial(check.on_stream, stream, target))
-    if check.on_comparison is not None:
-        for pair in pairs:
-            _guarded(looked[pair.other.exchange.scenario], partial(check.on_comparison, pair, target))
-    if check.on_run is not None:
-        together = _Looked()
-        _guarded(together, partial(check.on_run, heard, target))
-        for observation in together.observations:
-            source = run.by_exchange.get(observation.place.exchange)
-            looked[source.exchange.scenario if source else NO_SCENARIO].observations.append(observation)
-        if together.crash:
-            looked[NO_SCENARIO].crash = together.crash
-    return {scenario: seen for scenario, seen in looked.items() if seen.observations or seen.crash}
+        tally.crash = tally.crash or traceback.format_exc()
 
 
 def how_far(observation: Observation | None) -> int:
     """How many events there were up to an observation: the more, the more could have gone wrong before it."""
     return 0 if observation is None else 1 + (observation.place.event or 0)
+
+
+def _look(
+    check: Check, run: Run, heard: tuple[Stream, ...], pairs: Sequence[Comparison]
+) -> dict[str, _Tally]:
+    """Let a check look at all of a run; what it saw, by scenario.
+
+    `heard` are the answers that it may see, `pairs` those that a check which compares two may.
+    """
+    tallies: dict[str, _Tally] = defaultdict(partial(_Tally, run.hollow))
+
+    def of_its_exchange(seen: Observation) -> _Tally:
+        source = run.by_exchange.get(seen.place.exchange)
+        return tallies[source.exchange.scenario if source else NO_SCENARIO]
+
+    def look(observe: Callable[[], Iterator[Observation]], scenario: str) -> None:
+        tally = tallies[scenario]
+        _guarded(observe, lambda _: tally, tally)
+
+    target = run.target
+    if check.on_stream is not None:
+        for stream in heard:
+            look(partial(check.on_stream, stream, target), stream.exchange.scenario)
+    if check.on_comparison is not None:
+        for pair in pairs:
+            look(partial(check.on_comparison, pair, target), pair.other.exchange.scenario)
+    if check.on_run is not None:
+        _guarded(partial(check.on_run, heard, target), of_its_exchange, tallies[NO_SCENARIO])
+    return {scenario: tally for scenario, tally in tallies.items() if tally.saw or tally.crash}
 
 
 def _cut_off(requirement: Requirement, run: Run) -> str:
@@ -361,26 +390,20 @@ def _gravest(requirement: Requirement, violations: Sequence[Observation]) -> tup
     return tuple(one for one, level in zip(violations, levels, strict=True) if level is most)
 
 
-def _weigh(requirement: Requirement, run: Run, looked: dict[str, _Looked]) -> Iterator[Judgement]:
+def _weigh(requirement: Requirement, run: Run, tallies: dict[str, _Tally]) -> Iterator[Judgement]:
     """Turn what was seen into one verdict for each scenario."""
-
-    def speaks(observation: Observation) -> bool:
-        return not observation.condition_only and observation.place.exchange not in run.hollow
-
-    witnesses = {scenario: sum(map(speaks, seen.observations)) for scenario, seen in looked.items()}
-    total = sum(witnesses.values())
+    total = sum(tally.witnesses for tally in tallies.values())
     answered = any(map(has_record, run.streams))
-    for scenario, seen in looked.items():
-        differing = [observation for observation in seen.observations if not observation.holds]
-        doubts = [run.doubt(one) if one.by_chance else "" for one in differing]
-        pairs = list(zip(differing, doubts, strict=True))
+    for scenario, seen in tallies.items():
+        doubts = [run.doubt(one) if one.by_chance else "" for one in seen.differing]
+        pairs = list(zip(seen.differing, doubts, strict=True))
         doubted = tuple(one for one, doubt in pairs if doubt)
         violations = _gravest(requirement, [one for one, doubt in pairs if not doubt])
         judged = partial(
             Judgement,
             requirement,
             scenario,
-            witnesses=witnesses[scenario],
+            witnesses=seen.witnesses,
             violations=violations,
             doubted=doubted,
             run=run,
@@ -399,8 +422,7 @@ def _weigh(requirement: Requirement, run: Run, looked: dict[str, _Looked]) -> It
             why = _cut_off(requirement, run) if total else _unseen(requirement, run)
             yield judged(Verdict.INCONCLUSIVE, message=f"{few}; {why}" if why else few)
         else:
-            witness = max(filter(speaks, seen.observations), key=how_far, default=None)
-            yield judged(Verdict.PASS, witness=witness)
+            yield judged(Verdict.PASS, witness=seen.furthest)
 
 
 def judge_requirement(requirement: Requirement, run: Run) -> list[Judgement]:
@@ -419,11 +441,11 @@ def judge_requirement(requirement: Requirement, run: Run) -> list[Judgement]:
     heard = run.heard
     if requirement.oracle == _REFUSAL:
         heard = tuple(stream for stream in heard if stream.exchange.name not in run.clouded)
-    looked = _look(check, run, heard, pairs)
-    if not looked:
+    tallies = _look(check, run, heard, pairs)
+    if not tallies:
         message = _unseen(requirement, run)
         return [Judgement(requirement, NO_SCENARIO, Verdict.INCONCLUSIVE, message=message, run=run)]
-    return list(_weigh(requirement, run, looked))
+    return list(_weigh(requirement, run, tallies))
 
 
 def violated_by(answer: Stream, run: Run) -> tuple[str, ...]:
@@ -440,10 +462,10 @@ def violated_by(answer: Stream, run: Run) -> tuple[str, ...]:
         if requirement.level is not Level.MUST or check is None or check.on_stream is None:
             continue
         if _unexamined(requirement, run) is None:
-            looked = _Looked()
-            _guarded(looked, partial(check.on_stream, answer, run.target))
-            broken = [one for one in looked.observations if not one.holds]
-            if looked.crash or any(_level(requirement, one) is Level.MUST for one in broken):
+            tallies = _look(check, run, (answer,), ()).values()
+            broken = [one for tally in tallies for one in tally.differing]
+            crashed = any(tally.crash for tally in tallies)
+            if crashed or any(_level(requirement, one) is Level.MUST for one in broken):
                 violated.append(requirement.id)
     return tuple(violated)
 
