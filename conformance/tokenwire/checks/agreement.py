@@ -8,7 +8,6 @@ another text, and is not compared.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 
 from tokenwire.checks.chance import DRIFT, Pair, near_tie, sampled_logprobs, torn
@@ -137,7 +136,7 @@ def as_declared(seen: Iterator[Observation], target: Target) -> Iterator[Observa
     """Observations of which those by chance are no failure of a server that declares no determinism."""
     for one in seen:
         lenient = one.by_chance and not target.advertised.deterministic
-        yield replace(one, level=Level.SHOULD) if lenient else one
+        yield one._replace(level=Level.SHOULD) if lenient else one
 
 
 def _same_text(pair: Pair, source: str, *, by_chance: bool) -> Iterator[Observation]:

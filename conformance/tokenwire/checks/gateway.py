@@ -7,7 +7,6 @@ lost or change.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from tokenwire.checks.difference import first_difference, observe_sequence
@@ -102,7 +101,7 @@ def gateway_keeps_every_field(comparison: Comparison, _target: Target) -> Iterat
             message=f"{len(lost)} fields of {_SOURCE} are lost, the first is {lost[0] if lost else ''}",
             related=(ours[lost[0]] if lost else start_place(worker),),
         )
-        yield replace(seen, level=level)
+        yield seen._replace(level=level)
 
 
 @compare("gateway-keeps-the-ids")
