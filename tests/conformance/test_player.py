@@ -310,7 +310,7 @@ def test_a_page_holds_no_more_than_it_has_room_for(monkeypatch):
 def test_what_belongs_to_no_answer_is_not_played():
     nowhere = violated(incremental(), event=2)
     (seen,) = nowhere.violations
-    elsewhere = replace(seen, place=replace(seen.place, exchange="the whole run"))
+    elsewhere = seen._replace(place=seen.place._replace(exchange="the whole run"))
     assert playback_of(replace(nowhere, violations=(elsewhere,))) is None
     assert not playbacks([replace(nowhere, violations=())])
 
@@ -427,7 +427,7 @@ def test_a_slow_reader_s_pause_is_told():
         for time, read in zip([0.1, 0.11, 2.1, 2.11], stream.exchange.reads, strict=True)
     ]
     events = tuple(
-        replace(event, place=replace(event.place, time=read.time))
+        replace(event, place=event.place._replace(time=read.time))
         for event, read in zip(stream.events, reads, strict=True)
     )
     slow = replace(stream, events=events, exchange=replace(stream.exchange, reads=tuple(reads)))

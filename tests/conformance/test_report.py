@@ -84,11 +84,11 @@ def test_the_events_around_the_first_illegal_one_are_shown_and_its_value_is_mark
 def test_no_line_of_a_failure_is_wider_than_the_terminal_but_the_commands(violated) -> None:
     judgement, subject = violated
     (seen, *_) = judgement.violations
-    long = replace(
-        seen, message="one word after the other " * 12, actual="…" * 150, expected="ex pec ted" * 15
+    long = seen._replace(
+        message="one word after the other " * 12, actual="…" * 150, expected="ex pec ted" * 15
     )
     upstream = judgement.requirement.upstream * 5
-    elsewhere = [replace(long, place=replace(long.place, exchange=f"a/b/some-label-{n}")) for n in range(9)]
+    elsewhere = [long._replace(place=long.place._replace(exchange=f"a/b/some-label-{n}")) for n in range(9)]
     one = replace(judgement, violations=(long, *elsewhere), requirement=made_up_row(upstream=upstream))
     lines = failure(row(one, subject), 80).splitlines()
     assert max(map(len, lines[:-2])) <= 80
@@ -99,7 +99,7 @@ def test_texts_that_part_have_a_caret_below_the_first_character_that_is_wrong(vi
     judgement, subject = violated
 
     def shown(expected: str, actual: str) -> list[str]:
-        seen = replace(judgement.violations[0], expected=expected, actual=actual)
+        seen = judgement.violations[0]._replace(expected=expected, actual=actual)
         return failure(row(replace(judgement, violations=(seen,)), subject)).splitlines()
 
     lines = shown(" sat on the mat", " sat on teh mat")
