@@ -126,11 +126,15 @@ def test_offsets_that_a_dialect_does_not_tell_are_not_judged() -> None:
         (["ab", "", "", "\u00e9", "c"], [0, 2, 2, 2, 3], True),  # vLLM: the last part has the character
         (["ab", "", "", "c"], [0, 2, 2, 3], True),
         (["ab", "", "", "c"], [0, 2, 2, 4], False),
+        (["ab", "", "", "c"], [0, 2, 1, 3], False),
+        (["ab", "", "", "<|eot|>"], [0, 2, 2, 4], True),  # hidden
+        (["p", "", "", "i", "", "a"], [0, 1, 1, 3, 4, 5], True),  # "" shows two characters at once
+        (["p", "", "", "i", "", "a"], [0, 1, 1, 2, 3, 5], False),
         (["it", "is"], [0, 3], True),  # alone, a tokenizer may write a token without its blank
     ],
 )
 def test_a_token_that_the_text_does_not_show_need_not_be_counted(tokens, offsets, holds) -> None:
-    text = {"ab": "ab\u00e9c", "it": " it is"}.get(tokens[0], "abc")
+    text = {"ab": "ab\u00e9c", "it": " it is", "p": "p\ufffd\ufffdi\ufffda"}.get(tokens[0], "abc")
     told = {"tokens": tokens, "token_logprobs": [-1.0] * len(tokens), "text_offset": offsets}
     stream = whole(Told(text=text, details={"logprobs": told}), logprobs=True, dialect="vllm-completions")
     assert (not violated("text-offsets-add-up", stream)) is holds

@@ -228,20 +228,28 @@ def _is_escaped(token: object) -> bool:
     return isinstance(token, str) and token.startswith("bytes:")
 
 
-def _ends(text: str | None, begin: int, token: str) -> list[int]:
+def _ends(text: str | None, begin: int, name: str) -> list[int]:
     """Where a token that begins at an offset may end: behind its name, or where it began if the text does not
-    show it there. A part of a character is named by nothing, and the last of them may bring it; a tokenizer
-    may leave out the blank before a single token.
+    show it there; a tokenizer may leave out the blank before a single token.
     """
-    after = [begin + len(token)]
-    shown = token if text is None else text[begin:]
-    if not token:
-        after.append(begin + 1)
-    elif shown.startswith(f" {token}"):
-        after.append(begin + 1 + len(token))
-    elif not shown.startswith(token):
+    after = [begin + len(name)]
+    shown = name if text is None else text[begin:]
+    if shown.startswith(f" {name}"):
+        after.append(begin + 1 + len(name))
+    elif not shown.startswith(name):
         after.append(begin)
     return after
+
+
+def _may_follow_a_part(text: str | None, begin: int, at: int | None, name: object) -> bool:
+    """Whether a token may be said to begin at an offset, behind a part of a character that begins at another
+    and has no name: the text shows nothing for that, U+FFFD, or several characters that are whole by now.
+    """
+    if at is None or at < begin:
+        return False
+    if text is None or not isinstance(name, str) or name not in text[begin:]:
+        return True
+    return text[at:].startswith((name, f" {name}"))
 
 
 @check("text-offsets-add-up")
@@ -263,10 +271,16 @@ def text_offsets_add_up(stream: Stream, _target: Target) -> Iterator[Observation
                 told = integer(offset)
                 first = told if first is None else first
                 if before is not None and first is not None and not _is_escaped(before[1]):
-                    due = [first + end for end in _ends(text, before[0] - first, before[1])]
-                    message = (
-                        f"the text offset of {token!r} is {offset!r}, and {before[1]!r} ends at {due[0]}"
-                    )
+                    begin, name = before
+                    if name:
+                        due = [first + end for end in _ends(text, begin - first, name)]
+                        holds, expected = offset in due, str(due[0])
+                        message = f"the text offset of {token!r} is {offset!r}, and {name!r} ends at {due[0]}"
+                    else:
+                        shown = None if told is None else told - first
+                        holds = _may_follow_a_part(text, begin - first, shown, token)
+                        expected = f"where the text shows {token!r}, from {begin} on"
+                        message = f"the text offset of {token!r} is {offset!r}, which is not {expected}"
                     place = emission.at(OFFSETS)
-                    yield demand(place, offset in due, expected=due[0], actual=offset, message=message)
+                    yield demand(place, holds, expected=expected, actual=offset, message=message)
                 before = (told, token) if told is not None and isinstance(token, str) else None
