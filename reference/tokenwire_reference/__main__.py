@@ -17,7 +17,7 @@ def main() -> None:
             raise
         print(
             f"tokenwire-reference: the reference engine needs the package {missing}, which is not installed: "
-            "pip install 'tokenwire[reference]'",
+            "`pip install '.[reference]'` in Tokenwire's folder",
             file=sys.stderr,
         )
         sys.exit(2)

@@ -30,7 +30,7 @@ class NothingToDrawWith(ValueError):  # noqa: N818  # a fact about the installat
 def demand_hypothesis() -> None:
     """Raises NothingToDrawWith where hypothesis is not installed."""
     if find_spec("hypothesis") is None:
-        raise NothingToDrawWith("--explore needs hypothesis: python -m pip install 'tokenwire[explore]'")
+        raise NothingToDrawWith("--explore needs a package: pip install hypothesis")
 
 
 class _Violated(Exception):  # noqa: N818  # what hypothesis makes smaller

@@ -43,7 +43,7 @@ def parrot(
     try:
         from tokenwire.parrot.checkpoint import write_parrot
     except ImportError as error:
-        raise typer.BadParameter("this needs a package: pip install 'tokenwire[parrot]'") from error
+        raise typer.BadParameter("this needs a package: pip install numpy") from error
     try:
         law = write_parrot(
             folder,
@@ -54,7 +54,7 @@ def parrot(
             gguf=gguf,
         )
     except ImportError as error:
-        raise typer.BadParameter("--gguf needs a package: pip install 'tokenwire[gguf]'") from error
+        raise typer.BadParameter("--gguf needs a package: pip install gguf") from error
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
     typer.echo(

@@ -62,7 +62,7 @@ class LocalTokenizer:
         try:
             import tokenizers
         except ImportError as error:
-            raise NoTokenizer("--tokenizer needs the package: pip install 'tokenwire[tokenizer]'") from error
+            raise NoTokenizer("--tokenizer needs a package: pip install tokenizers") from error
         path = folder / "tokenizer.json" if folder.is_dir() else folder
         if not path.is_file():
             raise NoTokenizer(f"there is no {path}; give the folder that holds the model's tokenizer.json")

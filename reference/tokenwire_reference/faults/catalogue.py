@@ -18,6 +18,39 @@ STREAMED = (CUMULATIVE, INCREMENTAL)
 EVERYWHERE = (*STREAMED, WHOLE)
 
 
+PRIMITIVES = {
+    "X01": "of the outputs that wait, only the last is sent",
+    "X02": "a piece is lost or blank: the first, one in the middle, that of the finish",
+    "X03": "a piece is sent twice",
+    "X04": "one field travels in the other delivery mode",
+    "X05": "a cursor is applied twice, or to all choices",
+    "X06": "a per-token array has entries too few or too many at the end",
+    "X07": "a field that was asked for is null or absent in one branch",
+    "X08": "logprobs are those of another position, rank or distribution",
+    "X09": "metadata of another request, or shifted by one",
+    "X10": "each chunk is decoded alone, or leniently",
+    "X11": "text is held back never, for ever, or without its ids",
+    "X12": "stops are sought in ids, in the tail only, or cut in one field only",
+    "X13": "several tokens are accepted in one step",
+    "X14": "a finish reason is absent, doubled or wrong",
+    "X15": "a stream ends without its mark, stalls, or fails on the way",
+    "X16": "bytes that are no event stream, or no strict JSON",
+    "X17": "usage is counted wrong",
+    "X18": "the prompt is another than was sent",
+    "X19": "a part of a batch loses a flag, or its index",
+    "X20": "request ids are confused",
+    "X21": "an abort ends nothing, too much, or in another form",
+    "X22": "a preempted request begins anew in part",
+    "X23": "ids that are hard to show: bytes, special tokens, ends",
+    "X24": "values beyond their range are used",
+    "X25": "a gateway writes an answer anew by a shape of its own",
+    "X26": "the cost of an event grows with what was sent",
+    "X27": "a parser of the text loses what stands beside its markers",
+    "X28": "pieces of the prefill, or the cached part of it, show",
+}
+"""The kinds of injection."""
+
+
 @dataclass(frozen=True)
 class KnownFault:
     """One entry of the catalogue."""
@@ -25,7 +58,7 @@ class KnownFault:
     name: str
     make: type[Fault]
     primitive: str
-    """X01 to X28: the kind of injection."""
+    """The kind of injection, a key of `PRIMITIVES`."""
     upstream: tuple[str, ...]
     """The threads that tell of the bug."""
     shows_in: tuple[str, ...]
@@ -36,6 +69,11 @@ class KnownFault:
     """Why no requirement is violated, where none is."""
     ends_the_server: bool
     """Nobody is answered any more once it showed."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of injection, in words."""
+        return PRIMITIVES[self.primitive]
 
     @property
     def kills(self) -> tuple[str, ...]:
@@ -68,12 +106,16 @@ def fault(
 ) -> Callable[[type[Fault]], type[Fault]]:
     """Enter a fault into the catalogue. Its docstring says what the bug did.
 
-    Raises ValueError for a name that is taken.
+    Raises ValueError for a name that is taken, and for a kind that there is not.
     """
 
     def enter(make: type[Fault]) -> type[Fault]:
         if name in _catalogue:
             raise ValueError(f"fault {name!r} stands twice; rename one")
+        if primitive not in PRIMITIVES:
+            raise ValueError(
+                f"fault {name!r} is of the kind {primitive!r}; the kinds are {', '.join(PRIMITIVES)}"
+            )
         _catalogue[name] = KnownFault(
             name, make, primitive, upstream, shows_in, server, unseen, ends_the_server
         )

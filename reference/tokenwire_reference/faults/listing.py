@@ -14,8 +14,8 @@ _TOLD = tuple(field.name for field in fields(KnownFault) if field.name != "make"
 
 
 def faults_as_json() -> str:
-    """The catalogue as a JSON list; the keys are those of `KnownFault`, with `room` and `does`."""
-    told = (*_TOLD, "kills", "room", "does")
+    """The catalogue as a JSON list; the keys are those of `KnownFault`, with `kind`, `room` and `does`."""
+    told = (*_TOLD, "kind", "kills", "room", "does")
     return json.dumps(
         [{name: getattr(fault, name) for name in told} for fault in load_faults().values()], indent=2
     )
@@ -24,11 +24,10 @@ def faults_as_json() -> str:
 def print_faults(console: Console) -> None:
     """Print the catalogue, a paragraph for each fault."""
     for known in load_faults().values():
-        title = Text(f"{known.name}  ", style="bold").append(
-            f"{known.primitive}, {', '.join(known.shows_in)}", style="not bold dim"
-        )
+        title = Text(f"{known.name}  ", style="bold").append(", ".join(known.shows_in), style="not bold dim")
         console.print(title)
         console.print(f"  {known.does}", highlight=False)
+        console.print(f"  kind       {known.kind}", highlight=False)
         if known.server:
             console.print(f"  needs      {' '.join(known.server)}", highlight=False)
         console.print(

@@ -10,14 +10,14 @@ import pytest
 from forked_program import run_forked
 
 from tokenwire.requirement import load_requirements
-from tokenwire_reference.faults.catalogue import EVERYWHERE, fault, load_faults, make_fault
+from tokenwire_reference.faults.catalogue import EVERYWHERE, PRIMITIVES, fault, load_faults, make_fault
 from tokenwire_reference.faults.fault import Fault
 
 FAULTS = load_faults()
 
 
 def test_every_primitive_is_imitated():
-    assert {known.primitive for known in FAULTS.values()} == {f"X{n:02}" for n in range(1, 29)}
+    assert {known.primitive for known in FAULTS.values()} == PRIMITIVES.keys()
 
 
 def test_the_faults_that_the_specification_names_are_in_the_catalogue():
@@ -62,6 +62,8 @@ def test_each_request_has_a_fault_of_its_own():
 def test_a_name_is_given_once_and_a_fault_that_nothing_sees_has_a_reason():
     with pytest.raises(ValueError, match="'finish-twice' stands twice"):
         fault("finish-twice", "X14")(Fault)
+    with pytest.raises(ValueError, match="of the kind 'X99'"):
+        fault("made-up", "X99")(Fault)
     assert [name for name, known in FAULTS.items() if bool(known.kills) == bool(known.unseen)] == []
 
 
@@ -69,6 +71,6 @@ def test_the_command_lists_them(tmp_path):
     command = ("tokenwire-reference", "faults")
     listed = json.loads(run_forked(*command, "--json", folder=tmp_path).stdout)
     assert [entry["name"] for entry in listed] == list(FAULTS)
-    assert {"primitive", "does", "upstream", "kills", "shows_in", "room"} <= listed[0].keys()
+    assert {"primitive", "kind", "does", "upstream", "kills", "shows_in", "room"} <= listed[0].keys()
     table = run_forked(*command, folder=tmp_path).stdout
     assert f"{len(FAULTS)} faults" in table

@@ -39,7 +39,7 @@ def test_an_installation_without_the_engine_says_how_to_get_it(missing: str, wor
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == (
         f"tokenwire-reference: the reference engine needs the package {missing}, which is not installed: "
-        "pip install 'tokenwire[reference]'\n"
+        "`pip install '.[reference]'` in Tokenwire's folder\n"
     )
 
 
