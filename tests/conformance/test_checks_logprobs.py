@@ -129,7 +129,7 @@ def test_offsets_that_a_dialect_does_not_tell_are_not_judged() -> None:
         (["ab", "", "", "c"], [0, 2, 1, 3], False),
         (["ab", "", "", "<|eot|>"], [0, 2, 2, 4], True),  # hidden
         (["p", "", "", "i", "", "a"], [0, 1, 1, 3, 4, 5], True),  # "" shows two characters at once
-        (["p", "", "", "i", "", "a"], [0, 1, 1, 2, 3, 5], False),
+        (["p", "", "", "i", "", "a"], [0, 1, 1, 4, 5, 6], False),
         (["it", "is"], [0, 3], True),  # alone, a tokenizer may write a token without its blank
     ],
 )

@@ -243,11 +243,12 @@ def _ends(text: str | None, begin: int, name: str) -> list[int]:
 
 def _may_follow_a_part(text: str | None, begin: int, at: int | None, name: object) -> bool:
     """Whether a token may be said to begin at an offset, behind a part of a character that begins at another
-    and has no name: the text shows nothing for that, U+FFFD, or several characters that are whole by now.
+    and has no name: that part has no length, that of its character, or that of all that the text shows of it
+    (several U+FFFD, or what is whole by now), so that the next token stands where the text shows it.
     """
     if at is None or at < begin:
         return False
-    if text is None or not isinstance(name, str) or name not in text[begin:]:
+    if at <= begin + 1 or text is None or not isinstance(name, str) or name not in text[begin:]:
         return True
     return text[at:].startswith((name, f" {name}"))
 

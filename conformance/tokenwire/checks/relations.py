@@ -17,6 +17,7 @@ from tokenwire.checks.walk import (
     ended,
     finished_choices,
     joined_ids,
+    prompt_sent,
     start_place,
     thoughts_of,
 )
@@ -260,16 +261,16 @@ def one_beginning_of_sequence(streams: tuple[Stream, ...], _target: Target) -> I
 
 def _conversation(stream: Stream) -> tuple[str, bool] | None:
     """The messages of a request with empty content for null, and whether any was null; None for a text."""
-    said = json.loads(stream.asked.prompt_key) if stream.asked.prompt_key else []
-    prompt = said[-1] if isinstance(said, list) and said else None
-    if not isinstance(prompt, dict):
+    sent = prompt_sent(stream)
+    if sent is None:
         return None
+    model, prompt = sent
     messages = prompt.get("messages")
     if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
         return None
     nulls = [one.get("content", "") is None for one in messages]
     emptied = [{**one, "content": ""} if null else one for one, null in zip(messages, nulls, strict=True)]
-    return json.dumps([*said[:-1], {**prompt, "messages": emptied}], sort_keys=True), any(nulls)
+    return json.dumps([model, {**prompt, "messages": emptied}], sort_keys=True), any(nulls)
 
 
 @check_run("null-content-is-empty-content")

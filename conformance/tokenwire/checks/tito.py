@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,6 +16,7 @@ from tokenwire.checks.walk import (
     finished_choices,
     integer,
     prompt_of,
+    prompt_sent,
     start_place,
     streamed,
     walk,
@@ -200,10 +200,13 @@ def input_ids_beat_text(stream: Stream, _target: Target) -> Iterator[Observation
 
 def _sent_text(stream: Stream) -> str | None:
     """The text of a single prompt, or the content of the last message; None where it is no plain text."""
+    sent = prompt_sent(stream)
+    if sent is None:
+        return None
+    prompt = sent[1]
     try:
-        prompt = json.loads(stream.asked.prompt_key)[1]
         text = prompt["text"] if "text" in prompt else prompt["messages"][-1]["content"]
-    except (ValueError, KeyError, IndexError, TypeError):
+    except (KeyError, IndexError, TypeError):
         return None
     return text.strip() if isinstance(text, str) and text.isascii() and text.strip() else None
 

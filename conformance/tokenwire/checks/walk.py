@@ -6,6 +6,7 @@ to have the right one.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -243,6 +244,17 @@ def prompt_of(stream: Stream, choice: int) -> tuple[int, ...] | None:
     if prompts is None or n < 1 or not 0 <= choice // n < len(prompts):
         return None
     return prompts[choice // n]
+
+
+def prompt_sent(stream: Stream) -> tuple[Any, Mapping[str, Any]] | None:
+    """The model and the prompt that a request names, by the names of the dialect tables; None where it cannot
+    be read.
+    """
+    try:
+        model, prompt = json.loads(stream.asked.prompt_key)
+    except (ValueError, TypeError):
+        return None
+    return (model, prompt) if isinstance(prompt, Mapping) else None
 
 
 def end_place(stream: Stream) -> Place:
