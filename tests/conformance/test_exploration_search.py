@@ -178,5 +178,5 @@ def test_stops_are_made_of_what_was_answered(explore) -> None:
 
 def test_without_hypothesis_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exploration, "find_spec", lambda name: None)
-    with pytest.raises(NothingToDrawWith, match=r"tokenwire\[explore\]"):
+    with pytest.raises(NothingToDrawWith, match=r"pip install hypothesis"):
         demand_hypothesis()
