@@ -51,8 +51,13 @@ def told(answer: Mapping[str, Any]) -> dict[str, str]:
     for holder, mark in ((answer, ""), (answer.get("document", {}), "*")):
         for name, at in holder.items():
             if name not in _NO_FIELDS:
-                one = {name: at} if isinstance(at, str) else {f"{name}.{key}": to for key, to in at.items()}
-                found |= {key: f"{mark}`{to}`{mark}" for key, to in one.items() if isinstance(to, str)}
+                one = {f"{name}.{key}": to for key, to in at.items()} if isinstance(at, dict) else {name: at}
+                places = {key: [to] if isinstance(to, str) else to for key, to in one.items()}
+                found |= {
+                    key: " or ".join(f"{mark}`{to}`{mark}" for to in several)
+                    for key, several in places.items()
+                    if isinstance(several, list)
+                }
     return {key: to.replace("`/usage`", "*`/usage`*") if key == "usage" else to for key, to in found.items()}
 
 

@@ -79,6 +79,55 @@ class Finish:
     raw: Any = None
 
 
+class CallPiece(NamedTuple):
+    """What an emission brings of one tool call, as it stood on the wire; None for what is absent or null."""
+
+    pointer: str
+    """Where it stands in the data of its event."""
+    position: int
+    """Which of its list it is."""
+    index: Any = None
+    """Which call of the choice it belongs to, as it says itself."""
+    id: Any = None
+    type: Any = None
+    name: Any = None
+    arguments: Any = None
+
+    @property
+    def call(self) -> int:
+        """Which call a piece of a stream belongs to; its position says it where it has no index."""
+        return self.index if type(self.index) is int else self.position
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One tool call of a choice, put together from all its pieces."""
+
+    index: int
+    pieces: tuple[tuple[Emission, CallPiece], ...]
+
+    def _first(self, field: str) -> Any:
+        told = (getattr(piece, field) for _, piece in self.pieces)
+        return next((value for value in told if value is not None), None)
+
+    @property
+    def id(self) -> Any:
+        return self._first("id")
+
+    @property
+    def type(self) -> Any:
+        return self._first("type")
+
+    @property
+    def name(self) -> Any:
+        return self._first("name")
+
+    @property
+    def arguments(self) -> str:
+        """The text of the arguments; empty where no piece carries any."""
+        return "".join(p.arguments for _, p in self.pieces if isinstance(p.arguments, str))
+
+
 @dataclass(frozen=True, slots=True)
 class Emission:
     """What one event delivered for one choice, as it stood on the wire (not yet joined or sliced).
@@ -91,6 +140,9 @@ class Emission:
     pointers: Mapping[str, str] = field(default_factory=dict)
     """JSON pointer of each field that is present, by its name in this class or in its mappings."""
     text: str | None = None
+    """The content channel, where a parser takes reasoning and tool calls out of what was sampled."""
+    reasoning: str | None = None
+    calls: tuple[CallPiece, ...] = ()
     output_ids: Sequence[Any] | None = None
     prompt_token_ids: Sequence[Any] | None = None
     series: Mapping[str, Any] = field(default_factory=dict)
@@ -132,8 +184,33 @@ class Choice:
 
     @property
     def text(self) -> str | None:
-        """The whole text, put together by the delivery mode; None where no emission carries text."""
-        carried = [e.text for e in self.emissions if e.text is not None]
+        """The whole text of the content channel, put together by the delivery mode; None where no emission
+        carries text.
+        """
+        return self._joined([e.text for e in self.emissions if e.text is not None])
+
+    @property
+    def reasoning(self) -> str | None:
+        """The whole text of the reasoning channel; None where no emission carries any."""
+        return self._joined([e.reasoning for e in self.emissions if e.reasoning is not None])
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The tool calls, in the order in which they begin."""
+        pieces: dict[int, list[tuple[Emission, CallPiece]]] = {}
+        carrying = [e for e in self.emissions if e.calls]
+        for emission in carrying if self.text_is_incremental else carrying[-1:]:
+            for piece in emission.calls:
+                index = piece.call if self.text_is_incremental else piece.position
+                pieces.setdefault(index, []).append((emission, piece))
+        return tuple(ToolCall(index, tuple(own)) for index, own in pieces.items())
+
+    @property
+    def parsed(self) -> bool:
+        """Whether a parser put some of what was sampled into another channel than the content."""
+        return any(e.reasoning or e.calls for e in self.emissions)
+
+    def _joined(self, carried: list[str]) -> str | None:
         if not carried:
             return None
         return "".join(carried) if self.text_is_incremental else carried[-1]

@@ -31,7 +31,7 @@ from stream_builder import (
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.walk import bringing
 from tokenwire.judging.check import CHECKS, Comparison, Observation, Target
-from tokenwire.record import Delivery, Finish, Stream
+from tokenwire.record import CallPiece, Delivery, Finish, Stream
 from tokenwire.wire.exchange import Ending
 
 MIRROR = Told(
@@ -385,8 +385,9 @@ def test_a_chat_stream_has_roles_and_a_chat_answer_has_content() -> None:
 
 
 def test_a_message_with_tool_calls_needs_no_content() -> None:
-    told = replace(CHAT_TOLD, details={**SAID, "content": None, "tool_calls": [{"id": "t"}]})
-    assert seen("chat-content-never-null", whole(told, dialect=CHAT)) == []
+    told = replace(CHAT_TOLD, details={**SAID, "content": None})
+    called = change(whole(told, dialect=CHAT), calls=(CallPiece("/tool_calls/0", 0, id="t"),))
+    assert seen("chat-content-never-null", called) == []
 
 
 def test_chat_logprobs_answer_the_ask_in_their_own_place() -> None:
@@ -574,10 +575,10 @@ def test_penalties_count_the_output_anew_where_it_goes_on_as_a_prompt() -> None:
 
 def test_text_that_a_parser_took_apart_is_not_that_of_another_endpoint() -> None:
     here = whole(ids_key="same")
-    for details, faults in (({}, 1), ({"reasoning_content": "ab"}, 0), ({"tool_calls": [{}]}, 0)):
-        there = whole(Told(text="cdef", details=details), ids_key="same", dialect=CHAT)
-        found = violated(related("same-ids-on-every-endpoint", here, named(there, "chat/same")))
-        assert len(found) == faults, details
+    there = named(whole(Told(text="cdef"), ids_key="same", dialect=CHAT), "chat/same")
+    call = CallPiece("/tool_calls/0", 0)
+    for parsed, faults in ((there, 1), (change(there, reasoning="ab"), 0), (change(there, calls=(call,)), 0)):
+        assert len(violated(related("same-ids-on-every-endpoint", here, parsed))) == faults
 
 
 def test_what_stands_for_media_is_counted_as_it_is_run() -> None:

@@ -14,7 +14,7 @@ from stream_builder import Told, append, change, cumulative, incremental, named,
 from tokenwire.checks import stops
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.check import CHECKS, Observation, Target
-from tokenwire.record import Choice, Finish, Stream
+from tokenwire.record import CallPiece, Choice, Finish, Stream
 from tokenwire.scenarios.stop import first_token_text, stop_inside_a_token
 from tokenwire.scenarios.text import ends_within_a_character
 from tokenwire.wire.exchange import HttpRequest
@@ -64,8 +64,8 @@ def test_ids_that_nobody_can_read_are_not_judged() -> None:
     "stream",
     [
         whole(Told(text="other!"), echo=True),
-        whole(Told(text="other!", details={"reasoning_content": "I think"})),
-        whole(Told(text="other!", details={"tool_calls": [{"index": 0}]})),
+        change(whole(Told(text="other!")), reasoning="I think"),
+        change(whole(Told(text="other!")), calls=(CallPiece("/tool_calls/0", 0),)),
         whole(Told(text="other!", finish=Finish("abort"))),
     ],
     ids=["echo", "reasoning", "tool calls", "abort"],

@@ -14,7 +14,7 @@ from stream_builder import build
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.judging.check import CHECKS, Comparison, Target
 from tokenwire.parrot.recognition import recognised
-from tokenwire.record import Asked, Choice, Delivery, Emission, Finish, Stream
+from tokenwire.record import Asked, CallPiece, Choice, Delivery, Emission, Finish, Stream
 from tokenwire.wire.exchange import Ending
 
 scalars = (
@@ -71,7 +71,6 @@ details = named(
     "request_id",
     "role",
     "content",
-    "tool_calls",
     "meta_info",
     "logprobs",
     "cached_tokens_details",
@@ -79,6 +78,16 @@ details = named(
     value=values
     | st.fixed_dictionaries({"device": values, "host": values, "completion_tokens": values})
     | st.fixed_dictionaries({"content": values | lists, "text_offset": lists, "tokens": values | lists}),
+)
+calls = st.builds(
+    CallPiece,
+    pointer=st.just("/somewhere"),
+    position=st.integers(0, 1),
+    index=st.integers(0, 2) | values,
+    id=values,
+    type=values,
+    name=values,
+    arguments=st.sampled_from([None, "", "{", "{}"]) | values,
 )
 finishes = st.builds(
     Finish,
@@ -139,6 +148,8 @@ def streams(draw: st.DrawFn) -> Stream:
                 choice=st.integers(0, 1),
                 pointers=st.dictionaries(st.sampled_from(KEYS), st.just("/somewhere")),
                 text=st.none() | st.text(st.sampled_from("ab"), max_size=3),
+                reasoning=st.none() | st.text(st.sampled_from("ab"), max_size=3),
+                calls=st.lists(calls, max_size=2).map(tuple),
                 output_ids=st.none() | st.lists(st.integers(0, 3) | values, max_size=3),
                 prompt_token_ids=st.none() | st.lists(values, max_size=3),
                 series=series,

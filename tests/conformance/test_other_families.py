@@ -182,7 +182,7 @@ def test_a_stop_that_ends_the_thoughts_is_told_as_that() -> None:
     server = OpenAIServer(habits)
     ask = Ask(messages=({"role": "user", "content": "Hi"},), max_new_tokens=40)
     said = text_asked(server, ask)
-    stop = said.choices[0].emissions[0].details["reasoning_content"].split()[2]
+    stop = (said.choices[0].reasoning or "").split()[2]
     again = text_asked(server, ask, "unstopped-again")
     run = Run((said, again, text_asked(server, replace(ask, stop=(stop,)), "stopped")))
     told = [each for each in judge([run]) if each.requirement.id == "stop-string-ends-generation"]

@@ -54,9 +54,6 @@ def chat_chunks_share_a_choice_id(stream: Stream, _target: Target) -> Iterator[O
             ids[emission.choice] = chunk_id
 
 
-_INSTEAD_OF_CONTENT = ("tool_calls", "refusal", "reasoning_content")
-
-
 @check("chat-content-never-null")
 def chat_content_never_null(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A chat message has a string as its content, the empty one where there is no text; beside tool calls, a
@@ -66,7 +63,7 @@ def chat_content_never_null(stream: Stream, _target: Target) -> Iterator[Observa
         return
     for choice in stream.choices:
         for emission in choice.emissions:
-            beside = any(emission.details.get(name) for name in _INSTEAD_OF_CONTENT)
+            beside = emission.calls or emission.reasoning or emission.details.get("refusal")
             if "content" in emission.details and not beside:
                 content = emission.details["content"]
                 place = emission.at("content" if "content" in emission.pointers else "text")

@@ -16,7 +16,6 @@ from tokenwire.checks.walk import (
     integer,
     is_error,
     joined_text,
-    thoughts_of,
 )
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.judging.check import Observation, Target, check, demand
@@ -117,7 +116,11 @@ def _unlisted(stream: Stream) -> int:
     usage = stream.usage if isinstance(stream.usage, Mapping) else {}
     thoughts = integer(part_of(usage, "completion_tokens", "reasoning_tokens"))
     if thoughts is None:  # as many as there are, where nothing counts them
-        thoughts = integer(usage.get("completion_tokens")) if any(map(thoughts_of, stream.choices)) else 0
+        thoughts = (
+            integer(usage.get("completion_tokens"))
+            if any(choice.reasoning for choice in stream.choices)
+            else 0
+        )
     return max(1, longest) * stopped + (thoughts or 0)
 
 
@@ -183,9 +186,8 @@ def chat_logprobs_spell_the_text(stream: Stream, _target: Target) -> Iterator[Ob
         return
     for choice in finished_choices(stream):
         content, text = _content(choice), joined_text(choice)
-        apart = bool(thoughts_of(choice)) or any(e.details.get("tool_calls") for e in choice.emissions)
         tokens = [_bytes_of(entry) for entry in content or ()]
-        if not text or apart or not tokens or None in tokens:
+        if not text or choice.parsed or not tokens or None in tokens:
             continue
         known = [token for token in tokens if token is not None]
         told = _shown(b"".join(known))

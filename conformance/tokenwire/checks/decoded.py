@@ -12,8 +12,6 @@ from tokenwire.record import Asked, Choice, Stream
 
 _CONTEXT = 8
 """Prompt ids before the output, for tokenizers that decode the first token of a text differently."""
-_OTHER_CHANNELS = ("reasoning_content", "tool_calls")
-"""Where a parser puts text that is then not in the text."""
 _MANGLED = re.compile(r" (?=[.?!,]|n't|'m|'s|'ve|'re|' )")
 """The spaces that tokenizers drop when they clean up."""
 
@@ -84,9 +82,14 @@ def decoded(stream: Stream, tokenizer: Tokenizer | None) -> Iterator[Decoded]:
         return
     for choice in finished_choices(stream):
         ids, text = joined_ids(choice), joined_text(choice)
-        parsed = any(emission.details.get(name) for emission in choice.emissions for name in _OTHER_CHANNELS)
         aborted = choice.finish is None or choice.finish.type == "abort"
-        if not ids or text is None or parsed or aborted or not all(type(token) is int for token in ids):
+        if (
+            not ids
+            or text is None
+            or choice.parsed
+            or aborted
+            or not all(type(token) is int for token in ids)
+        ):
             continue
         asked = stream.asked.of(choice.index)
         yield Decoded(choice, tuple(ids), text, asked, _prompt(stream, choice), tokenizer)

@@ -18,7 +18,6 @@ from tokenwire.checks.walk import (
     running_texts,
     steps_of,
     streamed,
-    thoughts_of,
 )
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.judging.check import Observation, Target, check, demand, observe
@@ -215,11 +214,6 @@ def _counted(place: Place, name: str, due: int, said: object) -> Observation:
 # Text.
 
 
-def is_parsed(choice: Choice) -> bool:
-    """Whether a parser put text elsewhere."""
-    return bool(thoughts_of(choice)) or any(e.details.get("tool_calls") for e in choice.emissions)
-
-
 def _observed(
     place: Place, legal: Sequence[str], text: str, what: str, *, holds: bool, level: Level | None = None
 ) -> Observation:
@@ -242,7 +236,7 @@ def script_text_is_right(stream: Stream, target: Target) -> Iterator[Observation
     """The text at the end is that of the right answer, up to its stop."""
     for one in known_choices(stream, target):
         text = joined_text(one.choice)
-        if text is None or not one.finished or is_parsed(one.choice):
+        if text is None or not one.finished or one.choice.parsed:
             continue
         holds = text in one.legal
         cut = any(text.startswith(bare) for right in one.readings for bare in right.bare)
@@ -264,7 +258,7 @@ def script_text_so_far_is_right(stream: Stream, target: Target) -> Iterator[Obse
     if not streamed(stream):
         return
     for one in known_choices(stream, target):
-        if is_parsed(one.choice):
+        if one.choice.parsed:
             continue
         steps = {id(step.emission): step for step in steps_of(one.choice)}
         shown_so_far = list(running_texts(one.choice))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokenwire.checks.difference import first_difference, observe_sequence
-from tokenwire.checks.known_answers import SOURCE, Known, ids_due, is_parsed, known_choices
+from tokenwire.checks.known_answers import SOURCE, Known, ids_due, known_choices
 from tokenwire.checks.logprob_entry import (
     CHOSEN,
     CONTENT,
@@ -87,7 +87,7 @@ def _with_logprobs(stream: Stream, target: Target) -> Iterator[tuple[Known, Parr
     law = _numbers_of(target)
     if law is not None and stream.asked.uniform:
         for one in known_choices(stream, target):
-            if not is_parsed(one.choice) and not one.right.barred:
+            if not one.choice.parsed and not one.right.barred:
                 yield one, law
 
 

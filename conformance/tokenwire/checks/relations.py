@@ -19,7 +19,6 @@ from tokenwire.checks.walk import (
     joined_ids,
     prompt_sent,
     start_place,
-    thoughts_of,
 )
 from tokenwire.dialects.dialect import is_chat
 from tokenwire.judging.check import Observation, Target, check_run, demand
@@ -145,17 +144,12 @@ def same_ids_on_every_endpoint(streams: tuple[Stream, ...], _target: Target) -> 
             source = f"the answer of {other.stream.dialect}"
             yield from same_ids((other.choice, one.choice), source)
             whole = Delivery.WHOLE is other.stream.delivery is one.stream.delivery
-            parsed = _taken_apart(other.choice) or _taken_apart(one.choice)
+            parsed = other.choice.parsed or one.choice.parsed
             if not parsed and (whole or other.ids is None or one.ids is None):
                 yield from same_text((other.choice, one.choice), source)
         teller = told.setdefault(key, one) if sampled_logprobs(one.choice) else one
         if teller.stream.dialect != one.stream.dialect:
             yield from same_sampled((teller.choice, one.choice), f"the answer of {teller.stream.dialect}")
-
-
-def _taken_apart(choice: Choice) -> bool:
-    """Whether a parser took reasoning or tool calls out of the text of a choice."""
-    return bool(thoughts_of(choice)) or any(one.details.get("tool_calls") for one in choice.emissions)
 
 
 def _but_for_its_prompt(stream: Stream) -> tuple[object, ...]:

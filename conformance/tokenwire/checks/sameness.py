@@ -14,7 +14,7 @@ from tokenwire.checks.walk import as_list, bringing, ended, integer, joined_ids,
 from tokenwire.judging.acceptor import Rules, accept, deliveries_of, record_of
 from tokenwire.judging.alike import ROUNDING, alike
 from tokenwire.judging.check import Comparison, Observation, Target, compare, demand, observe
-from tokenwire.record import Choice, Delivery, Place, Stream
+from tokenwire.record import Choice, Delivery, Emission, Place, Stream
 
 COUNTERS = ("completion_tokens", "prompt_tokens", "reasoning_tokens")
 """Counters that the result decides; cached_tokens depends on what ran before."""
@@ -46,7 +46,24 @@ def _pairs(comparison: Comparison) -> list[Pair]:
         return {c.index: _without(c, unlike) if unlike else c for c in finished}
 
     ours, theirs = undisturbed(comparison.baseline), undisturbed(comparison.other)
-    return [(ours[index], theirs[index]) for index in sorted(ours.keys() & theirs.keys())]
+    return [_unparsed((ours[index], theirs[index])) for index in sorted(ours.keys() & theirs.keys())]
+
+
+def _unparsed(pair: Pair) -> Pair:
+    """Where a parser took text out of either, the chapter on channels compares what is in the text, and
+    whether there are tool calls.
+    """
+    if not any(choice.parsed for choice in pair):
+        return pair
+
+    def rest(one: Emission) -> Emission:
+        finish = one.finish
+        if finish is not None and finish.type == "tool_calls":
+            finish = replace(finish, type="stop")
+        return replace(one, text=None, finish=finish)
+
+    ours, theirs = (replace(one, emissions=tuple(map(rest, one.emissions))) for one in pair)
+    return ours, theirs
 
 
 def _with_whole(comparison: Comparison) -> list[Pair]:

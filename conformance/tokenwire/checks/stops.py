@@ -16,7 +16,6 @@ from tokenwire.checks.walk import (
     running_texts,
     start_place,
     streamed,
-    thoughts_of,
 )
 from tokenwire.dialects.dialect import dialect_of, policy_of
 from tokenwire.judging.check import Observation, Target, check, check_run, demand
@@ -216,7 +215,7 @@ def stop_string_ends_generation(streams: tuple[Stream, ...], _target: Target) ->
         said = joined_text(twin.choice) if twin is not None else None
         if twin is None or not said or text is None:
             continue
-        thoughts, all_thoughts = thoughts_of(one.choice), thoughts_of(twin.choice)
+        thoughts, all_thoughts = one.choice.reasoning or "", twin.choice.reasoning or ""
         if thoughts != all_thoughts:
             if stop := _stop_in_thoughts(asked.stop, thoughts, all_thoughts):
                 message = f"the stop string {stop!r} ended the thoughts of the choice, before its content"

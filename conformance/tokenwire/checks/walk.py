@@ -18,8 +18,6 @@ from tokenwire.wire.exchange import Ending
 
 BROKEN = "\ufffd"
 """Stands in a text for bytes that are no whole character."""
-_THOUGHTS = ("reasoning_content", "reasoning")
-"""What thoughts go by in the details of an emission."""
 
 
 class Step(NamedTuple):
@@ -199,12 +197,6 @@ def bringing(choice: Choice, field: str, position: int | None = None) -> Emissio
 def _listed(emission: Emission, field: str) -> Sequence[Any]:
     value = getattr(emission, field) if field in {"output_ids", "text"} else emission.series.get(field)
     return value if isinstance(value, (list, tuple, str)) else ()
-
-
-def thoughts_of(choice: Choice) -> str:
-    """The thoughts that stand beside the text of a choice, as one text; empty where there are none."""
-    told = (emission.details.get(name) for emission in choice.emissions for name in _THOUGHTS)
-    return "".join(part for part in told if isinstance(part, str))
 
 
 def count_of(stream: Stream, choice: Choice) -> int | None:

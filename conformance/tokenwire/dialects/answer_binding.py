@@ -9,16 +9,27 @@ from sys import intern
 from typing import Any, Literal, get_args
 
 from tokenwire.dialects.echoed_prompt import Echoed
-from tokenwire.record import Emission, Event, Finish
+from tokenwire.record import CallPiece, Emission, Event, Finish
 from tokenwire.wire.json_pointer import ABSENT, Keys, find, join, parse
 
 Kind = Literal[
-    "text", "output_ids", "prompt_token_ids", "finish", "counters", "series", "prompt_series", "details"
+    "text",
+    "reasoning",
+    "tool_calls",
+    "output_ids",
+    "prompt_token_ids",
+    "finish",
+    "counters",
+    "series",
+    "prompt_series",
+    "details",
 ]
 _KINDS: tuple[Kind, ...] = get_args(Kind)
-_SINGLE: tuple[Kind, ...] = ("text", "output_ids", "prompt_token_ids")
+_SINGLE: tuple[Kind, ...] = ("text", "reasoning", "output_ids", "prompt_token_ids")
 _NAMED: tuple[Kind, ...] = ("counters", "series", "prompt_series", "details")
 _FIELDS = {*_SINGLE, *_NAMED}
+_OF_A_CALL = ("index", "id", "type", "name", "arguments")
+"""What a piece of a tool call may hold, beside the place of the list (`at`)."""
 _KNOWN = {
     *get_args(Kind),
     "choices",
@@ -47,7 +58,10 @@ class _Field:
 
 
 def _fields(table: Mapping[str, Any]) -> list[_Field]:
-    bound: list[_Field] = [_Field(kind, kind, table[kind]) for kind in _SINGLE if kind in table]
+    bound: list[_Field] = []
+    for kind in _SINGLE:
+        places = table.get(kind, ())
+        bound += [_Field(kind, kind, at) for at in ([places] if isinstance(places, str) else places)]
     for kind in _NAMED:
         bound += [_Field(kind, name, at) for name, at in table.get(kind, {}).items()]
     return bound
@@ -82,6 +96,8 @@ class AnswerBinding:
     """The record's word for a finish type, by the server's, where they differ."""
     document: tuple[_Field, ...]
     """Fields that stand beside the choices and hold for all of the event's choices."""
+    of_a_call: Mapping[str, Keys]
+    """Where a piece of a tool call says what."""
     usage: Keys | None
     echoed: Echoed | None
     nulls_are_absent: bool
@@ -108,6 +124,12 @@ class AnswerBinding:
             raise ValueError(f"dialect {dialect}: document has no {wrong!r}; it has {sorted(_FIELDS)}")
         if finish:
             bound.append(_Field("finish", "finish", finish["reason"]))
+        calls = dict(table.get("tool_calls", {}))
+        if calls:
+            bound.append(_Field("tool_calls", "tool_calls", calls.pop("at")))
+        if calls.keys() - set(_OF_A_CALL):
+            wrong = sorted(calls.keys() - set(_OF_A_CALL))[0]
+            raise ValueError(f"dialect {dialect}: a tool call has no {wrong!r}; it has {list(_OF_A_CALL)}")
         parents: dict[Keys, _Parent] = {}
         for one in bound:
             *way, last = one.keys
@@ -125,6 +147,7 @@ class AnswerBinding:
             finish={name: parse(at) for name, at in finish.items()},
             finish_types=finish_types,
             document=tuple(_fields(beside)),
+            of_a_call={name: parse(at) for name, at in calls.items()},
             usage=parse(table["usage"]) if "usage" in table else None,
             echoed=Echoed(tuple(table["echoed"]["series"]), table["echoed"].get("from_top_logprobs", 0))
             if "echoed" in table
@@ -200,6 +223,8 @@ class AnswerBinding:
                     for one, pointer in bound:
                         if one.kind != "finish" and self._is_nothing(value, one.name):
                             continue
+                        if one.kind == "reasoning" and values[one.kind].get(one.name):
+                            continue  # by another name
                         values[one.kind][one.name] = value
                         pointers[one.name] = pointer
                 elif (
@@ -213,7 +238,7 @@ class AnswerBinding:
         for one, value in document:
             values[one.kind].setdefault(one.name, value)
             pointers.setdefault(one.name, one.pointer)
-        text = values["text"].get("text")
+        text, reasoning = values["text"].get("text"), values["reasoning"].get("reasoning")
         output_ids = values["output_ids"].get("output_ids")
         prompt_token_ids = values["prompt_token_ids"].get("prompt_token_ids")
         return Emission(
@@ -221,6 +246,8 @@ class AnswerBinding:
             choice=self.index_of(item, position),
             pointers=pointers,
             text=text if isinstance(text, str) else None,
+            reasoning=reasoning if isinstance(reasoning, str) else None,
+            calls=self._calls(values["tool_calls"].get("tool_calls"), pointers.get("tool_calls", "")),
             output_ids=output_ids if isinstance(output_ids, list) else None,
             prompt_token_ids=prompt_token_ids if isinstance(prompt_token_ids, list) else None,
             series=values["series"],
@@ -230,6 +257,18 @@ class AnswerBinding:
             details=values["details"],
             finish=self._finish(item, values["finish"].get("finish")),
         )
+
+    def _calls(self, told: Any, at: str) -> tuple[CallPiece, ...]:
+        """The pieces of tool calls in a list; what is no object in it is none."""
+        if not isinstance(told, list):
+            return ()
+        pieces = []
+        for position, piece in enumerate(told):
+            if isinstance(piece, dict):
+                found = {name: find(piece, keys) for name, keys in self.of_a_call.items()}
+                said = {name: value for name, value in found.items() if value is not ABSENT}
+                pieces.append(CallPiece(f"{at}/{position}", position, **said))
+        return tuple(pieces)
 
     def _finish(self, item: dict[str, Any], reason: Any) -> Finish | None:
         if reason is None:

@@ -1,0 +1,42 @@
+"""Answers as they stand on the wire, read by their dialects."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from control_calls import clock
+
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.record import Stream
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
+
+DONE = "[DONE]"
+
+
+def answered(
+    dialect: str,
+    body: dict[str, Any],
+    *said: Any,
+    status: int = 200,
+    label: str = "one",
+    scenario: str = "one",
+    at: float = 0.0,
+) -> Stream:
+    """An exchange, read by its dialect: a document, or the events of a stream, one read for each."""
+    spoken = load_dialects()[dialect]
+    written = [one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in said]
+    streams = bool(body.get("stream")) and status == 200
+    data = [f"data: {one}\n\n" if streams else one for one in written]
+    exchange = Exchange(
+        f"{dialect}/{scenario}/{label}",
+        HttpRequest(spoken.endpoint.methods[0], spoken.endpoint.path, body),
+        scenario,
+        status,
+        (("content-type", "text/event-stream" if streams else "application/json"),),
+        tuple(Read(0.1 * number, one.encode()) for number, one in enumerate(data, 1)),
+        Ending.COMPLETE,
+        duration=0.1 * len(data),
+        started=clock(at),
+    )
+    return spoken.read(exchange)
