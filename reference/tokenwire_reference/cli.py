@@ -9,6 +9,7 @@ import typer
 from typer.models import OptionInfo
 
 from tokenwire_reference.api.limits import limits_in_words
+from tokenwire_reference.channels.formats import REASONING, TOOL_CALLS
 from tokenwire_reference.server_args import ServerArgs
 
 DEFAULTS = ServerArgs()
@@ -115,6 +116,12 @@ def serve(  # noqa: PLR0917 - one parameter for each flag; typer calls it by nam
     sampling_backend: Annotated[
         str, _flag("Registered sampler: pytorch, or mirror, which repeats each id in customized_info.")
     ] = DEFAULTS.sampling_backend,
+    tool_call_parser: Annotated[
+        str | None, _flag(f"How the model calls tools: {', '.join(TOOL_CALLS)}.")
+    ] = DEFAULTS.tool_call_parser,
+    reasoning_parser: Annotated[
+        str | None, _flag(f"How the model marks its reasoning: {', '.join(REASONING)}.")
+    ] = DEFAULTS.reasoning_parser,
     skip_tokenizer_init: Annotated[
         bool, _flag("Ids in, ids out: no tokenizer, no text.", "--skip-tokenizer-init")
     ] = DEFAULTS.skip_tokenizer_init,

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tokenwire_reference.channels.formats import REASONING, TOOL_CALLS
+
 _CHOICES: dict[str, tuple[str | None, ...]] = {
     "api_dialect": ("sglang", "vllm"),
     "hicache_storage_backend": (None, "file"),
     "speculative_algorithm": (None, "NGRAM"),
+    "tool_call_parser": (None, *TOOL_CALLS),
+    "reasoning_parser": (None, *REASONING),
 }
 _INT32 = 2**31 - 1
 _RANGES = {
@@ -81,6 +85,10 @@ class ServerArgs:
     speculative_num_draft_tokens: int = 4
     sampling_backend: str = "pytorch"
     """A sampler registered by name; `mirror` also repeats each id and its position in customized_info."""
+    tool_call_parser: str | None = None
+    """How the model calls tools; None: a chat may not offer any."""
+    reasoning_parser: str | None = None
+    """How the model marks its reasoning; None: all of it is content."""
     skip_tokenizer_init: bool = False
     enable_cache_report: bool = False
     return_input_ids: bool = False

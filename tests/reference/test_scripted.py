@@ -16,7 +16,7 @@ from tokenwire_reference.engine.engine import Engine
 from tokenwire_reference.models.builtin import IM_END, VOCAB_SIZE
 from tokenwire_reference.models.loaded_model import LoadedModel
 from tokenwire_reference.models.loading import load_model
-from tokenwire_reference.models.scripted import ScriptedModel
+from tokenwire_reference.models.scripted import Script, ScriptedModel
 from tokenwire_reference.request import FinishReason, Request
 
 Run = Callable[..., list[Request]]
@@ -145,7 +145,7 @@ def test_retraction_and_chunks_change_nothing(scripted: ScriptedModel, run_to_en
     [
         ("no", "the script is 'no'; give a list"),
         ([[]], r"script\[0\].ids is \[\]"),
-        ([[5], [736]], r"script\[1\].ids is \[736\]; give ids \(at least one, each from 0 to 735\)"),
+        ([[5], [736]], r"script\[1\].ids is \[736\]; give a text, ids \(at least one, each from 0 to 735\)"),
         ([[True]], r"script\[0\].ids is \[True\]"),
         ([5], r"script\[0\].ids is 5"),
         ([{"sleep_ms": -1}], r"script\[0\].sleep_ms is -1"),
@@ -169,3 +169,11 @@ def test_scripts_are_refused_by_other_models(tiny: LoadedModel, tmp_path: Path) 
         Engine(tiny).add(scripted_ask([[5]]))
     with pytest.raises(ValueError, match="is for builtin:scripted, and the model is builtin:tiny"):
         load_model("builtin:tiny", script=str(tmp_path))
+
+
+def test_a_text_in_a_script_is_said_token_by_token(scripted: ScriptedModel) -> None:
+    text = "<tool_call>\n😀"
+    script = Script([text, [7, 8]], [5])
+    ids = [script.following(at) for at in range(40)]
+    assert scripted.tokenizer.decode(ids[: ids.index(7)]) == text
+    assert script.draft([5], 8) == []

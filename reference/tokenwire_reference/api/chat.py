@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from starlette.responses import Response
 
 from tokenwire_reference.api.answering import answer_stream, answer_whole
 from tokenwire_reference.api.body import read_object, understood
+from tokenwire_reference.api.chat_channels import Speech
 from tokenwire_reference.api.chat_request import ChatCall, read_chat_call
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.json_answer import Json
@@ -18,6 +20,7 @@ from tokenwire_reference.api.meta_info import LogprobsAsked, answer_metadata, me
 from tokenwire_reference.api.served import Served, served_by
 from tokenwire_reference.api.token_names import bytes_of_token, token_name
 from tokenwire_reference.api.usage import Consumed
+from tokenwire_reference.channels.parser import Channel, Delta
 from tokenwire_reference.delivery.request_manager import Emission
 from tokenwire_reference.text.tokenizer import Tokenizer
 
@@ -47,14 +50,21 @@ async def chat_completions(http_request: HttpRequest) -> Response:
     )
 
 
+def _speeches(call: ChatCall) -> list[Speech]:
+    return [Speech(request, call.channels, call.tokenizer) for request in call.requests]
+
+
 def _completion(choices: Sequence[Emission], call: ChatCall, served: Served) -> dict[str, Any]:
+    speeches = _speeches(call)
+    for choice in choices:
+        speeches[choice.index].hear(choice)
     answer = {
         "id": call.id,
         "object": "chat.completion",
         "created": int(time.time()),
         "model": call.model,
-        "choices": [_choice(choice, call, served) for choice in choices],
-        "usage": _usage(choices, served),
+        "choices": [_choice(choice, speeches[choice.index], call, served) for choice in choices],
+        "usage": _usage(choices, speeches, served),
         "metadata": answer_metadata(served.args.weight_version, choices),
     }
     if sglext := _sglext(choices, call):
@@ -62,12 +72,22 @@ def _completion(choices: Sequence[Emission], call: ChatCall, served: Served) -> 
     return answer
 
 
-def _choice(choice: Emission, call: ChatCall, served: Served) -> dict[str, Any]:
+def _choice(choice: Emission, speech: Speech, call: ChatCall, served: Served) -> dict[str, Any]:
+    said = speech.message
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": said.content,
+        "reasoning_content": said.reasoning or None,
+    }
+    if said.calls:
+        message["tool_calls"] = [
+            _call(index, each.name, each.arguments) for index, each in enumerate(said.calls)
+        ]
     answer: dict[str, Any] = {
         "index": choice.index,
-        "message": {"role": "assistant", "content": choice.text, "reasoning_content": None},
+        "message": message,
         "logprobs": _logprobs(choice, call),
-        **_finish(choice),
+        **_finish(choice, speech),
     }
     if call.return_prompt_token_ids:
         answer["prompt_token_ids"] = choice.prompt_token_ids
@@ -75,7 +95,12 @@ def _choice(choice: Emission, call: ChatCall, served: Served) -> dict[str, Any]:
         answer["response_token_ids"] = choice.output_ids
     if call.return_meta_info:
         asked = LogprobsAsked.by(call.requests[choice.index], call.tokenizer)
-        answer["meta_info"] = meta_info(choice, asked, weight_version=served.args.weight_version)
+        answer["meta_info"] = meta_info(
+            choice,
+            asked,
+            weight_version=served.args.weight_version,
+            reasoning_tokens=speech.reasoning_tokens,
+        )
     return answer
 
 
@@ -84,10 +109,11 @@ async def _chunks(
 ) -> AsyncIterator[dict[str, Any]]:
     """Give a role chunk before the first content of each choice, content, and the finishes after all content.
 
-    A step whose ids show no text yet has a chunk with empty content where logprobs were asked for: no entry
-    is lost. An abort by the server ends the whole stream with an error.
+    Each chunk has text of one channel. A step whose ids show no text yet has a chunk with empty content where
+    logprobs were asked for: no entry is lost. An abort by the server ends the whole stream with an error.
     """
     created = int(time.time())
+    speeches = _speeches(call)
     last: dict[int, Emission] = {}
     ids: dict[int, list[int]] = {}
 
@@ -101,21 +127,47 @@ async def _chunks(
         if emission.first:
             yield chunk([_delta(emission.index, role="assistant", content="")])
         logprobs = _logprobs(emission, call)
-        if emission.text or (logprobs and logprobs["content"]):
-            more = {"usage": _usage([emission], served)} if call.continuous_usage else {}
-            yield chunk([_delta(emission.index, logprobs, content=emission.text)], **more)
+        speech = speeches[emission.index]
+        deltas = list(map(_said, speech.hear(emission)))
+        if not deltas and logprobs and logprobs["content"]:
+            deltas = [{"content": ""}]
+        for place, delta in enumerate(deltas, 1):
+            more = {"usage": _usage([emission], [speech], served)} if call.continuous_usage else {}
+            of_step = logprobs if place == len(deltas) else None
+            yield chunk([_delta(emission.index, of_step, **delta)], **more)
         if emission.finish and (refusal := RefusalError.of_abort(emission.finish)):
             raise refusal
     finals = [last[index] for index in sorted(last)]
     for final in finals:
-        yield chunk([{**_delta(final.index), **_finish(final)}])
+        yield chunk([{**_delta(final.index), **_finish(final, speeches[final.index])}])
     if sglext := _sglext(finals, call, [ids[final.index] for final in finals]):
         yield chunk([], usage=None, sglext=sglext)
     if call.include_usage:
-        yield chunk([], usage=_usage(finals, served))
+        yield chunk([], usage=_usage(finals, speeches, served))
 
 
-def _delta(index: int, logprobs: dict[str, Any] | None = None, **delta: str) -> dict[str, Any]:
+def _said(delta: Delta) -> dict[str, Any]:
+    """What is new in a message."""
+    match delta.channel:
+        case Channel.CONTENT:
+            return {"content": delta.text}
+        case Channel.REASONING:
+            return {"reasoning_content": delta.text}
+        case Channel.CALL:
+            return {"tool_calls": [_call(delta.call, delta.name, delta.text)]}
+
+
+def _call(index: int, name: str | None, arguments: str) -> dict[str, Any]:
+    """A call, or what is new of it: its id and its name stand where it begins."""
+    return {
+        "id": None if name is None else f"call_{uuid.uuid4().hex[:24]}",
+        "index": index,
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
+
+
+def _delta(index: int, logprobs: dict[str, Any] | None = None, **delta: Any) -> dict[str, Any]:
     return {
         "index": index,
         "delta": {"reasoning_content": None, **delta},
@@ -125,9 +177,9 @@ def _delta(index: int, logprobs: dict[str, Any] | None = None, **delta: str) -> 
     }
 
 
-def _finish(choice: Emission) -> dict[str, Any]:
+def _finish(choice: Emission, speech: Speech) -> dict[str, Any]:
     assert choice.finish is not None, "only an ended choice has a finish"
-    return {"finish_reason": choice.finish.type, "matched_stop": choice.finish.matched}
+    return {"finish_reason": speech.finish_reason(choice.finish), "matched_stop": choice.finish.matched}
 
 
 def _logprobs(emission: Emission, call: ChatCall) -> dict[str, Any] | None:
@@ -155,8 +207,10 @@ def _token_logprob(entry: Sequence[Any], tokenizer: Tokenizer | None) -> dict[st
     }
 
 
-def _usage(choices: Sequence[Emission], served: Served) -> dict[str, Any]:
-    return Consumed.by(choices, len(choices)).sglang(cache_report=served.args.enable_cache_report)
+def _usage(choices: Sequence[Emission], speeches: Sequence[Speech], served: Served) -> dict[str, Any]:
+    reasoning = sum(speech.reasoning_tokens for speech in speeches)
+    consumed = Consumed.by(choices, len(choices), reasoning)
+    return consumed.sglang(cache_report=served.args.enable_cache_report)
 
 
 def _sglext(

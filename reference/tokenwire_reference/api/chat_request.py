@@ -10,6 +10,7 @@ from typing import Any
 from starlette.datastructures import Headers
 
 from tokenwire_reference.api.body import hold_against_schema
+from tokenwire_reference.api.chat_channels import ChannelsAsked, read_channels
 from tokenwire_reference.api.errors import UNCONVERTIBLE, RefusalError
 from tokenwire_reference.api.openai_sampling import native_sampling_fields
 from tokenwire_reference.api.prompts import template_ids
@@ -24,7 +25,14 @@ from tokenwire_reference.request import Request
 from tokenwire_reference.text.tokenizer import Tokenizer
 
 _UNSUPPORTED = (
-    *("tools", "functions", "response_format", "return_hidden_states", "return_routed_experts", "session_id"),
+    *(
+        "functions",
+        "function_call",
+        "response_format",
+        "return_hidden_states",
+        "return_routed_experts",
+        "session_id",
+    ),
     *("return_sampling_mask", "return_flat_raw_output_top_logprobs", "custom_logit_processor", "lora_path"),
     *("regex", "ebnf", "structural_tag", "continue_final_message", "session_params"),
 )
@@ -64,6 +72,7 @@ class ChatCall:
     input_ids_in_sglext: bool
     output_ids_in_sglext: bool
     cached_tokens_details: bool
+    channels: ChannelsAsked
 
 
 def read_chat_call(body: dict[str, Any], headers: Headers, served: Served) -> ChatCall:
@@ -87,7 +96,8 @@ def read_chat_call(body: dict[str, Any], headers: Headers, served: Served) -> Ch
         raise RefusalError(
             f"top_logprobs {top_logprobs} is above the vocabulary of {served.model.vocab_size} tokens"
         )
-    prompt = _prompt(body, served)
+    channels = read_channels(body, served)
+    prompt = _prompt(body, channels, served)
     sampling = read_sampling_params(native_sampling_fields(body, _budget(body)), served)
     refuse_what_does_not_fit(len(prompt), sampling, served.model.context_length)
     rid = uuid.uuid4().hex if body.get("rid") is None else body["rid"]
@@ -118,6 +128,7 @@ def read_chat_call(body: dict[str, Any], headers: Headers, served: Served) -> Ch
         input_ids_in_sglext=served.args.return_input_ids or _asks(body, headers, "input"),
         output_ids_in_sglext=served.args.return_output_ids or _asks(body, headers, "output"),
         cached_tokens_details=bool(body.get("return_cached_tokens_details")),
+        channels=channels,
     )
 
 
@@ -132,7 +143,7 @@ def _budget(body: Mapping[str, Any]) -> int | None:
     return body.get("max_tokens") if budget is None else budget
 
 
-def _prompt(body: Mapping[str, Any], served: Served) -> list[int]:
+def _prompt(body: Mapping[str, Any], channels: ChannelsAsked, served: Served) -> list[int]:
     """The prompt's ids: input_ids just as they are, or the messages put through the chat template."""
     if (ids := body.get("input_ids")) is not None:
         refuse_unknown_ids("input_ids", ids, served.model.vocab_size)
@@ -142,4 +153,9 @@ def _prompt(body: Mapping[str, Any], served: Served) -> list[int]:
             "messages need a tokenizer and the server runs without one; send input_ids beside them",
             param="messages",
         )
-    return template_ids(body["messages"], served.tokenizer)
+    return template_ids(
+        body["messages"],
+        served.tokenizer,
+        context_length=served.model.context_length,
+        template=channels.template,
+    )

@@ -36,6 +36,10 @@ LIMITS: Mapping[str, Mapping[str, Number]] = {
     "prompt": _PROMPTS,
     "input": _PROMPTS,
     "tokens": _PROMPTS,
+    # OpenAI's number; each stands in the prompt.
+    "tools": {"maxItems": 128},
+    "name": {"maxLength": 256},
+    "chat_template_kwargs": {"maxProperties": 8},
 }
 """Of the fields of requests, in the words of JSON Schema. Within them, no logit of float32 overflows."""
 MOST_SAMPLES = 4096

@@ -43,7 +43,9 @@ def answer_metadata(version: str, choices: Sequence[Emission]) -> dict[str, Any]
     return {"weight_version": version, "weight_versions": weight_versions(version, choices[0])}
 
 
-def meta_info(emission: Emission, asked: LogprobsAsked, *, weight_version: str) -> dict[str, Any]:
+def meta_info(
+    emission: Emission, asked: LogprobsAsked, *, weight_version: str, reasoning_tokens: int = 0
+) -> dict[str, Any]:
     """The meta_info of an emission.
 
     Lists of output tokens cover what the emission covers; counters count from the start.
@@ -58,7 +60,7 @@ def meta_info(emission: Emission, asked: LogprobsAsked, *, weight_version: str) 
     }
     info |= _logprobs(emission, asked)
     info |= {
-        "reasoning_tokens": 0,
+        "reasoning_tokens": reasoning_tokens,
         "completion_tokens": emission.completion_tokens,
         "cached_tokens": emission.cached_tokens,
     }

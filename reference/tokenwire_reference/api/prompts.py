@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 from tokenwire_reference.api.errors import RefusalError
@@ -46,9 +47,18 @@ def encode(text: str, name: str, served: Served) -> list[int]:
 
 
 def template_ids(
-    messages: Sequence[Mapping[str, Any]], tokenizer: Tokenizer, *, add_generation_prompt: bool = True
+    messages: Sequence[Mapping[str, Any]],
+    tokenizer: Tokenizer,
+    *,
+    context_length: int | None = None,
+    add_generation_prompt: bool = True,
+    template: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[int]:
-    """The ids of messages, put through the chat template. Raises RefusalError."""
+    """The ids of messages, put through the chat template. `template` is what else it is given;
+    without `context_length` they may have any length.
+
+    Raises RefusalError.
+    """
     if not tokenizer.chat_template:
         raise RefusalError(
             "messages need a chat template and this model has none; send input_ids beside them",
@@ -56,7 +66,11 @@ def template_ids(
         )
     images = takes_images(tokenizer)
     texts = [_as_text(i, message, images=images) for i, message in enumerate(messages)]
-    text = tokenizer.apply_chat_template(texts, tokenize=False, add_generation_prompt=add_generation_prompt)
+    text = tokenizer.apply_chat_template(
+        texts, tokenize=False, add_generation_prompt=add_generation_prompt, **template
+    )
+    if context_length is not None:
+        refuse_long_text("messages", text, context_length)
     return tokenizer.encode(text, add_special_tokens=False)
 
 

@@ -16,15 +16,18 @@ class Consumed:
     prompt: int
     completion: int
     cached: int
+    reasoning: int | None = None
+    """Of the completion; None where nothing tells it apart."""
 
     @classmethod
-    def by(cls, choices: Sequence[Emission], n: int) -> Consumed:
+    def by(cls, choices: Sequence[Emission], n: int, reasoning: int | None = None) -> Consumed:
         """Count choices that stand prompt by prompt, `n` samples each."""
         firsts = range(0, len(choices), n)
         return cls(
             prompt=sum(len(choices[i].prompt_token_ids) for i in firsts),
             completion=sum(choice.completion_tokens for choice in choices),
             cached=sum(max(choice.cached_tokens for choice in choices[i : i + n]) for i in firsts),
+            reasoning=reasoning,
         )
 
     @property
@@ -40,13 +43,18 @@ class Consumed:
         return {
             **self.totals,
             "prompt_tokens_details": {"cached_tokens": self.cached} if cache_report else None,
-            "reasoning_tokens": 0,
-            "completion_tokens_details": None,
+            "reasoning_tokens": self.reasoning or 0,
+            "completion_tokens_details": {"reasoning_tokens": self.reasoning} if self.reasoning else None,
         }
 
     def vllm(self, *, cache_report: bool) -> dict[str, Any]:
         return {
             **self.totals,
             "prompt_tokens_details": {"cached_tokens": self.cached} if cache_report else None,
-            "completion_tokens_details": None,
+            "completion_tokens_details": self.details,
         }
+
+    @property
+    def details(self) -> dict[str, int] | None:
+        """The `completion_tokens_details` of vLLM."""
+        return None if self.reasoning is None else {"reasoning_tokens": self.reasoning}

@@ -1,9 +1,10 @@
 """`builtin:scripted`: a model that says what it is told to, step by step, with byte-level tokens.
 
-A script is a JSON list with one entry for each step. `[5, 6]` gives two tokens in one step. An object may
-slow a step down or let it fail: `{"ids": [7], "sleep_ms": 50}`, `{"error": "words"}`; without ids it speaks
-of the step that follows. After the script comes the end of sequence. A request brings its script in
-`custom_params.script`; else it gets that of `--script`, else its own prompt, token by token.
+A script is a JSON list with one entry for each step. `[5, 6]` gives two tokens in one step, and a text gives
+a step for each of its tokens. An object may slow a step down or let it fail: `{"ids": [7], "sleep_ms": 50}`,
+`{"error": "words"}`; without ids it speaks of the step that follows. After the script comes the end of
+sequence. A request brings its script in `custom_params.script`; else it gets that of `--script`, else its own
+prompt, token by token.
 
 The tokens go the way of all tokens: through drafts, logits, sampling and stop rules. Logits are made up from
 position and id, with the scripted id ahead, and far ahead where a request samples; bans, penalties and bias
@@ -15,6 +16,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,16 @@ SAMPLED_LEAD = 50.0
 Json = Any
 
 
+@cache
+def _tokenizer() -> Any:
+    return byte_level_tokenizer()
+
+
+def _encode(text: str) -> Sequence[int]:
+    ids: Sequence[int] = _tokenizer().encode(text, add_special_tokens=False)
+    return ids
+
+
 class Script:
     """What one request is to be answered with. Raises ValueError, naming the entry, for anything else."""
 
@@ -53,7 +65,12 @@ class Script:
                 f"the script is {steps!r}; give a list with one entry for each step"
             )
         for index, step in enumerate(steps):
-            self._read(f"script[{index}]", step if isinstance(step, dict) else {"ids": step})
+            name = f"script[{index}]"
+            if isinstance(step, str):
+                for token_id in _encode(step):
+                    self._read(name, {"ids": [token_id]})
+            else:
+                self._read(name, step if isinstance(step, dict) else {"ids": step})
 
     def _read(self, name: str, step: Mapping[str, Json]) -> None:
         at = len(self._ids)
@@ -68,7 +85,7 @@ class Script:
                     self._errors[at] = value
                 case _:
                     raise ValueError(
-                        f"{name}.{key} is {value!r}; give ids (at least one, each from 0 to "
+                        f"{name}.{key} is {value!r}; give a text, ids (at least one, each from 0 to "
                         f"{VOCAB_SIZE - 1}), sleep_ms (a number) or error (a string)"
                     )
 
@@ -121,7 +138,7 @@ class ScriptedModel:
     ) -> None:
         """`script` is a file with the script of requests that bring none. Raises ValueError, OSError."""
         self.context_length = context_length or CONTEXT_LENGTH
-        self.tokenizer: Any = byte_level_tokenizer() if tokenizer else None
+        self.tokenizer: Any = _tokenizer() if tokenizer else None
         self._script: Json = None
         if script is not None:
             try:

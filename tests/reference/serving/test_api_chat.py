@@ -200,7 +200,7 @@ def test_token_ids_in_a_stream_are_refused_in_the_words_of_sglang(answer, script
         (ask(max_tokens=500), ("BadRequestError", "make 516")),
         (ask(temperature=-1), ("BadRequestError", "temperature: -1")),
         (ask(top_logprobs=2), ("BadRequestError", "top_logprobs is 2")),
-        (ask(tools=[{"type": "function"}]), ("BadRequestError", "tools is not supported")),
+        (ask(functions=[{"name": "f"}]), ("BadRequestError", "functions is not supported")),
         ({"messages": [{"role": "alien", "content": "x"}]}, ("Bad Request", "messages[0].role")),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},

@@ -28,10 +28,11 @@ async def answer(
     chunks: Callable[[Emission], Sequence[dict[str, Any]]],
     usage_chunk: Callable[[dict[str, Any]], dict[str, Any]],
     closing: Mapping[str, Any],
+    reasoning: Callable[[], int | None] = lambda: None,
 ) -> Response:
     """Answer a call whole, or with what `chunks` makes of each emission and the usage after all.
 
-    `closing` stands in the last chunk of a stream.
+    `closing` stands in the last chunk of a stream. `reasoning` tells, in the end, how many tokens reasoned.
     """
     if not call.stream:
         return await answer_whole(http_request, served, call.requests, group=call.id, write=whole)
@@ -52,14 +53,17 @@ async def answer(
             if refusal:
                 raise refusal
         if call.include_usage:
-            usage = Consumed.by([last[index] for index in sorted(last)], call.n).totals
-            yield {**usage_chunk(usage), **closing}
+            consumed = Consumed.by([last[index] for index in sorted(last)], call.n, reasoning())
+            told = {} if consumed.details is None else {"completion_tokens_details": consumed.details}
+            yield {**usage_chunk({**consumed.totals, **told}), **closing}
 
     return await answer_stream(
         http_request, served, call.requests, group=call.id, write=events, last_words=RefusalError.nested
     )
 
 
-def whole_usage(choices: Sequence[Emission], call: VllmCall, served: Served) -> dict[str, Any]:
+def whole_usage(
+    choices: Sequence[Emission], call: VllmCall, served: Served, reasoning: int | None = None
+) -> dict[str, Any]:
     """The usage of a whole answer."""
-    return Consumed.by(choices, call.n).vllm(cache_report=served.args.enable_cache_report)
+    return Consumed.by(choices, call.n, reasoning).vllm(cache_report=served.args.enable_cache_report)

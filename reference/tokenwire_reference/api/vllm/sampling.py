@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.openai_sampling import native_sampling_fields
 
 _UNSUPPORTED = (
-    *("structured_outputs", "guided_json", "guided_regex", "response_format", "tools", "use_beam_search"),
+    *(
+        "structured_outputs",
+        "guided_json",
+        "guided_regex",
+        "response_format",
+        "tools",
+        "functions",
+        "use_beam_search",
+    ),
     *("bad_words", "allowed_token_ids", "logits_processors", "truncate_prompt_tokens", "prompt_embeds"),
     *("suffix", "kv_transfer_params", "features", "add_special_tokens"),
 )
 
 
-def refuse_unsupported(body: Mapping[str, Any]) -> None:
-    """Raise RefusalError for a field that would be ignored in silence."""
+def refuse_unsupported(body: Mapping[str, Any], *, offered: Collection[str] = ()) -> None:
+    """Raise RefusalError for a field that would be ignored in silence, unless this door offers it."""
     for name in _UNSUPPORTED:
-        if body.get(name):
+        if body.get(name) and name not in offered:
             raise RefusalError(f"{name} is not supported by the reference engine; leave it out", param=name)
 
 

@@ -1,0 +1,1 @@
+"""What a chat model says, taken apart: reasoning, content, tool calls."""
