@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from abort_and_invariance_pairs import ABORT_AND_INVARIANCE_PAIRS
+from channel_pairs import CHANNEL_PAIRS
 from finish_and_error_pairs import FINISH_AND_ERROR_PAIRS
 from known_answer_pairs import KNOWN_ANSWER_PAIRS
 from logprob_pairs import LOGPROB_PAIRS
@@ -894,6 +895,7 @@ PAIRS += LOGPROB_PAIRS
 PAIRS += KNOWN_ANSWER_PAIRS
 PAIRS += FINISH_AND_ERROR_PAIRS
 PAIRS += ABORT_AND_INVARIANCE_PAIRS
+PAIRS += CHANNEL_PAIRS
 
 
 def _name(pair: Pair) -> str:

@@ -10,7 +10,7 @@ import pytest
 from tokenwire import requirement
 from tokenwire.requirement import Basis, ancestors, load_requirements, load_tolerances
 
-PROFILES = {"core", "metadata", "tito", "robustness", "gateway"}
+PROFILES = {"core", "metadata", "tito", "robustness", "gateway", "channels"}
 ORACLES = {
     "bytes",
     "schema",

@@ -215,6 +215,9 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         lambda s: is_chat(s) and bool(policy_of(s).get("tito_stream_refused")),
         "no chat dialect that was asked refuses token-in-token-out fields in streams",
     ),
+    "tool-calls": (_any(lambda e: e.calls), "no answer carries a tool call"),
+    "reasoning": (_any(lambda e: e.reasoning), "no answer carries reasoning beside its content"),
+    "channels": (_any(lambda e: e.calls or e.reasoning), "no answer carries reasoning or tool calls"),
     "response-token-ids": (
         lambda s: is_chat(s) and _any(lambda e: e.output_ids is not None)(s),
         "no chat answer carries output ids",

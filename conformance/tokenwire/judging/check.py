@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tokenwire.dialects.control import Call
+from tokenwire.dialects.markup import Markup
 from tokenwire.judging.advertised import Advertised
 from tokenwire.judging.alike import ROUNDING
 from tokenwire.judging.death import Death
@@ -94,6 +95,8 @@ class Target:
     """The ends of the server in the run."""
     rounding: Mapping[str, float] = field(default_factory=dict)
     """By dialect, how far numbers of two answers may lie apart; what was measured, where anything was."""
+    markup: Markup = field(default_factory=Markup)
+    """What its parsers take out of text, as far as answers show it."""
 
 
 @dataclass(frozen=True)

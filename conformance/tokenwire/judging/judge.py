@@ -14,6 +14,7 @@ from functools import cached_property, partial
 
 from tokenwire.dialects.control import Call
 from tokenwire.dialects.dialect import is_chat, load_dialects, vocabulary_told
+from tokenwire.dialects.markup import Markup
 from tokenwire.judging.advertised import Advertised
 from tokenwire.judging.capability import Capability, capabilities
 from tokenwire.judging.check import CHECKS, Check, Comparison, Observation, Target, demand
@@ -76,6 +77,8 @@ class Run:
     """Where the target is a gateway whose worker was asked too: the worker's answers, and the gateway's."""
     worker_asked: bool = False
     """A worker was named, whatever it answered."""
+    tool_calls: str = ""
+    """The form in which the model writes tool calls, where that is known beforehand."""
     unasked: tuple[str, ...] = ()
     """The scenarios of a standard run that this one left out; none where that is not known."""
 
@@ -133,6 +136,13 @@ class Run:
         """What either of a gateway and its worker shows, where both were asked the same."""
         both = [stream for pair in self.beside for stream in (pair.baseline, pair.other)]
         return capabilities(both, self.advertised, self.declared)
+
+    @cached_property
+    def markup(self) -> Markup:
+        """What the parsers of the target take out of text."""
+        from tokenwire.checks.channel_reading import seen_markup
+
+        return seen_markup(self.heard, self.tokenizer, self.tool_calls)
 
     @cached_property
     def honesty(self) -> Honesty:
@@ -194,6 +204,7 @@ class Run:
             repeated=self.determinism.repeated,
             contradicted=self.determinism.contradicted,
             rounding=self.determinism.rounding,
+            markup=self.markup,
         )
 
 

@@ -1,0 +1,355 @@
+"""The channels of a choice, and what its own tokens say that they have to hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+from weakref import finalize
+
+from tokenwire.checks.logprob_entry import CONTENT
+from tokenwire.checks.walk import as_list, count_of, joined_ids
+from tokenwire.dialects.dialect import is_chat, policy_of
+from tokenwire.dialects.markup import (
+    BEHIND,
+    Form,
+    Markup,
+    Reading,
+    as_object,
+    begun,
+    load_markup,
+    read_markup,
+)
+from tokenwire.judging.tokenizer import Tokenizer
+from tokenwire.record import Choice, Place, Stream, ToolCall
+
+CALLED = "tool_calls"
+"""The finish of a choice that ends in tool calls."""
+SPENT = "length"
+
+_END = re.compile(r"<\|[^|]*\|>|</s>|<eos>|<end_of_turn>")
+"""The text of a token that ends an answer."""
+
+
+@dataclass(frozen=True)
+class Channels:
+    """What a choice delivered, channel by channel."""
+
+    choice: Choice
+
+    @cached_property
+    def reasoning(self) -> str:
+        return self.choice.reasoning or ""
+
+    @cached_property
+    def calls(self) -> tuple[ToolCall, ...]:
+        return self.choice.calls
+
+    @cached_property
+    def contents(self) -> tuple[str, ...]:
+        """The content, cut where pieces of tool calls came between; a whole answer does not tell where."""
+        parts = [""]
+        for emission in self.choice.emissions if self.choice.text_is_incremental else ():
+            parts[-1] += emission.text or ""
+            if emission.calls and parts[-1]:
+                parts.append("")
+        return tuple(parts) if self.choice.text_is_incremental else (self.choice.text or "",)
+
+    @property
+    def content(self) -> str:
+        return "".join(self.contents)
+
+    @property
+    def called(self) -> bool:
+        finish = self.choice.finish
+        return finish is not None and finish.type == CALLED
+
+    def place(self, channel: str) -> Place:
+        """Where the last of a channel stands; the last emission of all if nothing does."""
+        if channel == CALLED and self.calls:
+            emission, piece = self.calls[-1].pieces[-1]
+            return emission.event.place.at(piece.pointer)
+        carrying = [e for e in self.choice.emissions if getattr(e, channel, None)]
+        return (carrying or self.choice.emissions)[-1].at(channel)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What two sides say of one channel."""
+
+    channel: str
+    """`reasoning`, `text` or `tool_calls`, as an emission calls them; `finish`, whether there are calls."""
+    expected: Any
+    actual: Any
+
+    def message(self, source: str) -> str:
+        what = {"text": "content", CALLED: "tool calls"}.get(self.channel, self.channel)
+        verb = "are" if self.channel == CALLED else "is"
+        return f"the {what} {verb} {_short(self.actual)}, {source} {_short(self.expected)}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 90 else f"{text[:44]}…{text[-44:]}"
+
+
+def differences(ours: Channels, theirs: Channels) -> Iterator[Difference]:
+    """Where two partitions of one text differ, white space at the borders of channels and the spelling of
+    JSON aside.
+    """
+    if ours.reasoning.strip() != theirs.reasoning.strip():
+        yield Difference("reasoning", ours.reasoning, theirs.reasoning)
+    cut = max(ours, theirs, key=lambda one: len(one.contents))
+    if not _fits(cut.contents, (theirs if cut is ours else ours).content):
+        yield Difference("text", ours.content, theirs.content)
+    if [_told(call) for call in ours.calls] != [_told(call) for call in theirs.calls]:
+        yield Difference(CALLED, written(ours), written(theirs))
+    if ours.called != theirs.called:
+        types = [one.choice.finish.type if one.choice.finish else None for one in (ours, theirs)]
+        yield Difference("finish", *types)
+
+
+def written(channels: Channels) -> list[list[Any]]:
+    """The names and arguments of the calls, as evidence."""
+    return [[call.name, call.arguments] for call in channels.calls]
+
+
+def _told(call: ToolCall) -> tuple[Any, Any]:
+    """What a call says, however it spells its arguments."""
+    told = as_object(call.arguments)
+    return call.name, call.arguments.strip() if told is None else told
+
+
+def _fits(contents: tuple[str, ...], content: str, *, behind: bool = False) -> bool:
+    """Whether a content consists of these parts, whatever white space is between; those `behind` the first
+    may have been left out.
+    """
+    parts = [re.escape(part.strip()) for part in contents]
+    first, *rest = [parts[0], *(f"(?:{part})?" for part in parts[1:])] if behind else parts
+    return re.fullmatch(r"\s*".join([first, *rest]), content.strip(), re.DOTALL) is not None
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the tokens of a choice say, markup and all, and how it is to be read."""
+
+    text: str
+    markup: Markup
+    tools: tuple[str, ...] | None
+    spent: bool
+    """The budget ended it."""
+    stopped: bool
+    """A stop string ended it."""
+    unfound: bool
+    """It holds a stop string that did not end it."""
+    alone: bool
+    """The request wants one tool call at most."""
+
+    @cached_property
+    def reading(self) -> Reading:
+        return self._read(self.markup)
+
+    @property
+    def disputed(self) -> str:
+        """Why no document says how it has to be taken apart, in words; empty where one does."""
+        return self.reading.disputed
+
+    def explains(self, channels: Channels) -> bool:
+        """Whether the markup of all channels is known that were used."""
+        thoughts, form = self.markup.thoughts is not None, self.markup.form is not None
+        return (thoughts or not channels.reasoning) and (form or not channels.calls)
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is clear what its channels have to hold: text behind a call may be kept or left out."""
+        return self.disputed in ("", BEHIND)
+
+    def _read(self, markup: Markup) -> Reading:
+        reading = read_markup(self.text, markup, self.tools)
+        inside = reading.cut is not None
+        if inside and self.stopped:
+            return replace(reading, disputed="a stop string matched within reasoning or a tool call")
+        if self.unfound:
+            return replace(reading, disputed="a stop string stands in the text that did not end it")
+        if self.alone and len(reading.calls) > 1:
+            return replace(reading, disputed="the request wants one tool call at most")
+        if inside and not self.spent:
+            return replace(reading, disputed="reasoning or a tool call is not closed")
+        return reading
+
+    def _readings(self) -> Iterator[tuple[Markup, Reading]]:
+        """With all parsers and without some: a request may switch them off, or give no tools."""
+        for thoughts in dict.fromkeys((self.markup.thoughts, None)):
+            for form in dict.fromkeys((self.markup.form, None)):
+                markup = Markup(thoughts, form)
+                yield markup, self._read(markup)
+
+    def held_by(self, channels: Channels) -> bool:
+        """Whether channels hold all of it."""
+        if any(self._holds(markup.form, reading, channels) for markup, reading in self._readings()):
+            return True
+        # The prompt opened the reasoning, and nothing closed it.
+        thoughts = self.markup.markers(thoughts=True, calls=False)
+        alone = not channels.calls and not channels.content.strip()
+        return (
+            alone and not any(m in self.text for m in thoughts) and self._same(self.text, channels.reasoning)
+        )
+
+    def _holds(self, form: Form | None, reading: Reading, channels: Channels) -> bool:
+        told, due = channels.calls, reading.calls
+        if not self._same(reading.reasoning, channels.reasoning):
+            return False
+        if not all(
+            call.name == one.name and one.is_told_by(call.arguments)
+            for one, call in zip(due, told, strict=False)
+        ):
+            return False
+        as_text = len(told) == len(due)
+        if reading.cut and form is not None:
+            if as_text and _fits((*reading.contents, reading.cut), channels.content):
+                return True
+            if len(told) < len(due) or not _is_begun(reading, form, told[len(due) :]):
+                return False
+        elif not as_text:
+            return False
+        contents = [reading.contents, (*reading.contents[:-1], self._unbegun(reading.contents[-1]))]
+        behind = reading.disputed == BEHIND
+        return any(_fits(one, channels.content, behind=behind) for one in contents)
+
+    def _same(self, due: str, told: str) -> bool:
+        return told.strip() in {due.strip(), self._unbegun(due).strip()}
+
+    def _unbegun(self, text: str) -> str:
+        """A text without the marker that it ends within, where the budget cut that."""
+        markers = self.markup.markers(thoughts=True, calls=True) if self.spent else []
+        parts = [m[:size] for m in markers for size in range(1, len(m)) if text.endswith(m[:size])]
+        return text.removesuffix(max(parts, key=len, default=""))
+
+
+def _is_begun(reading: Reading, form: Form, more: tuple[ToolCall, ...]) -> bool:
+    """Whether calls beyond those that are complete are what there is of one that was cut."""
+    if reading.unclosed is not None:
+        due = reading.unclosed
+        return len(more) == 1 and more[0].name == due.name and due.is_told_by(more[0].arguments)
+    known = begun(reading.cut or "", form)
+    if known is None:
+        return not more
+    name, arguments = known
+    so_far = len(more) == 1 and more[0].name == name
+    return so_far and (arguments is None or arguments.startswith(more[0].arguments.rstrip()))
+
+
+def tokens_of(choice: Choice) -> list[bytes] | None:
+    """The bytes of the tokens of a choice, as its logprobs tell them; None where they do not tell all."""
+    entries = as_list(choice.series(CONTENT))
+    if not entries:
+        return None
+    told: list[bytes] = []
+    for entry in entries:
+        spelled = entry.get("bytes") if isinstance(entry, Mapping) else None
+        try:
+            told.append(bytes(spelled))  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            return None
+    return told
+
+
+def _text(choice: Choice, tokenizer: Tokenizer | None, *, spent: bool) -> str | None:
+    """What was sampled, as text, without the token that ended it; None where nothing tells."""
+    tokens = tokens_of(choice)
+    if tokens is not None:
+        last = tokens[-1].decode("utf-8", "replace") if tokens else ""
+        kept = tokens[:-1] if not spent and _END.fullmatch(last) else tokens
+        return b"".join(kept).decode("utf-8", "replace")
+    ids = joined_ids(choice)
+    if tokenizer is None or not ids or not all(type(token) is int for token in ids):
+        return None
+    last = tokenizer.decode((ids[-1],), skip_special_tokens=False, spaces_between_special_tokens=False) or ""
+    kept_ids = tuple(ids[:-1] if not spent and _END.fullmatch(last) else ids)
+    return tokenizer.decode(kept_ids, skip_special_tokens=False, spaces_between_special_tokens=False)
+
+
+def offered(stream: Stream) -> tuple[str, ...] | None:
+    """The names of the tools that a request offers; None where it says none."""
+    body = stream.exchange.request.body
+    tools = body.get("tools") if isinstance(body, Mapping) else None
+    if not isinstance(tools, list) or not tools:
+        return None
+    functions = [tool.get("function") for tool in tools if isinstance(tool, Mapping)]
+    return tuple(str(one.get("name")) for one in functions if isinstance(one, Mapping))
+
+
+def _all_is_told(stream: Stream, choice: Choice) -> bool:
+    """Whether logprobs have an entry for each token; some families leave out what is not shown."""
+    if policy_of(stream).get("hidden_in_logprobs", True) or joined_ids(choice) is not None:
+        return True
+    return len(tokens_of(choice) or ()) == count_of(stream, choice)
+
+
+def say(stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer | None = None) -> Said | None:
+    """What the tokens of a choice say; None where nothing tells, or the choice has no end."""
+    finish = choice.finish
+    if not is_chat(stream) or stream.asked.echo or finish is None or finish.type == "abort":
+        return None
+    count, budget = len(joined_ids(choice) or tokens_of(choice) or ()), stream.asked.budget(choice.index)
+    spent = finish.type == SPENT or (finish.type == CALLED and budget is not None and 0 < budget <= count)
+    text = _text(choice, tokenizer, spent=spent)
+    if not text or _END.search(text) or not _all_is_told(stream, choice):
+        return None
+    stop = finish.matched if isinstance(finish.matched, str) and finish.matched in text else ""
+    stops = [one for one in stream.asked.stop if one and one in text]
+    if stop:
+        text = text[: text.find(stop) + len(stop) * stream.asked.no_stop_trim]
+    body = stream.exchange.request.body
+    alone = isinstance(body, Mapping) and body.get("parallel_tool_calls") is False
+    return Said(text, markup, offered(stream), spent, bool(stop), bool(stops) and not stop, alone)
+
+
+_said: dict[int, dict[int, Said | None]] = {}
+"""Of each stream that is alive, by its identity, what its choices say."""
+
+
+def said_of(stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer | None) -> Said | None:
+    """As `say`, made once for a stream that is judged by several requirements."""
+    if id(stream) not in _said:
+        _said[id(stream)] = {}
+        finalize(stream, _said.pop, id(stream)).atexit = False
+    known = _said[id(stream)]
+    if choice.index not in known:
+        known[choice.index] = say(stream, choice, markup, tokenizer)
+    return known[choice.index]
+
+
+def seen_markup(streams: Iterable[Stream], tokenizer: Tokenizer | None, form: str = "") -> Markup:
+    """The markup that the parsers of a target read, as far as answers show it: one whose tokens say a call or
+    reasoning that stands in its channel. `form` names that of tool calls where it is known.
+    """
+    ways, forms = load_markup()
+    seen = Markup(form=forms.get(form))
+    for stream in streams:
+        for choice in stream.choices if is_chat(stream) else ():
+            if seen.thoughts is None and choice.reasoning:
+                shown = (way for way in ways.values() if _is_shown(stream, choice, Markup(way), tokenizer))
+                seen = replace(seen, thoughts=next(shown, None))
+            if seen.form is None and choice.calls:
+                read = (Markup(seen.thoughts, one) for one in forms.values())
+                told = (one.form for one in read if _is_shown(stream, choice, one, tokenizer))
+                seen = replace(seen, form=next(told, None))
+    return seen
+
+
+def _is_shown(stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer | None) -> bool:
+    said = say(stream, choice, markup, tokenizer)
+    if said is None or said.disputed:
+        return False
+    if markup.form is None:
+        return (
+            bool(said.reading.reasoning.strip())
+            and said.reading.reasoning.strip() == (choice.reasoning or "").strip()
+        )
+    first, calls = said.reading.calls[:1], choice.calls
+    return (
+        bool(first and calls) and first[0].name == calls[0].name and first[0].is_told_by(calls[0].arguments)
+    )

@@ -1,0 +1,467 @@
+"""Checks of the chapter on channels: content, reasoning and tool calls, as one text was taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+from typing import Any
+
+from tokenwire.checks.chance import goes_apart
+from tokenwire.checks.channel_reading import (
+    CALLED,
+    SPENT,
+    Channels,
+    Difference,
+    Said,
+    differences,
+    offered,
+    said_of,
+    tokens_of,
+    written,
+)
+from tokenwire.checks.delivery import interval_of
+from tokenwire.checks.usage import part_of
+from tokenwire.checks.walk import count_of, end_place, ended, integer, joined_ids, start_place, streamed
+from tokenwire.dialects.dialect import is_chat, policy_of
+from tokenwire.dialects.markup import as_object
+from tokenwire.judging.check import Comparison, Observation, Target, check, compare, demand, observe
+from tokenwire.record import CallPiece, Choice, Delivery, Emission, Stream
+from tokenwire.requirement import Level
+
+_CHANNELS = ("reasoning", "text", CALLED)
+
+
+def _finished(stream: Stream) -> Iterator[Channels]:
+    """The choices of a chat answer that came to their end."""
+    if is_chat(stream) and stream.answered and ended(stream):
+        for choice in stream.choices:
+            if choice.finish is not None and choice.finish.type != "abort":
+                yield Channels(choice)
+
+
+def _said(stream: Stream, channels: Channels, target: Target) -> Said | None:
+    return said_of(stream, channels.choice, target.markup, target.tokenizer)
+
+
+def _disputed(stream: Stream, channels: Channels, target: Target) -> str:
+    """What of a choice no document settles, as a clause; empty for nothing.
+
+    Where nothing tells its tokens, by its channels: what they hold may have been said so.
+    """
+    said = _said(stream, channels, target)
+    if said is not None:
+        return said.disputed
+    tools = offered(stream)
+    if any(content.strip() for content in channels.contents[1:]):
+        return "text stands behind a tool call"
+    if tools is not None and any(call.name not in tools for call in channels.calls):
+        return "a call is of no tool that the request has"
+    if any(as_object(call.arguments) is None for call in channels.calls):
+        return "a tool call is malformed"
+    markers = target.markup.markers(thoughts=True, calls=True)
+    if any(marker in text for marker in markers for text in (channels.reasoning, channels.content)):
+        return "a marker stands in the text"
+    return ""
+
+
+def _pairs(comparison: Comparison) -> Iterator[tuple[Channels, Channels]]:
+    """The choices of two answers to one request, of which a parser took one apart."""
+    ours = {one.choice.index: one for one in _finished(comparison.baseline)}
+    for theirs in _finished(comparison.other):
+        if theirs.choice.index in ours:
+            pair = ours[theirs.choice.index], theirs
+            if any(one.choice.parsed for one in pair):
+                yield pair
+
+
+def _disputed_pair(comparison: Comparison, pair: tuple[Channels, Channels], target: Target) -> str:
+    sides = zip((comparison.baseline, comparison.other), pair, strict=True)
+    return next(filter(None, (_disputed(stream, one, target) for stream, one in sides)), "")
+
+
+def _compared(comparison: Comparison, source: str, target: Target) -> Iterator[Observation]:
+    """Look whether two answers were taken apart alike, where it is settled how."""
+    for pair in _pairs(comparison):
+        if _disputed_pair(comparison, pair, target):
+            continue
+        found = list(differences(*pair))
+        for each in found:
+            yield _difference(pair, each, source, by_chance=_by_chance(comparison, pair, target))
+        if not found:
+            ours, theirs = pair
+            place = theirs.place(CALLED if theirs.calls else "reasoning")
+            yield demand(place, True, expected=written(ours), actual=written(theirs))
+
+
+def _by_chance(comparison: Comparison, pair: tuple[Channels, Channels], target: Target) -> bool:
+    """Whether chance may explain a difference: not where the tokens say the same."""
+    sides = zip((comparison.baseline, comparison.other), pair, strict=True)
+    first, second = (_said(stream, one, target) for stream, one in sides)
+    same = first is not None and second is not None and first.text == second.text
+    return not same and goes_apart((pair[0].choice, pair[1].choice))
+
+
+def _difference(
+    pair: tuple[Channels, Channels], each: Difference, source: str, *, by_chance: bool = False
+) -> Observation:
+    ours, theirs = pair
+    return demand(
+        theirs.place(each.channel),
+        False,
+        expected=each.expected,
+        actual=each.actual,
+        message=each.message(source),
+        related=(ours.place(each.channel),),
+        by_chance=by_chance,
+    )
+
+
+def _with_whole(comparison: Comparison) -> bool:
+    return comparison.baseline.delivery is Delivery.WHOLE and streamed(comparison.other)
+
+
+@compare("stream-channels-equal-whole")
+def stream_channels_equal_whole(comparison: Comparison, target: Target) -> Iterator[Observation]:
+    """A stream is taken apart as the whole answer is."""
+    if _with_whole(comparison):
+        yield from _compared(comparison, "and in the whole answer", target)
+
+
+def _other_interval(comparison: Comparison, target: Target) -> bool:
+    both = (comparison.baseline, comparison.other)
+    first, second = (interval_of(stream, target) for stream in both)
+    return all(map(streamed, both)) and first != second
+
+
+@compare("channels-independent-of-interval")
+def channels_independent_of_interval(comparison: Comparison, target: Target) -> Iterator[Observation]:
+    """Streams of one request are taken apart alike, however they are cut."""
+    if _other_interval(comparison, target):
+        interval = interval_of(comparison.baseline, target)
+        yield from _compared(comparison, f"and at interval {interval or 'unknown'}", target)
+
+
+@compare("disputed-markup-may-differ")
+def disputed_markup_may_differ(comparison: Comparison, target: Target) -> Iterator[Observation]:
+    """Where no document settles what a text says, two answers may take it apart otherwise: which, is told."""
+    if not _with_whole(comparison) and not _other_interval(comparison, target):
+        return
+    source = "and in the whole answer" if _with_whole(comparison) else "and at the other interval"
+    for pair in _pairs(comparison):
+        disputed = _disputed_pair(comparison, pair, target)
+        if disputed:
+            found = [_difference(pair, each, source) for each in differences(*pair)]
+            for seen in found:
+                yield seen._replace(message=f"{disputed}: {seen.message}")
+            if not found:
+                yield demand(pair[1].place("text"), True, expected="one reading", actual="one reading")
+
+
+@compare("border-space-may-differ")
+def border_space_may_differ(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+    """White space where a channel begins or ends is no text of it; that it differs is told."""
+    if not _with_whole(comparison):
+        return
+    for pair in _pairs(comparison):
+        ours, theirs = pair
+        if list(differences(*pair)):
+            continue
+        for channel, expected, actual in (
+            ("reasoning", ours.reasoning, theirs.reasoning),
+            ("text", ours.content, theirs.content),
+        ):
+            message = (
+                f"the {'content' if channel == 'text' else channel} is {actual!r}, with other white space"
+            )
+            yield observe(
+                theirs.place(channel),
+                expected=expected,
+                actual=actual,
+                message=message,
+                related=(ours.place(channel),),
+            )
+
+
+@check("channels-hold-no-markers")
+def channels_hold_no_markers(stream: Stream, target: Target) -> Iterator[Observation]:
+    """Markers that a parser takes a choice apart by are in none of its channels."""
+    for one in _finished(stream):
+        said = _said(stream, one, target)
+        if said is None or not said.settled or not one.choice.parsed:
+            continue
+        markers = target.markup.markers(thoughts=bool(one.reasoning), calls=bool(one.calls))
+        for channel, text in (("reasoning", one.reasoning), ("text", one.content)) if markers else ():
+            shown = next((marker for marker in markers if marker in text), None)
+            yield demand(
+                one.place(channel),
+                shown is None,
+                expected="no marker",
+                actual=text,
+                message=f"the {'content' if channel == 'text' else channel} holds the marker {shown!r}",
+            )
+
+
+@check("channels-hold-all-text")
+def channels_hold_all_text(stream: Stream, target: Target) -> Iterator[Observation]:
+    """What the tokens of a choice say stands in its channels, but for the markers."""
+    for one in _finished(stream):
+        said = _said(stream, one, target)
+        if said is not None and said.settled and _has_markup(said, one):
+            yield _held(one, said)
+
+
+def _has_markup(said: Said, channels: Channels) -> bool:
+    """Whether there was anything to take apart, by markup that is known."""
+    reading = said.reading
+    found = reading.cut is not None or bool(reading.reasoning or reading.calls)
+    return said.explains(channels) and (found or channels.choice.parsed or said.tools is not None)
+
+
+def _held(channels: Channels, said: Said) -> Observation:
+    reading = said.reading
+    due = [
+        reading.reasoning,
+        "".join(reading.contents),
+        [[call.name, call.arguments] for call in reading.calls],
+    ]
+    told = [channels.reasoning, channels.content, written(channels)]
+    unlike = (name for name, a, b in zip(_CHANNELS, due, told, strict=True) if not _alike(a, b))
+    differing = next(unlike, "")
+    message = f"no channel holds what the text ends in: {reading.cut!r}"
+    if differing:
+        at = _CHANNELS.index(differing)
+        channel = {"text": "content", CALLED: "tool calls"}.get(differing, differing)
+        message = f"the tokens say {due[at]!r} for the {channel}, and the channel holds {told[at]!r}"
+    return demand(
+        channels.place(differing or "text"),
+        said.held_by(channels),
+        expected=said.text,
+        actual=dict(zip(("reasoning", "content", "calls"), told, strict=True)),
+        message=message,
+    )
+
+
+def _alike(due: Any, told: Any) -> bool:
+    if isinstance(due, str):
+        return "".join(due.split()) == "".join(told.split())
+    return len(due) == len(told) and all(
+        a[0] == b[0] and as_object(b[1]) == a[1] for a, b in zip(due, told, strict=True)
+    )
+
+
+@check("unmatched-stop-moves-no-text")
+def unmatched_stop_moves_no_text(stream: Stream, target: Target) -> Iterator[Observation]:
+    """Text that is held back because a stop may begin in it stays in its channel."""
+    if not stream.asked.stop or not streamed(stream):
+        return
+    for one in _finished(stream):
+        said = _said(stream, one, target)
+        whole = said is not None and not said.stopped and said.reading.cut is None
+        if said is not None and whole and said.settled and _has_markup(said, one):
+            yield _held(one, said)
+
+
+def _pieces(stream: Stream) -> Iterator[tuple[Emission, CallPiece, bool]]:
+    """The pieces of tool calls of a stream, each with whether it is the first of its call."""
+    for choice in stream.choices if is_chat(stream) and streamed(stream) else ():
+        for call in choice.calls:
+            for at, (emission, piece) in enumerate(call.pieces):
+                yield emission, piece, at == 0
+
+
+@check("call-opens-with-its-name")
+def call_opens_with_its_name(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Who a call is, and what it calls, stands in its first piece."""
+    for emission, piece, first in _pieces(stream):
+        if first:
+            told = {"index": piece.index, "id": piece.id, "type": piece.type, "name": piece.name}
+            lacks = [
+                name for name in ("id", "type", "name") if not isinstance(told[name], str) or not told[name]
+            ]
+            lacks = [*(["index"] if integer(piece.index) is None else []), *lacks]
+            yield demand(
+                emission.event.place.at(piece.pointer),
+                not lacks,
+                expected="index, id, type and name",
+                actual=told,
+                message=f"the first piece of a tool call has no {' and no '.join(lacks)}",
+            )
+
+
+@check("call-is-named-once")
+def call_is_named_once(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Clients join what pieces bring: a name or an id that comes twice is another one."""
+    for emission, piece, first in _pieces(stream):
+        if not first:
+            again = [name for name, value in (("id", piece.id), ("name", piece.name)) if value]
+            yield demand(
+                emission.event.place.at(piece.pointer),
+                not again,
+                expected="arguments alone",
+                actual={"id": piece.id, "name": piece.name},
+                message=f"a later piece of a tool call brings {' and '.join(again)} again",
+            )
+
+
+@check("calls-are-numbered")
+def calls_are_numbered(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The tool calls of a choice are 0, 1, 2 and so on, as they begin."""
+    for choice in stream.choices if is_chat(stream) else ():
+        for due, call in enumerate(choice.calls):
+            emission, piece = call.pieces[0]
+            if streamed(stream) or piece.index is not None:
+                message = f"tool call {due} of choice {choice.index} has the index {piece.index!r}"
+                place = emission.event.place.at(piece.pointer)
+                yield observe(place, expected=due, actual=piece.index, message=message)
+
+
+@check("call-ids-are-unique")
+def call_ids_are_unique(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """A result is given back by the id of its call."""
+    held: set[str] = set()
+    for choice in stream.choices if is_chat(stream) else ():
+        for call in choice.calls:
+            emission, piece = call.pieces[0]
+            own = call.id if isinstance(call.id, str) else ""
+            yield demand(
+                emission.event.place.at(piece.pointer),
+                bool(own) and own not in held,
+                expected="an id of its own",
+                actual=call.id,
+                message=f"tool call {call.index} of choice {choice.index} has the id {call.id!r}"
+                + (", as another call of the answer" if own else ""),
+            )
+            held.add(own)
+
+
+@check("arguments-are-json")
+def arguments_are_json(stream: Stream, target: Target) -> Iterator[Observation]:
+    """A client that is told to call can read what with."""
+    for one in _finished(stream):
+        if not one.called:
+            continue
+        said = _said(stream, one, target)
+        if said is not None and not said.settled:
+            continue
+        for call in one.calls:
+            emission, piece = call.pieces[-1]
+            seen = demand(
+                emission.event.place.at(piece.pointer),
+                as_object(call.arguments) is not None,
+                expected="a JSON object",
+                actual=call.arguments,
+                message=f"the arguments of {call.name!r} are no JSON object: {call.arguments[-60:]!r}",
+            )
+            # A model may write what is no JSON, and where nothing tells its tokens, it may have.
+            yield seen if said is not None else seen._replace(level=Level.MAY)
+
+
+@check("spent-budget-is-told")
+def spent_budget_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
+    """A choice that its budget ended within a tool call does not finish as if the call were complete."""
+    for one in _finished(stream):
+        said, finish = _said(stream, one, target), one.choice.finish
+        if said is None or finish is None or not said.spent or not said.reading.cut:
+            continue
+        yield demand(
+            one.place("finish"),
+            finish.type == SPENT,
+            expected=SPENT,
+            actual=finish.type,
+            message=f"the budget ended the choice within a tool call, and it finished with {finish.type!r}",
+        )
+
+
+@check("parsed-tokens-are-delivered")
+def parsed_tokens_are_delivered(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Text that a parser holds back or takes out leaves its ids and logprobs where they are."""
+    if policy_of(stream).get("hidden_in_logprobs") is False:
+        return
+    finished = list(_finished(stream))
+    if not any(one.choice.parsed for one in finished) or len(finished) != len(stream.choices):
+        return
+    told = integer(stream.usage.get("completion_tokens")) if isinstance(stream.usage, Mapping) else None
+    for what, counts in (
+        ("output_ids", [_length(joined_ids(one.choice)) for one in finished]),
+        ("logprobs_content", [_length(tokens_of(one.choice)) for one in finished]),
+    ):
+        known = [count for count in counts if count is not None]
+        due = told if told is not None else _counted(stream, finished)
+        if due is not None and known and len(known) == len(counts):
+            name = "output ids" if what == "output_ids" else "entries of logprobs"
+            yield observe(
+                finished[-1].place(what) if what == "output_ids" else end_place(stream),
+                expected=due,
+                actual=sum(known),
+                message=f"the answer has {sum(known)} {name} for {due} completion tokens",
+            )
+
+
+def _length(entries: list[Any] | None) -> int | None:
+    return None if entries is None else len(entries)
+
+
+def _counted(stream: Stream, finished: list[Channels]) -> int | None:
+    counts = [count_of(stream, one.choice) for one in finished]
+    return None if None in counts else sum(count for count in counts if count is not None)
+
+
+@check("choices-are-parsed-alone")
+def choices_are_parsed_alone(stream: Stream, target: Target) -> Iterator[Observation]:
+    """Choices of one answer that say the same are taken apart alike."""
+    finished = [(one, _said(stream, one, target)) for one in _finished(stream)]
+    if len(finished) < 2:
+        return
+    for (ours, first), (theirs, second) in combinations(finished, 2):
+        if first is None or second is None or first.text != second.text or not first.settled:
+            continue
+        if not (ours.choice.parsed or theirs.choice.parsed):
+            continue
+        source = f"and in choice {ours.choice.index}, which says the same,"
+        found = [_difference((ours, theirs), each, source) for each in differences(ours, theirs)]
+        yield from found
+        if not found:
+            yield demand(theirs.place("text"), True, expected=written(ours), actual=written(theirs))
+
+
+def _reasoning_tokens(stream: Stream) -> int | None:
+    usage = stream.usage
+    return (
+        integer(part_of(usage, "completion_tokens", "reasoning_tokens"))
+        if isinstance(usage, Mapping)
+        else None
+    )
+
+
+@compare("reasoning-tokens-equal-whole")
+def reasoning_tokens_equal_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+    """A stream counts as much reasoning as the same request answered whole."""
+    ours, theirs = comparison.baseline, comparison.other
+    if not _with_whole(comparison) or not (ended(ours) and ended(theirs)):
+        return
+    expected, actual = _reasoning_tokens(ours), _reasoning_tokens(theirs)
+    if expected is None or actual is None or not _reasons(ours, theirs):
+        return
+    pairs: list[tuple[Choice, Choice]] = list(zip(ours.choices, theirs.choices, strict=False))
+    yield observe(
+        theirs.usage_place or end_place(theirs),
+        expected=expected,
+        actual=actual,
+        message=f"reasoning_tokens is {actual} in the stream, but {expected} in the whole answer",
+        related=(ours.usage_place or start_place(ours),),
+        by_chance=expected != actual and any(map(goes_apart, pairs)),
+    )
+
+
+def _reasons(*streams: Stream) -> bool:
+    return any(choice.reasoning for stream in streams for choice in stream.choices)
+
+
+@check("reasoning-is-counted")
+def reasoning_is_counted(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Usage that tells of reasoning_tokens counts those of reasoning that is there."""
+    count = _reasoning_tokens(stream)
+    if count is not None and ended(stream) and _reasons(stream):
+        place = stream.usage_place or end_place(stream)
+        message = f"reasoning_tokens is {count} beside reasoning"
+        yield demand(place, count > 0, expected="more than 0", actual=count, message=message)

@@ -1,0 +1,277 @@
+"""Markup: how models write reasoning and tool calls into their text, and what a parser has to take out of it.
+
+The forms are data (`spec/markup.yaml`). What is read here is what a form says without doubt; what no document
+settles is called disputed.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from tokenwire.spec_files import read_yaml, spec_root
+
+BEHIND = "text stands behind a tool call"
+"""The one dispute that leaves no doubt what the calls are."""
+
+_NAME = re.compile(r'"name"\s*:\s*"([^"\\]*)"')
+_OPENED = re.compile(r"<function=([^>\s]+)>")
+_FUNCTION = re.compile(
+    r"\s*<function=([^>\s]+)>\s*((?:<parameter=[^>\s]+>.*?</parameter>\s*)*)</function>", re.S
+)
+_PARAMETER = re.compile(r"<parameter=([^>\s]+)>(.*?)</parameter>", re.S)
+
+
+@dataclass(frozen=True)
+class Thoughts:
+    """How reasoning is marked."""
+
+    opens: str
+    closes: str
+
+
+@dataclass(frozen=True)
+class Form:
+    """How tool calls are written."""
+
+    name: str
+    holds: str
+    """`json`, `parameters` or `python`."""
+    opens: str = ""
+    closes: str = ""
+    begins: str = ""
+    """A pattern of how a call begins that has no marker."""
+    arguments: str = ""
+    """The key of the arguments in a JSON object."""
+    writes: str = ""
+    parameter: str = ""
+    between: str = ""
+
+    def spelled(self, *calls: tuple[str, Mapping[str, Any]]) -> str:
+        """Some calls as a model writes them; empty where the form has no spelling here."""
+
+        def one(name: str, arguments: Mapping[str, Any]) -> str:
+            told = {
+                key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                for key, value in arguments.items()
+            }
+            each = (self.parameter.replace("KEY", key).replace("VALUE", value) for key, value in told.items())
+            said = self.writes.replace("NAME", name).replace("PARAMETERS", "".join(each))
+            return said.replace("ARGUMENTS", json.dumps(arguments, ensure_ascii=False))
+
+        if self.holds == "python":
+            named = (f"{n}({', '.join(f'{key}={value!r}' for key, value in a.items())})" for n, a in calls)
+            return f"[{', '.join(named)}]"
+        return self.between.join(one(*call) for call in calls)
+
+
+@dataclass(frozen=True)
+class Markup:
+    """The markup that a target's parsers read; None for a parser that was not seen at work."""
+
+    thoughts: Thoughts | None = None
+    form: Form | None = None
+
+    def markers(self, *, thoughts: bool, calls: bool) -> list[str]:
+        """The markers of the parsers, of those kinds that are wanted."""
+        own = [self.thoughts.opens, self.thoughts.closes] if self.thoughts and thoughts else []
+        return own + ([m for m in (self.form.opens, self.form.closes) if m] if self.form and calls else [])
+
+
+@dataclass(frozen=True)
+class WrittenCall:
+    """A tool call as the text of a model has it."""
+
+    name: str
+    arguments: Any
+    """An object; of parameters in tags, their texts."""
+    loose: bool = False
+    """Whether the texts may stand for values of another type: the tags do not tell."""
+
+    def is_told_by(self, arguments: str) -> bool:
+        """Whether the arguments of an answer are these."""
+        told = as_object(arguments)
+        if told is None or told.keys() != self.arguments.keys():
+            return False
+        return all(
+            told[key] == value or (self.loose and _is_of(told[key], value))
+            for key, value in self.arguments.items()
+        )
+
+
+def as_object(arguments: str) -> dict[str, Any] | None:
+    """The JSON object that arguments are; None where they are none."""
+    try:
+        value = json.loads(arguments)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _is_of(value: Any, text: str) -> bool:
+    if value == text.strip():
+        return True
+    try:
+        return bool(json.loads(text) == value)
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a text says, taken apart."""
+
+    reasoning: str = ""
+    contents: tuple[str, ...] = ("",)
+    """The content before the first call and behind each."""
+    calls: tuple[WrittenCall, ...] = ()
+    cut: str | None = None
+    """What was begun of a call that the text ends in, empty where it ends in its reasoning; None where it
+    ends in neither.
+    """
+    unclosed: WrittenCall | None = None
+    """The call that was begun, where only its closing marker is missing."""
+    disputed: str = ""
+    """What of it no document settles, as a clause; empty for nothing."""
+
+
+@cache
+def load_markup() -> tuple[Mapping[str, Thoughts], Mapping[str, Form]]:
+    """The ways of marking reasoning and the forms of tool calls, by name. Raises TypeError for a key that
+    neither has.
+    """
+    table = read_yaml(spec_root() / "markup.yaml")
+    thoughts = {name: Thoughts(**one) for name, one in table["reasoning"].items()}
+    return thoughts, {name: Form(name, **one) for name, one in table["calls"].items()}
+
+
+def read_markup(text: str, markup: Markup, tools: Collection[str] | None = None) -> Reading:
+    """What a parser has to make of a text. `tools` are the names of those that the request offers."""
+    reasoning, rest, disputed = "", text, ""
+    if markup.thoughts is not None:
+        opens, closes = markup.thoughts.opens, markup.thoughts.closes
+        head = text.lstrip()
+        if head.startswith(opens):
+            reasoning, closed, rest = head[len(opens) :].partition(closes)
+            if not closed:
+                return Reading(reasoning, cut="")
+        elif closes in text and opens not in text:  # the prompt opened it
+            reasoning, _, rest = text.partition(closes)
+        if opens in rest or closes in rest:
+            disputed = "a marker of reasoning stands in the content"
+    if markup.form is None:
+        return Reading(reasoning, (rest,), disputed=disputed)
+    if _first_call(markup.form, reasoning, 0) >= 0:
+        disputed = disputed or "a tool call stands in the reasoning"
+    read = _calls(rest, markup.form)
+    unknown = tools is not None and any(call.name not in tools for call in read.calls)
+    disputed = disputed or read.disputed or ("a call is of no tool that the request has" if unknown else "")
+    if not disputed and any(content.strip() for content in read.contents[1:]):
+        disputed = BEHIND
+    return replace(read, reasoning=reasoning, disputed=disputed)
+
+
+def _first_call(form: Form, text: str, start: int) -> int:
+    """Where the next call begins; -1 where there is none."""
+    if form.opens:
+        return text.find(form.opens, start)
+    found = re.compile(form.begins).search(text, start)
+    return found.start() if found else -1
+
+
+def _calls(text: str, form: Form) -> Reading:
+    """The calls of a text and the content around them."""
+    calls: list[WrittenCall] = []
+    contents: list[str] = []
+    at = 0
+    while (begin := _first_call(form, text, at)) >= 0:
+        contents.append(text[at:begin])
+        body = begin + len(form.opens)
+        found = _BODIES[form.holds](text, body, form)
+        if found is None:
+            open_ended = not form.closes or form.closes not in text[body:]
+            if not open_ended or (not form.closes and _is_balanced(text[body:])):
+                return Reading("", tuple(contents), tuple(calls), disputed="a tool call is malformed")
+            return Reading("", tuple(contents), tuple(calls), cut=text[begin:])
+        written, at = found
+        if form.closes:
+            behind = text[at:].lstrip()
+            if not behind.startswith(form.closes):
+                if not form.closes.startswith(behind):
+                    return Reading("", tuple(contents), tuple(calls), disputed="a tool call is malformed")
+                return Reading("", tuple(contents), tuple(calls), cut=text[begin:], unclosed=written[0])
+            at = len(text) - len(behind) + len(form.closes)
+        elif form.between and text[at:].lstrip().startswith(form.between):
+            at = text.index(form.between, at) + len(form.between)
+        calls += written
+        contents += [""] * (len(written) - 1)
+    return Reading("", (*contents, text[at:]), tuple(calls))
+
+
+def _is_balanced(text: str) -> bool:
+    return text.count("{") == text.count("}") and text.count("[") == text.count("]")
+
+
+_Found = tuple[list[WrittenCall], int]
+"""The calls that stand somewhere, and where they end."""
+
+
+def _as_json(text: str, begin: int, form: Form) -> _Found | None:
+    start = begin + len(text[begin:]) - len(text[begin:].lstrip())
+    try:
+        value, end = json.JSONDecoder().raw_decode(text, start)
+    except ValueError:
+        return None
+    if not isinstance(value, dict):
+        return None
+    name, arguments = value.get("name"), value.get(form.arguments)
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        return None
+    return [WrittenCall(name, arguments)], end
+
+
+def _as_parameters(text: str, begin: int, _form: Form) -> _Found | None:
+    found = _FUNCTION.match(text, begin)
+    if found is None:
+        return None
+    told = {key: value.removeprefix("\n").removesuffix("\n") for key, value in _PARAMETER.findall(found[2])}
+    return [WrittenCall(found[1], told, loose=True)], found.end()
+
+
+def _as_python(text: str, begin: int, _form: Form) -> _Found | None:
+    end = text.find("]", begin)
+    while end >= 0:
+        try:
+            listed = ast.parse(text[begin : end + 1], mode="eval").body
+            assert isinstance(listed, ast.List)
+            calls = [
+                WrittenCall(one.func.id, {k.arg or "": ast.literal_eval(k.value) for k in one.keywords})
+                for one in listed.elts
+                if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)
+            ]
+        except (SyntaxError, ValueError, AssertionError):
+            end = text.find("]", end + 1)
+            continue
+        return (calls, end + 1) if len(calls) == len(listed.elts) else None
+    return None
+
+
+_BODIES = {"json": _as_json, "parameters": _as_parameters, "python": _as_python}
+
+
+def begun(cut: str, form: Form) -> tuple[str, str | None] | None:
+    """The name of a call that was cut, and the text of its arguments so far where they are JSON; None where
+    its name was not complete.
+    """
+    named = (_OPENED if form.holds == "parameters" else _NAME).search(cut)
+    if named is None:
+        return None
+    if form.holds != "json":
+        return named[1], None
+    _, key, arguments = cut.partition(f'"{form.arguments}"')
+    return named[1], arguments.lstrip().removeprefix(":").lstrip() if key else ""

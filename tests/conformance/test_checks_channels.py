@@ -1,0 +1,146 @@
+"""The chapter on channels: what is legal is no finding, what no document settles gates nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from channel_answers import CALL, FORMS, HERMES, PING, THOUGHT, call, piece, streamed, text, thought, whole
+from channel_pairs import ARGUMENTS, FILLED, GOOD, OPENED, SAID, WHOLE, against
+from test_live_answers import violated
+
+from tokenwire.checks.channel_reading import seen_markup
+from tokenwire.judging.judge import Run, judge
+from tokenwire.judging.verdict import Verdict
+from tokenwire.record import Stream
+from tokenwire.requirement import load_requirements
+
+COMPARED = ("stream-channels-equal-whole", "disputed-markup-may-differ")
+SECOND = call(piece("ping", "{}", 1))
+ALONE = {"parallel_tool_calls": False}
+RICH = {
+    "q": {
+        "a": {"b": [1, {"c": "}]{"}]},
+        "s": 'he said "hi" \\ back\nnext',
+        "u": "Köln 日本 😀👩\u200d👩\u200d👧",
+    }
+}
+
+
+def found(baseline: Stream, other: Stream) -> list[str]:
+    """Which requirements see that two answers differ, and which see a fault in either."""
+    compared = [name for name in COMPARED if violated(name, against(baseline, other), HERMES)]
+    alone = (
+        "channels-hold-all-text",
+        "channels-hold-no-markers",
+        "arguments-are-json",
+        "spent-budget-is-told",
+    )
+    return compared + [n for n in alone if violated(n, baseline, HERMES) or violated(n, other, HERMES)]
+
+
+def test_white_space_and_another_spelling_of_arguments_are_no_difference() -> None:
+    assert found(WHOLE, GOOD) == []
+    said = FORMS["hermes"].spelled(("get_weather", RICH))
+    escaped = json.dumps(RICH, separators=(",", ":"))
+    verbatim = said[said.index('{"q"') : said.rindex("}")]
+    stream = streamed(said, OPENED, *(call(piece(arguments=one)) for one in verbatim), text("\n"))
+    assert found(whole(said, None, piece("get_weather", escaped)), stream) == []
+
+
+def test_content_may_stand_before_a_call_and_white_space_between_two() -> None:
+    said = f"I will look.\n{CALL}\n{PING}"
+    both = (piece("get_weather", ARGUMENTS), piece("ping", "{}", 1))
+    stream = streamed(said, text("I will look.\n"), OPENED, FILLED, text("\n"), call(piece("ping", "{}", 1)))
+    assert found(whole(said, "I will look.", *both), stream) == []
+    lost = streamed(said, text("I"), OPENED, FILLED, call(piece("ping", "{}", 1)))
+    assert found(whole(said, "I will look.", *both), lost) == [COMPARED[0], "channels-hold-all-text"]
+
+
+@pytest.mark.parametrize(
+    ("said", "content", "calls", "deltas", "body"),
+    [
+        (f"{CALL}\nDone.", "", (piece("get_weather", ARGUMENTS),), (OPENED, FILLED, text("\nDone.")), {}),
+        (f"<think>\n{PING} so\n</think>\n\nNo.", "No.", (), (call(piece("ping", "{}")), text("so")), {}),
+        (PING.replace(": {}", ": {]"), PING, (), (call(piece("ping", "{]")),), {}),
+        (PING.replace("ping", "nope"), "", (), (call(piece("nope", "{}")),), {}),
+        (PING.removesuffix("</tool_call>"), "", (), (call(piece("ping", "{}")),), {}),
+        (f"{CALL}\n{PING}", "", (piece("get_weather", ARGUMENTS),), (OPENED, FILLED, SECOND), ALONE),
+    ],
+    ids=["behind a call", "in reasoning", "malformed", "unknown tool", "unclosed", "one call wanted"],
+)
+def test_what_is_disputed_gates_nothing(
+    said: str, content: str, calls: tuple[Any, ...], deltas: tuple[Any, ...], body: dict[str, Any]
+) -> None:
+    assert found(whole(said, content, *calls, **body), streamed(said, *deltas, **body)) == [COMPARED[1]]
+
+
+def test_text_behind_a_call_may_be_left_out_and_not_moved() -> None:
+    said = f"{CALL}\nAnd then\n{PING}"
+    moved = streamed(said, OPENED, FILLED, text("d then\n"), call(piece("ping", "{}", 1)), text("\nAn"))
+    assert violated("channels-hold-all-text", moved, HERMES)
+    for between in ((), (text("\nAnd then"),)):
+        kept = streamed(said, OPENED, FILLED, *between, call(piece("ping", "{}", 1)))
+        assert not violated("channels-hold-all-text", kept, HERMES)
+
+
+def test_a_stop_within_reasoning_or_a_call_is_disputed_and_one_in_the_content_is_not() -> None:
+    cut = SAID[: SAID.index("ris")]
+    inside = whole(cut, "Look.", reasoning="hm", matched="Pa", finish="stop", stop=["Pa"])
+    assert violated("channels-hold-all-text", inside, HERMES) == []
+    for content, faults in (("Look", 0), ("Look out", 1), ("L", 1)):
+        said = f"{THOUGHT}Look out"
+        stopped = whole(said, content, reasoning="hm", matched=" out", stop=[" out"])
+        assert len(violated("channels-hold-all-text", stopped, HERMES)) == faults, content
+
+
+def test_a_request_may_have_no_parser() -> None:
+    """Without tools, or with reasoning left where it is, the markup stays, and nothing is lost."""
+    assert violated("channels-hold-all-text", whole(SAID, SAID), HERMES) == []
+    assert violated("channels-hold-all-text", whole(SAID, f"Look.\n{CALL}", reasoning="hm"), HERMES) == []
+    assert violated("channels-hold-all-text", whole(CALL, ""), HERMES), "all of it vanished"
+    assert violated("channels-hold-no-markers", whole(SAID, SAID), HERMES) == []
+
+
+def test_a_cut_call_is_shown_as_it_is_or_as_far_as_it_came() -> None:
+    cut = CALL[: CALL.index("ris")]
+    for answer in (
+        whole(cut, cut, finish="length"),
+        whole(cut, "", piece("get_weather", '{"city": "Pa'), finish="length"),
+        streamed(cut, OPENED, call(piece(arguments='{"city')), finish="length"),
+    ):
+        assert violated("channels-hold-all-text", answer, HERMES) == []
+    for answer in (
+        whole(cut, "", finish="length"),
+        whole(cut, "", piece("get_weather", '{"city": "Paris"}'), finish="length"),
+        whole(cut, "", piece("get", ""), finish="length"),
+    ):
+        assert violated("channels-hold-all-text", answer, HERMES)
+    opening = whole("Look.<tool_c", "Look.", finish="length")
+    assert violated("channels-hold-all-text", opening, HERMES) == []
+
+
+def test_markup_is_known_by_an_answer_that_was_taken_apart_by_it() -> None:
+    seen = seen_markup([whole("Hello.", "Hello."), GOOD], None)
+    assert (seen.thoughts, seen.form) == (HERMES.markup.thoughts, HERMES.markup.form)
+    xml = FORMS["qwen3_xml"].spelled(("get_weather", {"city": "Paris"}))
+    assert seen_markup([whole(xml, "", piece("get_weather", ARGUMENTS))], None).form == FORMS["qwen3_xml"]
+    assert seen_markup([whole(xml, xml)], None).form is None
+    assert seen_markup([], None, "pythonic").form == FORMS["pythonic"]
+
+
+def test_a_server_without_parsers_is_not_asked_for_channels() -> None:
+    rows = [row for row in load_requirements().values() if row.chapter == "channels"]
+    plain = (whole("Hello.", "Hello.", tools=None), streamed("Hello.", text("Hello."), tools=None))
+    assert {one.verdict for one in judge([Run(plain)], rows)} == {Verdict.UNSUPPORTED}
+
+
+def test_what_a_run_shows_of_a_parser_is_judged() -> None:
+    rows = [row for row in load_requirements().values() if row.chapter == "channels"]
+    lost = streamed(SAID, thought("hm"), text("L"), OPENED, FILLED)
+    verdicts = {one.requirement.id: one.verdict for one in judge([Run((WHOLE, GOOD, lost))], rows)}
+    assert verdicts["stream-channels-equal-whole"] is Verdict.FAIL
+    assert verdicts["channels-hold-all-text"] is Verdict.FAIL
+    assert verdicts["border-space-may-differ"] is Verdict.INFO
+    assert verdicts["calls-are-numbered"] is Verdict.PASS

@@ -1,0 +1,104 @@
+"""Markup: what a text says is read in every form, and what no document settles is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokenwire.dialects.markup import BEHIND, Markup, Reading, begun, load_markup, read_markup
+
+WAYS, FORMS = load_markup()
+THINK = WAYS["think"]
+CITY = {"city": "Paris"}
+
+
+def read(text: str, form: str = "hermes", tools: tuple[str, ...] | None = None) -> Reading:
+    return read_markup(text, Markup(THINK, FORMS[form]), tools)
+
+
+def names(reading: Reading) -> list[str]:
+    return [call.name for call in reading.calls]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_is_read_as_it_is_written(form: str) -> None:
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("get_weather", {"city": "Köln {x}", "note": "a\nb"}),
+        ("ping", {}),
+    ]
+    said = f"<think>\nhm\n</think>\n\nLook.\n{FORMS[form].spelled(*calls)}"
+    reading = read(said, form)
+    assert (reading.reasoning, reading.contents[0], reading.disputed) == ("\nhm\n", "\n\nLook.\n", "")
+    assert [(call.name, call.arguments) for call in reading.calls] == calls
+    assert reading.cut is None
+
+
+TEXTS = st.text(st.sampled_from('ab"\\{}[]<>/éß😀\n '), max_size=12)
+VALUES = TEXTS | st.integers(-9, 9) | st.booleans() | st.none()
+
+
+@given(st.dictionaries(st.sampled_from("abc"), VALUES | st.lists(VALUES, max_size=2)))
+def test_arguments_of_any_kind_are_read(arguments: dict[str, Any]) -> None:
+    for form in ("hermes", "llama3", "pythonic"):
+        [call] = read(FORMS[form].spelled(("ping", arguments)), form).calls
+        assert call.arguments == arguments, form
+
+
+@pytest.mark.parametrize(
+    ("said", "disputed"),
+    [
+        ('<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>\nDone.', BEHIND),
+        ("<think>\nI could <tool_call> it\n</think>\n\nNo.", "a tool call stands in the reasoning"),
+        ('<tool_call>\n{"name": "ping"}\n</tool_call>', "a tool call is malformed"),
+        ('<tool_call>\n{"name": "ping", "arguments": {]}\n</tool_call>', "a tool call is malformed"),
+        (
+            '<tool_call>\n{"name": "no", "arguments": {}}\n</tool_call>',
+            "a call is of no tool that the request has",
+        ),
+        ("Hello <think> there", "a marker of reasoning stands in the content"),
+    ],
+)
+def test_what_no_document_settles_is_disputed(said: str, disputed: str) -> None:
+    assert read(said, tools=("ping",)).disputed == disputed
+
+
+@pytest.mark.parametrize("size", range(1, 66))
+def test_a_call_that_is_cut_anywhere_is_no_call_and_no_content(size: int) -> None:
+    said = FORMS["hermes"].spelled(("get_weather", CITY))
+    reading = read(f"Look.{said[:size]}")
+    if size < len("<tool_call>"):
+        assert (reading.cut, reading.contents) == (None, (f"Look.{said[:size]}",))
+        return
+    assert (reading.cut, reading.contents, reading.calls) == (said[:size], ("Look.",), ())
+    known = begun(said[:size], FORMS["hermes"])
+    complete = '{"name": "get_weather"' in said[:size]
+    assert known is None or complete
+    assert not complete or (known is not None and known[0] == "get_weather")
+
+
+def test_reasoning_that_the_prompt_opened_ends_at_its_marker() -> None:
+    reading = read("Just thoughts.\n</think>\n\nThe answer.")
+    assert (reading.reasoning, reading.contents, reading.disputed) == (
+        "Just thoughts.\n",
+        ("\n\nThe answer.",),
+        "",
+    )
+    assert read("<think>\nnever").cut == ""
+
+
+def test_what_only_looks_like_a_marker_is_content() -> None:
+    said = 'a < b, <tool and <thin or </thin, {"nam": 1} and [x(y=1)]. end <'
+    assert (read(said).contents, read(said).disputed) == ((said,), "")
+
+
+def test_parameters_may_stand_for_values_of_other_types() -> None:
+    [call] = read(
+        FORMS["qwen3_xml"].spelled(("f", {"days": 2, "q": {"a": [1]}, "s": "x"})), "qwen3_xml"
+    ).calls
+    assert call.is_told_by('{"days": 2, "q": {"a":[1]}, "s": "x"}')
+    assert call.is_told_by('{"days": "2", "q": "{\\"a\\": [1]}", "s": "x"}')
+    assert not call.is_told_by('{"days": 3, "q": {"a": [1]}, "s": "x"}')
+    assert not call.is_told_by('{"days": 2')
