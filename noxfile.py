@@ -245,6 +245,7 @@ def benchmarks(session: nox.Session) -> None:
     columns = ("--benchmark-columns=min,median", "--benchmark-group-by=group", "--benchmark-sort=min")
     session.run("pytest", "benchmarks", *columns, *session.posargs)
     session.run("python", "benchmarks/memory.py")
+    session.run("python", "benchmarks/judging.py")
 
 
 def _main() -> int:

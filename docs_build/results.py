@@ -19,7 +19,8 @@ from typing import Any
 
 from docs_build.published import ROOT
 from tokenwire.baselines.expected import expected_file, read_expected
-from tokenwire.judging.judge import Judgement, how_far, judge
+from tokenwire.judging.judge import Judgement, judge
+from tokenwire.judging.tally import how_far
 from tokenwire.judging.tokenizer import LocalTokenizer
 from tokenwire.judging.verdict import Verdict, overall
 from tokenwire.replay import replay

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from tokenwire.wire.exchange import Exchange
@@ -162,9 +163,9 @@ class Emission:
         return self.event.place.at(self.pointers.get(name, ""))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Choice:
-    """One choice of an answer: all that was delivered for one index."""
+    """One choice of an answer: all that was delivered for one index. What is put together of it is kept."""
 
     index: int
     emissions: tuple[Emission, ...]
@@ -172,29 +173,29 @@ class Choice:
     likeliest: bool = True
     """Each id is the likeliest by the logprobs that are told; see `Asked.likeliest`."""
 
-    @property
+    @cached_property
     def output_ids(self) -> tuple[Any, ...] | None:
         """All output ids, put together by the delivery mode; None where no emission carries ids."""
-        carried = [e.output_ids for e in self.emissions if e.output_ids is not None]
+        carried = [e.output_ids for e in self.emissions if isinstance(e.output_ids, (list, tuple))]
         if not carried:
             return None
         if self.delivery is Delivery.INCREMENTAL:
             return tuple(t for ids in carried for t in ids)
         return tuple(carried[-1])
 
-    @property
+    @cached_property
     def text(self) -> str | None:
         """The whole text of the content channel, put together by the delivery mode; None where no emission
         carries text.
         """
-        return self._joined([e.text for e in self.emissions if e.text is not None])
+        return self._joined([e.text for e in self.emissions if isinstance(e.text, str)])
 
-    @property
+    @cached_property
     def reasoning(self) -> str | None:
         """The whole text of the reasoning channel; None where no emission carries any."""
         return self._joined([e.reasoning for e in self.emissions if e.reasoning is not None])
 
-    @property
+    @cached_property
     def calls(self) -> tuple[ToolCall, ...]:
         """The tool calls, in the order in which they begin."""
         pieces: dict[int, list[tuple[Emission, CallPiece]]] = {}
@@ -205,7 +206,7 @@ class Choice:
                 pieces.setdefault(index, []).append((emission, piece))
         return tuple(ToolCall(index, tuple(own)) for index, own in pieces.items())
 
-    @property
+    @cached_property
     def parsed(self) -> bool:
         """Whether a parser put some of what was sampled into another channel than the content."""
         return any(e.reasoning or e.calls for e in self.emissions)
@@ -228,15 +229,15 @@ class Choice:
             return [entry for part in carried for entry in part]
         return list(carried[-1])
 
-    @property
+    @cached_property
     def series_names(self) -> frozenset[str]:
         return frozenset(name for e in self.emissions for name in e.series)
 
-    @property
+    @cached_property
     def customized(self) -> frozenset[str]:
         return frozenset(name for e in self.emissions for name in e.customized)
 
-    @property
+    @cached_property
     def finish(self) -> Finish | None:
         return next((e.finish for e in reversed(self.emissions) if e.finish is not None), None)
 
@@ -416,7 +417,11 @@ class Stream:
         """Whether there is a record to judge: a 200 that carries at least one choice."""
         return bool(self.choices) and not self.refused
 
-    def emissions(self) -> list[Emission]:
+    def emissions(self) -> tuple[Emission, ...]:
         """All emissions of all choices, in wire order."""
+        return self._in_order
+
+    @cached_property
+    def _in_order(self) -> tuple[Emission, ...]:
         everything = [e for choice in self.choices for e in choice.emissions]
-        return sorted(everything, key=lambda e: (e.event.index, e.choice))
+        return tuple(sorted(everything, key=lambda e: (e.event.index, e.choice)))

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tokenwire.checks.difference import first_difference
-from tokenwire.checks.logprob_entry import number_of, told_by
-from tokenwire.checks.walk import integer, joined_ids, joined_text, steps_of
+from tokenwire.checks.logprob_entry import number_of, sampled_entries, told_of
+from tokenwire.checks.walk import integer, joined_ids, joined_text
 from tokenwire.judging.alike import alike
 from tokenwire.record import Choice
 from tokenwire.requirement import tolerance
@@ -31,12 +31,7 @@ Pair = tuple[Choice, Choice]
 
 def sampled_logprobs(choice: Choice) -> list[Any]:
     """The logprobs of the output ids of a choice, by position, in whatever shape they are told."""
-    return [
-        at.sampled.logprob if at.sampled else None
-        for step in steps_of(choice)
-        for told in list(told_by(step))[:1]
-        for at in told.positions
-    ]
+    return [entry.logprob if entry else None for entry in sampled_entries(choice)]
 
 
 @dataclass
@@ -51,8 +46,8 @@ class _Position:
 
 def _told_at(choice: Choice, position: int) -> _Position:
     found = _Position()
-    for step in steps_of(choice):
-        for told in told_by(step):
+    for step, several in told_of(choice):
+        for told in several:
             at = position - step.before
             if not 0 <= at < len(told.positions):
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -21,7 +22,16 @@ from tokenwire.checks.walk import (
     walk,
 )
 from tokenwire.dialects.dialect import dialect_of, policy_of
-from tokenwire.judging.check import Observation, Target, check, check_run, condition_seen, demand, observe
+from tokenwire.judging.check import (
+    Observation,
+    Target,
+    check,
+    check_run,
+    condition_seen,
+    demand,
+    look_at_each,
+    observe,
+)
 from tokenwire.record import Choice, Delivery, Emission, Stream
 
 LONG_ANSWER = 50
@@ -93,6 +103,12 @@ def _modes(steps: list[Step]) -> Iterator[tuple[Step, str, Delivery]]:
         count_before = counter
 
 
+def _look_at_mode(shown: tuple[Step, str, Delivery], first: Delivery | None) -> Observation:
+    step, name, mode = shown
+    message = f"{name} is {mode} in a stream that began {first}"
+    return observe(step.emission.at(name), expected=str(first), actual=str(mode), message=message)
+
+
 @check("one-mode-per-stream")
 def one_mode_per_stream(stream: Stream, _target: Target) -> Iterator[Observation]:
     """All fields are of the mode that the first telling field shows, ids before series before text."""
@@ -101,10 +117,11 @@ def one_mode_per_stream(stream: Stream, _target: Target) -> Iterator[Observation
     choices = {choice.index: choice for choice in stream.choices}
     first: Delivery | None = None
     for index, steps in by_choice(walk(stream)).items():
-        for step, name, mode in _modes(steps):
-            first = first or mode
-            message = f"{name} is {mode} in a stream that began {first}"
-            yield observe(step.emission.at(name), expected=str(first), actual=str(mode), message=message)
+        modes = list(_modes(steps))
+        first = first or next((mode for *_, mode in modes), None)
+        yield from look_at_each(
+            modes, (mode is first for *_, mode in modes), partial(_look_at_mode, first=first)
+        )
         text_mode = _mode_of_text(choices[index].emissions)
         if first is not None and text_mode is not None:
             place = next(e for e in reversed(choices[index].emissions) if e.text is not None).at("text")
@@ -193,6 +210,12 @@ def cumulative_series_extend(stream: Stream, _target: Target) -> Iterator[Observ
             held[key] = entries
 
 
+def _look_at_growth(growth: tuple[Step, int, int, int]) -> Observation:
+    step, before, count, carried = growth
+    message = f"{carried} output ids came while completion_tokens grew from {before} to {count}"
+    return observe(step.emission.at("output_ids"), expected=count - before, actual=carried, message=message)
+
+
 @check("incremental-ids-are-new")
 def incremental_ids_are_new(stream: Stream, _target: Target) -> Iterator[Observation]:
     """An emission carries as many ids as completion_tokens grew by: none again, none left out."""
@@ -202,16 +225,15 @@ def incremental_ids_are_new(stream: Stream, _target: Target) -> Iterator[Observa
         if all(step.ids is None for step in steps):
             continue
         counted, carried = 0, 0
+        growths: list[tuple[Step, int, int, int]] = []
         for step in steps:
             carried += len(step.ids or ())
             count = integer(step.emission.counters.get("completion_tokens"))
-            if count is None:
-                continue
-            message = f"{carried} output ids came while completion_tokens grew from {counted} to {count}"
-            yield observe(
-                step.emission.at("output_ids"), expected=count - counted, actual=carried, message=message
-            )
-            counted, carried = count, 0
+            if count is not None:
+                growths.append((step, counted, count, carried))
+                counted, carried = count, 0
+        new = (count - before == brought for _, before, count, brought in growths)
+        yield from look_at_each(growths, new, _look_at_growth)
 
 
 @check("first-emission-has-a-token")
@@ -242,17 +264,33 @@ def interval_is_kept(stream: Stream, target: Target) -> Iterator[Observation]:
     interval = interval_of(stream, target)
     if interval is None or interval == 1 or not streamed(stream):
         return
-    for step in walk(stream):
-        inner = step.before > 0 and not step.last and step.emission.finish is None
-        if inner and step.ids is not None and step.new > 0:
-            message = f"{step.new} new output ids at a stream_interval of {interval}"
-            yield demand(
-                step.emission.at("output_ids"),
-                step.new >= interval,
-                expected=f"at least {interval} new ids",
-                actual=step.new,
-                message=message,
-            )
+
+    def look(step: Step) -> Observation:
+        message = f"{step.new} new output ids at a stream_interval of {interval}"
+        expected, place = f"at least {interval} new ids", step.emission.at("output_ids")
+        return demand(place, step.new >= interval, expected=expected, actual=step.new, message=message)
+
+    inner = [
+        step
+        for step in walk(stream)
+        if step.before > 0
+        and not step.last
+        and step.emission.finish is None
+        and step.ids is not None
+        and step.new > 0
+    ]
+    yield from look_at_each(inner, (step.new >= interval for step in inner), look)
+
+
+def _look_for_something(told: tuple[Step, bool]) -> Observation:
+    step, brings = told
+    return demand(
+        step.emission.at("output_ids"),
+        brings,
+        expected="a new id, new text or a finish reason",
+        actual="something new" if brings else "nothing new",
+        message="the emission brings no new id, no new text and no finish reason",
+    )
 
 
 @check("no-idle-emissions")
@@ -264,19 +302,14 @@ def no_idle_emissions(stream: Stream, _target: Target) -> Iterator[Observation]:
         if all(step.ids is None for step in steps):
             continue
         held: Any = ""
+        told: list[tuple[Step, bool]] = []
         for step in steps:
             text = step.emission.text
             new_text = bool(text) and (step.delivery is Delivery.INCREMENTAL or text != held)
             held = held if text is None else text
-            brings = step.new > 0 or new_text or step.emission.finish is not None
             if step.emission.details.get("role") is None:
-                yield demand(
-                    step.emission.at("output_ids"),
-                    brings,
-                    expected="a new id, new text or a finish reason",
-                    actual="something new" if brings else "nothing new",
-                    message="the emission brings no new id, no new text and no finish reason",
-                )
+                told.append((step, step.new > 0 or new_text or step.emission.finish is not None))
+        yield from look_at_each(told, (brings for _, brings in told), _look_for_something)
 
 
 @check("whole-accumulates")
@@ -328,7 +361,7 @@ def coalescing_keeps_all(stream: Stream, target: Target) -> Iterator[Observation
         return
     interval = interval_of(stream, target) or 1
     for steps in by_choice(walk(stream)).values():
-        names = frozenset(name for step in steps for name in step.emission.series)
+        names = sorted({name for step in steps for name in step.emission.series})
         counted = 0
         for step in steps:
             emission = step.emission
@@ -344,7 +377,7 @@ def coalescing_keeps_all(stream: Stream, target: Target) -> Iterator[Observation
                 yield observe(
                     emission.at("completion_tokens"), expected=step.after, actual=count, message=message
                 )
-            yield from lockstep([step], names)
+            yield from lockstep([(step, names)])
 
 
 _TELLING_STREAMS = 4
@@ -396,7 +429,7 @@ def stream_comes_in_a_burst(streams: tuple[Stream, ...], _target: Target) -> Ite
     """Whether all long streams of an endpoint are held back; a single one may have had a late reader."""
     long: dict[str, list[tuple[float, Stream]]] = {}
     for stream in streams:
-        emissions = stream.emissions() if streamed(stream) and ended(stream) else []
+        emissions = stream.emissions() if streamed(stream) and ended(stream) else ()
         if len(emissions) >= _MANY and emissions[-1].event.place.time >= _LONG_S:
             first, last = emissions[0].event.place.time, emissions[-1].event.place.time
             long.setdefault(stream.dialect, []).append(((last - first) / last, stream))

@@ -20,10 +20,24 @@ def first_difference(expected: Sequence[Any], actual: Sequence[Any], same: Same 
     """The first position at which two sequences differ, one of them ending counted as a difference."""
     if same is identical and expected == actual and bool not in {*map(type, expected), *map(type, actual)}:
         return None  # as nearly always, and many times faster than the look at each
+    if isinstance(expected, str) and isinstance(actual, str):
+        return _parting(expected, actual)
     for position, (one, other) in enumerate(zip(expected, actual, strict=False)):
         if one is not other and not same(one, other):
             return position
     return None if len(expected) == len(actual) else min(len(expected), len(actual))
+
+
+def _parting(one: str, other: str) -> int:
+    """How many characters two different texts have in common at their beginning."""
+    alike, apart = 0, min(len(one), len(other))
+    while alike < apart:
+        middle = (alike + apart + 1) // 2
+        if one[alike:middle] == other[alike:middle]:
+            alike = middle
+        else:
+            apart = middle - 1
+    return alike
 
 
 def observe_sequence(

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from tokenwire.checks.walk import end_place, start_place, witnessed
 from tokenwire.dialects.dialect import policy_of
-from tokenwire.judging.check import Observation, Target, check, demand, observe
-from tokenwire.record import Place, Stream
+from tokenwire.judging.check import Observation, Target, check, demand, look_at_each, observe
+from tokenwire.record import Event, Place, Stream
 from tokenwire.wire.exchange import Ending
 
 NAMED_EVENTS_HEADER = "x-sglext-ids-framed"
@@ -61,38 +61,33 @@ def stream_is_utf8(stream: Stream, _target: Target) -> Iterator[Observation]:
 def events_are_json_objects(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every event but the end mark is one strict JSON object."""
 
-    def events() -> Iterator[Observation]:
-        for event in stream.events:
-            if not event.done:
-                what = event.problem or f"the data is a JSON {type(event.data).__name__}, not an object"
-                holds = not event.problem and isinstance(event.data, dict)
-                yield demand(
-                    event.place,
-                    holds,
-                    expected="one strict JSON object",
-                    actual="one" if holds else what,
-                    message=what,
-                )
+    def look(event: Event) -> Observation:
+        what = event.problem or f"the data is a JSON {type(event.data).__name__}, not an object"
+        holds = not event.problem and isinstance(event.data, dict)
+        actual = "one" if holds else what
+        return demand(event.place, holds, expected="one strict JSON object", actual=actual, message=what)
 
     if _is_stream(stream):
-        yield from witnessed(stream, events())
+        events = [event for event in stream.events if not event.done]
+        objects = (type(event.data) is dict and not event.problem for event in events)
+        yield from witnessed(stream, look_at_each(events, objects, look))
 
 
 @check("events-fit-schema")
 def events_fit_schema(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every event has the shape that its endpoint gives it."""
 
-    def events() -> Iterator[Observation]:
-        for event in stream.events:
-            if not event.done and not event.problem:
-                faults = list(event.schema_errors)
-                expected = f"an event valid against {stream.schema}"
-                message = "; ".join(faults[:2])
-                actual = faults[:5] or "valid"
-                yield demand(event.place, not faults, expected=expected, actual=actual, message=message)
+    def look(event: Event) -> Observation:
+        faults = list(event.schema_errors)
+        expected = f"an event valid against {stream.schema}"
+        actual = faults[:5] or "valid"
+        return demand(
+            event.place, not faults, expected=expected, actual=actual, message="; ".join(faults[:2])
+        )
 
     if _is_stream(stream) and stream.schema:
-        yield from witnessed(stream, events())
+        events = [event for event in stream.events if not event.done and not event.problem]
+        yield from witnessed(stream, look_at_each(events, (not each.schema_errors for each in events), look))
 
 
 @check("done-ends-the-stream")
@@ -149,14 +144,10 @@ def events_are_unnamed(stream: Stream, _target: Target) -> Iterator[Observation]
     asked_for_names = any(name.lower() == NAMED_EVENTS_HEADER for name, _ in stream.exchange.request.headers)
     if not _is_stream(stream) or asked_for_names:
         return
-    seen = [
-        demand(
-            event.place,
-            event.name in _HEARD_AS_MESSAGES,
-            expected="no event name",
-            actual=event.name,
-            message=f"the event is named {event.name!r}",
-        )
-        for event in stream.events
-    ]
-    yield from witnessed(stream, seen)
+
+    def look(event: Event) -> Observation:
+        holds, message = event.name in _HEARD_AS_MESSAGES, f"the event is named {event.name!r}"
+        return demand(event.place, holds, expected="no event name", actual=event.name, message=message)
+
+    unnamed = (not event.name for event in stream.events)
+    yield from witnessed(stream, look_at_each(stream.events, unnamed, look))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from tokenwire.checks.walk import ended, is_error, streamed
-from tokenwire.judging.check import Observation, Target, check, demand
-from tokenwire.record import Choice, Stream
+from tokenwire.judging.check import Observation, Target, check, demand, look_at_each
+from tokenwire.record import Choice, Emission, Stream
 
 _FEWEST = 3
 """Only between a first and a last emission can a key be missing."""
@@ -25,15 +26,21 @@ def keys_do_not_come_and_go(stream: Stream, _target: Target) -> Iterator[Observa
     """What stands in the first emission of a choice and in its last one stands in all between."""
     if not streamed(stream) or not ended(stream):
         return
+
+    def look(emission: Emission, expected: frozenset[str]) -> Observation:
+        missing = ", ".join(sorted(expected - emission.pointers.keys()))
+        message = f"{missing} of choice {emission.choice}, there before and after, missing here"
+        return demand(
+            emission.event.place,
+            not missing,
+            expected=f"the {len(expected)} keys of the first and the last emission",
+            actual=f"without {missing}" if missing else "all of them",
+            message=message,
+        )
+
     for choice in stream.choices:
         expected = _keys_of_all(choice)
-        for emission in choice.emissions[1:-1] if expected else ():
-            missing = sorted(expected - emission.pointers.keys())
-            message = f"{', '.join(missing)} of choice {choice.index}, there before and after, missing here"
-            yield demand(
-                emission.event.place,
-                not missing,
-                expected=f"the {len(expected)} keys of the first and the last emission",
-                actual=f"without {', '.join(missing)}" if missing else "all of them",
-                message=message,
-            )
+        if expected:
+            between = choice.emissions[1:-1]
+            there = (expected <= emission.pointers.keys() for emission in between)
+            yield from look_at_each(between, there, partial(look, expected=expected))

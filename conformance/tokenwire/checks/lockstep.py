@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tokenwire.checks.walk import Step, as_list
-from tokenwire.judging.check import Observation, demand
+from tokenwire.judging.check import Observation, demand, look_at_each
 from tokenwire.record import Delivery
 
 
@@ -28,14 +28,19 @@ def observe_length(step: Step, name: str, value: object) -> Observation:
     return demand(place, len(entries) == count, expected=count, actual=len(entries), message=message)
 
 
-def lockstep(steps: Iterable[Step], names: frozenset[str]) -> Iterator[Observation]:
-    """Look at some series of some steps of one choice.
+def lockstep(steps: Iterable[tuple[Step, Iterable[str]]]) -> Iterator[Observation]:
+    """Look at some series of some steps, each with the names of its own.
 
-    A series that the choice carries anywhere is expected wherever there are ids; where there are none it may
+    A series that a choice carries anywhere is expected wherever there are ids; where there are none it may
     be left out.
     """
-    for step in steps:
-        for name in sorted(names):
-            value = step.emission.series.get(name)
-            if step.counted and (step.expected_entries > 0 or value is not None):
-                yield observe_length(step, name, value)
+    told = [
+        (step, name, value, due)
+        for step, names in steps
+        if step.counted
+        for due in (step.expected_entries,)
+        for name in names
+        if (value := step.emission.series.get(name)) is not None or due > 0
+    ]
+    as_due = (type(value) is list and len(value) == due for *_, value, due in told)
+    yield from look_at_each(told, as_due, lambda one: observe_length(*one[:3]))

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tokenwire.checks.walk import BROKEN, Step, as_list, integer
+from tokenwire.checks.walk import BROKEN, Step, as_list, integer, is_error, read_once, steps_of, walk
+from tokenwire.record import Choice, Stream
 
 SAMPLED = "output_token_logprobs"
 TOP = "output_top_logprobs"
@@ -59,7 +59,9 @@ def id_in_text(text: object) -> int | None:
 
 def read_entry(value: object) -> LogprobEntry | None:
     """An entry of a logprob series; None where the value is not one."""
-    if isinstance(value, Mapping):
+    if type(value) is list and len(value) > 1 and type(value[0]) is float:  # as nearly always
+        return LogprobEntry(value[0], value[1], value[2] if len(value) > 2 else None)
+    if isinstance(value, (dict, Mapping)):
         if "logprob" not in value:
             return None
         text = value.get("token", value.get("decoded_token"))
@@ -100,8 +102,7 @@ def read_by_id(value: object) -> list[LogprobEntry] | None:
     return [LogprobEntry(one.logprob, int(key), one.text) for key, one in read.items() if one]
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """What one logprob series tells of one output id."""
 
     sampled: LogprobEntry | None
@@ -112,8 +113,7 @@ class Position:
     """The alternatives as they stand on the wire."""
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(NamedTuple):
     """One way in which an emission tells the logprobs of its new output ids."""
 
     series: str
@@ -168,7 +168,37 @@ def told_by(step: Step) -> Iterator[Told]:
         yield Told(NAMED, top_series, _of_lists(step, logprobs), by_text=True)
 
 
-def entries_of(value: object) -> list[LogprobEntry]:
+@read_once
+def told_of(choice: Choice) -> tuple[tuple[Step, tuple[Told, ...]], ...]:
+    """What each emission of a choice tells of the logprobs of its new ids."""
+    return tuple((step, tuple(told_by(step))) for step in steps_of(choice))
+
+
+@read_once
+def sampled_entries(choice: Choice) -> tuple[LogprobEntry | None, ...]:
+    """The entries of the output ids of a choice, by position, in the first shape that tells them."""
+    told = (several[:1] for step, several in told_of(choice) if not is_error(step.emission.finish))
+    return tuple(at.sampled for first in told for one in first for at in one.positions)
+
+
+@read_once
+def told_in(stream: Stream) -> tuple[tuple[Step, Told], ...]:
+    """All that the emissions of a stream tell of the logprobs of their new ids, in wire order."""
+    told = {id(step.emission): own for choice in stream.choices for step, own in told_of(choice)}
+    return tuple((step, one) for step in walk(stream) for one in told[id(step.emission)])
+
+
+def ids_named(value: object) -> list[Any]:
+    """What stands for an id at one position of any logprob series, in each entry that names one or should."""
+    if type(value) is list and value and type(value[0]) is list:
+        if all(len(one) > 1 and type(one[0]) is float and type(one[1]) is int for one in value):
+            return [one[1] for one in value]
+    elif type(value) is list and len(value) > 1 and type(value[0]) is float and type(value[1]) is int:
+        return [value[1]]
+    return [entry.token_id for entry in _entries_of(value)]
+
+
+def _entries_of(value: object) -> list[LogprobEntry]:
     """The entries at one position of any logprob series that name an id, or should; none where malformed."""
     single = read_entry(value)
     entries = [single] if single is not None else read_position(value) or read_by_id(value) or []
@@ -199,6 +229,25 @@ def _logprobs_of(value: object) -> list[Any]:
         return [single.logprob, *(entry.logprob for entry in read_position(inner) or [])]
     entries = read_position(value) or read_by_id(value) or read_by_text(value) or []
     return [entry.logprob for entry in entries]
+
+
+def surely_legal(value: object) -> bool:
+    """Whether one position of a logprob series holds legal logprobs only, as can be seen at a glance."""
+    if type(value) is list and value:
+        first = value[0]
+        if type(first) is float:
+            return -math.inf < first <= 0 and len(value) > 1
+        return type(first) is list and all(
+            type(one) is list and len(one) > 1 and type(one[0]) is float and -math.inf < one[0] <= 0
+            for one in value
+        )
+    if type(value) is dict and "logprob" in value:
+        own, top = value["logprob"], value.get(NAMED_TOP) or []
+        legal = type(own) is float and -math.inf < own <= 0
+        return legal and type(top) is list and all(map(surely_legal, top))
+    if type(value) is dict:
+        return bool(value) and all(type(one) is float and -math.inf < one <= 0 for one in value.values())
+    return type(value) is float and -math.inf < value <= 0
 
 
 def illegal_logprobs(value: object) -> Iterator[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -28,7 +28,8 @@ from tokenwire.checks.logprob_entry import (
     number_of,
     read_entry,
     read_position,
-    told_by,
+    surely_legal,
+    told_in,
 )
 from tokenwire.checks.tito import told_once_for_all
 from tokenwire.checks.walk import (
@@ -45,7 +46,7 @@ from tokenwire.checks.walk import (
 )
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.judging.alike import alike
-from tokenwire.judging.check import Observation, Target, check, check_run, demand, observe
+from tokenwire.judging.check import Observation, Target, check, check_run, demand, look_at_each, observe
 from tokenwire.record import Choice, Delivery, Emission, Stream, Wanted
 from tokenwire.wire.json_pointer import ABSENT, find, parse
 
@@ -67,12 +68,12 @@ def _in_lockstep(
         return
     # Without alternatives asked for, completions may leave their list empty.
     left_out = frozenset() if stream.asked.top_logprobs else frozenset({NAMED_TOP})
-    wanted = {choice.index: names(choice) - left_out for choice in stream.choices}
-    for step in walk(stream):
-        yield from lockstep([step], wanted[step.emission.choice])
+    wanted = {choice.index: sorted(names(choice) - left_out) for choice in stream.choices}
+    if any(wanted.values()):
+        yield from lockstep((step, wanted[step.emission.choice]) for step in walk(stream))
     for choice in finished_choices(stream):
         due = untold_count(stream, choice)
-        for name in sorted(wanted[choice.index] & LISTS) if due is not None else ():
+        for name in sorted(LISTS.intersection(wanted[choice.index])) if due is not None else ():
             if (entries := choice.series(name)) is not None:
                 message = f"{name} holds {len(entries)} entries in all, and the usage counts {due} tokens"
                 place = choice.emissions[-1].at(name)
@@ -182,37 +183,47 @@ def customized_info_is_fixed_at_sampling(stream: Stream, _target: Target) -> Ite
 @check("logprobs-name-their-ids")
 def logprobs_name_their_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The logprob at a place belongs to the id at that place, where its shape names ids."""
-    for step in walk(stream):
-        for told in told_by(step):
-            ids = step.unseen(step.ids) if step.ids is not None else []
-            named = [one.sampled.token_id if one.sampled else None for one in told.positions]
-            names_ids = told.series == SAMPLED or any(one is not None for one in named)
-            if ids and len(named) == len(ids) and names_ids:
-                yield observe_sequence(
-                    step.emission.at(told.series),
-                    f"the id of {told.series} entry",
-                    expected=ids,
-                    actual=named,
-                    source="the output ids",
-                )
+
+    def look(one: tuple[Step, Told, list[Any], list[Any]]) -> Observation:
+        step, told, ids, named = one
+        place, what = step.emission.at(told.series), f"the id of {told.series} entry"
+        return observe_sequence(place, what, expected=ids, actual=named, source="the output ids")
+
+    beside_ids: list[tuple[Step, Told, list[Any], list[Any]]] = []
+    for step, told in told_in(stream):
+        ids = step.unseen(step.ids) if step.ids is not None else []
+        named = [one.sampled.token_id if one.sampled else None for one in told.positions]
+        names_ids = told.series == SAMPLED or any(one is not None for one in named)
+        if ids and len(named) == len(ids) and names_ids:
+            beside_ids.append((step, told, ids, named))
+    same = (
+        ids == named and bool not in {*map(type, ids), *map(type, named)} for *_, ids, named in beside_ids
+    )
+    yield from look_at_each(beside_ids, same, look)
 
 
 @check("logprob-values-are-legal")
 def logprob_values_are_legal(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Logarithms of probabilities: finite, and not above 0."""
-    for step in walk(stream):
-        for name in sorted(step.emission.series.keys() - step.emission.customized):
-            entries = step.unseen(as_list(step.emission.series[name]) or [])
-            if entries and is_logprob_series(name):
-                wrong = [value for entry in entries for value in illegal_logprobs(entry)]
-                message = f"{name} holds {wrong[0]!r}, which is no logprob" if wrong else ""
-                yield demand(
-                    step.emission.at(name),
-                    not wrong,
-                    expected="finite numbers not above 0",
-                    actual=wrong[:3] or "as expected",
-                    message=message,
-                )
+
+    def look(told: tuple[Step, str, list[Any]]) -> Observation:
+        step, name, entries = told
+        wrong = [value for entry in entries for value in illegal_logprobs(entry)]
+        return demand(
+            step.emission.at(name),
+            not wrong,
+            expected="finite numbers not above 0",
+            actual=wrong[:3] or "as expected",
+            message=f"{name} holds {wrong[0]!r}, which is no logprob" if wrong else "",
+        )
+
+    told = [
+        (step, name, entries)
+        for step in walk(stream)
+        for name in sorted(step.emission.series.keys() - step.emission.customized)
+        if is_logprob_series(name) and (entries := step.unseen(as_list(step.emission.series[name]) or []))
+    ]
+    yield from look_at_each(told, (all(map(surely_legal, entries)) for *_, entries in told), look)
 
 
 _ENOUGH_IDS = 8
@@ -227,7 +238,7 @@ def logprobs_vary(streams: tuple[Stream, ...], _target: Target) -> Iterator[Obse
 
     That all of an answer are 0 is a fault only if all of the endpoint are.
     """
-    answers: dict[str, list[tuple[Emission, str, dict[str, set[float]]]]] = {}
+    answers: dict[str, list[tuple[Emission, str, dict[Hashable, set[float]]]]] = {}
     for stream in streams:
         if not (stream.asked.other_sampling or stream.asked.truncated):
             answers.setdefault(stream.dialect, []).extend(_sampled_logprobs(stream))
@@ -249,26 +260,37 @@ def logprobs_vary(streams: tuple[Stream, ...], _target: Target) -> Iterator[Obse
             )
 
 
-def _sampled_logprobs(stream: Stream) -> Iterator[tuple[Emission, str, dict[str, set[float]]]]:
+def _known_by(entry: LogprobEntry) -> Hashable:
+    """What tells a token from others: its id, or else its text; anything else as JSON, as it may be."""
+    token = entry.token_id or entry.text
+    return token if type(token) in {int, str} else (json.dumps(token),)
+
+
+def _sampled_logprobs(stream: Stream) -> Iterator[tuple[Emission, str, dict[Hashable, set[float]]]]:
     """The logprobs that each choice gives its own tokens, by token, in each series that tells them."""
-    for steps in by_choice(walk(stream)).values():
-        series: dict[str, dict[str, set[float]]] = {}
-        for step in steps:
-            for told in told_by(step):
-                own = series.setdefault(told.series, {})
-                for one in told.positions:
-                    number = number_of(one.sampled.logprob) if one.sampled else None
-                    if one.sampled and number is not None:
-                        own.setdefault(json.dumps(one.sampled.token_id or one.sampled.text), set()).add(
-                            number
-                        )
-        yield from ((steps[-1].emission, name, values) for name, values in series.items() if values)
+    series: dict[int, dict[str, dict[Hashable, set[float]]]] = {}
+    for step, told in told_in(stream):
+        own = series.setdefault(step.emission.choice, {}).setdefault(told.series, {})
+        for one in told.positions:
+            number = number_of(one.sampled.logprob) if one.sampled else None
+            if one.sampled and number is not None:
+                own.setdefault(_known_by(one.sampled), set()).add(number)
+    last = {step.emission.choice: step.emission for step in walk(stream)}
+    for choice, emission in last.items():
+        yield from ((emission, name, values) for name, values in series.get(choice, {}).items() if values)
 
 
 @check("logprob-counter-follows")
 def logprob_counter_follows(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The counter of logprob entries counts those that were delivered."""
+
+    def look(told: tuple[Emission, int, Any]) -> Observation:
+        emission, count, counter = told
+        message = f"{LENGTH} is {counter!r} after {count} delivered entries"
+        return observe(emission.at(LENGTH), expected=count, actual=counter, message=message)
+
     delivered: dict[int, int] = {}
+    told: list[tuple[Emission, int, Any]] = []
     for step in walk(stream):
         emission, choice = step.emission, step.emission.choice
         entries = as_list(emission.series.get(SAMPLED))
@@ -277,8 +299,8 @@ def logprob_counter_follows(stream: Stream, _target: Target) -> Iterator[Observa
             delivered[choice] = before + len(entries)
         counter = emission.counters.get(LENGTH, emission.details.get(LENGTH))
         if counter is not None and choice in delivered:
-            message = f"{LENGTH} is {counter!r} after {delivered[choice]} delivered entries"
-            yield observe(emission.at(LENGTH), expected=delivered[choice], actual=counter, message=message)
+            told.append((emission, delivered[choice], counter))
+    yield from look_at_each(told, (type(own) is int and own == count for _, count, own in told), look)
 
 
 def _fault_in_top(told: Told, at: Position, k: int, *, fewer: bool) -> str:
@@ -305,12 +327,18 @@ def _fault_in_order(at: Position, *, sampled_first: bool) -> str:
     return "is not in falling order" if any(after > before for before, after in pairwise(numbers)) else ""
 
 
-def _faults_by_position(
-    step: Step, told: Told, fault_in: Callable[[Position], str]
-) -> Iterator[tuple[int, str]]:
-    """The positions of an emission's new ids, counted as in its lists, with what is wrong at each."""
+def _first_fault(step: Step, told: Told, fault_in: Callable[[Position], str]) -> str:
+    """What is wrong at the first of an emission's new ids at which anything is, counted as in its lists."""
+    faults = map(fault_in, told.positions)
+    at, words = next(((at, words) for at, words in enumerate(faults) if words), (0, ""))
     before = 0 if step.delivery is Delivery.INCREMENTAL else step.before
-    return ((at + before, fault_in(one)) for at, one in enumerate(told.positions))
+    return f"position {at + before} of {told.top_series} {words}" if words else ""
+
+
+def _shown_fault(found: tuple[Step, Told, str], expected: str) -> Observation:
+    step, told, fault = found
+    place = step.emission.at(told.top_series)
+    return demand(place, not fault, expected=expected, actual=fault or expected, message=fault)
 
 
 @check("top-logprobs-have-k")
@@ -338,16 +366,17 @@ def top_logprobs_fall(stream: Stream, _target: Target) -> Iterator[Observation]:
 def _look_at_top(
     stream: Stream, look: Callable[[Told], Callable[[Position], str] | None], expected: str
 ) -> Iterator[Observation]:
-    """Look at the top logprobs of all positions, where they were asked for: one observation an emission."""
-    for step in walk(stream) if stream.asked.top_logprobs >= 1 else ():
-        for told in told_by(step):
-            fault_in = look(told) if told.top_series and told.positions else None
-            if fault_in is None:
-                continue
-            faults = _faults_by_position(step, told, fault_in)
-            fault = next((f"position {at} of {told.top_series} {words}" for at, words in faults if words), "")
-            place = step.emission.at(told.top_series)
-            yield demand(place, not fault, expected=expected, actual=fault or expected, message=fault)
+    """Look at the top logprobs of all positions, where they were asked for, emission by emission."""
+    if stream.asked.top_logprobs < 1:
+        return
+    found: list[tuple[Step, Told, str]] = []
+    for step, told in told_in(stream):
+        fault_in = look(told) if told.top_series and told.positions else None
+        if fault_in is not None:
+            found.append((step, told, _first_fault(step, told, fault_in)))
+    yield from look_at_each(
+        found, (not fault for *_, fault in found), partial(_shown_fault, expected=expected)
+    )
 
 
 def _chose_the_first(stream: Stream) -> bool:
@@ -402,16 +431,13 @@ def top_logprobs_belong_to_position(stream: Stream, _target: Target) -> Iterator
     Two ids of equal logprob may stand in either order.
     """
     greedy = _chose_the_first(stream)
-    for step in walk(stream):
-        for told in told_by(step):
-            if not (told.top_series and told.positions):
-                continue
-            look = partial(_fault_in_belonging, told=told, greedy=greedy)
-            faults = _faults_by_position(step, told, look)
-            fault = next((f"position {at} of {told.top_series} {words}" for at, words in faults if words), "")
-            expected = "the sampled id with its own logprob"
-            place = step.emission.at(told.top_series)
-            yield demand(place, not fault, expected=expected, actual=fault or expected, message=fault)
+    found = [
+        (step, told, _first_fault(step, told, partial(_fault_in_belonging, told=told, greedy=greedy)))
+        for step, told in told_in(stream)
+        if told.top_series and told.positions
+    ]
+    look = partial(_shown_fault, expected="the sampled id with its own logprob")
+    yield from look_at_each(found, (not fault for *_, fault in found), look)
 
 
 @check("chosen-logprobs-are-the-asked-ids")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tokenwire.checks.logprob_entry import entries_of
+from tokenwire.checks.logprob_entry import ids_named
 from tokenwire.checks.refusals import was_refused
 from tokenwire.checks.walk import (
     Step,
@@ -26,7 +26,7 @@ from tokenwire.checks.walk import (
     witnessed,
 )
 from tokenwire.dialects.dialect import known_as, policy_of
-from tokenwire.judging.check import Observation, Target, check, check_run, demand, observe
+from tokenwire.judging.check import Observation, Target, check, check_run, demand, look_at_each, observe
 from tokenwire.record import Choice, Emission, Place, Stream
 from tokenwire.requirement import Level
 from tokenwire.wire.exchange import Ending
@@ -195,27 +195,35 @@ def _id_lists(step: Step) -> Iterator[tuple[str, list[Any] | None]]:
     for name in sorted(emission.series.keys() - emission.customized):
         if "logprob" in name:
             entries = step.unseen(as_list(emission.series[name]) or [])
-            yield name, [entry.token_id for value in entries for entry in entries_of(value)]
+            yield name, [token for value in entries for token in ids_named(value)]
 
 
 @check("ids-are-token-ids")
 def ids_are_token_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every id on the wire is a JSON integer in the range of token ids."""
-    seen: dict[tuple[int, str], list[Any]] = {}
     expected = "integers t with 0 <= t < 2^31"
+
+    def look(told: tuple[Emission, str, list[Any] | None]) -> Observation:
+        emission, name, ids = told
+        if ids is None:
+            message = f"{name} is not a list of token ids"
+            return demand(emission.at(name), False, expected=expected, actual="no list", message=message)
+        wrong = [value for value in ids if not _is_token_id(value)]
+        message = f"{name} holds {wrong[0]!r}, which is no token id" if wrong else ""
+        actual = wrong[:3] or ids[:3]
+        return demand(emission.at(name), not wrong, expected=expected, actual=actual, message=message)
+
+    prompts: dict[int, list[Any]] = {}
+    told: list[tuple[Emission, str, list[Any] | None]] = []
     for step in walk(stream):
+        choice = step.emission.choice
         for name, ids in _id_lists(step):
-            key, place = (step.emission.choice, name), step.emission.at(name)
-            if ids is None:
-                message = f"{name} is not a list of token ids"
-                yield demand(place, False, expected=expected, actual="no list", message=message)
-            elif ids and (name != "prompt_token_ids" or seen.get(key) != ids):
-                seen[key] = ids
-                wrong = [value for value in ids if not _is_token_id(value)]
-                message = f"{name} holds {wrong[0]!r}, which is no token id" if wrong else ""
-                yield demand(
-                    place, not wrong, expected=expected, actual=wrong[:3] or ids[:3], message=message
-                )
+            is_prompt = name == "prompt_token_ids"
+            if ids is None or (ids and not (is_prompt and prompts.get(choice) == ids)):
+                told.append((step.emission, name, ids))
+                if is_prompt and ids:
+                    prompts[choice] = ids
+    yield from look_at_each(told, (ids is not None and all(map(_is_token_id, ids)) for *_, ids in told), look)
 
 
 @check("ids-are-counted")
@@ -237,13 +245,20 @@ def counter_follows_ids(stream: Stream, _target: Target) -> Iterator[Observation
     """completion_tokens counts the ids delivered so far, in every emission that carries ids."""
     if not streamed(stream):
         return
-    for step in walk(stream):
-        if step.ids is not None and "completion_tokens" in step.emission.counters:
-            count = step.emission.counters["completion_tokens"]
-            message = f"completion_tokens is {count!r} after {step.after} delivered output ids"
-            yield observe(
-                step.emission.at("completion_tokens"), expected=step.after, actual=count, message=message
-            )
+
+    def look(told: tuple[Step, Any]) -> Observation:
+        step, count = told
+        message = f"completion_tokens is {count!r} after {step.after} delivered output ids"
+        place = step.emission.at("completion_tokens")
+        return observe(place, expected=step.after, actual=count, message=message)
+
+    counted = [
+        (step, step.emission.counters["completion_tokens"])
+        for step in walk(stream)
+        if step.ids is not None and "completion_tokens" in step.emission.counters
+    ]
+    follows = (type(count) is int and count == step.after for step, count in counted)
+    yield from look_at_each(counted, follows, look)
 
 
 @check("counters-never-fall")
@@ -251,21 +266,29 @@ def counters_never_fall(stream: Stream, _target: Target) -> Iterator[Observation
     """No counter of a choice is smaller than it was in an emission before."""
     if not streamed(stream):
         return
+
+    def look(told: tuple[Emission, str, Any, int | None]) -> Observation:
+        emission, name, count, before = told
+        if before is None:
+            message = f"{name} is {count!r}, not an integer"
+            return demand(emission.at(name), False, expected="an integer", actual=count, message=message)
+        message = f"{name} fell from {before} to {count}"
+        least = f"at least {before}"
+        return demand(emission.at(name), count >= before, expected=least, actual=count, message=message)
+
     held: dict[tuple[int, str], int] = {}
+    counted: list[tuple[Emission, str, Any, int | None]] = []
     for step in walk(stream):
-        for name, value in step.emission.counters.items():
-            key, count = (step.emission.choice, name), integer(value)
-            if count is None:
-                if not isinstance(value, float) or name.endswith("_tokens"):
-                    message = f"{name} is {value!r}, not an integer"
-                    place = step.emission.at(name)
-                    yield demand(place, False, expected="an integer", actual=value, message=message)
-                continue
-            if key in held:
-                holds, message = count >= held[key], f"{name} fell from {held[key]} to {count}"
-                least = f"at least {held[key]}"
-                yield demand(step.emission.at(name), holds, expected=least, actual=count, message=message)
-            held[key] = count
+        emission = step.emission
+        for name, value in emission.counters.items():
+            key = emission.choice, name
+            if integer(value) is not None:
+                if key in held:
+                    counted.append((emission, name, value, held[key]))
+                held[key] = value
+            elif not isinstance(value, float) or name.endswith("_tokens"):
+                counted.append((emission, name, value, None))
+    yield from look_at_each(counted, (old is not None and new >= old for *_, new, old in counted), look)
 
 
 @check("prompt-tokens-constant")
@@ -273,19 +296,25 @@ def prompt_tokens_constant(stream: Stream, _target: Target) -> Iterator[Observat
     """prompt_tokens is what it was in the first emission of the choice."""
     if not streamed(stream):
         return
+
+    def look(told: tuple[Emission, Any, Any]) -> Observation:
+        emission, expected, actual = told
+        message = f"prompt_tokens changed from {expected!r} to {actual!r}"
+        return observe(emission.at("prompt_tokens"), expected=expected, actual=actual, message=message)
+
     first: dict[int, Any] = {}
+    again: list[tuple[Emission, Any, Any]] = []
     for step in walk(stream):
         emission = step.emission
-        if "prompt_tokens" not in emission.counters:
-            continue
-        value = emission.counters["prompt_tokens"]
-        if emission.choice in first:
-            message = f"prompt_tokens changed from {first[emission.choice]!r} to {value!r}"
-            yield observe(
-                emission.at("prompt_tokens"), expected=first[emission.choice], actual=value, message=message
-            )
-        else:
-            first[emission.choice] = value
+        if "prompt_tokens" in emission.counters:
+            value = emission.counters["prompt_tokens"]
+            if emission.choice in first:
+                again.append((emission, first[emission.choice], value))
+            else:
+                first[emission.choice] = value
+    yield from look_at_each(
+        again, (type(one) is type(other) is int and one == other for _, one, other in again), look
+    )
 
 
 def _fault_in_details(details: object, cached: int | None) -> str:
@@ -307,36 +336,48 @@ def _fault_in_details(details: object, cached: int | None) -> str:
 @check("cached-details-add-up")
 def cached_details_add_up(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The tiers of the cache share out what was cached, and no more."""
-    for step in walk(stream):
-        details = step.emission.details.get("cached_tokens_details")
-        if details is None:
-            continue
-        fault = _fault_in_details(details, integer(step.emission.counters.get("cached_tokens")))
-        yield demand(
-            step.emission.at("cached_tokens_details"),
-            not fault,
-            expected="counts for device and host, together not above cached_tokens",
-            actual=details,
-            message=fault,
+
+    def look(told: tuple[Emission, Any, str]) -> Observation:
+        emission, details, fault = told
+        expected = "counts for device and host, together not above cached_tokens"
+        place = emission.at("cached_tokens_details")
+        return demand(place, not fault, expected=expected, actual=details, message=fault)
+
+    told = [
+        (
+            step.emission,
+            details,
+            _fault_in_details(details, integer(step.emission.counters.get("cached_tokens"))),
         )
+        for step in walk(stream)
+        if (details := step.emission.details.get("cached_tokens_details")) is not None
+    ]
+    yield from look_at_each(told, (not fault for *_, fault in told), look)
 
 
 @check("cached-details-where-cached")
 def cached_details_where_cached(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Where nothing was cached there is nothing to share out; where something was, it came from somewhere."""
-    for step in walk(stream):
-        cached = integer(step.emission.counters.get("cached_tokens"))
-        if cached is None or "cached_tokens_details" not in step.emission.details:
-            continue
-        details = step.emission.details["cached_tokens_details"]
+
+    def look(told: tuple[Emission, int, Any]) -> Observation:
+        emission, cached, details = told
         words = "null" if details is None else "counts"
-        yield demand(
-            step.emission.at("cached_tokens_details"),
+        return demand(
+            emission.at("cached_tokens_details"),
             (details is not None) == (cached > 0),
             expected="counts" if cached > 0 else "null",
             actual=details,
             message=f"cached_tokens_details holds {words} beside {cached} cached tokens",
         )
+
+    told = [
+        (step.emission, cached, step.emission.details["cached_tokens_details"])
+        for step in walk(stream)
+        if "cached_tokens_details" in step.emission.details
+        and (cached := integer(step.emission.counters.get("cached_tokens"))) is not None
+    ]
+    where_cached = ((details is not None) == (cached > 0) for _, cached, details in told)
+    yield from look_at_each(told, where_cached, look)
 
 
 def _budget_of(stream: Stream, choice: int = 0) -> int | None:
@@ -435,16 +476,22 @@ def zero_budget_has_no_ids(stream: Stream, _target: Target) -> Iterator[Observat
 @check("request-id-constant")
 def request_id_constant(stream: Stream, _target: Target) -> Iterator[Observation]:
     """One request id in all emissions of a choice."""
+
+    def look(told: tuple[Emission, Any, Any]) -> Observation:
+        emission, expected, actual = told
+        message = f"the request id is {actual!r}, not {expected!r}"
+        return observe(emission.at("request_id"), expected=expected, actual=actual, message=message)
+
     first: dict[int, Any] = {}
+    again: list[tuple[Emission, Any, Any]] = []
     for step in walk(stream):
         emission = step.emission
         request_id = emission.details.get("request_id")
         if emission.choice in first:
-            expected = first[emission.choice]
-            message = f"the request id is {request_id!r}, not {expected!r}"
-            yield observe(emission.at("request_id"), expected=expected, actual=request_id, message=message)
+            again.append((emission, first[emission.choice], request_id))
         elif request_id is not None:
             first[emission.choice] = request_id
+    yield from look_at_each(again, (type(one) is str and one == other for _, one, other in again), look)
 
 
 @check("request-id-is-the-clients")

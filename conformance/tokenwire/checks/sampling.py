@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tokenwire.checks.logprob_entry import Position, number_of, told_by
-from tokenwire.checks.walk import Step, by_choice, finished_choices, joined_ids, joined_text, walk
-from tokenwire.judging.check import Observation, Target, check, check_run, demand
+from tokenwire.checks.logprob_entry import Position, Told, number_of, sampled_entries, told_in
+from tokenwire.checks.walk import Step, finished_choices, joined_ids, joined_text
+from tokenwire.judging.check import Observation, Target, check, check_run, demand, look_at_each
 from tokenwire.judging.determinism import completed
 from tokenwire.record import Asked, Choice, Stream
 from tokenwire.requirement import tolerance
@@ -118,12 +118,11 @@ def min_new_tokens_are_kept(stream: Stream, _target: Target) -> Iterator[Observa
         yield demand(place, len(ids) >= least, expected=f"at least {least}", actual=len(ids), message=message)
 
 
-def _tokens_told(stream: Stream, choice: Choice) -> list[str]:
+def _tokens_told(choice: Choice) -> list[str]:
     """The texts of the tokens of a choice, as its logprobs name them, without those that are no whole
     characters: several ids share one.
     """
-    steps = by_choice(walk(stream)).get(choice.index, [])
-    sampled = (at.sampled for step in steps for told in list(told_by(step))[:1] for at in told.positions)
+    sampled = sampled_entries(choice)
     return [text for one in sampled if one is not None and (text := one.whole_text) is not None]
 
 
@@ -136,7 +135,7 @@ def frequency_penalty_is_kept(streams: tuple[Stream, ...], _target: Target) -> I
             continue
         for choice in finished_choices(stream):
             ids: list[Any] = [token for token in joined_ids(choice) or [] if _is_id(token)]
-            tokens = ids or _tokens_told(stream, choice)
+            tokens = ids or _tokens_told(choice)
             if not tokens:
                 continue
             token, times = Counter(tokens).most_common(1)[0]
@@ -167,24 +166,20 @@ class _Drawn:
     """The logarithm of its probability; None where its logprobs do not tell."""
 
 
-def _loglikelihood(steps: Iterable[Step]) -> float | None:
-    told = [next(iter(told_by(step)), None) for step in steps]
-    numbers = [
-        number_of(at.sampled.logprob) if at.sampled else None for one in told if one for at in one.positions
-    ]
+def _loglikelihood(choice: Choice) -> float | None:
+    numbers = [number_of(entry.logprob) if entry else None for entry in sampled_entries(choice)]
     known = [number for number in numbers if number is not None]
     return sum(known) if known and len(known) == len(numbers) else None
 
 
 def _drawn(stream: Stream) -> list[_Drawn]:
     """The finished choices of an answer that have anything to compare."""
-    steps = by_choice(walk(stream))
     drawn = []
     for choice in finished_choices(stream):
         ids = joined_ids(choice)
         result = tuple(map(repr, ids)) if ids else joined_text(choice)
         if result:
-            drawn.append(_Drawn(choice, result, _loglikelihood(steps.get(choice.index, ()))))
+            drawn.append(_Drawn(choice, result, _loglikelihood(choice)))
     return drawn
 
 
@@ -299,20 +294,20 @@ def truncation_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]
     asked = stream.asked
     if not asked.truncated or asked.other_sampling or not asked.temperature:
         return
-    for step in walk(stream):
-        for told in told_by(step):
-            if not (told.top_series and told.positions):
-                continue
+    found: list[tuple[Step, Told, str]] = []
+    for step, told in told_in(stream):
+        if told.top_series and told.positions:
             before = 0 if step.delivery == "incremental" else step.before
-            found = ((at + before, _left_out(one, asked)) for at, one in enumerate(told.positions))
-            fault = next(
-                (f"the sampled id at position {at} of {told.series} {why}" for at, why in found if why), ""
+            reasons = (_left_out(one, asked) for one in told.positions)
+            at, why = next(((at + before, why) for at, why in enumerate(reasons) if why), (0, ""))
+            found.append(
+                (step, told, f"the sampled id at position {at} of {told.series} {why}" if why else "")
             )
-            expected = "an id that the request does not leave out"
-            yield demand(
-                step.emission.at(told.series),
-                not fault,
-                expected=expected,
-                actual=fault or expected,
-                message=fault,
-            )
+    yield from look_at_each(found, (not fault for *_, fault in found), _look_at_left_out)
+
+
+def _look_at_left_out(found: tuple[Step, Told, str]) -> Observation:
+    step, told, fault = found
+    expected = "an id that the request does not leave out"
+    place = step.emission.at(told.series)
+    return demand(place, not fault, expected=expected, actual=fault or expected, message=fault)

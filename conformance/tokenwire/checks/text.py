@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from tokenwire.checks.decoded import Decoded, decoded, legal_texts, uncut_texts
 from tokenwire.checks.difference import first_difference
 from tokenwire.checks.walk import BROKEN, Step, by_choice, running_texts, streamed, walk
-from tokenwire.judging.check import Observation, Target, check, demand
+from tokenwire.judging.check import Observation, Target, check, demand, look_at_each
 from tokenwire.record import Emission, Stream
 
 _WINDOW = 12
@@ -40,6 +41,11 @@ def _observed(
         actual=text[window],
         message="" if holds else message,
     )
+
+
+def _look_at_shown(one: Decoded, legal: Iterable[str], told: tuple[Emission, str, bool]) -> Observation:
+    emission, shown, begins = told
+    return _observed(one, emission, shown, legal, holds=begins)
 
 
 def _without_tail(text: str) -> str:
@@ -77,10 +83,25 @@ def shown_text_stays(stream: Stream, target: Target) -> Iterator[Observation]:
         return
     for one in decoded(stream, target.tokenizer):
         legal = legal_texts(one)
-        for emission, shown in running_texts(one.choice):
-            if shown and legal:
-                holds = any(one.begins(each, shown) for each in legal)
-                yield _observed(one, emission, shown, legal, holds=holds)
+        told = [
+            (emission, shown, any(one.begins(each, shown) for each in legal))
+            for emission, shown in (running_texts(one.choice) if legal else ())
+            if shown
+        ]
+        yield from look_at_each(told, (begins for *_, begins in told), partial(_look_at_shown, one, legal))
+
+
+def _look_at_lag(one: Decoded, told: tuple[Step, str, str, int]) -> Observation:
+    step, text, said, least = told
+    actual = one.size(text)
+    return demand(
+        step.emission.at("text"),
+        actual >= least,
+        expected=f"at least {least} characters after {step.after} ids",
+        actual=f"{actual} characters",
+        message=f"the text of choice {one.choice.index} lags: it ends {text[-24:]!r}, and "
+        f"the {step.after} ids delivered say {said[-24:]!r}",
+    )
 
 
 @check("text-keeps-up-with-its-ids")
@@ -92,6 +113,7 @@ def text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Obser
     for one in decoded(stream, target.tokenizer):
         held_back = max([len(stop) - 1 for stop in one.asked.stop if stop], default=0)
         shown = dict(enumerate(text for _, text in running_texts(one.choice)))
+        told: list[tuple[Step, str, str, int]] = []
         for position, step in enumerate(_with_text(steps[one.choice.index])):
             if step.emission.finish is not None or not step.counted or not 0 < step.after <= len(one.ids):
                 continue
@@ -103,15 +125,9 @@ def text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Obser
             said = (one.decode(one.ids[: step.after - by_id]) or "").lstrip(BROKEN)
             if not said or said.endswith(BROKEN):
                 continue
-            least, actual = one.size(said) - may_wait, one.size(shown[position])
-            yield demand(
-                step.emission.at("text"),
-                actual >= least,
-                expected=f"at least {least} characters after {step.after} ids",
-                actual=f"{actual} characters",
-                message=f"the text of choice {one.choice.index} lags: it ends {shown[position][-24:]!r}, and "
-                f"the {step.after} ids delivered say {said[-24:]!r}",
-            )
+            told.append((step, shown[position], said, one.size(said) - may_wait))
+        keeps_up = (one.size(text) >= least for _, text, _, least in told)
+        yield from look_at_each(told, keeps_up, partial(_look_at_lag, one))
 
 
 def _with_text(steps: Iterable[Step]) -> list[Step]:

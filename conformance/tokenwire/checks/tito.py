@@ -22,7 +22,7 @@ from tokenwire.checks.walk import (
     walk,
 )
 from tokenwire.dialects.dialect import policy_of
-from tokenwire.judging.check import Observation, Target, check, demand, observe
+from tokenwire.judging.check import Observation, Target, check, demand, look_at_each, observe
 from tokenwire.record import Choice, Emission, Stream
 
 FIELD = "prompt_token_ids"
@@ -154,21 +154,23 @@ def prompt_ids_constant(stream: Stream, _target: Target) -> Iterator[Observation
     """The prompt of a choice does not change while it is answered."""
     if not streamed(stream):
         return
+
+    def look(told: tuple[Emission, list[Any], list[Any]]) -> Observation:
+        emission, expected, ids = told
+        place, source = emission.at(FIELD), "the first emission"
+        return observe_sequence(place, "prompt id", expected=expected, actual=ids, source=source)
+
     first: dict[int, list[Any]] = {}
+    again: list[tuple[Emission, list[Any], list[Any]]] = []
     for step in walk(stream):
         emission = step.emission
         ids = as_list(emission.prompt_token_ids)
         if ids is None:
             continue
         if emission.choice in first:
-            yield observe_sequence(
-                emission.at(FIELD),
-                "prompt id",
-                expected=first[emission.choice],
-                actual=ids,
-                source="the first emission",
-            )
+            again.append((emission, first[emission.choice], ids))
         first.setdefault(emission.choice, ids)
+    yield from look_at_each(again, (one is other for _, one, other in again), look)
 
 
 @check("prompt-ids-come-first")

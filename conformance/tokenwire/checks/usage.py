@@ -8,8 +8,17 @@ from typing import Any
 from tokenwire.checks.chance import goes_apart
 from tokenwire.checks.walk import end_place, ended, integer, joined_ids, start_place, walk
 from tokenwire.dialects.dialect import policy_of
-from tokenwire.judging.check import Comparison, Observation, Target, check, compare, demand, observe
-from tokenwire.record import Delivery, Place, Stream
+from tokenwire.judging.check import (
+    Comparison,
+    Observation,
+    Target,
+    check,
+    compare,
+    demand,
+    look_at_each,
+    observe,
+)
+from tokenwire.record import Delivery, Emission, Place, Stream, Usage
 from tokenwire.requirement import Level
 
 _COUNTS = ("prompt_tokens", "completion_tokens")
@@ -67,21 +76,28 @@ def part_of(counts: Mapping[str, Any], whole: str, part: str) -> object:
 
 def _within(stream: Stream, whole: str, part: str) -> Iterator[Observation]:
     """Look whether a part of a count is no larger than its whole, in usage and in counters of a choice."""
-    held: list[tuple[Mapping[str, Any], Place]]
-    held = [(usage.counts, usage.place) for usage in stream.usages if stream.answered]
-    held += [(step.emission.counters, step.emission.at(part)) for step in walk(stream)]
-    for counts, place in held:
-        said, most = part_of(counts, whole, part), integer(counts.get(whole))
-        if said is None:
-            continue
+
+    def look(counted: tuple[Usage | Emission, object, int | None]) -> Observation:
+        where, said, most = counted
         number = integer(said)
-        yield demand(
-            place,
+        return demand(
+            where.place if isinstance(where, Usage) else where.at(part),
             number is not None and number >= 0 and (most is None or number <= most),
             expected="an integer from 0" if most is None else f"an integer from 0 to {most}",
             actual=said,
             message=f"{part} is {said!r} and {whole} {most}",
         )
+
+    held: list[tuple[Usage | Emission, Mapping[str, Any]]]
+    held = [(usage, usage.counts) for usage in stream.usages if stream.answered]
+    held += [(step.emission, step.emission.counters) for step in walk(stream)]
+    told = [
+        (where, said, integer(counts.get(whole)))
+        for where, counts in held
+        if (said := part_of(counts, whole, part)) is not None
+    ]
+    within = (type(said) is int and 0 <= said <= (said if most is None else most) for _, said, most in told)
+    yield from look_at_each(told, within, look)
 
 
 @check("cached-within-prompt")

@@ -7,10 +7,10 @@ to have the right one.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
 from itertools import accumulate
-from typing import Any, NamedTuple
-from weakref import finalize
+from typing import Any, NamedTuple, TypeVar, cast
 
 from tokenwire.judging.check import Observation
 from tokenwire.record import Choice, Delivery, Emission, Finish, Place, Stream
@@ -94,8 +94,33 @@ def finished_choices(stream: Stream) -> list[Choice]:
     return [choice for choice in stream.choices if choice.finish is not None and not is_error(choice.finish)]
 
 
-def steps_of(choice: Choice) -> Iterator[Step]:
+Source = TypeVar("Source", Stream, Choice)
+Result = TypeVar("Result")
+
+
+def read_once(read: Callable[[Source], Result]) -> Callable[[Source], Result]:
+    """Keep with a stream, or a choice, what is read of it, as a cached property does: nearly every check asks
+    for it.
+    """
+    name = f"{read.__module__}.{read.__qualname__}"
+
+    @wraps(read)
+    def read_or_kept(source: Source) -> Result:
+        kept = vars(source)
+        if name not in kept:
+            kept[name] = read(source)
+        return cast(Result, kept[name])
+
+    return read_or_kept
+
+
+@read_once
+def steps_of(choice: Choice) -> tuple[Step, ...]:
     """The emissions of one choice in wire order."""
+    return tuple(_steps(choice))
+
+
+def _steps(choice: Choice) -> Iterator[Step]:
     carries_ids = any(as_list(emission.output_ids) is not None for emission in choice.emissions)
     incremental = choice.delivery is Delivery.INCREMENTAL
     delivered = 0
@@ -114,21 +139,16 @@ def steps_of(choice: Choice) -> Iterator[Step]:
         delivered = after
 
 
-_walked: dict[int, tuple[Step, ...]] = {}
-"""The steps of each stream that is alive, by its identity: nearly every check asks for them."""
-
-
+@read_once
 def walk(stream: Stream) -> tuple[Step, ...]:
     """All emissions of an answered stream in wire order, without those that report a failure."""
     if not stream.answered:
         return ()
-    if id(stream) not in _walked:
-        every = (step for choice in stream.choices for step in steps_of(choice))
-        steps = (step for step in every if not is_error(step.emission.finish))
-        in_order = sorted(steps, key=lambda step: (step.emission.event.index, step.emission.choice))
-        _walked[id(stream)] = tuple(in_order)
-        finalize(stream, _walked.pop, id(stream)).atexit = False
-    return _walked[id(stream)]
+    every = (step for choice in stream.choices for step in steps_of(choice))
+    steps = [step for step in every if not is_error(step.emission.finish)]
+    if len(stream.choices) > 1:
+        steps.sort(key=lambda step: (step.emission.event.index, step.emission.choice))
+    return tuple(steps)
 
 
 def by_choice(steps: Iterable[Step]) -> dict[int, list[Step]]:
@@ -141,12 +161,7 @@ def by_choice(steps: Iterable[Step]) -> dict[int, list[Step]]:
 
 def joined_ids(choice: Choice) -> list[Any] | None:
     """All output ids of a choice, put together by its delivery mode; None where no emission has a list."""
-    carried = [
-        ids for ids in (as_list(emission.output_ids) for emission in choice.emissions) if ids is not None
-    ]
-    if not carried:
-        return None
-    return [t for ids in carried for t in ids] if choice.delivery is Delivery.INCREMENTAL else carried[-1]
+    return None if choice.output_ids is None else list(choice.output_ids)
 
 
 def counts_its_ids(choice: Choice) -> bool:
@@ -172,8 +187,7 @@ def running_texts(choice: Choice) -> list[tuple[Emission, str]]:
 
 def joined_text(choice: Choice) -> str | None:
     """The whole text of a choice; None where no emission carries text."""
-    texts = running_texts(choice)
-    return texts[-1][1] if texts else None
+    return choice.text
 
 
 def bringing(choice: Choice, field: str, position: int | None = None) -> Emission:

@@ -6,9 +6,9 @@ that looked at nothing yields nothing, and a requirement without witnesses canno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tokenwire.dialects.control import Call
 from tokenwire.dialects.markup import Markup
@@ -39,6 +39,8 @@ class Observation(NamedTuple):
     """What differs is what two answers to one request may differ in (a near tie, rounding): it is a violation
     only where the target was seen to repeat the answers here and in `related`.
     """
+    witnesses: int = 1
+    """How many looks it stands for, which all hold: it is that of the furthest. See `look_at_each`."""
 
 
 def observe(
@@ -67,6 +69,38 @@ def demand(
 ) -> Observation:
     """Look whether a condition holds; `expected` is said in words."""
     return Observation(place, expected, actual, holds, message, related, by_chance=by_chance)
+
+
+One = TypeVar("One")
+
+
+def look_at_each(
+    things: Sequence[One], surely: Iterable[bool], look: Callable[[One], Observation]
+) -> Iterator[Observation]:
+    """Look at things that stand one behind the other in a stream, most of which can be seen to hold at once.
+
+    `surely` says of each, in the same order, whether it holds beyond doubt: of those only the furthest is
+    looked at, and stands for them all. An observation takes ten times as long to make as such a glance.
+    """
+    held = []
+    for thing, sure in zip(things, surely, strict=True):
+        if sure:
+            held.append(thing)
+        else:
+            yield look(thing)
+    if held:
+        yield _furthest(held, look)._replace(witnesses=len(held))
+
+
+def _furthest(things: Sequence[One], look: Callable[[One], Observation]) -> Observation:
+    """The look at the last thing; of several in one event, at the first."""
+    furthest = look(things[-1])
+    for thing in reversed(things[:-1]):
+        before = look(thing)
+        if before.place.event != furthest.place.event:
+            break
+        furthest = before
+    return furthest
 
 
 @dataclass(frozen=True)

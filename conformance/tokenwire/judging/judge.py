@@ -6,9 +6,8 @@ over the whole run; an observation that a condition occurred is no witness.
 
 from __future__ import annotations
 
-import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
@@ -17,11 +16,12 @@ from tokenwire.dialects.dialect import is_chat, load_dialects, vocabulary_told
 from tokenwire.dialects.markup import Markup
 from tokenwire.judging.advertised import Advertised
 from tokenwire.judging.capability import Capability, capabilities
-from tokenwire.judging.check import CHECKS, Check, Comparison, Observation, Target, demand
+from tokenwire.judging.check import CHECKS, Check, Comparison, Observation, RunCheck, Target, demand
 from tokenwire.judging.death import Death, clouded, deaths
 from tokenwire.judging.determinism import Determinism, comparisons, determinism, doubt
 from tokenwire.judging.honesty import Honesty, honesty
 from tokenwire.judging.settled import settled
+from tokenwire.judging.tally import NOTHING, Tally, merged, tally
 from tokenwire.judging.tokenizer import HOW_TO_ENABLE, LocalTokenizer, Tokenizer
 from tokenwire.judging.verdict import SEVERITY, Verdict
 from tokenwire.parrot.recognition import KnownModel, recognised
@@ -248,80 +248,38 @@ class Judgement:
         return f"{self.requirement.id}[{self.scenario}]"
 
 
-@dataclass
-class _Tally:
-    """What the check of one requirement saw in one scenario.
-
-    What holds is counted as it is seen, and forgotten but for the furthest: there are hundreds of thousands
-    of observations, and hardly one that does not hold.
-    """
-
-    hollow: frozenset[str]
-    """The exchanges that say nothing, and so witness nothing."""
-    saw: bool = False
-    """Anything was observed, be it only a condition."""
-    witnesses: int = 0
-    furthest: Observation | None = None
-    """Of the witnesses that hold, the one that lies furthest into a stream."""
-    differing: list[Observation] = field(default_factory=list)
-    """In the order of the check, which is wire order."""
-    crash: str = ""
-
-    def count(self, seen: Observation) -> None:
-        """Take one more observation."""
-        self.saw = True
-        if not seen.holds:
-            self.differing.append(seen)
-        if seen.condition_only or seen.place.exchange in self.hollow:
-            return
-        self.witnesses += 1
-        if seen.holds and how_far(seen) > how_far(self.furthest):
-            self.furthest = seen
-
-
-def _guarded(
-    observe: Callable[[], Iterator[Observation]], tally_of: Callable[[Observation], _Tally], tally: _Tally
-) -> None:
-    """Run a check. Should it raise, that is our fault, not the target's: `tally` keeps the traceback."""
-    try:
-        for seen in observe():
-            tally_of(seen).count(seen)
-    except Exception:  # a check that raises must neither end the run nor blame the target
-        tally.crash = tally.crash or traceback.format_exc()
-
-
-def how_far(observation: Observation | None) -> int:
-    """How many events there were up to an observation: the more, the more could have gone wrong before it."""
-    return 0 if observation is None else 1 + (observation.place.event or 0)
-
-
-def _look(
-    check: Check, run: Run, heard: tuple[Stream, ...], pairs: Sequence[Comparison]
-) -> dict[str, _Tally]:
+def _look(check: Check, run: Run, heard: tuple[Stream, ...], pairs: Sequence[Comparison]) -> dict[str, Tally]:
     """Let a check look at all of a run; what it saw, by scenario.
 
     `heard` are the answers that it may see, `pairs` those that a check which compares two may.
     """
-    tallies: dict[str, _Tally] = defaultdict(partial(_Tally, run.hollow))
-
-    def of_its_exchange(seen: Observation) -> _Tally:
-        source = run.by_exchange.get(seen.place.exchange)
-        return tallies[source.exchange.scenario if source else NO_SCENARIO]
-
-    def look(observe: Callable[[], Iterator[Observation]], scenario: str) -> None:
-        tally = tallies[scenario]
-        _guarded(observe, lambda _: tally, tally)
-
+    parts: dict[str, list[Tally]] = defaultdict(list)
+    look = partial(tally, hollow=run.hollow)
     target = run.target
     if check.on_stream is not None:
-        for stream in heard:
-            look(partial(check.on_stream, stream, target), stream.exchange.scenario)
+        for at, stream in enumerate(heard):
+            parts[stream.exchange.scenario].append(look(check.on_stream, stream, target, position=at))
     if check.on_comparison is not None:
-        for pair in pairs:
-            look(partial(check.on_comparison, pair, target), pair.other.exchange.scenario)
+        for at, pair in enumerate(pairs):
+            scenario = pair.other.exchange.scenario
+            parts[scenario].append(look(check.on_comparison, pair, target, position=at))
     if check.on_run is not None:
-        _guarded(partial(check.on_run, heard, target), of_its_exchange, tallies[NO_SCENARIO])
-    return {scenario: tally for scenario, tally in tallies.items() if tally.saw or tally.crash}
+        gathered: dict[str, list[Observation]] = defaultdict(list)
+        parts[NO_SCENARIO].append(look(_gather, check.on_run, heard, run, gathered, position=0))
+        for scenario, seen in gathered.items():
+            parts[scenario].append(look(iter, seen, position=0))
+    tallies = {scenario: merged(own) for scenario, own in parts.items()}
+    return {scenario: whole for scenario, whole in tallies.items() if whole is not NOTHING}
+
+
+def _gather(
+    check: RunCheck, heard: tuple[Stream, ...], run: Run, into: dict[str, list[Observation]]
+) -> tuple[Observation, ...]:
+    """Sort what a check sees in a whole run by scenario; nothing is left to be counted."""
+    for seen in check(heard, run.target):
+        source = run.by_exchange.get(seen.place.exchange)
+        into[source.exchange.scenario if source else NO_SCENARIO].append(seen)
+    return ()
 
 
 def _cut_off(requirement: Requirement, run: Run) -> str:
@@ -401,13 +359,14 @@ def _gravest(requirement: Requirement, violations: Sequence[Observation]) -> tup
     return tuple(one for one, level in zip(violations, levels, strict=True) if level is most)
 
 
-def _weigh(requirement: Requirement, run: Run, tallies: dict[str, _Tally]) -> Iterator[Judgement]:
+def _weigh(requirement: Requirement, run: Run, tallies: Mapping[str, Tally]) -> Iterator[Judgement]:
     """Turn what was seen into one verdict for each scenario."""
-    total = sum(tally.witnesses for tally in tallies.values())
+    total = sum(seen.witnesses for seen in tallies.values())
     answered = any(map(has_record, run.streams))
     for scenario, seen in tallies.items():
-        doubts = [run.doubt(one) if one.by_chance else "" for one in seen.differing]
-        pairs = list(zip(seen.differing, doubts, strict=True))
+        differing = [one.observation for one in seen.differing]
+        doubts = [run.doubt(one) if one.by_chance else "" for one in differing]
+        pairs = list(zip(differing, doubts, strict=True))
         doubted = tuple(one for one, doubt in pairs if doubt)
         violations = _gravest(requirement, [one for one, doubt in pairs if not doubt])
         judged = partial(
@@ -419,8 +378,8 @@ def _weigh(requirement: Requirement, run: Run, tallies: dict[str, _Tally]) -> It
             doubted=doubted,
             run=run,
         )
-        if seen.crash:
-            yield judged(Verdict.HARNESS_ERROR, message=seen.crash)
+        if seen.crash is not None:
+            yield judged(Verdict.HARNESS_ERROR, message=seen.crash[1])
         elif violations:
             verdict = _VIOLATED[_level(requirement, violations[0])]
             yield judged(verdict, message=violations[0].message)
@@ -433,7 +392,7 @@ def _weigh(requirement: Requirement, run: Run, tallies: dict[str, _Tally]) -> It
             why = _cut_off(requirement, run) if total else _unseen(requirement, run)
             yield judged(Verdict.INCONCLUSIVE, message=f"{few}; {why}" if why else few)
         else:
-            yield judged(Verdict.PASS, witness=seen.furthest)
+            yield judged(Verdict.PASS, witness=seen.furthest.observation if seen.furthest else None)
 
 
 def judge_requirement(requirement: Requirement, run: Run) -> list[Judgement]:
@@ -474,8 +433,8 @@ def violated_by(answer: Stream, run: Run) -> tuple[str, ...]:
             continue
         if _unexamined(requirement, run) is None:
             tallies = _look(check, run, (answer,), ()).values()
-            broken = [one for tally in tallies for one in tally.differing]
-            crashed = any(tally.crash for tally in tallies)
+            broken = [one.observation for tallied in tallies for one in tallied.differing]
+            crashed = any(tallied.crash for tallied in tallies)
             if crashed or any(_level(requirement, one) is Level.MUST for one in broken):
                 violated.append(requirement.id)
     return tuple(violated)

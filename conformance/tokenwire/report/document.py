@@ -15,7 +15,8 @@ from tokenwire.judging.capability import Capability
 from tokenwire.judging.causes import causes, specificity
 from tokenwire.judging.check import Observation
 from tokenwire.judging.honesty import Honesty
-from tokenwire.judging.judge import Judgement, Run, how_far
+from tokenwire.judging.judge import Judgement, Run
+from tokenwire.judging.tally import how_far
 from tokenwire.judging.verdict import SEVERITY, Verdict, overall
 from tokenwire.profile import Standing, dated_levels
 from tokenwire.report.excerpt import excerpt_at

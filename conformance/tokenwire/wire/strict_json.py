@@ -18,8 +18,10 @@ LEAST_INTEGER, MOST_INTEGER = -(2**63), 2**64 - 1
 """What 64 bits hold, signed or not."""
 _MOST_DIGITS = len(str(LEAST_INTEGER))
 _DIGITS_AS_ZEROS = bytes.maketrans(b"E123456789", b"e000000000")
-_LARGE = (b"0" * 19, b"e000", b"e+000")
-_LARGE_NUMBER = re.compile(rb"(?:^|[\[,:\s-])(?:0{19}|0+(?:\.0+)?e\+?000)")
+_NINETEEN_DIGITS, _EXPONENTS = b"0" * 19, (b"e000", b"e+000")
+_BEFORE_NUMBERS = b"[,:- \t\n\r"
+_LONGEST_NUMBER = 64
+"""So many bytes before an exponent are looked at; a number that is longer may be too large."""
 _UNSURE: Final = object()
 
 _STRING_OR_BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
@@ -106,10 +108,32 @@ def _read_fast(text: str) -> Any:
 def _holds_large_number(written: bytes) -> bool:
     """Whether a text may hold a number beyond 64 bits or what a float holds.
 
-    To search for three short strings is cheap; ids and long fractions have them, too.
+    To search for three short strings is cheap; hexadecimal ids and long fractions have them, too.
     """
     digits = written.translate(_DIGITS_AS_ZEROS)
-    return any(sign in digits for sign in _LARGE) and _LARGE_NUMBER.search(digits) is not None
+    if _NINETEEN_DIGITS in digits and _long_integer(digits):
+        return True
+    return any(sign in digits and _large_exponent(digits, sign) for sign in _EXPONENTS)
+
+
+def _long_integer(digits: bytes) -> bool:
+    """Whether so many digits in a row begin a number, and do not stand behind its point or in a text."""
+    at = digits.find(_NINETEEN_DIGITS)
+    while at > 0 and digits[at - 1] not in _BEFORE_NUMBERS:
+        at = digits.find(_NINETEEN_DIGITS, at + len(_NINETEEN_DIGITS))
+    return at >= 0
+
+
+def _large_exponent(digits: bytes, sign: bytes) -> bool:
+    """Whether so large an exponent stands behind a number, and not in a text."""
+    at = digits.find(sign)
+    while at >= 0:
+        before = digits[max(0, at - _LONGEST_NUMBER) : at]
+        ahead = before.rstrip(b"0.")
+        if len(ahead) < len(before) and (not ahead or ahead[-1] in _BEFORE_NUMBERS):
+            return True
+        at = digits.find(sign, at + len(sign))
+    return False
 
 
 def _read_carefully(text: str) -> Any:

@@ -1,0 +1,177 @@
+"""Reading and judging answers by all requirements, beside the straightforward judge; and of any length.
+
+    python benchmarks/judging.py      ends with a table for each claim
+
+The straightforward judge does for each event what a careful script does: it splits the lines, parses the JSON
+with `json`, and validates it with `jsonschema`. It looks at no requirement. Both sides take turns on the same
+streams: those that a real server sent (`fixtures/`), made longer. Time is that of the processor, on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+from rich.console import Console
+from rich.table import Table
+
+from tokenwire.dialects.recognition import Spoken
+from tokenwire.judging.judge import judge
+from tokenwire.replay import read_run
+from tokenwire.spec_files import load_schema
+from tokenwire.wire.capture import read_capture
+from tokenwire.wire.exchange import Exchange, HttpRequest, Read
+
+CAPTURE = Path(__file__).parents[1] / "fixtures" / "sglang" / "0.5.23" / "C_incr.jsonl.gz"
+STREAM = "d_lp_stream"
+"""An incremental stream whose every event has logprobs, the two likeliest and three chosen ids."""
+VALIDATOR = jsonschema.Draft202012Validator(load_schema("generate-event"))
+MEGA = 1e6
+
+
+def recorded() -> tuple[Exchange, dict[str, Any]]:
+    """The stream of a real server that all are made from, and its first event, which has one id."""
+    exchange = next(one for one in read_capture(CAPTURE) if one.name == STREAM)
+    return exchange, json.loads(exchange.body.partition(b"\n\n")[0].removeprefix(b"data: "))
+
+
+def stream(tokens: int, *, cumulative: int = 0, whole: bool = False, name: str = "long") -> Exchange:
+    """An answer of so many tokens as that server sends it: a token in each event; so many events, each with
+    all so far; or as a whole.
+    """
+    exchange, first = recorded()
+    told = deepcopy(first)
+    meta = told["meta_info"]
+    series = [key for key, value in meta.items() if key.startswith("output_") and isinstance(value, list)]
+    one = {key: meta[key][0] for key in series}
+    end = {**first["meta_info"], "finish_reason": {"type": "length", "length": tokens}}
+    events: list[str] = []
+    cuts = 1 if whole else cumulative or tokens
+    for count in (tokens * at // cuts for at in range(1, cuts + 1)):
+        held = count if whole or cumulative else 1
+        told["output_ids"], told["text"] = first["output_ids"] * held, first["text"] * held
+        meta |= {key: [one[key]] * held for key in series} | {"completion_tokens": count}
+        if "output_token_logprobs_length" in meta:
+            meta["output_token_logprobs_length"] = count
+        if count == tokens:
+            meta["finish_reason"] = end["finish_reason"]
+        events.append(json.dumps(told, separators=(",", ":")))
+    asked = dict(exchange.request.body)
+    asked["sampling_params"] = {**asked["sampling_params"], "max_new_tokens": tokens}
+    if whole:
+        asked["stream"] = False
+        reads, headers = [events[0].encode()], (("content-type", "application/json"),)
+    else:
+        reads = [f"data: {event}\n\n".encode() for event in (*events, "[DONE]")]
+        headers = exchange.headers
+    timed = tuple(Read(0.01 * at, data) for at, data in enumerate(reads))
+    request = HttpRequest("POST", exchange.request.path, asked)
+    return replace(exchange, name=f"generate/{name}", request=request, headers=headers, reads=timed)
+
+
+def ours(exchanges: Sequence[Exchange]) -> None:
+    """Read and judge answers by all requirements."""
+    run, _ = read_run(exchanges, Spoken(exchanges), "")
+    judge([run])
+
+
+def _events(body: str) -> Iterator[str]:
+    """The data of the events of a body, as the clients of servers decode it."""
+    data: list[str] = []
+    for line in body.splitlines():
+        field, _, value = line.partition(":")
+        if not line and data:
+            yield "\n".join(data)
+            data.clear()
+        elif field == "data":
+            data.append(value.removeprefix(" "))
+
+
+def straightforward(exchanges: Sequence[Exchange]) -> None:
+    """Split, parse and validate each event, and look at nothing else."""
+    for exchange in exchanges:
+        for data in _events(exchange.body.decode()):
+            if data != "[DONE]":
+                VALIDATOR.validate(json.loads(data))
+
+
+def seconds(doing: Callable[[], object], turns: int) -> float:
+    """Of the processor, for doing something once: the median of some turns."""
+    taken = []
+    for _ in range(turns):
+        gc.collect()
+        begin = time.process_time()
+        doing()
+        taken.append(time.process_time() - begin)
+    return statistics.median(taken)
+
+
+def _size(exchanges: Sequence[Exchange]) -> int:
+    return sum(len(exchange.body) for exchange in exchanges)
+
+
+def beside_the_straightforward_judge(turns: int) -> Table:
+    """How fast both sides are on incremental streams with logprobs, short and long."""
+    table = Table(
+        "incremental, with logprobs", "events", "µs each", "MB/s", "straightforward", "ratio", title="speed"
+    )
+    for count, tokens in ((200, 50), (10, 1000), (1, 10_000)):
+        exchanges = [stream(tokens, name=f"{tokens}/{at}") for at in range(count)]
+        ratios, fast, slow = [], 0.0, 0.0
+        for _ in range(turns):
+            fast, slow = (seconds(partial(side, exchanges), 1) for side in (ours, straightforward))
+            ratios.append(slow / fast)
+        size, events = _size(exchanges) / MEGA, count * tokens
+        table.add_row(
+            f"{count} streams of {tokens} tokens",
+            f"{events}",
+            f"{fast / events * MEGA:.1f}",
+            f"{size / fast:.1f}",
+            f"{size / slow:.1f} MB/s",
+            f"{statistics.median(ratios):.1f}",
+        )
+    return table
+
+
+def of_any_length(turns: int, sizes: Sequence[int]) -> Table:
+    """What an event costs in streams of different lengths, and a byte where events grow with the stream."""
+    table = Table("answer", "unit", *(f"{size} tokens" for size in sizes), "ratio", title="length")
+    modes: tuple[tuple[str, Callable[[int], Exchange], str], ...] = (
+        ("incremental", stream, "µs an event"),
+        ("cumulative, 32 events", lambda size: stream(size, cumulative=32), "ns a byte"),
+        ("whole", lambda size: stream(size, whole=True), "ns a byte"),
+    )
+    for name, made, unit in modes:
+        costs = []
+        for size in sizes:
+            exchange = made(size)
+            each = size / MEGA if unit == "µs an event" else len(exchange.body) / 1e9
+            costs.append(seconds(partial(ours, [exchange]), turns) / each)
+        table.add_row(name, unit, *(f"{cost:.1f}" for cost in costs), f"{costs[-1] / costs[0]:.2f}")
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--turns", type=int, default=3, help="how often both sides take turns")
+    parser.add_argument("--longest", type=int, default=100_000, help="tokens of the longest stream")
+    told = parser.parse_args()
+    ours([stream(64)])  # loads what is loaded once
+    sizes = [size for size in (1000, 10_000, 100_000) if size <= told.longest]
+    console = Console()
+    console.print(beside_the_straightforward_judge(told.turns))
+    console.print(of_any_length(told.turns, sizes))
+
+
+if __name__ == "__main__":
+    main()

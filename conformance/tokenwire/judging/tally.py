@@ -1,0 +1,107 @@
+"""Tallies: what the check of one requirement saw, counted. Those of parts of a run merge into one.
+
+There are millions of things to look at, and hardly one that is not as it should be: what holds is counted as
+it is seen and forgotten, but for the furthest; what does not is kept, with its place in the order of the run.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from tokenwire.judging.check import Observation
+
+Order = tuple[int, int]
+"""Where something was seen: the position of the answer in its run, and that of the observation among those of
+the answer.
+"""
+
+
+class Seen(NamedTuple):
+    """One observation, and when it was made."""
+
+    order: Order
+    observation: Observation
+
+
+def how_far(observation: Observation | None) -> int:
+    """How many events there were up to an observation: the more, the more could have gone wrong before it."""
+    return 0 if observation is None else 1 + (observation.place.event or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What a check saw in some answers. `NOTHING` is the tally of none.
+
+    Tallies of different answers merge to the same tally, however they are grouped and in whatever order.
+    """
+
+    saw: bool = False
+    """Anything was observed, be it only a condition."""
+    witnesses: int = 0
+    furthest: Seen | None = None
+    """Of the witnesses that hold, the one that lies furthest into a stream; of several, the first."""
+    differing: tuple[Seen, ...] = ()
+    """What does not hold, in the order of the run."""
+    crash: tuple[Order, str] | None = None
+    """The traceback of a check that raised: our fault, not the target's."""
+
+    def __add__(self, other: Tally) -> Tally:
+        return merged((self, other))
+
+
+NOTHING = Tally()
+
+
+def merged(tallies: Iterable[Tally]) -> Tally:
+    """One tally of all that several tell of."""
+    parts = [tally for tally in tallies if tally is not NOTHING]
+    if len(parts) < 2:
+        return parts[0] if parts else NOTHING
+    return Tally(
+        any(part.saw for part in parts),
+        sum(part.witnesses for part in parts),
+        min(
+            (part.furthest for part in parts if part.furthest is not None), key=_furthest_first, default=None
+        ),
+        tuple(sorted((seen for part in parts for seen in part.differing), key=itemgetter(0))),
+        min((part.crash for part in parts if part.crash is not None), default=None),
+    )
+
+
+def _furthest_first(seen: Seen) -> tuple[int, Order]:
+    return -how_far(seen.observation), seen.order
+
+
+def tally(
+    check: Callable[..., Iterable[Observation]],
+    *subject: Any,
+    position: int,
+    hollow: frozenset[str] = frozenset(),
+) -> Tally:
+    """Let a check look at something, and count what it sees up to its end, or to where it raises.
+
+    `hollow` names exchanges that say nothing, and so witness nothing.
+    """
+    witnesses = furthest_event = nth = 0
+    furthest: Seen | None = None
+    differing: list[Seen] = []
+    crash = None
+    try:
+        for one in check(*subject):
+            nth += 1
+            if not one.holds:
+                differing.append(Seen((position, nth), one))
+            if one.condition_only or one.place.exchange in hollow:
+                continue
+            witnesses += one.witnesses
+            if one.holds and how_far(one) > furthest_event:
+                furthest, furthest_event = Seen((position, nth), one), how_far(one)
+    except Exception:  # a check that raises must neither end the run nor blame the target
+        crash = (position, nth), traceback.format_exc()
+    if not nth and crash is None:
+        return NOTHING
+    return Tally(nth > 0, witnesses, furthest, tuple(differing), crash)
