@@ -144,3 +144,25 @@ def test_what_a_run_shows_of_a_parser_is_judged() -> None:
     assert verdicts["channels-hold-all-text"] is Verdict.FAIL
     assert verdicts["border-space-may-differ"] is Verdict.INFO
     assert verdicts["calls-are-numbered"] is Verdict.PASS
+
+
+def test_a_request_with_tools_that_was_not_called_is_left_to_the_channels_where_it_says_a_marker() -> None:
+    """A call of an unknown tool: the whole answer drops it, the stream shows its tail (SGLang 0.5.23)."""
+    said = PING.replace("ping", "nope")
+    pair = against(whole(said, ""), streamed(said, text("{}}\n")))
+    assert [name for name in (*COMPARED, "stream-text-equals-whole") if violated(name, pair, HERMES)] == [
+        "disputed-markup-may-differ"
+    ]
+
+
+def test_a_stop_that_matches_in_a_call_is_matched() -> None:
+    """VLLM 0.32.0 finishes with tool_calls then, and the content does not hold the stop."""
+    plain = whole(CALL, "", piece("get_weather", ARGUMENTS))
+    cut = CALL[: CALL.index("ris")]
+    stopped = whole(cut, "", piece("get_weather", '{"city": "'), stop=["Pa"])
+    assert violated("unmatched-stop-changes-nothing", (plain, stopped)) == []
+
+
+def test_the_keys_of_channels_come_and_go() -> None:
+    stream = streamed(SAID, thought("hm"), text("Look."), {}, OPENED, FILLED)
+    assert violated("keys-do-not-come-and-go", stream) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 from weakref import finalize
 
@@ -320,6 +320,25 @@ def said_of(stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer
     if choice.index not in known:
         known[choice.index] = say(stream, choice, markup, tokenizer)
     return known[choice.index]
+
+
+def taken_apart(stream: Stream, choice: Choice) -> bool:
+    """Whether a parser took a choice apart, or may have: tools are offered, and its tokens say a marker."""
+    if choice.parsed or not is_chat(stream) or offered(stream) is None:
+        return choice.parsed
+    text = b"".join(tokens_of(choice) or ()).decode("utf-8", "replace")
+    return any(marker in text for marker in _every_marker())
+
+
+@cache
+def _every_marker() -> frozenset[str]:
+    ways, forms = load_markup()
+    markers = [
+        Markup(way, form).markers(thoughts=True, calls=True)
+        for way in ways.values()
+        for form in forms.values()
+    ]
+    return frozenset(marker for own in markers for marker in own)
 
 
 def seen_markup(streams: Iterable[Stream], tokenizer: Tokenizer | None, form: str = "") -> Markup:

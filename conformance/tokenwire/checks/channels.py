@@ -16,6 +16,7 @@ from tokenwire.checks.channel_reading import (
     differences,
     offered,
     said_of,
+    taken_apart,
     tokens_of,
     written,
 )
@@ -65,12 +66,13 @@ def _disputed(stream: Stream, channels: Channels, target: Target) -> str:
 
 
 def _pairs(comparison: Comparison) -> Iterator[tuple[Channels, Channels]]:
-    """The choices of two answers to one request, of which a parser took one apart."""
+    """The choices of two answers to one request that a parser took apart, or may have."""
     ours = {one.choice.index: one for one in _finished(comparison.baseline)}
     for theirs in _finished(comparison.other):
         if theirs.choice.index in ours:
             pair = ours[theirs.choice.index], theirs
-            if any(one.choice.parsed for one in pair):
+            sides = zip((comparison.baseline, comparison.other), pair, strict=True)
+            if any(taken_apart(stream, one.choice) for stream, one in sides):
                 yield pair
 
 

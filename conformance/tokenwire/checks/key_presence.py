@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from tokenwire.checks.channel_reading import offered
 from tokenwire.checks.walk import ended, is_error, streamed
 from tokenwire.judging.check import Observation, Target, check, demand, look_at_each
 from tokenwire.record import Choice, Emission, Stream
 
 _FEWEST = 3
 """Only between a first and a last emission can a key be missing."""
+_OF_CHANNELS = frozenset({"text", "content", "reasoning", "tool_calls"})
 
 
 def _keys_of_all(choice: Choice) -> frozenset[str]:
@@ -40,6 +42,8 @@ def keys_do_not_come_and_go(stream: Stream, _target: Target) -> Iterator[Observa
 
     for choice in stream.choices:
         expected = _keys_of_all(choice)
+        if choice.parsed or offered(stream) is not None:  # a channel brings what is its own, and when
+            expected -= _OF_CHANNELS
         if expected:
             between = choice.emissions[1:-1]
             there = (expected <= emission.pointers.keys() for emission in between)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from tokenwire.checks.chance import DRIFT, Pair, entries_go_apart, goes_apart
+from tokenwire.checks.channel_reading import CALLED, taken_apart
 from tokenwire.checks.delivery import interval_of
 from tokenwire.checks.difference import first_difference, observe_sequence, observe_text
 from tokenwire.checks.logprob_entry import CONTENT, NAMED_TOP, TOP
@@ -46,20 +47,21 @@ def _pairs(comparison: Comparison) -> list[Pair]:
         return {c.index: _without(c, unlike) if unlike else c for c in finished}
 
     ours, theirs = undisturbed(comparison.baseline), undisturbed(comparison.other)
-    return [_unparsed((ours[index], theirs[index])) for index in sorted(ours.keys() & theirs.keys())]
+    pairs = [(ours[index], theirs[index]) for index in sorted(ours.keys() & theirs.keys())]
+    sides = (comparison.baseline, comparison.other)
+    return [_unparsed(pair) if any(map(taken_apart, sides, pair)) else pair for pair in pairs]
 
 
 def _unparsed(pair: Pair) -> Pair:
-    """Where a parser took text out of either, the chapter on channels compares what is in the text, and
-    whether there are tool calls.
+    """Choices that a parser took apart, without what the chapter on channels compares: their text, and
+    whether they end in tool calls.
     """
-    if not any(choice.parsed for choice in pair):
-        return pair
+    called = any(one.finish is not None and one.finish.type == CALLED for one in pair)
 
     def rest(one: Emission) -> Emission:
         finish = one.finish
-        if finish is not None and finish.type == "tool_calls":
-            finish = replace(finish, type="stop")
+        if called and finish is not None and finish.type in (CALLED, "stop"):
+            finish = replace(finish, type="stop", matched=None)
         return replace(one, text=None, finish=finish)
 
     ours, theirs = (replace(one, emissions=tuple(map(rest, one.emissions))) for one in pair)

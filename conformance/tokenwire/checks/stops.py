@@ -142,6 +142,9 @@ def _may_have_matched(one: Whole, twin: Whole) -> bool:
     finish, stops, said = one.choice.finish, one.stream.asked.stop, joined_text(twin.choice)
     if stop_string_of(one.stream.asked, one.choice) is not None:
         return True
+    elsewhere = (twin.choice.reasoning or "", *(call.arguments for call in twin.choice.calls))
+    if any(stop in text for stop in stops for text in elsewhere):
+        return True
     unnamed = _is_stop(one) and finish is not None and finish.matched is None
     return unnamed and (said is None or any(stop in said for stop in stops))
 
