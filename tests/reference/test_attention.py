@@ -116,9 +116,17 @@ def run_sdpa(
     return [torch.cat(parts) for parts in results]
 
 
+SIZES = [0, 4 * PAGE * 2 * 16 * 4, 1 << 30]
+"""Keys are large: all of them, those of more than four pages of two heads, none."""
+
+
+@pytest.mark.parametrize("large", SIZES)
 @pytest.mark.parametrize("window", [None, 1, 20])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 2), (2, 2), (6, 1)])
-def test_sdpa_is_attention(heads: int, kv_heads: int, window: int | None) -> None:
+def test_sdpa_is_attention(
+    heads: int, kv_heads: int, window: int | None, large: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SdpaPagedAttention, "LARGE", large)
     lengths = [40, 1, 100, 17]
     texts = [Text.random(seed, n, heads, kv_heads, 16) for seed, n in enumerate(lengths)]
     cuts = [[32], [], [16, 64, 97, 98, 99], [16]]
@@ -132,8 +140,17 @@ def test_sdpa_is_attention(heads: int, kv_heads: int, window: int | None) -> Non
     data=st.data(),
     neighbours=st.lists(st.integers(1, 60), max_size=5),
     seed=st.integers(0, 99),
+    large=st.sampled_from(SIZES),
 )
 def test_bits_depend_on_nothing_but_the_position(
+    length: int, data: st.DataObject, neighbours: list[int], seed: int, large: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SdpaPagedAttention, "LARGE", large)
+        _bits_depend_on_nothing_but_the_position(length, data, neighbours, seed)
+
+
+def _bits_depend_on_nothing_but_the_position(
     length: int, data: st.DataObject, neighbours: list[int], seed: int
 ) -> None:
     text = Text.random(0, length, 4, 2, 16)
@@ -143,15 +160,6 @@ def test_bits_depend_on_nothing_but_the_position(
     texts = [text, *(Text.random(i + 1, n, 4, 2, 16) for i, n in enumerate(neighbours))]
     together = run_sdpa(texts, [cuts, *([] for _ in neighbours)], scattered_pages(lengths, seed), None)
     assert torch.equal(together[0], alone)
-
-
-def test_a_wide_group_is_split_without_changing_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = [Text.random(seed, 33, 4, 2, 16) for seed in range(5)]
-    pages = scattered_pages([33] * 5, 1)
-    whole = run_sdpa(texts, [[32]] * 5, pages, None)
-    monkeypatch.setattr(SdpaPagedAttention, "MAX_GATHERED", 2 * 48)
-    for a, b in zip(run_sdpa(texts, [[32]] * 5, pages, None), whole, strict=True):
-        assert torch.equal(a, b)
 
 
 @pytest.fixture(scope="module")

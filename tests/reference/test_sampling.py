@@ -92,7 +92,7 @@ def test_equal_logprobs_rank_by_id(device: str) -> None:
     request = Request("r", (1,), SamplingParams(), return_logprob=True, top_logprobs_num=4)
     logits = torch.zeros(2, 4000, device=device)
     logits[1, [3000, 17, 2000]] = 1.0
-    best = [entries["top_logprobs"] for entries in logprobs.score(logits, [0, 0], request)]
+    best = [entries["top_logprobs"] for entries in logprobs.score(logits, [0, 0], [request] * 2)]
     assert [[token_id for _, token_id, _ in row] for row in best] == [[0, 1, 2, 3], [17, 2000, 3000, 0]]
 
 
@@ -211,5 +211,5 @@ def test_an_id_stays_if_those_before_it_are_exactly_top_p() -> None:
 def test_the_rank_of_an_id_counts_those_that_are_likelier() -> None:
     request = Request("r", (1,), SamplingParams(), return_logprob=True, return_ranks=True)
     logits = torch.tensor([[1.0, 2.0, 2.0, 0.0]] * 4)
-    ranks = [entries["token_ranks"] for entries in logprobs.score(logits, [0, 1, 2, 3], request)]
+    ranks = [entries["token_ranks"] for entries in logprobs.score(logits, [0, 1, 2, 3], [request] * 4)]
     assert ranks == [3, 1, 1, 4]

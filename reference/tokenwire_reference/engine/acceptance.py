@@ -51,14 +51,15 @@ class TokenAcceptance:
         adjusted = self._near_ties.sway(adjust(logits[at], sampling), positions)
         token_ids = choose(adjusted, sampling)
         customized_info = self._customized_info(adjusted, sampling, token_ids)
+        entries = _scored(adjusted, token_ids, [request for request, _ in positions])
         accepted, row = [], 0
         for rows in wanted:
             last = row + len(rows.sampled)
-            infos = customized_info[row:last]
             request = rows.segment.sequence.request
+            said = entries[row:last], customized_info[row:last]
             try:
-                accepted.append(_extend(rows.segment, adjusted[row:last], token_ids[row:last], infos))
-            except Exception as error:  # rules and entries are one request's: so is their failure
+                accepted.append(_extend(rows.segment, token_ids[row:last], *said))
+            except Exception as error:  # the rules are one request's: so is their failure
                 request.finish = FinishReason.of_failure(error)
                 accepted.append(0)
             row = last
@@ -113,15 +114,27 @@ class TokenAcceptance:
         return [{key: values[i] for key, values in customized_info.items()} for i in range(len(rows))]
 
 
+def _scored(adjusted: Tensor, token_ids: Sequence[int], requests: Sequence[Request]) -> list[dict[str, Any]]:
+    """The entries of each row's series; none where its request asked for none."""
+    asking = [row for row, request in enumerate(requests) if request.return_logprob]
+    entries: list[dict[str, Any]] = [{} for _ in requests]
+    if asking:
+        logits = adjusted if len(asking) == len(requests) else adjusted[asking]
+        scored = logprobs.score(logits, [token_ids[row] for row in asking], [requests[row] for row in asking])
+        for row, families in zip(asking, scored, strict=True):
+            entries[row] = {f"output_{family}": entry for family, entry in families.items()}
+    return entries
+
+
 def _extend(
     segment: Segment,
-    adjusted: Tensor,
     token_ids: Sequence[int],
+    entries: Sequence[Mapping[str, Any]],
     infos: Sequence[Mapping[str, Any] | Exception],
 ) -> int:
     """Append tokens up to the first that no draft foretold, or that ends the request; count right drafts.
 
-    A request that has failed in this step gets none. Raises what a row's entry, rule or backend raises.
+    A request that has failed in this step gets none. Raises what a row's rule or backend raises.
     """
     sequence, request = segment.sequence, segment.sequence.request
     right = 0
@@ -131,11 +144,7 @@ def _extend(
         info = infos[row]
         if isinstance(info, Exception):
             raise info
-        entries: dict[str, Any] = {}
-        if request.return_logprob:
-            (scored,) = logprobs.score(adjusted[row : row + 1], [token_id], request)
-            entries = {f"output_{family}": entry for family, entry in scored.items()}
-        request.append(token_id, entries, info)
+        request.append(token_id, entries[row], info)
         sequence.token_ids.append(token_id)
         request.finish = sequence.rules.check(request.output_ids)
         request.held_back = request.stream and sequence.rules.hold_back(request.output_ids)

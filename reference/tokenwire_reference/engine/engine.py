@@ -277,7 +277,7 @@ class Engine:
             request = rows.segment.sequence.request
             token_ids = [request.prompt_token_ids[position + 1] for position in positions]
             moved = self._near_ties.jitter(logits[rows.prompt])
-            for entries in logprobs.score(moved, token_ids, request):
+            for entries in logprobs.score(moved, token_ids, [request] * len(token_ids)):
                 for family, entry in entries.items():
                     request.prompt_series[f"input_{family}"].append(entry)
 

@@ -86,11 +86,12 @@ class LeadingSpacesLost(Fault):
 
 
 class _Repeats(Detokenizer):
+    _again = ""
+
     def push(self, ids: Sequence[int]) -> str:
-        piece = super().push(ids)
-        if self._open:
-            self._before = max(0, self._before - 1)
-        return piece
+        again, piece = self._again, super().push(ids)
+        self._again = piece[-1:] if self._open else ""
+        return again + piece
 
 
 @fault(

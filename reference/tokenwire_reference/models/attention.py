@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from mmap import mmap
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tokenwire_reference.cache.kv import PADDING_PAGE
 from tokenwire_reference.cache.prefix_tiers import PageStore
 from tokenwire_reference.scheduling.batch import Batch
 
@@ -142,20 +143,23 @@ class ShapeProbe:
         return query.new_zeros(1, tokens, query.shape[1], value.shape[-1])
 
 
-@dataclass(frozen=True)
-class _TileGroup:
-    """Tiles that attend to equally many pages."""
+_Tile = tuple[int, int, int]
+"""How many pages it reads, its segment, its number in its sequence."""
 
-    pages: Tensor
-    """[tiles, pages] int64."""
-    run_from: int | None
-    """The first slot of a single tile whose pages follow one another: such keys need no copy."""
 
-    @classmethod
-    def of(cls, tables: Sequence[Sequence[int]], page_size: int) -> _TileGroup:
-        first = tables[0][0]
-        is_run = len(tables) == 1 and all(page == first + at for at, page in enumerate(tables[0]))
-        return cls(torch.tensor(tables), first * page_size if is_run else None)
+class _Tiles(NamedTuple):
+    """Tiles that attend to equally many pages, computed in one call."""
+
+    pages: int
+    """Of each tile."""
+    positions: Tensor
+    """Of their rows: [tiles, rows] int64."""
+    tables: Tensor | None
+    """The pages of all tiles, one after another; those of a single sequence if `shared`: [pages] int64."""
+    first_slot: int
+    """Where the pages of a single sequence begin, if they follow one another: then nothing is copied."""
+    shared: bool
+    """Whether all tiles are of one sequence, and read the same keys."""
 
 
 def _zeros(*shape: int) -> Tensor:
@@ -167,104 +171,160 @@ def _zeros(*shape: int) -> Tensor:
 class SdpaPagedAttention(PagedTensors):
     """Attention on the CPU, in float32: `scaled_dot_product_attention` over tiles.
 
-    A *tile* is the queries of one page: always `page_size` rows, each at its own offset, absent ones zero. It
-    attends to whole pages from the first up to its own, under a causal mask. So the shape of the computation,
-    and with it every bit of its result, follows from the position alone. Tiles over equally many pages run in
-    one call, in which each is computed by itself.
+    A *tile* is the queries of a few neighbouring positions: always so many rows, each at its own offset,
+    whether all of them are wanted or not. It attends to whole pages from the first on, under a causal mask.
+    So the shape of the computation, and with it every bit of its result, follows from the position alone.
+
+    Tiles over equally many pages run in one call, in which each is computed by itself. Their keys are copied
+    side by side. Large keys are not: the tiles of one sequence run by themselves then, and without a copy
+    where its pages follow one another.
     """
 
-    MAX_GATHERED = 16384
-    """Positions gathered at once, so that a wide batch over long contexts does not copy its whole cache."""
+    TILE = 4
+    """Of a decode one row is wanted; a prefill reads its keys once for all rows."""
+    LARGE = 1 << 18
+    """Bytes of keys that take longer to copy than a call of their own."""
 
     def __init__(
         self, shapes: Sequence[AttentionShape], num_pages: int, page_size: int, context_length: int
     ) -> None:
         slots = num_pages * page_size
         self.page_size = page_size
+        self.tile = math.gcd(page_size, self.TILE)
         self.context_length = -(-context_length // page_size) * page_size
         self.keys = [_zeros(slots, s.kv_heads, s.key_dim) for s in shapes]
         self.values = [_zeros(slots, s.kv_heads, s.value_dim) for s in shapes]
-        self._masks: dict[tuple[int, int | None], Tensor] = {}
-        self._slots = self._tile_rows = self._row_of = torch.empty(0, dtype=torch.int64)
-        self._groups: list[_TileGroup] = []
-        self._tiles = 0
+        page_bytes = max(page_size * s.kv_heads * s.key_dim * torch.float32.itemsize for s in shapes)
+        self._few_pages = self.LARGE // page_bytes
+        self._slots = self._rows = self._places = torch.empty(0, dtype=torch.int64)
+        self._groups: list[_Tiles] = []
+        self._masks: dict[tuple[int, int | None], list[Tensor]] = {}
+        """Of the groups, in order."""
+        self._bands: dict[int | None, Tensor] = {}
 
     def plan(self, batch: Batch) -> None:
-        size = self.page_size
+        tile, parts = self.tile, self.page_size // self.tile
+        # By pages, then by sequence: (pages to read, segment, number of the tile in its sequence).
         tiles = sorted(
-            (page, segment)
+            (self._pages_read(number // parts + 1), segment, number)
             for segment, (start, end) in enumerate(batch.spans)
-            for page in range(start // size, (end - 1) // size + 1)
+            for number in range(start // tile, (end - 1) // tile + 1)
         )
-        rank = {tile: at for at, tile in enumerate(tiles)}
+        self._masks = {}
         self._groups = []
-        for page, group in groupby(tiles, key=itemgetter(0)):
-            tables = [batch.page_lists[segment][: page + 1] for _, segment in group]
-            most = max(1, self.MAX_GATHERED // ((page + 1) * size))
-            self._groups += [
-                _TileGroup.of(tables[at : at + most], size) for at in range(0, len(tables), most)
-            ]
-        rows = [
-            rank[position // size, segment] * size + position % size
+        for pages, same in groupby(tiles, key=itemgetter(0)):
+            if pages <= self._few_pages:
+                self._groups.append(self._together(pages, list(same), batch.page_lists))
+            else:
+                self._groups += [
+                    self._alone(pages, list(own), batch.page_lists[segment])
+                    for segment, own in groupby(same, key=itemgetter(1))
+                ]
+        rank = {each[1:]: at * tile for at, each in enumerate(tiles)}
+        places = [
+            rank[segment, position // tile] + position % tile
             for segment, (start, end) in enumerate(batch.spans)
             for position in range(start, end)
         ]
-        self._tiles = len(tiles)
+        # Any row may stand where a tile has none: what it gives is not read.
+        rows = [0] * (len(tiles) * tile)
+        for row, place in enumerate(places):
+            rows[place] = row
         self._slots = batch.slots
-        self._tile_rows = torch.tensor(rows)
-        self._row_of = torch.tensor(rows + [0] * (len(batch.slots) - len(rows)))
+        self._rows = torch.tensor(rows)
+        self._places = torch.tensor(places + [0] * (batch.slots.shape[0] - len(places)))
+
+    def _pages_read(self, pages: int) -> int:
+        """How many pages a tile of the last of some pages reads.
+
+        Few are rounded up, to two numbers for each doubling, so that fewer calls do; the rest is not seen.
+        """
+        if pages > self._few_pages:
+            return pages
+        half = 1 << max(0, pages.bit_length() - 2)
+        return -(-pages // half) * half
+
+    def _together(self, pages: int, tiles: Sequence[_Tile], page_lists: Sequence[Sequence[int]]) -> _Tiles:
+        tables: list[int] = []
+        for _, segment, _ in tiles:
+            own = page_lists[segment][:pages]
+            tables += own
+            tables += [PADDING_PAGE] * (pages - len(own))
+        return _Tiles(pages, self._positions(tiles), torch.tensor(tables), 0, shared=False)
+
+    def _alone(self, pages: int, tiles: Sequence[_Tile], own: Sequence[int]) -> _Tiles:
+        table, first = own[:pages], own[0]
+        follow = list(table) == list(range(first, first + pages))
+        tables = None if follow else torch.tensor(table)
+        return _Tiles(pages, self._positions(tiles), tables, first * self.page_size, shared=True)
+
+    def _positions(self, tiles: Sequence[_Tile]) -> Tensor:
+        first = torch.tensor([number * self.tile for _, _, number in tiles])
+        return first[:, None] + torch.arange(self.tile)
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, *, scaling: float, window: int | None
     ) -> Tensor:
-        keys, values, size = self.keys[layer], self.values[layer], self.page_size
+        keys, values, tile = self.keys[layer], self.values[layer], self.tile
         keys.index_copy_(0, self._slots, key[0].transpose(0, 1).float())
         values.index_copy_(0, self._slots, value[0].transpose(0, 1).float())
         heads, dim, kv_heads = query.shape[1], query.shape[-1], key.shape[1]
-        shared = heads // kv_heads
         # The query heads of one key-value head are further rows of the same tile.
-        queries = torch.zeros(heads, self._tiles * size, dim)
-        queries.index_copy_(1, self._tile_rows, query[0, :, : len(self._tile_rows)].float())
-        queries = queries.view(kv_heads, shared, self._tiles, size, dim).permute(2, 0, 1, 3, 4)
-        queries = queries.reshape(self._tiles, kv_heads, shared * size, dim)
-        outputs = torch.empty(self._tiles, kv_heads, shared * size, value.shape[-1])
-        mask = self._mask(shared, window)
-        first = 0
-        for group in self._groups:
-            count, pages = group.pages.shape
-            outputs[first : first + count] = functional.scaled_dot_product_attention(
-                queries[first : first + count],
-                self._gather(keys, group),
-                self._gather(values, group),
-                attn_mask=mask[:, self.context_length - pages * size :],
-                scale=scaling,
+        tiles = query[0].transpose(0, 1).float().index_select(0, self._rows)
+        tiles = tiles.view(-1, tile, kv_heads, heads // kv_heads, dim).permute(0, 2, 3, 1, 4)
+        tiles = tiles.reshape(-1, kv_heads, heads // kv_heads * tile, dim)
+        outputs, first = [], 0
+        for group, mask in zip(self._groups, self._seen(heads // kv_heads, window), strict=True):
+            end = first + mask.shape[0]
+            outputs.append(
+                functional.scaled_dot_product_attention(
+                    tiles[first:end],
+                    self._read(keys, group),
+                    self._read(values, group),
+                    attn_mask=mask,
+                    scale=scaling,
+                ).transpose(1, 2)
             )
-            first += count
-        outputs = outputs.view(self._tiles, kv_heads, shared, size, -1).permute(0, 3, 1, 2, 4)
-        outputs = outputs.reshape(self._tiles * size, heads, -1)
-        return outputs.index_select(0, self._row_of).to(query.dtype)[None]
+            first = end
+        output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        output = output.reshape(-1, heads // kv_heads, tile, kv_heads, value.shape[-1]).permute(0, 2, 3, 1, 4)
+        output = output.reshape(-1, heads, value.shape[-1])
+        return output.index_select(0, self._places).to(query.dtype)[None]
 
-    def _gather(self, pool: Tensor, group: _TileGroup) -> Tensor:
-        """The keys or values of all pages of a group: [tiles, Hkv, positions, D]."""
-        count, pages = group.pages.shape
-        positions = pages * self.page_size
-        if group.run_from is not None:
-            return pool.narrow(0, group.run_from, positions)[None].transpose(1, 2)
-        paged = pool.view(-1, self.page_size, *pool.shape[1:])
-        return paged[group.pages].view(count, positions, *pool.shape[1:]).transpose(1, 2)
+    def _read(self, pool: Tensor, group: _Tiles) -> Tensor:
+        """The keys or values of a group: [tiles, Hkv, positions, D]."""
+        positions, shape = group.pages * self.page_size, pool.shape[1:]
+        if group.tables is None:
+            found = pool.narrow(0, group.first_slot, positions)
+        else:
+            found = pool.view(-1, self.page_size * shape.numel()).index_select(0, group.tables)
+        found = found.view(-1, positions, *shape).transpose(1, 2)
+        return found.expand(group.positions.shape[0], -1, -1, -1) if group.shared else found
 
-    def _mask(self, shared: int, window: int | None) -> Tensor:
-        """[shared * page_size, context], right-aligned: its last columns serve a tile of any length."""
+    def _seen(self, shared: int, window: int | None) -> list[Tensor]:
+        """The mask of each group, the same in all layers: [tiles, 1, shared * rows, positions]."""
         if (shared, window) not in self._masks:
-            row = torch.arange(self.page_size)[:, None]
-            # Relative to the first position of the tile's own page.
-            column = torch.arange(self.page_size - self.context_length, self.page_size)[None, :]
-            seen = column <= row
-            if window is not None:
-                seen &= column > row - window
-            mask = torch.zeros(seen.shape).masked_fill_(~seen, float("-inf"))
-            self._masks[shared, window] = mask.repeat(shared, 1)
+            self._masks[shared, window] = [
+                self._band(window)
+                .unfold(0, group.pages * self.page_size, 1)
+                .index_select(0, (self.context_length - group.positions).repeat(1, shared).flatten())
+                .view(group.positions.shape[0], 1, shared * self.tile, -1)
+                for group in self._groups
+            ]
         return self._masks[shared, window]
+
+    def _band(self, window: int | None) -> Tensor:
+        """What is added to a score, by how far behind its query a key stands; none at `context_length`.
+
+        As long as the positions of a query and of all pages that its tile may read.
+        """
+        if window not in self._bands:
+            behind = torch.arange(self.context_length, -2 * self.context_length - self.page_size, -1)
+            seen = behind >= 0
+            if window is not None:
+                seen &= behind < window
+            self._bands[window] = torch.zeros(seen.shape).masked_fill_(~seen, float("-inf"))
+        return self._bands[window]
 
 
 class TritonPagedAttention(PagedTensors):

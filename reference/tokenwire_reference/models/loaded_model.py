@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -21,6 +22,7 @@ from tokenwire_reference.models.attention import (
 from tokenwire_reference.models.hidden_state import HiddenStateTap
 from tokenwire_reference.models.row_sizes import ROW_MULTIPLE, stable_row_sizes
 from tokenwire_reference.models.scripted import SCRIPTED
+from tokenwire_reference.models.tape import Tapes
 from tokenwire_reference.request import Request
 from tokenwire_reference.scheduling.batch import Batch
 from tokenwire_reference.scheduling.drafting import Drafter
@@ -43,17 +45,12 @@ class LoadedModel:
     """Numbers of rows at which every linear layer gives a row the same bits; set by `probe_row_sizes`."""
 
     def __post_init__(self) -> None:
+        # Of the module they are properties that search all weights.
+        self.device: torch.device = self.module.device
+        self.dtype: torch.dtype = self.module.dtype
         self.hidden_states = HiddenStateTap(self.module)
-
-    @property
-    def device(self) -> torch.device:
-        device: torch.device = self.module.device
-        return device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        dtype: torch.dtype = self.module.dtype
-        return dtype
+        weights = (*self.module.parameters(), *self.module.buffers())
+        self.tapes = Tapes(partial(run_packed, self.module), weights)
 
     def drafter(self, request: Request) -> Drafter | None:
         """None: this model knows nothing beforehand."""
@@ -83,7 +80,11 @@ class LoadedModel:
     @torch.inference_mode()
     def forward(self, batch: Batch, cache: PagedAttention) -> Tensor:
         """Run a batch that `cache.plan` knows. The logits of its `logit_rows`: [R, vocabulary], float32."""
-        return run_packed(self.module, batch, cache).float()
+        inputs = batch.input_ids, batch.positions, batch.logit_rows
+        # A tape keeps no hidden states, and a GPU has its graphs.
+        if batch.wants_hidden_states or self.device.type != "cpu":
+            return run_packed(self.module, cache, *inputs)
+        return self.tapes.run(cache, *inputs)
 
     def pad_rows(self, rows: int) -> int:
         """The number of rows to which a batch of `rows` rows is padded."""
@@ -97,16 +98,18 @@ class LoadedModel:
             self.row_sizes = stable_row_sizes(self.module, largest)
 
 
-def run_packed(module: Any, batch: Batch, paged: PagedAttention) -> Tensor:
-    """Run a transformers model over one packed row of tokens. The logits of the batch's `logit_rows`."""
+def run_packed(
+    module: Any, paged: PagedAttention, input_ids: Tensor, positions: Tensor, logit_rows: Tensor
+) -> Tensor:
+    """Run a transformers model over one packed row of tokens. The logits of `logit_rows`, in float32."""
     output = module(
-        input_ids=batch.input_ids[None],
-        position_ids=batch.positions[None],
+        input_ids=input_ids[None],
+        position_ids=positions[None],
         use_cache=False,
-        logits_to_keep=batch.logit_rows,
+        logits_to_keep=logit_rows,
         paged=paged,
     )
-    logits: Tensor = output.logits[0]
+    logits: Tensor = output.logits[0].float()
     return logits
 
 
@@ -115,17 +118,7 @@ def probe_shapes(module: Any) -> tuple[AttentionShape, ...]:
     """Run one pass and see what every attention layer stores: tensors know better than configurations."""
     probe = ShapeProbe()
     zeros = torch.zeros(ROW_MULTIPLE, dtype=torch.int64, device=module.device)
-    batch = Batch(
-        input_ids=zeros,
-        positions=zeros,
-        slots=zeros,
-        sequence_of=zeros,
-        page_table=zeros[None],
-        logit_rows=zeros,
-        page_lists=(),
-        spans=(),
-    )
-    logits = run_packed(module, batch, probe)
+    logits = run_packed(module, probe, zeros, zeros, zeros)
     name = type(module).__name__
     if logits.shape[0] != ROW_MULTIPLE:
         raise UnsupportedModelError(f"{name} ignores logits_to_keep")

@@ -25,31 +25,33 @@ def families(request: Request) -> list[str]:
     return [family for family, wanted in zip(FAMILIES, asked, strict=True) if wanted]
 
 
-def score(logits: Tensor, token_ids: Sequence[int], request: Request) -> list[dict[str, Any]]:
-    """What a request wants to know of `token_ids`, each scored by its row of `logits` [len(token_ids), V].
+def score(logits: Tensor, token_ids: Sequence[int], requests: Sequence[Request]) -> list[dict[str, Any]]:
+    """What each row's request wants to know of its token, scored by its row of `logits` [rows, V].
 
-    One dictionary for each row, from family to entry.
+    One dictionary for each row, from family to entry. All rows are scored at once; each by itself.
     """
     logprobs = torch.log_softmax(logits, -1)
-    scored: dict[str, list[Any]] = {}
-    for family in families(request):
-        match family:
-            case "token_logprobs":
-                columns = torch.tensor(token_ids, device=logits.device)[:, None]
-                chosen = logprobs.gather(-1, columns)[:, 0].tolist()
-                scored[family] = [
-                    [lp, token_id, None] for lp, token_id in zip(chosen, token_ids, strict=True)
-                ]
-            case "token_ranks":
-                columns = torch.tensor(token_ids, device=logits.device)[:, None]
-                scored[family] = (1 + (logprobs > logprobs.gather(-1, columns)).sum(-1)).tolist()
-            case "top_logprobs":
-                scored[family] = _best(logprobs, request.top_logprobs_num)
-            case _:
-                ids = list(request.token_ids_logprob)
-                picked = logprobs[:, ids].tolist()
-                scored[family] = [[[lp, i, None] for lp, i in zip(row, ids, strict=True)] for row in picked]
-    return [dict(zip(scored, entries, strict=True)) for entries in zip(*scored.values(), strict=True)]
+    columns = torch.tensor(token_ids, device=logits.device)[:, None]
+    chosen = logprobs.gather(-1, columns)
+    values = chosen[:, 0].tolist()
+    best: list[list[Entry]] = []
+    ranks: list[int] = []
+    if (most := max(request.top_logprobs_num for request in requests)) > 0:
+        best = _best(logprobs, most)
+    if any(request.return_ranks for request in requests):
+        ranks = (1 + (logprobs > chosen).sum(-1)).tolist()
+    scored: list[dict[str, Any]] = []
+    for row, (value, token_id, request) in enumerate(zip(values, token_ids, requests, strict=True)):
+        entries: dict[str, Any] = {"token_logprobs": [value, token_id, None]}
+        if request.top_logprobs_num > 0:
+            entries["top_logprobs"] = best[row][: request.top_logprobs_num]
+        if ids := request.token_ids_logprob:
+            picked = logprobs[row, list(ids)].tolist()
+            entries["token_ids_logprobs"] = [[lp, i, None] for lp, i in zip(picked, ids, strict=True)]
+        if request.return_ranks:
+            entries["token_ranks"] = ranks[row]
+        scored.append(entries)
+    return scored
 
 
 def _best(logprobs: Tensor, count: int) -> list[list[Entry]]:

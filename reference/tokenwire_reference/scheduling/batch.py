@@ -38,6 +38,8 @@ class Batch:
     """Where all this comes from."""
     all_rows_wanted: bool = False
     """Whether every live row wants its logits, in order, and no hidden state: so do all decodes."""
+    wants_hidden_states: bool = False
+    """Whether any row wants its hidden state."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,8 @@ def pack(
         slots += [sequence.pages[p // page_size] * page_size + p % page_size for p in span]
         sequence_of += [index] * len(span)
     live = len(ids)
-    all_rows_wanted = len(rows) == live and all(each.embedding is None for each in wanted)
+    wants_hidden_states = any(each.embedding is not None for each in wanted)
+    all_rows_wanted = len(rows) == live and not wants_hidden_states
     rows.extend([0] * (pad(max(len(rows), 1)) - len(rows)))
     columns = ((ids, 0), (positions, 0), (slots, 0), (sequence_of, -1))
     packed = torch.tensor(
@@ -100,5 +103,6 @@ def pack(
         spans=[(segment.positions.start, segment.positions.stop) for segment in segments],
         segments=segments,
         all_rows_wanted=all_rows_wanted,
+        wants_hidden_states=wants_hidden_states,
     )
     return batch, wanted

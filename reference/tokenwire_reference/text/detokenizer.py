@@ -39,10 +39,13 @@ class Spelling:
         decode: Callable[[Sequence[int]], str],
         name_of: Callable[[int], str | None] = lambda _: None,
         bytes_of: Callable[[int], bytes] | None = None,
+        *,
+        context: int = CONTEXT,
     ) -> None:
-        """Take a decoder, the name of an id in the vocabulary, by which byte tokens are known, and the bytes
-        of an id.
+        """Take a decoder, the name of an id in the vocabulary, by which byte tokens are known, the bytes of
+        an id, and how many ids may change what is written for the next.
         """
+        alone = cache(lambda token_id: decode([token_id]))
 
         def kind(token_id: int) -> Kind:
             if BYTE_PIECE.fullmatch(name_of(token_id) or ""):
@@ -50,7 +53,10 @@ class Spelling:
             # Twice, as decoders strip the space that a text begins with: it may be all that an id has.
             return Kind.WORD if decode([token_id, token_id]) else Kind.SILENT
 
-        self.decode = decode
+        self.decode: Callable[[Sequence[int]], str] = lambda ids: (
+            alone(ids[0]) if len(ids) == 1 else decode(ids)
+        )
+        self.context = context
         self.kind = cache(kind)
         self._bytes_of = bytes_of and cache(bytes_of)
 
@@ -77,7 +83,14 @@ def spelling(
             spaces_between_special_tokens=spaces_between_special_tokens,
         )
 
-    return Spelling(decode, tokenizer.convert_ids_to_tokens, partial(token_bytes, tokenizer))
+    # A byte-level decoder joins bytes, whatever they are.
+    byte_level = type(getattr(tokenizer, "decoder", None)).__name__ == "ByteLevel"
+    return Spelling(
+        decode,
+        tokenizer.convert_ids_to_tokens,
+        partial(token_bytes, tokenizer),
+        context=0 if byte_level else CONTEXT,
+    )
 
 
 class Detokenizer:
@@ -100,9 +113,9 @@ class Detokenizer:
         whole = dropwhile(
             lambda i: spelling.kind(i) is Kind.BYTE or spelling.decode([i]).endswith(HALF), spoken
         )
-        self._context = list(islice(whole, CONTEXT))[::-1]
+        self._context = list(islice(whole, spelling.context))[::-1]
         """Final ids that the next ones are decoded behind."""
-        self._before = len(spelling.decode(self._context))
+        self._before = len(spelling.decode(self._context)) if self._context else 0
         self._open: list[int] = []
         """Ids whose text is not final to its end. The last is a byte token in a run, and only there."""
         self._given = 0
@@ -131,7 +144,8 @@ class Detokenizer:
         self._open += ids
         self._unread, self.tail, self.waiting = [], "", 0
         text = self._text(self._open)
-        final = text.removesuffix(HALF) if self._spelling.is_open(self._open) else text
+        waits = text.endswith(HALF) and self._spelling.is_open(self._open)
+        final = text.removesuffix(HALF) if waits else text
         piece = final[self._given :]
         self._given = len(final)
         if final == text:
@@ -161,8 +175,9 @@ class Detokenizer:
 
     def _settle(self, count: int, text: str) -> None:
         """Move on: `count` open ids are `text`, whatever comes."""
-        self._context = [*self._context, *self._open[:count]][-CONTEXT:]
-        self._before = len(self._spelling.decode(self._context))
+        if self._spelling.context:
+            self._context = [*self._context, *self._open[:count]][-self._spelling.context :]
+            self._before = len(self._spelling.decode(self._context))
         self._given = max(0, self._given - len(text))
         del self._open[:count]
 
