@@ -5,9 +5,9 @@
 
 The scripted model spells tokens without computing them, so what is left is their way: the engine's step,
 the streamer, the record, JSON and HTTP. The bare application holds finished events and does nothing but send
-them, one by one. Both take turns in one run, and what counts is the processor time of the server's process for
-each event, which other programs on the machine change little. Needs Linux, where one process can read the
-clock of another.
+them, one by one. Both take turns in one run, and what counts is the processor time of the server's process
+for each event, which other programs on the machine change little. Needs Linux, where one process can read
+the clock of another.
 """
 
 from __future__ import annotations
