@@ -121,7 +121,8 @@ class Speech:
     def __init__(self, request: Request, channels: ChannelsAsked, tokenizer: Tokenizer | None) -> None:
         self.message = Message()
         self._hides_reasoning = channels.hides_reasoning
-        self._parser = None if channels.format is None else ChannelParser(channels.format)
+        self._fault = request.fault
+        self._parser = None if channels.format is None else ChannelParser(self._fault.format(channels.format))
         self._places = None if tokenizer is None or self._parser is None else _Places(tokenizer, request)
 
     def hear(self, emission: Emission) -> list[Delta]:
@@ -131,9 +132,9 @@ class Speech:
         else:
             assert self._places is not None, "text is parsed where there is a tokenizer"
             self._places.add(emission.output_ids)
-            deltas = self._parser.push(emission.text)
-            if emission.finish is not None:
-                deltas += self._parser.finish()
+            ended = emission.finish is not None
+            deltas = self._parser.push(emission.text) + (self._parser.finish() if ended else [])
+            deltas = self._fault.deltas(self._parser, deltas, ended=ended)
             if self._hides_reasoning:
                 deltas = [delta for delta in deltas if delta.channel is not Channel.REASONING]
         self.message.add(deltas)

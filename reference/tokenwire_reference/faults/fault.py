@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tokenwire_reference.channels.parser import ChannelParser, Delta, Format
     from tokenwire_reference.delivery.request_manager import Emission, Record
     from tokenwire_reference.request import OutputRow, Request
     from tokenwire_reference.scheduling.stopping import StopRules
@@ -79,6 +80,15 @@ class Fault:
         """The whole text of a finished record."""
         del record
         return text
+
+    def format(self, format: Format) -> Format:  # noqa: A002
+        """How the text of a chat is taken apart into channels."""
+        return format
+
+    def deltas(self, parser: ChannelParser, deltas: list[Delta], *, ended: bool) -> list[Delta]:
+        """What is new in the channels of a choice; each choice has a parser of its own."""
+        del parser, ended
+        return deltas
 
     def taken(self, record: Record, emission: Emission) -> Emission:
         """What a consumer takes. The record's cursors still stand where the emission before it ended."""

@@ -67,18 +67,37 @@ def joined(chunks, index, reasoning):
 
 
 @pytest.fixture
-def say(answer, scripted_engine, tiny_tokenizer, read_events):
-    """What the doors make of a text: the partition and the finish, whole and streamed."""
+def spoken(answers, call, scripted_engine, tiny_tokenizer, read_events):
+    """The whole answer and the chunks of a stream that a text becomes, one step at a time."""
 
-    def spoken(text, *, dialect="sglang", finish=STOP, step=1, fields=None, **flags):
+    def ask_both(text, *, dialect="sglang", finish=STOP, step=1, fields=None, fault=None, **flags):
         ids = [*tiny_tokenizer.encode(text, add_special_tokens=False), *([2] if finish.matched == 2 else [])]
         steps = [ids[at : at + step] for at in range(0, len(ids), step)]
-        schema, chunk_schema, reasoning = SHAPES[dialect]
         asked, flags = ask(**(fields or {})), {**PARSERS, "api_dialect": dialect, **flags}
-        whole = answer(scripted_engine(steps, finish=finish), PATH, asked, **flags).json()
-        fits(schema, whole)
+        headers = {} if fault is None else {"x-tokenwire-fault": fault}
         streamed = {**asked, "stream": True, "stream_options": {"include_usage": True}}
-        chunks = read_events(answer(scripted_engine(steps, finish=finish), PATH, streamed, **flags))
+        whole, stream = (
+            answers(
+                scripted_engine(steps, finish=finish),
+                call(PATH, body, headers=headers),
+                enable_faults=True,
+                **flags,
+            )[0]
+            for body in (asked, streamed)
+        )
+        return whole.json(), read_events(stream)
+
+    return ask_both
+
+
+@pytest.fixture
+def say(spoken):
+    """The same, after both were found to agree."""
+
+    def both(text, *, dialect="sglang", **options):
+        whole, chunks = spoken(text, dialect=dialect, **options)
+        schema, chunk_schema, reasoning = SHAPES[dialect]
+        fits(schema, whole)
         for chunk in chunks:
             fits(chunk_schema, chunk)
         for choice in whole["choices"]:
@@ -91,7 +110,7 @@ def say(answer, scripted_engine, tiny_tokenizer, read_events):
         assert said[0] == said[1]
         return whole, chunks
 
-    return spoken
+    return both
 
 
 @pytest.mark.parametrize("dialect", SHAPES)
@@ -254,3 +273,95 @@ def test_a_schema_that_says_nothing_harms_nobody(say, tools):
     odd = {"type": "function", "function": {"name": "get_weather", "parameters": tools}}
     whole, _ = say(CALL, fields={"tools": [odd]}, tool_call_parser="qwen3_xml")
     assert whole["choices"][0]["finish_reason"] == "stop"
+
+
+LENGTH = FinishReason("length", length=40)
+TWO = f"{THOUGHT}I will look.\n{CALL}\n{CALL}"
+SAID = ("Let me see: 1 < 2.", "I will look.", [("get_weather", PARIS)] * 2)
+
+
+@pytest.mark.parametrize(
+    ("fault", "text", "streamed", "options"),
+    [
+        ("text-before-a-call-is-lost", TWO, (SAID[0], "", SAID[2]), {"step": 100}),
+        ("text-that-may-begin-a-marker-is-lost", "a <too", ("", "a ", []), {"step": 2}),
+        ("marker-leaks-between-calls", TWO, (SAID[0], "I will look.\n</tool_call>\n", SAID[2]), {}),
+        ("line-break-behind-a-call-is-content", TWO, (SAID[0], "I will look.\n\n", SAID[2]), {}),
+        ("reasoning-never-ends", TWO, (f"{TWO[8:]}", "", []), {}),
+        (
+            "call-within-reasoning-is-made",
+            f"<think>So {CALL} now</think>No",
+            ("So", "now</think>No", SAID[2][:1]),
+            {},
+        ),
+        (
+            "unmatched-stop-moves-text",
+            f"Look.{CALL}",
+            ("", 'Look.{"city', [("get_weather", PARIS[6:])]),
+            {"fields": {"stop": "1234567"}},
+        ),
+        ("content-comes-out-of-order", "Look.", ("", "ookL.", []), {}),
+        ("arguments-lose-their-end", CALL, ("", "", [("get_weather", '{"city": "Paris", "days": 2')]), {}),
+        (
+            "arguments-lose-their-end",
+            CALL,
+            ("", "", [("get_weather", '{"city": "Paris", "days": ')]),
+            {"step": 100},
+        ),
+        ("end-of-reasoning-is-lost", f"{THOUGHT}4", ("Let me see: 1 < 2", "4", []), {}),
+        (
+            "cut-call-is-closed",
+            CALL.partition("ris")[0],
+            ("", "", [("get_weather", '{"city": "Pa"}')]),
+            {"finish": LENGTH},
+        ),
+        (
+            "empty-arguments-are-no-json",
+            f'<tool_call>{{"name": "ping", "arguments": {{}}}}</tool_call>{CALL}',
+            ("", "", [("ping", ""), *SAID[2][:1]]),
+            {},
+        ),
+        (
+            "samples-share-a-parser",
+            f"{THOUGHT}4",
+            ("", "Let me see: 1 < 2.4", []),
+            {"fields": {"n": 2}, "step": 100},
+        ),
+    ],
+)
+def test_what_faults_do_to_the_partition_of_a_stream(spoken, fault, text, streamed, options):
+    _, chunks = spoken(text, fault=fault, **options)
+    index = options.get("fields", {}).get("n", 1) - 1
+    assert joined(chunks, index, "reasoning_content")[0] == streamed
+
+
+def test_what_faults_do_to_the_rest(spoken):
+    whole, chunks = spoken(CALL, fault="tool-calls-hide-length", finish=LENGTH)
+    assert whole["choices"][0]["finish_reason"] == "tool_calls"
+    assert joined(chunks, 0, "reasoning_content")[1] == "tool_calls"
+    whole, _ = spoken(CALL, fault="text-vanishes-without-tools", fields={"tool_choice": "none"})
+    assert partition(whole["choices"][0]["message"], "reasoning_content") == ("", "", [])
+    _, chunks = spoken(
+        CALL, fault="ids-of-markers-are-lost", dialect="vllm", fields={"return_token_ids": True}
+    )
+    ids = [i for chunk in chunks for choice in chunk["choices"] for i in choice.get("token_ids") or ()]
+    assert 0 < len(ids) < chunks[-1]["usage"]["completion_tokens"]
+    whole, chunks = spoken(f"{THOUGHT}4", fault="reasoning-tokens-are-zero")
+    assert (whole["usage"]["reasoning_tokens"], chunks[-1]["usage"]["reasoning_tokens"]) == (0, 0)
+    whole, chunks = spoken(f"{THOUGHT}4", fault="reasoning-tokens-lag-in-streams")
+    assert (whole["usage"]["reasoning_tokens"], chunks[-1]["usage"]["reasoning_tokens"]) == (14, 13)
+
+
+def test_what_faults_do_to_the_pieces_of_calls(spoken):
+    def pieces(fault):
+        _, chunks = spoken(f"{CALL}{CALL}", fault=fault, step=4)
+        deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+        told = [call for delta in deltas for call in delta.get("tool_calls") or ()]
+        return [(call["index"], call["id"], call["function"]["name"]) for call in told]
+
+    ids = [id_ for _, id_, _ in pieces("call-ids-change")]
+    assert ids == [f"call_{count}" for count in range(1, len(ids) + 1)]
+    assert [id_ for _, id_, _ in pieces("call-ids-repeat") if id_] == ["call_0"] * 2
+    assert [piece[2] for piece in pieces("call-opens-without-a-name")][:2] == [None, "get_weather"]
+    assert {index for index, _, _ in pieces("calls-share-an-index")} == {0}
+    assert {index for index, _, _ in pieces("call-indexes-skip")} == {0, 2}
