@@ -151,6 +151,17 @@ def warm(scale: float, name: str = "generate/warm") -> Stream:
     return named(whole(Told(series=series), greedy=False, temperature=0.5, **options), name)
 
 
+def truncated(shift: float, name: str = "generate/truncated") -> Stream:
+    """An answer at temperature 1 with top_k 1 of 2, whose logprobs lie so much higher than the model's."""
+    own = [[row[0][0] + shift, *row[0][1:]] for row in top_logprobs()]
+    series = {
+        "output_token_logprobs": own,
+        "output_top_logprobs": [[entry, [-40.0, 90, None]] for entry in own],
+    }
+    options: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "prompt_key": "p", "top_k": 1}
+    return named(whole(Told(series=series), greedy=False, temperature=1.0, **options), name)
+
+
 GREEDY = named(
     whole(
         Told(series={"output_token_logprobs": logprobs(), "output_top_logprobs": top_logprobs()}),
@@ -190,7 +201,7 @@ def conversation(content: str | None, *ids: int) -> Stream:
     told = Told(prompt_ids=ids, counters={"prompt_tokens": len(ids)})
     key = json.dumps([None, {"messages": [{"role": "assistant", "content": content}]}])
     asked: dict[str, Any] = {"input_ids": None, "text_prompt": True, "prompt_token_ids": True}
-    return named(whole(told, prompt_key=key, **asked), f"chat/{content}")
+    return named(whole(told, dialect=CHAT, prompt_key=key, **asked), f"chat/{content}")
 
 
 LATE = change(incremental(Told(), prompt_token_ids=True), prompt_token_ids=list(PROMPT))
@@ -235,6 +246,34 @@ LOGPROB_PAIRS = [
         (GREEDY, warm(0.5)),
         pointer="/output_top_logprobs",
         why="multiplied by the temperature",
+    ),
+    Pair(
+        "logprobs-follow-one-truncation",
+        (GREEDY, truncated(0.5), truncated(0.5, "generate/again")),
+        (GREEDY, truncated(0.5), truncated(0.0, "generate/again")),
+        pointer="/output_top_logprobs",
+    ),
+    Pair(
+        "logprobs-follow-one-truncation",
+        (GREEDY, truncated(0.0)),
+        (GREEDY, truncated(0.25)),
+        pointer="/output_top_logprobs",
+        why="neither of all ids nor of those that are left",
+    ),
+    Pair(
+        "logprobs-follow-the-declared-rule",
+        (GREEDY, warm(2.0)),
+        (GREEDY, warm(1.0)),
+        pointer="/output_top_logprobs",
+        target=Target(capabilities=frozenset({"logprobs-at-the-temperature"})),
+    ),
+    Pair(
+        "logprobs-follow-the-declared-rule",
+        (GREEDY, truncated(0.5)),
+        (GREEDY, truncated(0.0)),
+        pointer="/output_top_logprobs",
+        target=Target(capabilities=frozenset({"logprobs-as-sampled"})),
+        why="truncation",
     ),
     Pair(
         "chat-logprobs-have-content",

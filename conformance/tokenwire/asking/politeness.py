@@ -203,8 +203,10 @@ class PoliteSender:
 
         The second attempt is named `<name>-retry-1`. Raises NotAsked where the tokens left do not pay for it.
         """
-        tokens = tokens_asked(request, self._dialects, self._context_length)
-        prompt = prompt_tokens(request, self._dialects) if self._purse.limits.price else 0
+        limits = self._purse.limits
+        counted = limits.max_tokens is not None or limits.price is not None
+        tokens = tokens_asked(request, self._dialects, self._context_length) if counted else 0
+        prompt = prompt_tokens(request, self._dialects) if limits.price is not None else 0
         try:
             if self._dialects:
                 self._purse.spend(tokens, prompt)

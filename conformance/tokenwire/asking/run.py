@@ -318,14 +318,7 @@ async def rehearse(plan: Plan) -> dict[tuple[str, str], Estimate] | Unreached:
 
     Raises NoSuchTarget for a URL that is none.
     """
-    try:
-        first = _recorder(plan, plan.url, None, headers=plan.headers, first=True)
-    except ValueError as error:
-        raise NoSuchTarget(str(error)) from error
-    polite = PoliteSender(first, plan.limits)
-    async with first, _recorder(plan, plan.url, None, headers=plan.headers, scouts=True) as scout:
-        found = await _found(plan, plan.url, polite, polite.to(scout))
-        parrot = await find_parrot(found, polite, plan.tokenizer)
+    found, parrot, _ = await _find_out(plan, None)
     if not found.speaks:
         return Unreached(Subject(url=plan.url, left_out=found.left_out), found.diagnosis)
     length = found.advertised.context_length or SMALLEST_CONTEXT
@@ -351,16 +344,7 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
     capture = CaptureWriter(plan.record, on_loss=plan.on_loss) if plan.record else None
     notes = _notes(plan.record, plan) if plan.record else None
     heard_before = notes is not None and bool(notes.server)  # it is recorded what the target says of itself
-    at_first = None if heard_before else capture
-    try:
-        first = _recorder(plan, plan.url, at_first, headers=plan.headers, first=True)
-    except ValueError as error:
-        raise NoSuchTarget(str(error)) from error
-    # What is found out first is not charged: it is little, and without it nothing can be asked.
-    polite = PoliteSender(first, plan.limits)
-    async with first, _recorder(plan, plan.url, at_first, headers=plan.headers, scouts=True) as scout:
-        found = await _found(plan, plan.url, polite, polite.to(scout))
-        parrot = await find_parrot(found, polite, plan.tokenizer)
+    found, parrot, polite = await _find_out(plan, None if heard_before else capture)
     worker = await _worker(plan, polite) if plan.worker else None
     if not found.speaks:
         lost = capture.lost if capture is not None else ""
@@ -389,6 +373,24 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
         await asking.ask_perilous()
     asking.hear_besides()
     return asking.subject(unrecorded=capture.lost if capture is not None else "")
+
+
+async def _find_out(
+    plan: Plan, capture: CaptureWriter | None
+) -> tuple[Preflight, Speaker | None, PoliteSender]:
+    """Find out what the target is, and whether it serves the parrot; and the limits that were kept so far.
+
+    Raises NoSuchTarget for a URL that is none.
+    """
+    try:
+        first = _recorder(plan, plan.url, capture, headers=plan.headers, first=True)
+    except ValueError as error:
+        raise NoSuchTarget(str(error)) from error
+    # What is found out first is not charged: it is little, and without it nothing can be asked.
+    polite = PoliteSender(first, plan.limits)
+    async with first, _recorder(plan, plan.url, capture, headers=plan.headers, scouts=True) as scout:
+        found = await _found(plan, plan.url, polite, polite.to(scout))
+        return found, await find_parrot(found, polite, plan.tokenizer), polite
 
 
 def _notes(folder: Path, plan: Plan) -> Notes:

@@ -235,10 +235,9 @@ def _ends(text: str | None, begin: int, name: str) -> list[int]:
     show it there; a tokenizer may leave out the blank before a single token.
     """
     after = [begin + len(name)]
-    shown = name if text is None else text[begin:]
-    if shown.startswith(f" {name}"):
+    if text is not None and text.startswith(f" {name}", begin):
         after.append(begin + 1 + len(name))
-    elif not shown.startswith(name):
+    elif text is not None and not text.startswith(name, begin):
         after.append(begin)
     return after
 
@@ -250,9 +249,9 @@ def _may_follow_a_part(text: str | None, begin: int, at: int | None, name: objec
     """
     if at is None or at < begin:
         return False
-    if at <= begin + 1 or text is None or not isinstance(name, str) or name not in text[begin:]:
+    if at <= begin + 1 or text is None or not (isinstance(name, str) and name) or text.find(name, begin) < 0:
         return True
-    return text[at:].startswith((name, f" {name}"))
+    return text.startswith((name, f" {name}"), at)
 
 
 @check("text-offsets-add-up")

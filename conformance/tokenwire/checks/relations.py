@@ -255,7 +255,7 @@ def one_beginning_of_sequence(streams: tuple[Stream, ...], _target: Target) -> I
 
 def _conversation(stream: Stream) -> tuple[str, bool] | None:
     """The messages of a request with empty content for null, and whether any was null; None for a text."""
-    sent = prompt_sent(stream)
+    sent = prompt_sent(stream) if is_chat(stream) else None
     if sent is None:
         return None
     model, prompt = sent

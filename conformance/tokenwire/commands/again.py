@@ -93,15 +93,13 @@ def again(
     """
     try:
         last = read_last()
-        own = tuple(options.header(line) for line in header or ())
-        _demand_credentials(last, own)
+        sent = options.headers_of(header, last.headers)
+        _demand_credentials(last, sent)
         if not last.failed:
             typer.echo("nothing failed last time")
             return
-        names = {name.lower() for name, _ in own}
-        kept = tuple(each for each in last.headers if each[0].lower() not in names)
         budget = Budget(last.options.get("budget", Budget.STANDARD))
-        plan = planned(target or last.target, {**last.options, "budget": budget}, (*kept, *own))
+        plan = planned(target or last.target, {**last.options, "budget": budget}, sent)
     except (NothingKeptError, NotPlanned) as error:
         raise typer.BadParameter(str(error)) from error
     scenarios = {one.scenario for one in last.failed}

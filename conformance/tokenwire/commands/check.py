@@ -214,12 +214,8 @@ def check(
     status = tell(subject, reporting, console)
     if keep_failures and subject.runs:
         asked = {name: context.params[name] for name in _ASKED_BY}
-        own = tuple(options.header(line) for line in header or ())
-        names = {name.lower() for name, _ in own}
-        configured = tuple(
-            each for each in options.config_of(context).headers if each[0].lower() not in names
-        )
-        _keep(last_run(target, asked, (*configured, *own)), judged, quiet=quiet)
+        sent = options.headers_of(header, options.config_of(context).headers)
+        _keep(last_run(target, asked, sent), judged, quiet=quiet)
     raise typer.Exit(status)
 
 

@@ -123,7 +123,7 @@ def init(
             f"{file} is there already; overwrite it with --force, or name another --file"
         )
     options.writable(file, "--file")
-    headers = _storable(tuple(options.header(line) for line in header or ()))
+    headers = _storable(options.headers_of(header))
     asked = {"timeout": timeout, "model": model, "scenario": [PROBE], "budget": Budget.QUICK}
     subject = ask(options.plan_of(context, target, asked, header), verbosity=verbose - quiet)
     if isinstance(subject, Unreached):
