@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tokenwire.asking.beside import WORKER, apart
 from tokenwire.asking.detokenization import told_by, way_of
+from tokenwire.checks.logprob_rules import rules_seen
 from tokenwire.dialects.control import read_call
 from tokenwire.dialects.recognition import Spoken
 from tokenwire.judging.advertised import advertised_by, information_path
@@ -124,6 +125,7 @@ def remarks(run: Run, unknown: Sequence[Exchange] = ()) -> Iterator[str]:
         yield where + words
     yield from (f"{where}{death.name}: {death.words}" for death in run.deaths)
     yield from (where + words for words in run.honesty.remarks())
+    yield from (where + words for words in rules_seen(run.heard))
 
 
 def replay(paths: Sequence[Path], *, tokenizer: Tokenizer | None = None) -> Subject:

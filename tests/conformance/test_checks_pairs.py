@@ -77,6 +77,8 @@ LOGPROBS = Told(
     },
 )
 ASKED: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "chosen_ids": (7, 5), "logprob_start": 0}
+WITH_LOGPROBS = Told(series={"output_token_logprobs": logprobs()})
+RETRACTED = Told(counters={"prompt_tokens": 3, "num_retractions": 0})
 GOES_ON = named(whole(), "one/goes-on")
 
 
@@ -653,6 +655,18 @@ PAIRS = [
         pointer="/input_token_logprobs",
     ),
     Pair(
+        "scored-prompt-ids-have-logprobs",
+        whole(
+            Told(prompt_series={"input_token_logprobs": [[-2.0, 2, None], [-4.0, 3, None]]}),
+            **ASKED | {"logprob_start": 1},
+        ),
+        whole(
+            Told(prompt_series={"input_token_logprobs": [[None, 2, None], [-4.0, 3, None]]}),
+            **ASKED | {"logprob_start": 1},
+        ),
+        pointer="/input_token_logprobs",
+    ),
+    Pair(
         "prompt-series-constant",
         incremental(LOGPROBS, **ASKED),
         change(incremental(LOGPROBS, **ASKED), 2, prompt_series={"input_token_logprobs": []}),
@@ -690,6 +704,23 @@ PAIRS = [
         change_event(whole(wanted=BESIDE), 0, data={"sglext": {"input_ids": [1]}}),
         whole(wanted=BESIDE),
         why="what stands beside the choices",
+    ),
+    Pair(
+        "samples-are-asked-alike",
+        (named(whole(RETRACTED), "one/alone"), whole(RETRACTED, RETRACTED, n=2)),
+        (named(whole(RETRACTED), "one/alone"), whole(RETRACTED, Told(), n=2)),
+    ),
+    Pair(
+        "samples-are-asked-alike",
+        (named(whole(RETRACTED), "one/alone"), named(whole(), "one/again"), whole(Told(), Told(), n=2)),
+        (named(whole(RETRACTED), "one/alone"), whole(Told(), Told(), n=2)),
+        why="a field that only some answers of one choice carry is not due",
+    ),
+    Pair(
+        "samples-are-asked-alike",
+        (named(whole(WITH_LOGPROBS), "one/alone"), whole(WITH_LOGPROBS, Told(ids=(), text=""), n=2)),
+        (named(whole(WITH_LOGPROBS), "one/alone"), whole(WITH_LOGPROBS, Told(), n=2)),
+        why="a choice without a token has no series",
     ),
     # Token in, token out.
     Pair(

@@ -179,11 +179,8 @@ class TestLogprobs:
             *request.prompt_series["input_token_ids_logprobs"],
             *request.series["output_token_ids_logprobs"],
         ]
-        assert (tokens[0], tops[0], chosen[0]) == ([None, ids[3], None], None, None)
         assert len(tokens) == len(tops) == len(chosen) == 45
         for position, (token, top, picked) in enumerate(zip(tokens, tops, chosen, strict=True)):
-            if position == 0:
-                continue
             row = expected[position + 2]
             assert token == [pytest.approx(row[ids[position + 3]].item(), abs=1e-4), ids[position + 3], None]
             values, best = row.topk(3)
@@ -205,6 +202,13 @@ class TestLogprobs:
         assert [entry[1] for entry in request.prompt_series["input_token_logprobs"]] == list(
             PROMPT[85 - entries :]
         )
+
+    def test_only_the_first_prompt_token_has_no_logprob(self, tiny: LoadedModel, run_to_end: Run) -> None:
+        whole, inside = run_to_end(Engine(tiny), scored("a"), scored("b", logprob_start_len=50))
+        for name, entries in inside.prompt_series.items():
+            assert entries == whole.prompt_series[name][50:], name
+        assert whole.prompt_series["input_token_logprobs"][0] == [None, PROMPT[0], None]
+        assert whole.prompt_series["input_top_logprobs"][0] is None
 
     def test_families_are_there_only_when_asked(self, tiny: LoadedModel, run_to_end: Run) -> None:
         engine = Engine(tiny)

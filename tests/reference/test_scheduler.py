@@ -111,13 +111,14 @@ def test_prompt_logprobs_limit_the_reuse_of_a_prefix() -> None:
     scheduler = Scheduler(PagePool(40, PAGE), max_running_requests=3, chunked_prefill_size=32)
     scheduler.add(sequence("a", 24, 1))
     run_step(scheduler, scheduler.next_step())
-    for start, cached in ((-1, 20), (0, 0), (3, 0), (9, 8), (23, 20), (24, 20)):
-        series = {"input_token_logprobs": [[None, start, None]]}
+    for start, cached in ((-1, 20), (0, 0), (3, 0), (8, 4), (9, 8), (23, 20), (24, 20)):
+        series = {"input_token_logprobs": [[None, start, None]] if start == 0 else []}
         again = sequence("b", 24, 1, return_logprob=True, logprob_start_len=start, prompt_series=series)
         scheduler.add(again)
         (segment,) = scheduler.next_step()
         assert (segment.start, again.request.cached_tokens) == (cached, cached), start
-        assert segment.prompt_logprob_positions == range(start if 0 <= start < 23 else 23, 23), start
+        first = max(start - 1, 0) if 0 <= start < 24 else 23
+        assert segment.prompt_logprob_positions == range(first, 23), start
         run_step(scheduler, [segment])
 
 

@@ -663,6 +663,26 @@ def _asked_fields(stream: Stream) -> Iterator[tuple[str, Callable[[Choice], bool
         yield f"texts in {SAMPLED}", _has_texts
 
 
+@check("scored-prompt-ids-have-logprobs")
+def scored_prompt_ids_have_logprobs(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """A series that begins inside the prompt begins behind a token that predicts its first."""
+    start = stream.asked.logprob_start or 0
+    for choice in finished_choices(stream) if start > 0 else ():
+        carried = _first_carrying(choice, PROMPT)
+        if carried is not None and carried[1]:
+            emission, entries = carried
+            entry = read_entry(entries[0])
+            told = None if entry is None else entry.logprob
+            message = f"{PROMPT} begins at position {start} with {told!r}, though a token stands before it"
+            yield demand(
+                emission.at(PROMPT),
+                number_of(told) is not None,
+                expected="a number for each prompt token but the first of the prompt",
+                actual=told,
+                message=message,
+            )
+
+
 @check("asked-or-refused")
 def asked_or_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
     """What was asked for is in every choice. A refusal is honest, and is not looked at here."""

@@ -231,7 +231,8 @@ def prompt_logprobs(stream: Stream, choice: Choice) -> tuple[Place, Logprobs] | 
     if carried is not None and start is not None:
         emission, entries = carried
         read = ((at, read_entry(value)) for at, value in enumerate(entries, start))
-        return emission.at(PROMPT), {at: entry.logprob for at, entry in list(read)[1:] if entry}
+        known = ((at, entry) for at, entry in read if entry and (at > start or entry.logprob is not None))
+        return emission.at(PROMPT), {at: entry.logprob for at, entry in known if at > 0}
     carried = _first_list(choice, RANKED)
     if carried is not None:
         emission, entries = carried

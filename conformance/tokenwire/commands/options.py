@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +15,8 @@ from tokenwire.asking.run import Plan
 from tokenwire.asking.scenario import Budget, load_scenarios
 from tokenwire.config import Config, ConfigError, find_config, read_config
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.judging.capability import known_capabilities
+from tokenwire.judging.advertised import LOGPROB_RULES
+from tokenwire.judging.capability import DECLARED_RULE, known_capabilities
 from tokenwire.report.files import Outputs, system_says, why_not_appendable, why_unwritable
 from tokenwire.requirement import load_requirements
 from tokenwire.suggestion import suggestion
@@ -37,6 +38,7 @@ def known(kind: str, names: Iterable[str], every: Collection[str]) -> tuple[str,
 def declarable() -> dict[str, str]:
     """The capabilities that requirements speak of; to declare another would change no verdict."""
     spoken_of = {name for row in load_requirements().values() for name in row.applies_when}
+    spoken_of = spoken_of - {DECLARED_RULE} | set(LOGPROB_RULES)
     return {name: absent for name, absent in known_capabilities().items() if name in spoken_of}
 
 
@@ -90,6 +92,18 @@ def filters(context: typer.Context) -> tuple[str, ...]:
     return tuple(option for name, option in names.items() if given(context, name))
 
 
+def headers_of(
+    lines: Sequence[str] | None, others: Iterable[tuple[str, str]] = ()
+) -> tuple[tuple[str, str], ...]:
+    """The headers to send: those of the command line, each in the place of others of its name.
+
+    Raises BadParameter for a line that is no header.
+    """
+    own = tuple(header(line) for line in lines or ())
+    names = {name.lower() for name, _ in own}
+    return (*(each for each in others if each[0].lower() not in names), *own)
+
+
 def plan_of(
     context: typer.Context,
     target: str,
@@ -107,12 +121,9 @@ def plan_of(
     for option in ("scenario", "without"):
         known("scenario", options.get(option) or (), load_scenarios())
     known("capability", options.get("declare") or (), declarable())
-    own = tuple(header(line) for line in headers or ())
-    names = {name.lower() for name, _ in own}
     file = config_of(context).headers if configured else ()
-    kept = tuple(each for each in file if each[0].lower() not in names)
     try:
-        return planned(target, options, (*kept, *own))
+        return planned(target, options, headers_of(headers, file))
     except NotPlanned as error:
         raise typer.BadParameter(str(error)) from error
 

@@ -17,6 +17,10 @@ _INCREMENTAL = "incremental_streaming_output"
 _INCREMENTAL_FLAG = "--incremental-streaming-output"
 _DETERMINISTIC = "enable_deterministic_inference"
 _DETERMINISTIC_FLAG = "--enable-deterministic-inference"
+LOGPROB_RULES = ("logprobs-of-the-model", "logprobs-at-the-temperature", "logprobs-as-sampled")
+"""Rules of output logprobs, as a server may tell one or a user may declare it (`spec/metadata.md`)."""
+_LOGPROBS_FLAG = "--logprobs-mode"
+_LOGPROBS_MODES = {"raw_logprobs": LOGPROB_RULES[0], "processed_logprobs": LOGPROB_RULES[2]}
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,8 @@ class Advertised:
     sampling_backend: str = ""
     deterministic: bool = False
     """The server says that results depend on nothing but the request."""
+    logprob_rule: str = ""
+    """Of which distribution the server says its output logprobs speak, a name of `LOGPROB_RULES`."""
     sources: tuple[str, ...] = ()
     """Where this was read, for example `GET /server_info`."""
 
@@ -72,6 +78,10 @@ def _integer(*values: object) -> int | None:
 
 def _text(*values: object) -> str:
     return next((value for value in values if isinstance(value, str) and value), "")
+
+
+def _rule(*values: object) -> str:
+    return next((rule for rule in LOGPROB_RULES if rule in values), "")
 
 
 def _delivery(incremental: object) -> Delivery | None:
@@ -139,5 +149,6 @@ def advertised_by(exchanges: Iterable[Exchange]) -> Advertised:
         max_running_requests=_integer(info.get("max_running_requests")),
         sampling_backend=_text(info.get("sampling_backend"), _flag(flags, "--sampling-backend")),
         deterministic=info.get(_DETERMINISTIC, _DETERMINISTIC_FLAG in flags) is True,
+        logprob_rule=_rule(info.get("logprob_rule"), _LOGPROBS_MODES.get(_flag(flags, _LOGPROBS_FLAG) or "")),
         sources=(*(f"GET {path}" for path in found), *(("the flags of the capture",) if flags else ())),
     )

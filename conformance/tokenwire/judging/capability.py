@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from tokenwire.dialects.control import Call, Deed
 from tokenwire.dialects.dialect import is_chat, names_of, policy_of
-from tokenwire.judging.advertised import Advertised
+from tokenwire.judging.advertised import LOGPROB_RULES, Advertised
 from tokenwire.parrot.law import Parrot
 from tokenwire.parrot.recognition import KnownModel
 from tokenwire.record import Delivery, Emission, Stream
@@ -291,6 +291,25 @@ def _interval(answered: list[Stream], advertised: Advertised) -> Capability:
     return Capability("stream-interval", bool(told), words, advertised=told)
 
 
+DECLARED_RULE = "declared-logprob-rule"
+
+
+def _logprob_rules(
+    answered: list[Stream], advertised: Advertised, declared: Collection[str]
+) -> Iterable[Capability]:
+    """Of which distribution the output logprobs are said to speak; whether they do is for checks to see."""
+    shown = next(filter(_any(_own_series), answered), None)
+    told = {advertised.logprob_rule: "the server tells it"} | dict.fromkeys(declared, "declared")
+    named = [name for name in LOGPROB_RULES if name in told]
+    for name in LOGPROB_RULES:
+        words = told.get(name, "neither declared nor told by the server")
+        present = name in told and shown is not None
+        yield Capability(name, present, words if present or name not in told else _SHOWN["logprobs"][1])
+    words = "; ".join(f"{name}: {told[name]}" for name in named) if named and shown else _NO_RULE
+    yield Capability(DECLARED_RULE, bool(named) and shown is not None, words)
+
+
+_NO_RULE = f"no rule of the logprobs is told; where you know it, declare one of {', '.join(LOGPROB_RULES)}"
 _WITHOUT_A_RECORD = frozenset({"stream", "stream-errors"})
 """What a stream shows that delivers nothing, too."""
 
@@ -356,6 +375,7 @@ def capabilities(
     found += _known_answers(model)
     found.append(_interval(answered, advertised))
     found += _modes(answered)
+    found += _logprob_rules(answered, advertised, declared)
     found += _controlled(answered, tuple(calls))
     said = _said(advertised)
     return {each.name: _with_sources(each, said.get(each.name, ""), each.name in declared) for each in found}

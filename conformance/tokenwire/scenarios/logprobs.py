@@ -58,13 +58,16 @@ async def rescored_output(talk: Conversation) -> None:
 
 @scenario(chat=False)
 async def logprobs_at_a_temperature(talk: Conversation) -> None:
-    """Top logprobs after one prompt, greedy and at temperature 0.5, whole and streamed: how far apart they
-    lie tells whether logits are divided by the temperature first.
+    """Top logprobs after one prompt, greedy, at temperature 0.5, and at 1 with top_k, whole and streamed: how
+    far apart they lie tells whether logits are divided by the temperature first, and how high they are
+    whether what truncation leaves out counts.
     """
     greedy = Ask(input_ids=(PROMPT,), max_new_tokens=4, ignore_eos=True, logprobs=True, top_logprobs=5)
     warm = replace(greedy, temperature=0.5, seed=7)
-    streamed = replace(warm, stream=True)
-    await talk.ask_all({"greedy": greedy, "whole": warm, "whole-again": warm, "stream": streamed})
+    short = replace(greedy, temperature=1.0, seed=7, top_k=2)
+    asks = {"whole": warm, "whole-again": warm, "top-k": short, "top-k-again": short}
+    streams = {"stream": replace(warm, stream=True), "top-k-stream": replace(short, stream=True)}
+    await talk.ask_all({"greedy": greedy, **asks, **streams})
 
 
 @scenario(chat=False, budget=Budget.QUICK)

@@ -43,6 +43,7 @@ async def server_info(http_request: HttpRequest) -> Response:
         "disable_overlap_schedule": True,
         "enable_deterministic_inference": not served.args.near_ties,
         "return_hidden_states_mode": None,
+        "logprob_rule": "logprobs-at-the-temperature",
         "launch_command": _KEYS.sub(rf"\1{_HIDDEN}", " ".join(sys.argv[1:])),
         "max_req_input_len": served.model.context_length - 1,
         "internal_states": [{"num_live_requests": served.manager.live}],

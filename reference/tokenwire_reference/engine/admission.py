@@ -60,13 +60,12 @@ def sequence_of(request: Request, model: Model, *, capacity: int, num_draft_toke
 def begin_series(sequence: Sequence) -> None:
     """Give the logprob series that a request asked for, and that have no entry yet."""
     request = sequence.request
-    start = request.logprob_start_len
     for family in logprobs.families(request):
         request.series[f"output_{family}"] = []
         request.prompt_series[f"input_{family}"] = []
-        if sequence.scores_prompt:
-            # Nothing precedes the first position, so nothing scores it.
-            token = [None, request.prompt_token_ids[start], None]
+        if sequence.scores_prompt and request.logprob_start_len == 0:
+            # Nothing precedes the first token of a prompt, so nothing scores it.
+            token = [None, request.prompt_token_ids[0], None]
             request.prompt_series[f"input_{family}"].append(token if family == "token_logprobs" else None)
 
 

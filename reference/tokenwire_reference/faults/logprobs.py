@@ -311,6 +311,16 @@ class PromptLogprobsNullAtTheBorder(Fault):
         )
 
 
+@fault("boundary-logprob-is-null", "X18", upstream=("strands-rl/strands-sglang issue #34",))
+class BoundaryLogprobIsNull(Fault):
+    """The first prompt id that is scored has a null logprob, also where others stand before it."""
+
+    def row(self, request: Request, row: OutputRow) -> OutputRow:
+        return _prompt_with(
+            row, "input_token_logprobs", lambda entries: [[None, *entries[0][1:]], *entries[1:]]
+        )
+
+
 @fault(
     "prompt-logprobs-of-the-uncached-tail",
     "X28",
@@ -541,6 +551,15 @@ class PromptScoredAtAnotherTemperature(Fault):
         )
 
 
+def _at_temperature_1(request: Request, row: OutputRow) -> OutputRow:
+    """A row whose logprobs lie as far apart as those of the model."""
+    warmth = request.sampling.temperature
+    if warmth < 1e-6:
+        return row
+    row = _row_with(row, SELECTED, lambda entries: [[e[0] * warmth, *e[1:]] for e in entries])
+    return _row_with(row, TOP, lambda rows: [[[e[0] * warmth, *e[1:]] for e in top] for top in rows])
+
+
 @fault(
     "streams-forget-the-temperature",
     "X08",
@@ -551,11 +570,43 @@ class StreamsForgetTheTemperature(Fault):
     """Whole answers tell logprobs divided by the temperature, streams those of the model."""
 
     def row(self, request: Request, row: OutputRow) -> OutputRow:
-        warmth = request.sampling.temperature
-        if not request.stream or warmth < 1e-6:
+        return _at_temperature_1(request, row) if request.stream else row
+
+
+@fault(
+    "streams-renormalise-logprobs",
+    "X08",
+    upstream=("vllm-project/vllm issue #9453",),
+    shows_in=STREAMED,
+)
+class StreamsRenormaliseLogprobs(Fault):
+    """Streams tell logprobs among the top_k ids that were left, whole answers among all."""
+
+    def row(self, request: Request, row: OutputRow) -> OutputRow:
+        k = request.sampling.top_k
+        if not request.stream or not 1 < k <= request.top_logprobs_num or TOP not in row.series:
             return row
-        row = _row_with(row, SELECTED, lambda entries: [[e[0] * warmth, *e[1:]] for e in entries])
-        return _row_with(row, TOP, lambda rows: [[[e[0] * warmth, *e[1:]] for e in top] for top in rows])
+        masses = [math.log(sum(math.exp(entry[0]) for entry in top[:k])) for top in row.series[TOP]]
+
+        def among_the_left(entries: list[Any]) -> list[Any]:
+            return [[e[0] - mass, *e[1:]] for e, mass in zip(entries, masses, strict=True)]
+
+        def tops(rows: list[Any]) -> list[Any]:
+            return [[[e[0] - mass, *e[1:]] for e in top] for top, mass in zip(rows, masses, strict=True)]
+
+        return _row_with(_row_with(row, SELECTED, among_the_left), TOP, tops)
+
+
+@fault(
+    "logprobs-ignore-the-temperature",
+    "X08",
+    upstream=("huggingface/trl issue #4159", "NVIDIA-NeMo/RL issue #902"),
+)
+class LogprobsIgnoreTheTemperature(Fault):
+    """All logprobs are those of the model, and the server says that they are divided by the temperature."""
+
+    def row(self, request: Request, row: OutputRow) -> OutputRow:
+        return _at_temperature_1(request, row)
 
 
 @fault(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from tokenwire_reference.delivery.request_manager import Emission, Record
-from tokenwire_reference.faults.answer_shape import choices_of, finish_of
+from tokenwire_reference.faults.answer_shape import choices_of, finish_of, meta_infos
 from tokenwire_reference.faults.catalogue import INCREMENTAL, STREAMED, WHOLE, fault
 from tokenwire_reference.faults.fault import Fault, Json
 
@@ -60,6 +60,26 @@ class FlagLostInSamples(Fault):
             if choice.get("index", position):
                 info.pop("output_token_logprobs", None)
                 info.pop("output_token_logprobs_length", None)
+        return status, answer
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        return [self.answered(200, event)[1]]
+
+
+@fault(
+    "samples-lose-their-retractions",
+    "X19",
+    upstream=("sgl-project/sglang issue #30556", "sgl-project/sglang PR #31067"),
+)
+class SamplesLoseTheirRetractions(Fault):
+    """Requests made for samples and the prompts of a batch are built without the count of retractions."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        several = self.request.get("sampling_params") or {}
+        n = several.get("n", 1) if isinstance(several, dict) else 1
+        batch = isinstance(answer, list)
+        for info in meta_infos(answer) if batch or n > 1 else ():
+            info.pop("num_retractions", None)
         return status, answer
 
     def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:

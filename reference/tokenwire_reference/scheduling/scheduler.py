@@ -54,9 +54,9 @@ class Sequence:
     def next_prompt_logprob(self) -> int:
         """The first position whose logits a prompt logprob waits for; past the last id when none does."""
         if self.scores_prompt:
-            # One entry was there from the beginning: nothing precedes the first token, so nothing scores it.
-            scored = len(self.request.prompt_series["input_token_logprobs"]) - 1
-            position = self.request.logprob_start_len + scored
+            entries = len(self.request.prompt_series["input_token_logprobs"])
+            # A token is scored by the logits of the one before it.
+            position = self.request.logprob_start_len + entries - 1
             if position < self.prompt_len - 1:
                 return position
         return len(self.token_ids)

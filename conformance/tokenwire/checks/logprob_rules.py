@@ -1,0 +1,231 @@
+"""Of which distribution output logprobs speak: that of the model, or the one that was sampled from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tokenwire.checks.logprob_entry import LogprobEntry, number_of, told_by
+from tokenwire.checks.walk import finished_choices, walk
+from tokenwire.judging.advertised import LOGPROB_RULES
+from tokenwire.judging.check import Observation, Target, check_run, demand
+from tokenwire.record import Asked, Place, Stream
+from tokenwire.requirement import tolerance
+
+OF_THE_MODEL, DIVIDED = "not divided by the temperature", "divided by the temperature"
+BEFORE, AFTER = "taken before truncation", "taken after truncation"
+_DECLARED = dict(
+    zip(LOGPROB_RULES, ((OF_THE_MODEL, BEFORE), (DIVIDED, BEFORE), (DIVIDED, AFTER)), strict=True)
+)
+"""What a server tells or a user declares, and the two rules that it means."""
+
+_APART = 0.2
+"""Logprobs that lie closer together say nothing of the scale."""
+_FOR_A_DIFFERENCE = 2
+_ROUNDING = tolerance("temperature_ratio")
+"""How far a ratio of differences may be from the rule that it shows."""
+_MOST_KEPT = 0.9
+"""A truncation that leaves more of the distribution moves logprobs by too little to be seen."""
+_SHIFT = tolerance("truncation_shift")
+
+
+@dataclass(frozen=True)
+class _Top:
+    """The top logprobs of the first output id of an answer, by id, or by text where no ids are told."""
+
+    stream: Stream
+    place: Place
+    by_id: Mapping[Any, float]
+
+    @property
+    def temperature(self) -> float:
+        """By which the logits were divided: greedy sampling divides by nothing."""
+        return 1.0 if self.stream.asked.greedy else self.stream.asked.temperature or 1.0
+
+    @property
+    def truncates(self) -> bool:
+        """Whether some ids were left out before sampling: a greedy answer takes the first of all."""
+        return self.stream.asked.truncated and not self.stream.asked.greedy
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Equal for answers of an endpoint whose first ids have the same logits."""
+        return self.stream.dialect, self.stream.asked.prompt_key
+
+
+def _name(entry: LogprobEntry) -> object:
+    """What an entry is known by: its id, or its text where that is whole characters."""
+    return entry.token_id if type(entry.token_id) is int else entry.whole_text
+
+
+def _first_top(stream: Stream) -> _Top | None:
+    """The top logprobs of the first output id; None where nothing tells which is whose."""
+    asked = stream.asked
+    if asked.prompts * asked.n != 1 or asked.other_sampling or not finished_choices(stream):
+        return None
+    for step in walk(stream):
+        for told in told_by(step):
+            top = told.positions[0].top if told.positions else None
+            read = {name: number_of(e.logprob) for e in top or [] if (name := _name(e)) is not None}
+            known = {token: number for token, number in read.items() if number is not None}
+            if len(known) >= _FOR_A_DIFFERENCE:
+                return _Top(stream, step.emission.at(told.top_series), known)
+        if step.after:
+            return None
+    return None
+
+
+def _scale(one: _Top, other: _Top) -> float | None:
+    """How much further apart the logprobs of `one` lie than those of `other`; None where nothing tells."""
+    common = sorted(one.by_id.keys() & other.by_id.keys(), key=lambda token: -other.by_id[token])
+    if len(common) < _FOR_A_DIFFERENCE:
+        return None
+    first, last = common[0], common[-1]
+    apart = other.by_id[first] - other.by_id[last]
+    return (one.by_id[first] - one.by_id[last]) / apart if apart >= _APART else None
+
+
+class Seen(NamedTuple):
+    """The rule that one answer follows, as another to the same prompt shows."""
+
+    dialect: str
+    rule: str
+    place: Place
+    base: Place
+
+
+def _kept(base: _Top, asked: Asked) -> tuple[frozenset[Any], float] | None:
+    """The ids that top_k, top_p and min_p leave to sample from, and their probability; None where the
+    alternatives that `base` tells do not reach so far.
+    """
+    if len(base.by_id) < base.stream.asked.top_logprobs:  # some have no name of their own
+        return None
+    ranked = sorted(base.by_id.items(), key=lambda item: -item[1])
+    kept: list[Any] = []
+    mass = 0.0
+    for token, logprob in ranked:
+        probability = math.exp(logprob)
+        full = 0 < (asked.top_k or 0) <= len(kept) or mass >= (asked.top_p or 1.0)
+        if full or probability < (asked.min_p or 0.0) * math.exp(ranked[0][1]):
+            return frozenset(kept), mass
+        kept.append(token)
+        mass += probability
+    return (frozenset(kept), mass) if (asked.top_k or 0) == len(kept) else None
+
+
+def _rule_of_temperature(top: _Top, base: _Top) -> str | None:
+    scale = _scale(top, base)
+    if scale is None:
+        return None
+    divided = 1.0 / top.temperature
+    if abs(scale - divided) <= _ROUNDING * divided:
+        return DIVIDED
+    if abs(scale - 1.0) <= _ROUNDING:
+        return OF_THE_MODEL
+    return f"{scale:.2f} times as far apart as at temperature 1"
+
+
+def _rule_of_truncation(top: _Top, base: _Top) -> str | None:
+    kept = _kept(base, top.stream.asked)
+    if kept is None or not kept[0] <= top.by_id.keys() or not 0 < kept[1] <= _MOST_KEPT:
+        return None
+    shifts = [top.by_id[token] - base.by_id[token] for token in kept[0]]
+    due = -math.log(kept[1])
+    if all(abs(shift) <= _SHIFT for shift in shifts):
+        return BEFORE
+    return AFTER if all(abs(shift - due) <= _SHIFT for shift in shifts) else f"higher by {max(shifts):.2f}"
+
+
+def _tops(streams: Iterable[Stream]) -> tuple[list[_Top], dict[tuple[str, str], _Top]]:
+    """The top logprobs that answers begin with; and by dialect and prompt those of the model itself.
+
+    Both answers begin after the same prompt, so their first ids have the same logits.
+    """
+    known = [top for top in map(_first_top, streams) if top is not None and top.stream.asked.prompt_key]
+    neutral: dict[tuple[str, str], _Top] = {}
+    for top in known:
+        if top.temperature == 1.0 and not top.truncates:
+            neutral.setdefault(top.key, top)
+    return known, neutral
+
+
+def temperature_rules(streams: Iterable[Stream]) -> Iterator[Seen]:
+    """What answers at other temperatures than 1 show."""
+    known, neutral = _tops(streams)
+    for top in known:
+        base = neutral.get(top.key)
+        if base is not None and top.temperature != 1.0 and not top.truncates:
+            rule = _rule_of_temperature(top, base)
+            if rule is not None:
+                yield Seen(top.stream.dialect, rule, top.place, base.place)
+
+
+def truncation_rules(streams: Iterable[Stream]) -> Iterator[Seen]:
+    """What truncated answers at temperature 1 show."""
+    known, neutral = _tops(streams)
+    for top in known:
+        base = neutral.get(top.key)
+        if base is not None and top.temperature == 1.0 and top.truncates:
+            rule = _rule_of_truncation(top, base)
+            if rule is not None:
+                yield Seen(top.stream.dialect, rule, top.place, base.place)
+
+
+def _one_rule(every: Iterable[Seen], legal: tuple[str, str]) -> Iterator[Observation]:
+    """Look whether all answers of an endpoint follow one rule, and a legal one."""
+    rules: dict[str, Seen] = {}
+    for seen in every:
+        first = rules.setdefault(seen.dialect, seen)
+        but = f", but {first.rule} in {first.place.exchange}" if seen.rule != first.rule else ""
+        yield demand(
+            seen.place,
+            seen.rule == first.rule and seen.rule in legal,
+            expected=f"logprobs that are {first.rule if first.rule in legal else ' or '.join(legal)}",
+            actual=seen.rule,
+            message=f"the logprobs are {seen.rule}{but}",
+            related=(first.place, seen.base),
+        )
+
+
+@check_run("logprobs-follow-one-rule")
+def logprobs_follow_one_rule(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """One rule for all answers of an endpoint: divided by the temperature, or not."""
+    yield from _one_rule(temperature_rules(streams), (OF_THE_MODEL, DIVIDED))
+
+
+@check_run("logprobs-follow-one-truncation")
+def logprobs_follow_one_truncation(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """One rule for all answers of an endpoint: of all ids, or of those that truncation leaves."""
+    yield from _one_rule(truncation_rules(streams), (BEFORE, AFTER))
+
+
+@check_run("logprobs-follow-the-declared-rule")
+def logprobs_follow_the_declared_rule(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+    """A trainer computes with what it was told; which rule that is cannot be told from one answer."""
+    for name in sorted(_DECLARED.keys() & target.capabilities):
+        of_temperature, of_truncation = _DECLARED[name]
+        for rules, expected in (
+            (temperature_rules(streams), of_temperature),
+            (truncation_rules(streams), of_truncation),
+        ):
+            for seen in rules:
+                yield demand(
+                    seen.place,
+                    seen.rule == expected,
+                    expected=f"logprobs that are {expected}, as {name} says",
+                    actual=seen.rule,
+                    message=f"the logprobs are {seen.rule}, but {name} is declared",
+                    related=(seen.base,),
+                )
+
+
+def rules_seen(streams: tuple[Stream, ...]) -> Iterator[str]:
+    """A line for each dialect whose answers show of which distribution its logprobs speak."""
+    told: dict[str, dict[str, str]] = {}
+    for seen in (*temperature_rules(streams), *truncation_rules(streams)):
+        told.setdefault(seen.dialect, {}).setdefault(seen.rule, seen.place.exchange)
+    for dialect, rules in told.items():
+        words = " and ".join(f"{rule} (as {exchange} shows)" for rule, exchange in rules.items())
+        yield f"{dialect}: output logprobs are {words}"

@@ -1,0 +1,81 @@
+"""Whether the choices of several carry what the choice of one carries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tokenwire.checks.tito import told_once_for_all
+from tokenwire.checks.walk import count_of, ended, finished_choices
+from tokenwire.judging.check import Observation, Target, check_run, demand
+from tokenwire.record import Choice, Stream
+
+_PROMPT_IDS = "prompt_token_ids"
+_NATURAL = ("stop", "length")
+
+
+def _carried(choice: Choice) -> frozenset[str]:
+    """The fields that hold something in any emission of a choice, by their names in the record."""
+    names: set[str] = set()
+    for emission in choice.emissions:
+        names.update(name for name, values in emission.series.items() if values)
+        names.update(name for name, values in emission.prompt_series.items() if values)
+        names.update(name for name, value in emission.counters.items() if value is not None)
+        if emission.output_ids:
+            names.add("output_ids")
+        if emission.prompt_token_ids:
+            names.add(_PROMPT_IDS)
+    return frozenset(names)
+
+
+def _wishes(stream: Stream) -> tuple[object, ...]:
+    """All that a request asks to be told, whatever its prompts and however many its samples."""
+    asked = stream.asked
+    ids_sent = asked.input_ids is not None
+    of_prompt = (asked.prompt_token_ids, asked.logprob_start, asked.echo, asked.media, ids_sent)
+    of_output = (asked.response_token_ids, asked.logprobs, asked.top_logprobs > 0, asked.logprob_texts)
+    chosen = (bool(asked.chosen_ids), bool(asked.chosen_in_top))
+    others = (asked.meta_info, asked.wanted, asked.usage, asked.continuous_usage, asked.form)
+    return (stream.dialect, stream.delivery, asked.stream, *of_prompt, *of_output, *chosen, *others)
+
+
+def _to_look_at(stream: Stream) -> list[Choice]:
+    """The choices that came to a natural end with at least one token: without any there are no series."""
+    if not ended(stream) or not stream.asked.uniform:
+        return []
+    return [
+        choice
+        for choice in finished_choices(stream)
+        if choice.finish is not None
+        and choice.finish.type in _NATURAL
+        and count_of(stream, choice) != 0
+        and stream.asked.budget(choice.index) != 0
+    ]
+
+
+@check_run("samples-are-asked-alike")
+def samples_are_asked_alike(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """Requests for several are taken apart into requests for one, and a field that is forgotten there is
+    missing from each choice, or from all but the first.
+    """
+    alone: dict[tuple[object, ...], list[Choice]] = {}
+    for stream in streams:
+        if stream.asked.n * stream.asked.prompts == 1:
+            alone.setdefault(_wishes(stream), []).extend(_to_look_at(stream)[:1])
+    for stream in streams:
+        singles = alone.get(_wishes(stream), [])
+        if stream.asked.n * stream.asked.prompts == 1 or not singles:
+            continue
+        due = frozenset.intersection(*map(_carried, singles))
+        due -= {_PROMPT_IDS} if told_once_for_all(stream) else set()
+        for choice in _to_look_at(stream) if due else ():
+            missing = sorted(due - _carried(choice))
+            field = missing[0] if missing else "finish"
+            yield demand(
+                choice.emissions[-1].at(field),
+                not missing,
+                expected=f"what an answer of one choice carries: {', '.join(sorted(due))}",
+                actual=f"without {', '.join(missing)}" if missing else "all of it",
+                message=f"choice {choice.index} of {len(stream.choices)} has no {field}, which every answer "
+                "of one choice has whose request asks for the same",
+                related=(singles[0].emissions[-1].at(field),),
+            )
