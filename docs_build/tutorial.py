@@ -5,6 +5,7 @@ python -m docs_build.tutorial        run them against the reference engine, and 
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 import subprocess
@@ -76,6 +77,9 @@ def refreshed(markdown: str, url: str, folder: Path) -> str:
 
 def main() -> None:
     """Write the tutorial anew."""
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     command = [sys.executable, "-m", "tokenwire_reference", "serve", "--model", MODEL, "--port", "0"]
     with (
         subprocess.Popen([*command, *SERVER_FLAGS], stdout=subprocess.PIPE, text=True) as server,

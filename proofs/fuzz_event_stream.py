@@ -14,8 +14,8 @@ from tokenwire.wire.event_stream import EventStreamParser, parse_event_stream
 def examine(data: bytes) -> None:
     """Hold the parser to its word on some bytes. Raises AssertionError.
 
-    It never raises; what it gives does not hang on the cut; events lie in the body, one behind the other; and
-    it makes no more text than it was given bytes, but for the marks of what is not UTF-8.
+    It never raises; what it gives does not depend on the cut; events lie in the body, one behind the other;
+    and it makes no more text than it was given bytes, but for the marks of what is not UTF-8.
     """
     events, rest, undecodable_at = parse_event_stream(data)
     for cut in {0, 1, len(data) // 2, len(data) - 1} if data else ():

@@ -3,10 +3,10 @@
 A suite that calls a broken server good is worth nothing, and so is one that blames it for something else. So
 each fault is done to the suite on the wire, in every delivery mode in which it can show, and all requirements
 are judged. A fault has to be killed by a requirement that names it in `spec/requirements`; a requirement has
-to kill what it names, and at least one fault. What else turns red is a kill that nobody expected, unless it
+to kill what it names, and at least one fault. What else turns red is an unexpected kill, unless it
 stands in `killing/consequences.yaml`: a lost event breaks more than the one sentence that is there for it.
-Which of several sentences on one thing it breaks hangs on the cut of the streams, so `killing/families.yaml`
-tells what is kindred: a new kill beside a known one of its family is told, and is no complaint.
+Which of several sentences on one thing it breaks depends on the cut of the streams, so
+`killing/families.yaml` tells what is kindred: a new kill beside a known one of its family is told, and is no complaint.
 
     python -m proofs.kill_matrix                            the whole matrix
     python -m proofs.kill_matrix --fault event-dropped      one row of it; repeatable

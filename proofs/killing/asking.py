@@ -40,7 +40,7 @@ def scenarios_for(fault: str) -> tuple[str, ...]:
 
 
 def wants_quiet(scenarios: Iterable[str]) -> bool:
-    """Whether some of these look at the server as a whole: nobody else may ask meanwhile."""
+    """Whether some of these look at the server as a whole: nothing else may be asked meanwhile."""
     known = load_scenarios()
     return any(known[name].alone for name in scenarios)
 

@@ -27,7 +27,7 @@ _HEADINGS = {
 """,
     CONSEQUENCES: """\
 # Fault: requirements that it truly violates too, though they are not there for it. They may
-# turn red with it and need not: whether they do hangs on the cut of a stream and on what is asked beside.
+# turn red with it and need not: whether they do depends on the cut of a stream and on what is asked beside.
 # `python -m proofs.kill_matrix --learn` adds what it finds: look at each new line, as at a failing test.
 """,
 }
@@ -52,7 +52,7 @@ def families() -> tuple[frozenset[str], ...]:
 
 def learn(matrix: Matrix, core: Collection[str]) -> None:
     """Write down what showed the faults that were tried, and what else they broke. Nothing is taken out: a
-    kill may hang on more scenarios than the one where it shows.
+    kill may depend on more scenarios than the one where it shows.
     """
     shown, broken = dict(read(SHOWN_BY)), dict(read(CONSEQUENCES))
     for fault in matrix.faults:

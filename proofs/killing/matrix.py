@@ -69,9 +69,9 @@ class Matrix:
 
     @cached_property
     def kindred(self) -> set[tuple[str, str]]:
-        """The kills that nobody speaks of, of requirements of which a relative is known to be violated.
+        """Kills that no row or note speaks of, of requirements of which a relative is known to be violated.
 
-        Which of a family turns red hangs on the cut of a stream: these may, and need not.
+        Which of a family turns red depends on the cut of a stream: these may, and need not.
         """
         known = self.named | self.consequences
         return {
@@ -83,7 +83,7 @@ class Matrix:
 
     @cached_property
     def unexpected(self) -> set[tuple[str, str]]:
-        """The kills that nobody speaks of, and that are no kindred of such as somebody does."""
+        """The kills that no row or note speaks of, and that are no kindred of such as one does."""
         return self.cells.keys() - self.named - self.consequences - self.kindred
 
     def tried_on(self, fault: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import re
 import statistics
@@ -115,8 +116,13 @@ async def watched(server: Served, samples: list[Sample], what: str, began: float
 
 
 def growth(megabytes: Sequence[float]) -> float:
-    """The last fifth of some samples over the second: the first is the warm-up."""
-    fifth = max(1, len(megabytes) // 5)
+    """The last fifth of some samples over the second: the first is the warm-up.
+
+    Infinity where there are fewer than five: so short a load shows nothing.
+    """
+    fifth = len(megabytes) // 5
+    if not fifth:
+        return math.inf
     return statistics.median(megabytes[-fifth:]) / statistics.median(megabytes[fifth : 2 * fifth])
 
 
@@ -145,7 +151,7 @@ async def soak(figures: Figures, requests: int, seconds: float, seed: int) -> No
             figures.demand(
                 f"memory, {name}",
                 f"grows by less than {MOST_GROWTH - 1:.0%}",
-                f"{grown - 1:+.1%}",
+                f"{grown - 1:+.1%}" if grown < math.inf else "too short to tell; ask for more",
                 holds=grown < MOST_GROWTH,
             )
         failed = {end: times for end, times in server.answers.items() if end not in ("200", "left")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import socket
 from pathlib import Path
@@ -24,6 +25,7 @@ def test_growth_is_told_once_it_is_warm() -> None:
     warm_up = [float(megabytes) for megabytes in range(100, 200, 5)]
     assert growth(warm_up + [200.0] * 80) == 1
     assert growth(warm_up + [200.0 + step for step in range(80)]) > MOST_GROWTH
+    assert growth([200.0] * 4) == math.inf, "too short to tell"
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def differences(pair: Comparison, names: tuple[str, str]) -> Iterator[Difference
     """In what two answers to requests of one name differ. `names` are what the sides are called.
 
     Values are compared only where both sides were seen to repeat themselves; what may differ by chance only
-    where neither was seen to answer in two ways, or both gave these answers again. What hangs on the moment
+    where neither was seen to answer in two ways, or both gave these answers again. What depends on the moment
     is no difference: how far an aborted answer had come, or which of two requests with one id was the first.
     """
     one, other = pair.baseline, pair.other

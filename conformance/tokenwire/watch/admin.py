@@ -1,4 +1,4 @@
-"""The admin listener: `/` for people, `/metrics` for Prometheus, `/healthz` for whoever restarts us."""
+"""The admin listener: `/` for people, `/metrics` for Prometheus, `/healthz` for a supervisor."""
 
 from __future__ import annotations
 
