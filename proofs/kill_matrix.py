@@ -6,7 +6,8 @@ are judged. A fault has to be killed by a requirement that names it in `spec/req
 to kill what it names, and at least one fault. What else turns red is an unexpected kill, unless it
 stands in `killing/consequences.yaml`: a lost event breaks more than the one sentence that is there for it.
 Which of several sentences on one thing it breaks depends on the cut of the streams, so
-`killing/families.yaml` tells what is kindred: a new kill beside a known one of its family is told, and is no complaint.
+`killing/families.yaml` tells what is kindred: a new kill beside a known one of its family is told,
+and is no complaint.
 
     python -m proofs.kill_matrix                            the whole matrix
     python -m proofs.kill_matrix --fault event-dropped      one row of it; repeatable
