@@ -53,14 +53,19 @@ def stream(tokens: int, *, cumulative: int = 0, whole: bool = False, name: str =
     told = deepcopy(first)
     meta = told["meta_info"]
     series = [key for key, value in meta.items() if key.startswith("output_") and isinstance(value, list)]
-    one = {key: meta[key][0] for key in series}
+    ids = [(7 * at + at // 50) % 2000 for at in range(tokens)]
+    texts = [f" {token:x}" for token in ids]
+    chosen = {"output_token_ids_logprobs"}  # the ids that were asked for, at each position
+    said = {
+        key: [meta[key][0] if key in chosen else _of(meta[key][0], token) for token in ids] for key in series
+    }
     end = {**first["meta_info"], "finish_reason": {"type": "length", "length": tokens}}
     events: list[str] = []
     cuts = 1 if whole else cumulative or tokens
     for count in (tokens * at // cuts for at in range(1, cuts + 1)):
-        held = count if whole or cumulative else 1
-        told["output_ids"], told["text"] = first["output_ids"] * held, first["text"] * held
-        meta |= {key: [one[key]] * held for key in series} | {"completion_tokens": count}
+        new = slice(0 if whole or cumulative else count - 1, count)
+        told["output_ids"], told["text"] = ids[new], "".join(texts[new])
+        meta |= {key: said[key][new] for key in series} | {"completion_tokens": count}
         if "output_token_logprobs_length" in meta:
             meta["output_token_logprobs_length"] = count
         if count == tokens:
@@ -76,7 +81,17 @@ def stream(tokens: int, *, cumulative: int = 0, whole: bool = False, name: str =
         headers = exchange.headers
     timed = tuple(Read(0.01 * at, data) for at, data in enumerate(reads))
     request = HttpRequest("POST", exchange.request.path, asked)
-    return replace(exchange, name=f"generate/{name}", request=request, headers=headers, reads=timed)
+    server = replace(exchange.server, flags=()) if cumulative else exchange.server
+    made = {"request": request, "headers": headers, "reads": timed, "server": server}
+    return replace(exchange, name=f"generate/{name}", **made)
+
+
+def _of(position: list[Any], token: int) -> list[Any]:
+    """What the first event says at one position, for another token: with another logprob, and its id."""
+    if position and isinstance(position[0], list):
+        return [_of(entry, token + rank) for rank, entry in enumerate(position)]
+    logprob, _, text = position
+    return [logprob - 1 / (1 + token), token, text]
 
 
 def ours(exchanges: Sequence[Exchange]) -> None:

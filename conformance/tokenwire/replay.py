@@ -13,6 +13,7 @@ from tokenwire.dialects.control import read_call
 from tokenwire.dialects.recognition import Spoken
 from tokenwire.judging.advertised import advertised_by, information_path
 from tokenwire.judging.judge import Run
+from tokenwire.judging.settled import settled
 from tokenwire.judging.tokenizer import Tokenizer
 from tokenwire.record import Stream
 from tokenwire.report.subject import Subject
@@ -59,6 +60,7 @@ def captures(path: Path) -> Iterator[tuple[str, list[Exchange]]]:
         yield str(path), sorted(together, key=lambda exchange: exchange.started)
 
 
+@settled()
 def read_run(
     exchanges: Sequence[Exchange], spoken: Spoken, name: str, tokenizer: Tokenizer | None = None
 ) -> tuple[Run, list[Exchange]]:
@@ -128,6 +130,7 @@ def remarks(run: Run, unknown: Sequence[Exchange] = ()) -> Iterator[str]:
     yield from (where + words for words in rules_seen(run.heard))
 
 
+@settled()
 def replay(paths: Sequence[Path], *, tokenizer: Tokenizer | None = None) -> Subject:
     """Read captures, one run for each server that was recorded.
 

@@ -57,9 +57,7 @@ def interval_of(stream: Stream, target: Target) -> int | None:
 
 
 def _mode_of_length(length: int, count: int, count_before: int) -> Delivery | None:
-    """What the length of a list says of its mode; None where it fits both or neither."""
-    if not 0 < count_before < count:
-        return None
+    """What the length of a list says of its mode, where there was something before; None if it fits none."""
     if length == count - count_before:
         return Delivery.INCREMENTAL
     return Delivery.CUMULATIVE if length == count else None
@@ -92,15 +90,15 @@ def _modes(steps: list[Step]) -> Iterator[tuple[Step, str, Delivery]]:
     for step in steps:
         counter = integer(step.emission.counters.get("completion_tokens"))
         count, before = (step.after, step.before) if counter is None else (counter, count_before)
-        fields: dict[str, Any] = dict(step.emission.series)
-        if counter is not None:
-            fields = {"output_ids": step.ids, **fields}
-        for name, value in fields.items():
+        count_before = counter
+        if before is None or not 0 < before < count:
+            continue  # nothing tells
+        own = () if counter is None or "output_ids" in step.emission.series else (("output_ids", step.ids),)
+        for name, value in (*own, *step.emission.series.items()):
             entries = as_list(value)
-            mode = None if entries is None or before is None else _mode_of_length(len(entries), count, before)
+            mode = None if entries is None else _mode_of_length(len(entries), count, before)
             if mode is not None:
                 yield step, name, mode
-        count_before = counter
 
 
 def _look_at_mode(shown: tuple[Step, str, Delivery], first: Delivery | None) -> Observation:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tokenwire.checks.walk import BROKEN, Step, as_list, integer, is_error, read_once, steps_of, walk
-from tokenwire.record import Choice, Stream
+from tokenwire.record import Choice, Emission, Stream
 
 SAMPLED = "output_token_logprobs"
 TOP = "output_top_logprobs"
@@ -188,14 +189,34 @@ def told_in(stream: Stream) -> tuple[tuple[Step, Told], ...]:
     return tuple((step, one) for step in walk(stream) for one in told[id(step.emission)])
 
 
+def logprob_series(emission: Emission) -> tuple[str, ...]:
+    """The names of the series of an emission that hold logprobs of the server's own, in their order."""
+    return _of_logprobs(tuple(emission.series), emission.customized) if emission.series else ()
+
+
+@lru_cache(maxsize=1 << 8)
+def _of_logprobs(names: tuple[str, ...], customized: frozenset[str]) -> tuple[str, ...]:
+    return tuple(sorted(name for name in names if "logprob" in name and name not in customized))
+
+
+def ids_listed(value: object) -> list[Any] | None:
+    """The ids of a list of entries `[logprob, id, text]`; None for all that is not plainly one."""
+    if type(value) is not list or not value:
+        return None
+    plain = [
+        one[1]
+        for one in value
+        if type(one) is list and len(one) > 1 and type(one[0]) is float and type(one[1]) is int
+    ]
+    return plain if len(plain) == len(value) else None
+
+
 def ids_named(value: object) -> list[Any]:
     """What stands for an id at one position of any logprob series, in each entry that names one or should."""
-    if type(value) is list and value and type(value[0]) is list:
-        if all(len(one) > 1 and type(one[0]) is float and type(one[1]) is int for one in value):
-            return [one[1] for one in value]
-    elif type(value) is list and len(value) > 1 and type(value[0]) is float and type(value[1]) is int:
+    if type(value) is list and len(value) > 1 and type(value[0]) is float and type(value[1]) is int:
         return [value[1]]
-    return [entry.token_id for entry in _entries_of(value)]
+    ids = ids_listed(value)
+    return [entry.token_id for entry in _entries_of(value)] if ids is None else ids
 
 
 def _entries_of(value: object) -> list[LogprobEntry]:

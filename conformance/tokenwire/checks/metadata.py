@@ -24,7 +24,9 @@ from tokenwire.checks.logprob_entry import (
     LogprobEntry,
     Position,
     Told,
+    ids_listed,
     illegal_logprobs,
+    logprob_series,
     number_of,
     read_entry,
     read_position,
@@ -220,7 +222,7 @@ def logprob_values_are_legal(stream: Stream, _target: Target) -> Iterator[Observ
     told = [
         (step, name, entries)
         for step in walk(stream)
-        for name in sorted(step.emission.series.keys() - step.emission.customized)
+        for name in logprob_series(step.emission)
         if is_logprob_series(name) and (entries := step.unseen(as_list(step.emission.series[name]) or []))
     ]
     yield from look_at_each(told, (all(map(surely_legal, entries)) for *_, entries in told), look)
@@ -329,10 +331,12 @@ def _fault_in_order(at: Position, *, sampled_first: bool) -> str:
 
 def _first_fault(step: Step, told: Told, fault_in: Callable[[Position], str]) -> str:
     """What is wrong at the first of an emission's new ids at which anything is, counted as in its lists."""
-    faults = map(fault_in, told.positions)
-    at, words = next(((at, words) for at, words in enumerate(faults) if words), (0, ""))
+    faults = [fault_in(one) for one in told.positions]
+    if not any(faults):
+        return ""
+    at, words = next((at, words) for at, words in enumerate(faults) if words)
     before = 0 if step.delivery is Delivery.INCREMENTAL else step.before
-    return f"position {at + before} of {told.top_series} {words}" if words else ""
+    return f"position {at + before} of {told.top_series} {words}"
 
 
 def _shown_fault(found: tuple[Step, Told, str], expected: str) -> Observation:
@@ -446,17 +450,25 @@ def chosen_logprobs_are_the_asked_ids(stream: Stream, _target: Target) -> Iterat
     asked = list(stream.asked.chosen_ids)
     if not asked:
         return
+
+    def look(told: tuple[Step, str, list[Any]]) -> Observation:
+        step, name, positions = told
+        named = [[e.token_id for e in read_position(value) or []] for value in positions]
+        wrong = next((ids for ids in named if ids != asked), None)
+        message = f"a position of {name} names {wrong} instead of {asked}"
+        place = step.emission.at(name)
+        return demand(place, wrong is None, expected=asked, actual=wrong or asked, message=message)
+
+    told: list[tuple[Step, str, list[Any]]] = []
     for step in walk(stream):
-        lists = [(CHOSEN, step.unseen(as_list(step.emission.series.get(CHOSEN)) or []))]
-        if step.first:
-            lists.append((PROMPT_CHOSEN, (as_list(step.emission.prompt_series.get(PROMPT_CHOSEN)) or [])[1:]))
-        for name, positions in lists:
-            named = [[e.token_id for e in read_position(value) or []] for value in positions]
-            wrong = next((ids for ids in named if ids != asked), None)
-            if positions:
-                message = f"a position of {name} names {wrong} instead of {asked}"
-                place = step.emission.at(name)
-                yield demand(place, wrong is None, expected=asked, actual=wrong or asked, message=message)
+        chosen = as_list(step.emission.series.get(CHOSEN))
+        if chosen and (positions := step.unseen(chosen)):
+            told.append((step, CHOSEN, positions))
+        of_prompt = as_list(step.emission.prompt_series.get(PROMPT_CHOSEN)) if step.first else None
+        if of_prompt and of_prompt[1:]:
+            told.append((step, PROMPT_CHOSEN, of_prompt[1:]))
+    as_asked = (all(ids_listed(one) == asked for one in positions) for *_, positions in told)
+    yield from look_at_each(told, as_asked, look)
 
 
 def _first_carrying(choice: Choice, name: str) -> tuple[Emission, list[Any]] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tokenwire.checks.logprob_entry import ids_named
+from tokenwire.checks.logprob_entry import ids_named, logprob_series
 from tokenwire.checks.refusals import was_refused
 from tokenwire.checks.walk import (
     Step,
@@ -185,6 +185,10 @@ def _is_token_id(value: object) -> bool:
     return number is not None and 0 <= number < ID_LIMIT
 
 
+def _are_token_ids(values: list[Any]) -> bool:
+    return {*map(type, values)} == {int} and min(values) >= 0 and max(values) < ID_LIMIT
+
+
 def _id_lists(step: Step) -> Iterator[tuple[str, list[Any] | None]]:
     """The lists of token ids in an emission by name, without those that earlier emissions carried already."""
     emission = step.emission
@@ -192,10 +196,9 @@ def _id_lists(step: Step) -> Iterator[tuple[str, list[Any] | None]]:
         yield "output_ids", None if step.ids is None else step.unseen(step.ids)
     if carries(emission, "prompt_token_ids"):
         yield "prompt_token_ids", as_list(emission.prompt_token_ids)
-    for name in sorted(emission.series.keys() - emission.customized):
-        if "logprob" in name:
-            entries = step.unseen(as_list(emission.series[name]) or [])
-            yield name, [token for value in entries for token in ids_named(value)]
+    for name in logprob_series(emission):
+        entries = step.unseen(as_list(emission.series[name]) or [])
+        yield name, [token for value in entries for token in ids_named(value)]
 
 
 @check("ids-are-token-ids")
@@ -223,7 +226,7 @@ def ids_are_token_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
                 told.append((step.emission, name, ids))
                 if is_prompt and ids:
                     prompts[choice] = ids
-    yield from look_at_each(told, (ids is not None and all(map(_is_token_id, ids)) for *_, ids in told), look)
+    yield from look_at_each(told, (ids is not None and _are_token_ids(ids) for *_, ids in told), look)
 
 
 @check("ids-are-counted")

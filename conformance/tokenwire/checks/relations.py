@@ -109,9 +109,10 @@ def output_ids_continue(streams: tuple[Stream, ...], _target: Target) -> Iterato
     for one in wholes:
         if one.sent_ids and one.prompt:
             by_prompt.setdefault((one.prompt, one.sampling), []).append(one)
+    sizes = sorted({len(prompt) for prompt, _ in by_prompt})
     for first in wholes:
         prompt, ids = first.prompt or (), first.ids or ()
-        for k in range(1, len(ids)):
+        for k in (size - len(prompt) for size in sizes if 0 < size - len(prompt) < len(ids)):
             for one in by_prompt.get((prompt + ids[:k], first.sampling), ()):
                 rest, actual = ids[k:], one.ids or ()
                 common = min(len(rest), len(actual))
@@ -207,12 +208,16 @@ def own_ids_are_accepted(streams: tuple[Stream, ...], _target: Target) -> Iterat
 def next_turn_begins_with_the_last(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """A conversation only grows: a turn stands unchanged before what the next one adds."""
     wholes = [one for one in related_streams(streams) if one.prompt and one.ids and one.sent_ids]
-    for first in wholes:
-        turn = (first.prompt or ()) + (first.ids or ())
-        for one in wholes:
-            sent = one.prompt or ()
-            if len(sent) <= len(turn) or sent[: len(turn)] != turn:
-                continue
+    turns = [(one.prompt or ()) + (one.ids or ()) for one in wholes]
+    known, sizes = set(turns), sorted({len(turn) for turn in turns})
+    next_ones: dict[Ids, list[Whole]] = {}
+    for one in wholes:
+        sent = one.prompt or ()
+        for size in sizes:
+            if size < len(sent) and sent[:size] in known:
+                next_ones.setdefault(sent[:size], []).append(one)
+    for first, turn in zip(wholes, turns, strict=True):
+        for one in next_ones.get(turn, ()):
             told = next((e for e in one.choice.emissions if as_list(e.prompt_token_ids) is not None), None)
             if told is None:
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -24,12 +25,12 @@ Kind = Literal[
     "prompt_series",
     "details",
 ]
-_KINDS: tuple[Kind, ...] = get_args(Kind)
 _SINGLE: tuple[Kind, ...] = ("text", "reasoning", "output_ids", "prompt_token_ids")
 _NAMED: tuple[Kind, ...] = ("counters", "series", "prompt_series", "details")
 _FIELDS = {*_SINGLE, *_NAMED}
 _OF_A_CALL = ("index", "id", "type", "name", "arguments")
 """What a piece of a tool call may hold, beside the place of the list (`at`)."""
+_NONE_CUSTOMIZED: frozenset[str] = frozenset()
 _KNOWN = {
     *get_args(Kind),
     "choices",
@@ -77,10 +78,11 @@ class _Parent:
     other_lists: frozenset[str] = frozenset()
 
     @lru_cache(maxsize=1 << 10)  # noqa: B019  # the tables of the dialects live as long as the program
-    def placed(self, at: str) -> Mapping[str, tuple[tuple[_Field, str], ...]]:
-        """By key, the fields and where they stand in a choice at a pointer."""
+    def placed(self, at: str) -> Mapping[str, tuple[tuple[Kind, str, str], ...]]:
+        """By key, the kinds and names of the fields, and where they stand in a choice at a pointer."""
         return {
-            key: tuple((one, intern(at + one.pointer)) for one in bound) for key, bound in self.fields.items()
+            key: tuple((one.kind, one.name, intern(at + one.pointer)) for one in bound)
+            for key, bound in self.fields.items()
         }
 
 
@@ -210,23 +212,23 @@ class AnswerBinding:
         document: Sequence[tuple[_Field, Any]],
     ) -> Emission | None:
         pointers: dict[str, str] = {}
-        values: dict[Kind, dict[str, Any]] = {kind: {} for kind in _KINDS}
+        values: defaultdict[Kind, dict[str, Any]] = defaultdict(dict)
         customized: set[str] = set()
         for parent in self.parents:
-            holder = find(item, parent.keys)
+            holder = find(item, parent.keys) if parent.keys else item
             if not isinstance(holder, dict):
                 continue
             placed = parent.placed(at)
             for key, value in holder.items():
                 bound = placed.get(key)
                 if bound is not None:
-                    for one, pointer in bound:
-                        if one.kind != "finish" and self._is_nothing(value, one.name):
+                    for kind, name, pointer in bound:
+                        if not value and kind != "finish" and self._is_nothing(value, name):
                             continue
-                        if one.kind == "reasoning" and values[one.kind].get(one.name):
+                        if kind == "reasoning" and values[kind].get(name):
                             continue  # by another name
-                        values[one.kind][one.name] = value
-                        pointers[one.name] = pointer
+                        values[kind][name] = value
+                        pointers[name] = pointer
                 elif (
                     parent.holds_customized_info and isinstance(value, list) and key not in parent.other_lists
                 ):
@@ -251,7 +253,7 @@ class AnswerBinding:
             output_ids=output_ids if isinstance(output_ids, list) else None,
             prompt_token_ids=prompt_token_ids if isinstance(prompt_token_ids, list) else None,
             series=values["series"],
-            customized=frozenset(customized),
+            customized=frozenset(customized) if customized else _NONE_CUSTOMIZED,
             prompt_series=values["prompt_series"],
             counters={name: value for name, value in values["counters"].items() if value is not None},
             details=values["details"],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any, NamedTuple, TypeVar
 
 from tokenwire.dialects.control import Call
@@ -82,12 +83,10 @@ def look_at_each(
     `surely` says of each, in the same order, whether it holds beyond doubt: of those only the furthest is
     looked at, and stands for them all. An observation takes ten times as long to make as such a glance.
     """
-    held = []
-    for thing, sure in zip(things, surely, strict=True):
-        if sure:
-            held.append(thing)
-        else:
-            yield look(thing)
+    sure = list(surely)
+    held = things if all(sure) else list(compress(things, sure))
+    if len(held) < len(things):
+        yield from (look(thing) for thing, holds in zip(things, sure, strict=True) if not holds)
     if held:
         yield _furthest(held, look)._replace(witnesses=len(held))
 

@@ -13,6 +13,7 @@ logits are sums of few powers of two: bfloat16, float16 and float32 hold the sam
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -77,7 +78,7 @@ class Parrot:
         """How far before `position` the token stands that is said there. The first position is 0, and says
         nothing again.
         """
-        return max(lag for lag in self.lags if lag <= position)
+        return self.lags[bisect_right(self.lags, position) - 1]
 
     def answer(
         self, prompt: Sequence[int], count: int, barred: Collection[int] = (), least: int = 0

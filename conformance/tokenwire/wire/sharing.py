@@ -20,7 +20,7 @@ def sharing(value: Any, before: Any) -> Any:
     """
     if isinstance(value, dict) and isinstance(before, dict):
         for name, entry in before.items():
-            if name in value:
+            if entry and isinstance(entry, (list, dict)) and name in value:
                 value[name] = sharing(value[name], entry)
         return value
     if isinstance(value, list) and isinstance(before, list) and _begins_with(value, before):

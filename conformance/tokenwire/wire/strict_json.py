@@ -113,7 +113,10 @@ def _holds_large_number(written: bytes) -> bool:
     digits = written.translate(_DIGITS_AS_ZEROS)
     if _NINETEEN_DIGITS in digits and _long_integer(digits):
         return True
-    return any(sign in digits and _large_exponent(digits, sign) for sign in _EXPONENTS)
+    plain, signed = _EXPONENTS
+    if plain in digits and _large_exponent(digits, plain):
+        return True
+    return signed in digits and _large_exponent(digits, signed)
 
 
 def _long_integer(digits: bytes) -> bool:
