@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from channel_answers import CALL, FORMS, HERMES, PING, THOUGHT, call, piece, streamed, text, thought, whole
+from channel_answers import (
+    CALL,
+    FORMS,
+    HERMES,
+    PING,
+    THOUGHT,
+    TOOLS,
+    call,
+    piece,
+    streamed,
+    text,
+    thought,
+    whole,
+)
 from channel_pairs import ARGUMENTS, FILLED, GOOD, OPENED, SAID, WHOLE, against
+from letter_tokenizer import LetterTokenizer
+from stream_builder import change, incremental
 from test_live_answers import violated
 
-from tokenwire.checks.channel_reading import seen_markup
+from tokenwire.checks.channel_reading import say, seen_markup
+from tokenwire.judging.check import Target
 from tokenwire.judging.judge import Run, judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
@@ -166,3 +183,22 @@ def test_a_stop_that_matches_in_a_call_is_matched() -> None:
 def test_the_keys_of_channels_come_and_go() -> None:
     stream = streamed(SAID, thought("hm"), text("Look."), {}, OPENED, FILLED)
     assert violated("keys-do-not-come-and-go", stream) == []
+
+
+def test_parts_of_characters_that_logprobs_do_not_tell_are_no_text() -> None:
+    """Of a character in three tokens, vLLM and its like tell the bytes of none or of U+FFFD."""
+    told = whole("Köln 日本", "Köln 日本")
+    for part in ([], [239, 191, 189]):
+        entries = [{"token": "", "bytes": part, "logprob": -0.5}] * 3
+        emission = told.choices[0].emissions[0]
+        told = change(told, series={"logprobs_content": [*emission.series["logprobs_content"], *entries]})
+        assert say(told, told.choices[0], HERMES.markup) is None
+
+
+def test_text_may_lag_where_it_could_become_a_marker() -> None:
+    stream = change(change(incremental(dialect="sglang-chat"), 1, text=""), 2, text="bc")
+    late = Target(tokenizer=LetterTokenizer())
+    assert violated("text-keeps-up-with-its-ids", stream, late)
+    asked = replace(stream.exchange.request, body={"tools": TOOLS})
+    stream = replace(stream, exchange=replace(stream.exchange, request=asked))
+    assert violated("text-keeps-up-with-its-ids", stream, late) == []

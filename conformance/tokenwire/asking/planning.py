@@ -70,7 +70,7 @@ def _said(options: Mapping[str, Any], headers: Headers) -> Iterator[str]:
     for option in ("dialect", "declare"):
         for value in options.get(option) or ():
             yield from (f"--{option}", value)
-    for option in ("model", "worker"):
+    for option in ("model", "worker", "channels"):
         if said := options.get(option):
             yield from (f"--{option}", said)
     if (budget := options.get("budget", Budget.STANDARD)) is not Budget.STANDARD:
@@ -106,6 +106,7 @@ def planned(
         worker=options.get("worker", "").rstrip("/"),
         without=tuple(options.get("without") or ()),
         gentle=options.get("gentle", False),
+        tool_calls=options.get("channels", ""),
         revival=_revival(options.get("restart") or "", options.get("wait")),
         asked_with=tuple(_said(options, headers)),
         judged_with=judged_with(options.get("tokenizer")),

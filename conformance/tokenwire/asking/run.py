@@ -93,6 +93,8 @@ class Plan:
     """How the server comes back where it dies; None where nobody starts it again."""
     without: tuple[str, ...] = ()
     """Scenarios that are left out."""
+    tool_calls: str = ""
+    """The form in which the model writes tool calls; empty where that is to be found out."""
     gentle: bool = False
     """Neither what servers died of is asked, nor what is a storm to a server that others use."""
     asked_with: tuple[str, ...] = ()
@@ -120,6 +122,7 @@ class Plan:
             "explore": self.explore,
             "seed": self.seed,
             "headers": sorted(name.lower() for name, _ in self.headers),
+            **({"channels": self.tool_calls} if self.tool_calls else {}),
         }
 
 
@@ -186,6 +189,7 @@ class _Interrogation:
             self.found.model,
             self.plan.budget,
             self.parrot,
+            self.plan.tool_calls,
         )
 
     @cached_property
@@ -286,6 +290,7 @@ class _Interrogation:
             declared=frozenset(self.plan.declared),
             beside=tuple(self.transcript.beside),
             worker_asked=bool(self.plan.worker),
+            tool_calls=self.plan.tool_calls,
             unasked=tuple(sorted({each.name for each in chosen(Plan(""))} - asked)),
             tokenizer=self.transcript.tokenizer,
         )

@@ -135,6 +135,8 @@ class Conversation:
     """What this run may ask; a scenario may ask in more shapes where it allows more."""
     parrot: Speaker | None = None
     """How the target is told what to say, where it is a parrot."""
+    tool_calls: str = ""
+    """The form in which the model writes tool calls; empty where that is to be found out."""
 
     @property
     def intervals(self) -> tuple[int, ...]:

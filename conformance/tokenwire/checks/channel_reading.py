@@ -10,7 +10,7 @@ from typing import Any
 from weakref import finalize
 
 from tokenwire.checks.logprob_entry import CONTENT
-from tokenwire.checks.walk import as_list, count_of, joined_ids
+from tokenwire.checks.walk import BROKEN, as_list, count_of, joined_ids
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.dialects.markup import (
     BEHIND,
@@ -262,7 +262,9 @@ def _text(choice: Choice, tokenizer: Tokenizer | None, *, spent: bool) -> str | 
     if tokens is not None:
         last = tokens[-1].decode("utf-8", "replace") if tokens else ""
         kept = tokens[:-1] if not spent and _END.fullmatch(last) else tokens
-        return b"".join(kept).decode("utf-8", "replace")
+        text = b"".join(kept).decode("utf-8", "replace")
+        if all(kept) and BROKEN not in text:  # some servers do not tell the parts of a character
+            return text
     ids = joined_ids(choice)
     if tokenizer is None or not ids or not all(type(token) is int for token in ids):
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial
 
+from tokenwire.checks.channel_reading import offered
 from tokenwire.checks.decoded import Decoded, decoded, legal_texts, uncut_texts
 from tokenwire.checks.difference import first_difference
 from tokenwire.checks.walk import BROKEN, Step, by_choice, running_texts, streamed, walk
@@ -106,8 +107,10 @@ def _look_at_lag(one: Decoded, told: tuple[Step, str, str, int]) -> Observation:
 
 @check("text-keeps-up-with-its-ids")
 def text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Between emissions, text waits for the rest of a character or of a stop string only."""
-    if not streamed(stream):
+    """Between emissions, text waits for the rest of a character or of a stop string only; where tools are
+    offered, for that of a marker, too.
+    """
+    if not streamed(stream) or offered(stream) is not None:
         return
     steps = by_choice(walk(stream))
     for one in decoded(stream, target.tokenizer):

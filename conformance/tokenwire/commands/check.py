@@ -48,7 +48,7 @@ _ASKED_BY = (
         "tokenizer",
         "declare",
     ),
-    *("worker", "without", "gentle", "restart", "wait"),
+    *("worker", "without", "gentle", "restart", "wait", "channels"),
 )
 """The parameters that say how to ask."""
 
@@ -129,6 +129,7 @@ def check(
         typer.Option("--declare", metavar="NAME", help="The server has this capability; repeatable."),
     ] = None,
     worker: options.Worker = "",
+    channels: options.Channels = "",
     restart: options.Restart = "",
     wait: options.Wait = None,
     header: options.SentHeaders = None,
@@ -183,6 +184,7 @@ def check(
             "declare": declare,
             "worker": worker,
             "without": without,
+            "channels": channels,
             "gentle": gentle,
             "restart": restart,
             "wait": wait,

@@ -15,6 +15,7 @@ from tokenwire.asking.run import Plan
 from tokenwire.asking.scenario import Budget, load_scenarios
 from tokenwire.config import Config, ConfigError, find_config, read_config
 from tokenwire.dialects.dialect import load_dialects
+from tokenwire.dialects.markup import load_markup
 from tokenwire.judging.advertised import LOGPROB_RULES
 from tokenwire.judging.capability import DECLARED_RULE, known_capabilities
 from tokenwire.report.files import Outputs, system_says, why_not_appendable, why_unwritable
@@ -121,6 +122,11 @@ def plan_of(
     for option in ("scenario", "without"):
         known("scenario", options.get(option) or (), load_scenarios())
     known("capability", options.get("declare") or (), declarable())
+    forms = load_markup()[1]
+    if (form := options.get("channels")) and form not in forms:
+        raise typer.BadParameter(
+            f"--channels {form} is no form of tool calls; it is one of {', '.join(forms)}"
+        )
     file = config_of(context).headers if configured else ()
     try:
         return planned(target, options, headers_of(headers, file))
@@ -252,6 +258,14 @@ Scenarios = Annotated[
 ]
 Without = Annotated[
     list[str] | None, typer.Option("--without", metavar="NAME", help="Leave this scenario out; repeatable.")
+]
+Channels = Annotated[
+    str,
+    typer.Option(
+        "--channels",
+        metavar="FORM",
+        help=f"How the model writes tool calls: {', '.join(load_markup()[1])}. Found out if not said.",
+    ),
 ]
 Gentle = Annotated[
     bool,

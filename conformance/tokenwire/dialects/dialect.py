@@ -186,6 +186,8 @@ class Dialect:
         self._request = RequestBinding.load(self.name, table["request"])
         self.media = self._request.media
         """Where a request has images beside its prompt; None where it has no place for them."""
+        self.says = self._request.says
+        """How a grammar makes the model say a text; None where the endpoint has none."""
         self.asks = tuple(self._request.asks)
         """Where the body says true to ask for what is no field of an ask."""
         self._whole = AnswerBinding.load(self.name, table["answer"]["whole"])

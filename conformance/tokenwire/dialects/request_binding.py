@@ -69,6 +69,22 @@ class Unsupported:
 
 
 @dataclass(frozen=True)
+class Says:
+    """How the model is made to say a text that a grammar admits alone."""
+
+    pattern: Keys
+    """Where the expression stands that the output has to match."""
+    beside: tuple[Mapping[str, Any], ...]
+    """What else the body says, of which one lets the grammar hold from the first token on."""
+
+    def body(self, text: str, way: int) -> dict[str, Any]:
+        """What a body says so that the output is this text."""
+        said = copy.deepcopy(dict(self.beside[way]))
+        put(said, self.pattern, re.sub(r"[][\\^$.|?*+(){}/-]", r"\\\g<0>", text))
+        return said
+
+
+@dataclass(frozen=True)
 class RequestBinding:
     """Where the request of one endpoint says what. Made from the `request` part of a dialect."""
 
@@ -103,6 +119,8 @@ class RequestBinding:
     logit_bias: Keys | None
     chosen_in_top: Keys | None
     """Ids whose logprobs stand in the place of the likeliest; read, and not asked for."""
+    says: Says | None
+    """How a grammar makes the model say a text, where the endpoint has any."""
     frequency_penalty: Keys | None
     """These two shape the tokens as other penalties do, which have no field here."""
 
@@ -152,6 +170,9 @@ class RequestBinding:
             asks={parse(at): _wanted(at, told) for at, told in table.get("asks", {}).items()},
             logit_bias=parse(table["logit_bias"]) if "logit_bias" in table else None,
             chosen_in_top=parse(table["chosen_in_top"]) if "chosen_in_top" in table else None,
+            says=Says(parse(table["says"]["pattern"]), tuple(table["says"]["beside"]))
+            if "says" in table
+            else None,
             frequency_penalty=parse(table["frequency_penalty"]) if "frequency_penalty" in table else None,
         )
 

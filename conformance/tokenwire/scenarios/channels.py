@@ -1,0 +1,173 @@
+"""Channels: a model says what it is told, with markup, so that the server's own parsers take it apart."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tokenwire.ask import Ask
+from tokenwire.asking.scenario import Budget, Conversation, only_choice, scenario, text_of
+from tokenwire.dialects.markup import Form, load_markup
+from tokenwire.parrot.speaker import Ids, Speaker
+from tokenwire.record import Stream
+from tokenwire.scenarios.plain_ask import has_words
+
+_HELLO = "Hello there, this is plain text: é 😀 done."
+_PARAMETERS = {
+    "get_weather": {"city": {"type": "string"}, "days": {"type": "integer"}},
+    "lookup": {"q": {"type": "object"}, "note": {"type": "string"}},
+    "ping": {},
+}
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": name,
+            "parameters": {"type": "object", "properties": properties},
+        },
+    }
+    for name, properties in _PARAMETERS.items()
+]
+_CITY = ("get_weather", {"city": "Paris", "days": 2})
+_PING: tuple[str, dict[str, Any]] = ("ping", {})
+_RICH = {
+    "q": {"a": {"b": [1, 2, {"c": "}]{"}]}, "s": 'he said "hi" \\ back\nnext', "u": "Köln 日本 😀👩\u200d👧"},
+    "note": "a{b}c",
+}
+_LIKE_MARKERS = 'a < b, <tool and <thin or </thin, {"nam": 1} and [x(y=1)]. end <'
+_STOPS = ("<tool_call>X", 'Paris", "dayz', "so Parrot")
+"""Beginnings of these are in the texts, and none of them is."""
+_ROOM = 400
+_CUT = 24
+"""A budget that ends within most calls."""
+_INTERVALS = {Budget.QUICK: (1, 4), Budget.STANDARD: (1, 4, 20), Budget.SOAK: (1, 2, 3, 4, 7, 20)}
+
+
+@dataclass(frozen=True)
+class _Told:
+    """How a target is made to say a text."""
+
+    talk: Conversation
+    way: int | None = None
+    """Which of the dialect's ways lets a grammar hold; None for a parrot."""
+
+    def ask(self, text: str, *, in_bytes: bool = False) -> Ask | None:
+        """A request that is answered with a text; None where this one cannot be said. A parrot says it in the
+        tokens of its tokenizer, or one for each byte.
+        """
+        asked = Ask(max_new_tokens=_ROOM, logprobs=True)
+        if self.way is not None and self.talk.dialect.says is not None:
+            user = ({"role": "user", "content": "hi"},)
+            return replace(asked, messages=user, raw=self.talk.dialect.says.body(text, self.way))
+        speaker = self.talk.parrot
+        if speaker is None:
+            return None
+        prompt = speaker.ask(self.talk.dialect, self._ids(speaker, text, in_bytes=in_bytes))
+        if prompt is None:
+            return None
+        return replace(prompt, max_new_tokens=_ROOM, logprobs=True)
+
+    @staticmethod
+    def _ids(speaker: Speaker, text: str, *, in_bytes: bool) -> Ids:
+        spelled = speaker.bytes(text) if in_bytes else speaker.encode(text)
+        return (*spelled, speaker.end)
+
+
+async def _told(talk: Conversation) -> _Told | None:
+    """How the target is made to say a text, found out by asking; None where there is no way."""
+    if talk.parrot is not None:
+        return _Told(talk)
+    ways = talk.dialect.says.beside if talk.dialect.says is not None else ()
+    for way in range(len(ways)):
+        told = _Told(talk, way)
+        ask = told.ask(_HELLO)
+        if ask is not None and text_of(await talk.ask(f"way-{way}", ask)) == _HELLO:
+            return told
+    talk.transcript.not_asked[talk.name_of("texts")] = (
+        "no way was found to make the model say a text: no grammar holds from the first token on, and the "
+        "model is no parrot (`tokenwire parrot` writes one)"
+    )
+    return None
+
+
+async def _form(talk: Conversation, told: _Told) -> Form | None:
+    """The form of tool calls that the server reads: the one that is known, or the first that comes back as a
+    call.
+    """
+    forms = load_markup()[1]
+    if talk.tool_calls:
+        return forms[talk.tool_calls]
+    for name, form in forms.items():
+        ask = told.ask(form.spelled(_PING))
+        if ask is not None and _called(await talk.ask(f"form-{name}", _with_tools(ask))):
+            return form
+    return None
+
+
+def _called(stream: Stream | None) -> bool:
+    choice = only_choice(stream)
+    return choice is not None and [call.name for call in choice.calls] == [_PING[0]]
+
+
+def _with_tools(ask: Ask) -> Ask:
+    return replace(ask, raw={**ask.raw, "tools": TOOLS})
+
+
+def _texts(form: Form | None) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Labels, texts, and what else is asked."""
+    think = load_markup()[0]["think"]
+    thought = f"{think.opens}\nLet me see: 1 < 2, so Paris.\n{think.closes}\n\n"
+    yield "content", _HELLO, {}
+    yield "reasoning", f"{thought}The answer is 4.", {}
+    yield "reasoning-cut", f"{think.opens}\nI never stop thinking.", {"max_new_tokens": 5}
+    if form is None:
+        return
+    call, two = form.spelled(_CITY), form.spelled(_CITY, ("get_weather", {"city": "Rome"}))
+    yield "call", call, {}
+    yield "content-call", f"I will look.\n{call}", {}
+    yield "calls", two, {}
+    yield "reasoning-content-call", f"{thought}Looking.\n{call}", {}
+    yield "rich-arguments", form.spelled(("lookup", _RICH)), {}
+    yield "no-arguments", form.spelled(_PING), {}
+    yield "cut-call", call, {"max_new_tokens": _CUT}
+    yield "like-markers", _LIKE_MARKERS, {}
+    yield "unmatched-stop", f"{thought}Look.\n{call}", {"stop": _STOPS}
+    yield "samples", f"{thought}Looking.\n{call}", {"n": 2, "temperature": 1.0, "top_k": 1}
+    yield "behind-a-call", f"{call}\nThat is all.", {}
+    yield "call-in-reasoning", f"{think.opens}\nI could {call} now.\n{think.closes}\n\nNo.", {}
+
+
+@scenario(chat=True)
+async def channels(talk: Conversation) -> None:
+    """Texts with reasoning and tool calls, which a parrot says or a grammar admits alone: content, reasoning,
+    one call and two, before and behind content, nested and empty arguments, cut by the budget, look-alikes of
+    markers, stop strings that do not match, two samples; whole, and streamed at several intervals.
+    """
+    told = await _told(talk)
+    if told is None:
+        return
+    form = await _form(talk, told)
+    for label, text, more in _texts(form):
+        for spelled, in_bytes in ((label, False), (f"{label}-in-bytes", True)):
+            if in_bytes and (told.way is not None or label not in _ALSO_IN_BYTES):
+                continue
+            ask = told.ask(text, in_bytes=in_bytes)
+            if ask is not None:
+                asked = replace(_with_tools(ask) if form is not None else ask, **more)
+                await talk.ask_all(_cut(talk, spelled, asked))
+
+
+_ALSO_IN_BYTES = ("calls", "reasoning-content-call", "rich-arguments")
+"""What is said in tokens of one byte each, too: markers come in many pieces."""
+
+
+def _cut(talk: Conversation, label: str, ask: Ask) -> dict[str, Ask]:
+    """An ask, whole and streamed, and at each interval where the endpoint has intervals."""
+    stream = replace(ask, stream=True, usage=True)
+    asks = {f"{label}-whole": ask, f"{label}-stream": stream}
+    if talk.dialect.render(replace(stream, stream_interval=2), talk.model) != talk.dialect.render(
+        stream, talk.model
+    ):
+        for interval in _INTERVALS[talk.budget]:
+            asks[f"{label}-interval-{interval}"] = replace(stream, stream_interval=interval)
+    return {label: one for label, one in asks.items() if has_words(talk, one)}

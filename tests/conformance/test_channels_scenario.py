@@ -1,0 +1,105 @@
+"""The scenario on channels: it finds out how a server says what it is told, and which markup it reads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from canned import CannedSender
+from channel_answers import FORMS, call, piece, streamed, text, thought, whole
+
+from tokenwire.asking.scenario import Conversation, Transcript, load_scenarios
+from tokenwire.cli import app
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.dialects.markup import Markup, load_markup, read_markup
+from tokenwire.judging.advertised import Advertised
+from tokenwire.judging.judge import Run, judge
+from tokenwire.judging.verdict import Verdict
+from tokenwire.record import Stream
+from tokenwire.requirement import load_requirements
+from tokenwire.wire.exchange import Exchange, HttpRequest
+
+
+@dataclass
+class Grammatical(CannedSender):
+    """A server whose grammar holds from the first token on where thinking is off; its parsers are right."""
+
+    form: str = "hermes"
+    grammar: bool = True
+
+    async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
+        body = dict(request.body or {})
+        thinks = body.get("chat_template_kwargs") != {"enable_thinking": False}
+        pattern = body.get("regex", "") if self.grammar and not thinks else "hmm, hm"
+        said = re.sub(r"\\(.)", r"\1", pattern)
+        budget = body.get("max_completion_tokens", 400)
+        pieces = re.findall(r"\s+|\w+|\W", said)
+        cut = len(pieces) > budget
+        spoken = "".join(pieces[:budget])
+        form = FORMS[self.form] if "tools" in body else None
+        reading = read_markup(spoken, Markup(load_markup()[0]["think"], form))
+        calls = [
+            piece(call.name, json.dumps(call.arguments), index) for index, call in enumerate(reading.calls)
+        ]
+        known = {key: body[key] for key in ("stop", "n") if key in body}
+        finish = "length" if cut else None
+        content = "".join(reading.contents).strip() + (reading.cut or "")
+        if body.get("stream"):
+            deltas = [thought(reading.reasoning), text(content), *map(call, calls)]
+            stream = streamed(spoken, *deltas, finish=finish, **known)
+        else:
+            stream = whole(
+                spoken, content, *calls, reasoning=reading.reasoning or None, finish=finish, **known
+            )
+        self.names.append(name)
+        return replace(stream.exchange, name=name, scenario=scenario, request=request)
+
+
+def talked(sender: CannedSender, dialect: str = "sglang-chat", **how: Any) -> tuple[list[Stream], Transcript]:
+    transcript = Transcript()
+    talk = Conversation("channels", load_dialects()[dialect], sender, Advertised(), transcript, **how)
+    asyncio.run(load_scenarios()["channels"].run(talk))
+    return transcript.streams, transcript
+
+
+@pytest.mark.parametrize("form", ["hermes", "llama3"])
+def test_the_way_and_the_form_are_found_out_by_asking(form: str) -> None:
+    sender = Grammatical(form=form)
+    streams, _ = talked(sender)
+    labels = [name.removeprefix("sglang-chat/channels/") for name in sender.names]
+    tried = list(FORMS)[: list(FORMS).index(form) + 1]
+    assert labels[: 2 + len(tried)] == ["way-0", "way-1", *(f"form-{name}" for name in tried)]
+    assert {"calls-whole", "calls-stream", "rich-arguments-stream", "cut-call-whole"} <= set(labels)
+    rows = [row for row in load_requirements().values() if row.chapter == "channels"]
+    run = Run(tuple(streams))
+    assert run.markup.form == FORMS[form]
+    verdicts = {one.requirement.id: one.verdict for one in judge([run], rows)}
+    assert {name for name, one in verdicts.items() if one is Verdict.FAIL} == set()
+    assert verdicts["channels-hold-all-text"] is verdicts["stream-channels-equal-whole"] is Verdict.PASS
+
+
+def test_a_form_that_is_named_is_not_looked_for() -> None:
+    sender = Grammatical(form="qwen3_xml")
+    talked(sender, tool_calls="qwen3_xml")
+    assert not [name for name in sender.names if "form-" in name]
+    assert "sglang-chat/channels/calls-stream" in sender.names
+
+
+def test_a_server_without_a_grammar_is_asked_no_texts_and_the_report_says_why() -> None:
+    sender = Grammatical(grammar=False)
+    _, transcript = talked(sender)
+    assert len(sender.names) == 2
+    assert "no grammar holds" in transcript.not_asked["sglang-chat/channels/texts"]
+    plain = Grammatical()
+    talked(plain, "openai-chat")
+    assert plain.names == []
+
+
+def test_a_form_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        app(["check", "--target", "http://127.0.0.1:9", "--channels", "latin"])
+    assert "latin is no form of tool calls" in re.sub(r"\W+", " ", capsys.readouterr().err)
