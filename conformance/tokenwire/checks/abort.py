@@ -222,12 +222,11 @@ def abort_of_nobody_is_no_failure(streams: tuple[Stream, ...], target: Target) -
     """An abort that comes too late, or for nobody, is no reason to fail."""
     known = {name for stream in streams for name in names_of(stream)}
     for call in target.calls:
-        late = [
-            stream
-            for stream in streams
-            if names_of(stream) & call.ids and not overlap(stream.exchange, call.exchange)
-        ]
-        if call.deed is not Deed.ABORT or not call.ids or (call.ids & known and not late):
+        if call.deed is not Deed.ABORT or not call.ids:
+            continue
+        named = (stream for stream in streams if names_of(stream) & call.ids) if call.ids & known else ()
+        late = [stream for stream in named if not overlap(stream.exchange, call.exchange)]
+        if call.ids & known and not late:
             continue
         beside = next((s for s in streams if s.exchange.scenario == call.exchange.scenario), None)
         if beside is None or call.exchange.ending is not Ending.COMPLETE:

@@ -173,7 +173,9 @@ def _flat(value: object) -> Iterator[object]:
 def unknown_prompt_ids(asked: Asked, vocabulary: int | None) -> Iterator[BadValue]:
     """Ids of the prompt that no vocabulary, or not the target's own, holds."""
     said = asked.said.get("input_ids")
-    for ids in asked.input_ids or ():
+    for ids in asked.input_ids or () if said else ():
+        if {*map(type, ids)} == {int} and min(ids) >= 0 and max(ids) < (vocabulary or ID_LIMIT):
+            continue
         for token in ids:
             if said and _unknown(token, vocabulary):
                 yield BadValue(said.wire_name, token, "is not in the vocabulary")

@@ -16,6 +16,7 @@ from tokenwire.checks.walk import (
     is_error,
     joined_ids,
     joined_text,
+    read_once,
 )
 from tokenwire.dialects.control import Call, Deed
 from tokenwire.dialects.dialect import known_as, names_of
@@ -29,6 +30,7 @@ _REFUSALS = NOT_ABOUT_THE_REQUEST - {_CLIENT_CLOSED} | {400, 413, 415, 422}
 _COUNTERS = ("prompt_tokens", "completion_tokens")
 
 
+@read_once
 def _told_ids(stream: Stream) -> dict[int, str]:
     """The request id that each choice began with, by its index."""
     told: dict[int, str] = {}
@@ -41,9 +43,11 @@ def _told_ids(stream: Stream) -> dict[int, str]:
 
 def _aborts(stream: Stream, target: Target) -> list[Call]:
     """The aborts that name a request, by the client's id or by one that the answer carries, while it ran."""
+    aborts = [call for call in target.calls if call.deed is Deed.ABORT and call.done]
+    if not aborts:
+        return []
     names = {*names_of(stream), *_told_ids(stream).values()}
     start, end = began(stream.exchange), over(stream.exchange)
-    aborts = (call for call in target.calls if call.deed is Deed.ABORT and call.done)
     return [
         call
         for call in aborts

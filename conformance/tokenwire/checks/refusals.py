@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from tokenwire.checks.bad_value import bad_values, unknown_prompt_ids, unreadable_body
 from tokenwire.checks.chance import goes_apart
@@ -119,8 +119,8 @@ def empty_input_ids_refused(stream: Stream, _target: Target) -> Iterator[Observa
         yield from observe_refusal(stream, "an empty list of input_ids was")
 
 
-def _is_id(value: object) -> bool:
-    return type(value) is int
+def _are_ids(values: Collection[object]) -> bool:
+    return {*map(type, values)} <= {int}
 
 
 def _malformed(value: object) -> bool:
@@ -128,8 +128,8 @@ def _malformed(value: object) -> bool:
     if not isinstance(value, (list, tuple)):
         return True
     if all(isinstance(row, (list, tuple)) for row in value):
-        return not all(_is_id(one) for row in value for one in row)
-    return not all(_is_id(one) for one in value)
+        return not all(map(_are_ids, value))
+    return not _are_ids(value)
 
 
 def _sent_malformed_ids(stream: Stream) -> bool:

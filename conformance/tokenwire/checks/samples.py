@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tokenwire.checks.tito import told_once_for_all
-from tokenwire.checks.walk import count_of, ended, finished_choices
+from tokenwire.checks.walk import count_of, ended, finished_choices, read_once
 from tokenwire.judging.check import Observation, Target, check_run, demand
 from tokenwire.record import Choice, Stream
 
@@ -13,6 +13,7 @@ _PROMPT_IDS = "prompt_token_ids"
 _NATURAL = ("stop", "length")
 
 
+@read_once
 def _carried(choice: Choice) -> frozenset[str]:
     """The fields that hold something in any emission of a choice, by their names in the record."""
     names: set[str] = set()

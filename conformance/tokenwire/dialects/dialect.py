@@ -52,6 +52,7 @@ _SHAPES = (jsonschema_rs.ValidationErrorKind.AnyOf, jsonschema_rs.ValidationErro
 """Errors of a value that fits none of several shapes."""
 _CHOICES = "choices"
 """Holds records, and is no field of one."""
+_NO_NAMES: frozenset[str] = frozenset()
 _JSON_STARTS = (b"{", b"[")
 _BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"
 
@@ -488,7 +489,8 @@ def known_as(stream: Stream) -> str | None:
 
 def names_of(stream: Stream) -> frozenset[str]:
     """The ids by which an abort may mean a request: the one that its client chose, and the server's of it."""
-    return frozenset(name for name in (stream.asked.request_id, known_as(stream)) if name is not None)
+    own = stream.asked.request_id
+    return _NO_NAMES if own is None else frozenset((own, known_as(stream) or own))
 
 
 def vocabulary_told(streams: Iterable[Stream]) -> int | None:
