@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hand_made_stream import ids_stream
@@ -21,7 +25,10 @@ from tokenwire.judging.check import (
 from tokenwire.judging.judge import NO_SCENARIO, Run, judge, judge_requirement
 from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
 from tokenwire.record import Asked, Place, Stream
-from tokenwire.requirement import Level, Requirement
+from tokenwire.replay import replay
+from tokenwire.requirement import Level, Requirement, load_requirements
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
 @pytest.fixture
@@ -337,3 +344,24 @@ def test_what_is_seen_in_an_answer_that_says_nothing_is_no_witness(register) -> 
     assert only(row(), Run((answered, again, *empty))).witnesses == 2
     judgement = only(row(), Run((answered, *empty)))
     assert (judgement.verdict, judgement.witnesses) == (Verdict.INCONCLUSIVE, 1)
+
+
+def test_processes_that_share_the_work_give_the_same_verdicts() -> None:
+    names = ("E_skiptok.jsonl.gz", "F_mirror.jsonl.gz")
+    subject = replay([FIXTURES / "sglang" / "0.5.23" / name for name in names])
+    rows = list(load_requirements().values())[::5]
+    alone = judge(subject.runs, rows)
+    shared = judge(subject.runs, iter(rows), jobs=2)
+    assert shared == alone
+    assert all(one.run is other.run for one, other in zip(shared, alone, strict=True))
+    assert {one.verdict for one in shared} >= {Verdict.PASS, Verdict.UNSUPPORTED}
+
+
+def test_a_process_that_is_killed_ends_the_judging(register) -> None:
+    def kills_its_process(stream: Stream, target: Target) -> Iterator[Observation]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        yield from every_emission_holds(stream, target)
+
+    register(on_stream=kills_its_process)
+    with pytest.raises(BrokenProcessPool):
+        judge([Run((ids_stream([1]),))], [row()], jobs=2)

@@ -304,6 +304,9 @@ SentHeaders = Annotated[
         help="Send this too; env:NAME in a value stands for an environment variable. Repeatable.",
     ),
 ]
+Jobs = Annotated[
+    int, typer.Option("--jobs", metavar="N", min=1, help="Judge in N processes; the verdicts are the same.")
+]
 Verbose = Annotated[
     bool,
     typer.Option("-v", "--verbose", help="Show every requirement and reason, and each exchange as it ends."),

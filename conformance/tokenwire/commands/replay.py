@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +28,7 @@ EXAMPLES = options.examples(
     "tokenwire replay recorded",
     "tokenwire replay recorded --requirement cumulative-ids-extend -v",
     "tokenwire replay fixtures/sglang/0.5.23/*.gz --report report",
+    "tokenwire replay recorded --jobs 8",
     "tokenwire replay --diff fixtures",
 )
 
@@ -58,6 +60,7 @@ def replay(
     keyword: options.Keyword = "",
     stop_at_first: options.StopAtFirst = False,
     last_failed: options.LastFailed = False,
+    jobs: options.Jobs = 1,
     verbose: options.Verbose = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -87,13 +90,20 @@ def replay(
         baseline_in(baseline),
         None,
         options.filters(context),
+        jobs,
     )
     try:
         subject = read_captures(paths, tokenizer=tokenizer_in(tokenizer))
         subject = replace(subject, judged_with=judged_with(tokenizer))
     except (NothingToReplay, NotPlanned, CaptureError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
-    raise typer.Exit(tell(subject, reporting, make_console()))
+    try:
+        status = tell(subject, reporting, make_console())
+    except BrokenProcessPool:
+        words = "a process that judged was killed, as the system does where memory runs out"
+        typer.echo(f"{words}; give fewer --jobs", err=True)
+        status = ExitStatus.HARNESS_ERROR
+    raise typer.Exit(status)
 
 
 def _refuse_beside_diff(context: typer.Context, *, update: bool) -> None:

@@ -64,6 +64,8 @@ class Reporting:
     """What the run could ask; None for a recording."""
     filters: tuple[str, ...] = ()
     """The options that left something out."""
+    jobs: int = 1
+    """How many processes judge."""
     on_judged: Callable[[Sequence[Judgement]], object] = lambda _: None
     """Told what was judged."""
 
@@ -93,7 +95,7 @@ def tell(subject: Subject, reporting: Reporting, console: Console) -> int:
     watched = make_console(stderr=True)
     watched.quiet = reporting.verbosity < 0
     with Meter(watched, "judging", total=len(rows)) as meter:
-        judgements = judge(subject.runs, meter.through(rows))
+        judgements = judge(subject.runs, meter.through(rows), jobs=reporting.jobs)
     bodies = reporting.outputs.bodies
     subject = replace(subject, bodies=str(bodies) if bodies is not None else "")
     held = _held(judgements, subject, reporting)

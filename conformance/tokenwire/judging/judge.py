@@ -6,10 +6,12 @@ over the whole run; an observation that a condition occurred is no witness.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from multiprocessing import get_all_start_methods, get_context
 
 from tokenwire.dialects.control import Call
 from tokenwire.dialects.dialect import is_chat, load_dialects, vocabulary_told
@@ -440,16 +442,69 @@ def violated_by(answer: Stream, run: Run) -> tuple[str, ...]:
     return tuple(violated)
 
 
-def judge(runs: Sequence[Run], requirements: Iterable[Requirement] | None = None) -> list[Judgement]:
+def judge(
+    runs: Sequence[Run], requirements: Iterable[Requirement] | None = None, *, jobs: int = 1
+) -> list[Judgement]:
     """The verdicts on all requirements, or on some, in the order of the specification.
 
     Each run is judged by itself. A requirement of which a run says nothing is told only where all are silent.
+    So many processes share the requirements; the verdicts are the same. Where a system cannot fork, there is
+    one. Raises BrokenProcessPool where one of them was killed.
     """
     import tokenwire.checks  # noqa: F401  # fills CHECKS
 
     wanted = load_requirements().values() if requirements is None else requirements
     with settled():
+        if jobs > 1 and "fork" in get_all_start_methods():
+            return list(_shared_out(wanted, runs, jobs))
         return [judgement for requirement in wanted for judgement in _everywhere(requirement, runs)]
+
+
+_before_the_fork: Sequence[Run] = ()
+"""What a process that shares the work has of its parent: the runs, which need not be sent to it."""
+
+
+def _begin(runs: Sequence[Run]) -> None:
+    global _before_the_fork  # noqa: PLW0603  # a process has one parent
+    _before_the_fork = runs
+
+
+def _at_work(requirement: Requirement) -> list[tuple[int, Judgement]]:
+    """What all runs tell of a requirement, each with the position of its run."""
+    runs = _before_the_fork
+    positions = {id(run): at for at, run in enumerate(runs)}
+    told = _everywhere(requirement, runs)
+    return [(positions[id(one.run)], replace(one, run=Run(()))) for one in told]
+
+
+def _shared_out(requirements: Iterable[Requirement], runs: Sequence[Run], jobs: int) -> Iterator[Judgement]:
+    """What runs tell of requirements, in order, each of which the next process that is free looks at."""
+    for run in runs:
+        _prepare(run)
+    pending: deque[tuple[Requirement, Future[list[tuple[int, Judgement]]]]] = deque()
+
+    def first() -> Iterator[Judgement]:
+        requirement, told = pending.popleft()
+        for at, judgement in told.result():
+            yield replace(judgement, requirement=requirement, run=runs[at])
+
+    with ProcessPoolExecutor(jobs, get_context("fork"), _begin, (runs,)) as pool:
+        for requirement in requirements:
+            pending.append((requirement, pool.submit(_at_work, requirement)))
+            if len(pending) > 2 * jobs:
+                yield from first()
+        while pending:
+            yield from first()
+
+
+def _prepare(run: Run) -> None:
+    """Find out once what every process would find out for itself."""
+    from tokenwire.checks.logprob_entry import told_in
+
+    for known in ("target", "clouded", "hollow", "honesty", "comparisons", "capabilities_beside"):
+        getattr(run, known)
+    for stream in run.heard:
+        told_in(stream)
 
 
 def _everywhere(requirement: Requirement, runs: Iterable[Run]) -> list[Judgement]:
