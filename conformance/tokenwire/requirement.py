@@ -75,12 +75,19 @@ class Requirement:
 
     @property
     def profiles(self) -> tuple[str, ...]:
-        """Those that it belongs to: the one of its subject, and those of the contracts that state it."""
-        return (self.profile, *(one.value for one in self.basis if one in CONTRACT_PROFILES))
+        """Those that it belongs to: of its subject, of contracts that state it, of purposes that need it."""
+        contracts = (one.value for one in self.basis if one in CONTRACT_PROFILES)
+        return (
+            self.profile,
+            *contracts,
+            *(name for name, subjects in PURPOSES.items() if self.profile in subjects),
+        )
 
 
 CONTRACT_PROFILES = (Basis.SGLANG, Basis.OPENAI)
 """The contracts that a server can be held to as a whole."""
+PURPOSES: Mapping[str, frozenset[str]] = {"rl": frozenset({"tito", "metadata"})}
+"""What a server is to be used for, and the subjects that this needs."""
 
 
 @cache

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import yaml
 
-from tokenwire.requirement import CONTRACT_PROFILES, Requirement, load_requirements
+from tokenwire.requirement import CONTRACT_PROFILES, PURPOSES, Requirement, load_requirements
 from tokenwire.spec_files import spec_root
 
 PUBLISHED: dict[str, str] = {}
@@ -43,7 +43,7 @@ def sealed(rows: Iterable[Requirement], version: str) -> str:
     members: dict[str, list[Requirement]] = {}
     rows = [row for row in rows if not row.excluded]
     subjects = dict.fromkeys(row.profile for row in rows)
-    for profile in [*subjects, *CONTRACT_PROFILES]:
+    for profile in [*subjects, *CONTRACT_PROFILES, *PURPOSES]:
         members[profile] = [row for row in rows if profile in row.profiles]
     lines = [f"version: {version}", "profiles:"]
     for profile, own in members.items():

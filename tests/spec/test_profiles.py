@@ -11,7 +11,7 @@ import yaml
 from sealed_profiles import PUBLISHED, broken_seals, is_as_published, sealed
 
 from tokenwire.profile import load_profiles
-from tokenwire.requirement import CONTRACT_PROFILES, Level, load_requirements
+from tokenwire.requirement import CONTRACT_PROFILES, PURPOSES, Level, load_requirements
 
 ROWS = load_requirements()
 MEMBER = "shown-text-stays"
@@ -111,10 +111,14 @@ def test_the_subjects_part_all_requirements_and_the_contracts_gather_them_again(
     for file in files.values():
         profiles = yaml.safe_load(file)["profiles"]
         contracts = {name: profiles.pop(name) for name in CONTRACT_PROFILES}
+        purposes = {name: profiles.pop(name) for name in PURPOSES}
         listed = [one for members in profiles.values() for one in members]
         assert sorted(listed) == sorted(set(listed))
         for name, members in contracts.items():
             assert list(members) == [one for one in ROWS if one in listed and name in ROWS[one].basis]
+        for name, members in purposes.items():
+            needed = {one for subject in PURPOSES[name] for one in profiles[subject]}
+            assert list(members) == [one for one in ROWS if one in needed]
 
 
 def test_the_specification_explains_every_profile(files, prose):

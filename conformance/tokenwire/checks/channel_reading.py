@@ -284,10 +284,14 @@ def offered(stream: Stream) -> tuple[str, ...] | None:
 
 
 def _all_is_told(stream: Stream, choice: Choice) -> bool:
-    """Whether logprobs have an entry for each token; some families leave out what is not shown."""
-    if policy_of(stream).get("hidden_in_logprobs", True) or joined_ids(choice) is not None:
-        return True
-    return len(tokens_of(choice) or ()) == count_of(stream, choice)
+    """Whether there is an entry, or an id, for each token: some families leave out what is not shown, and
+    where one was lost, the others say another text.
+    """
+    told, usage = len(tokens_of(choice) or joined_ids(choice) or ()), stream.usage
+    count = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
+    if len(stream.choices) == 1 and type(count) is int:
+        return told == count
+    return told == count_of(stream, choice) or bool(policy_of(stream).get("hidden_in_logprobs", True))
 
 
 def say(stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer | None = None) -> Said | None:

@@ -229,7 +229,9 @@ def _held(channels: Channels, said: Said) -> Observation:
     told = [channels.reasoning, channels.content, written(channels)]
     unlike = (name for name, a, b in zip(_CHANNELS, due, told, strict=True) if not _alike(a, b))
     differing = next(unlike, "")
-    message = f"no channel holds what the text ends in: {reading.cut!r}"
+    message = "the channels do not hold what the tokens say"
+    if reading.cut:
+        message = f"no channel holds what the text ends in: {reading.cut!r}"
     if differing:
         at = _CHANNELS.index(differing)
         channel = {"text": "content", CALLED: "tool calls"}.get(differing, differing)

@@ -37,10 +37,11 @@ _RICH = {
 _LIKE_MARKERS = 'a < b, <tool and <thin or </thin, {"nam": 1} and [x(y=1)]. end <'
 _STOPS = ("<tool_call>X", 'Paris", "dayz', "so Parrot")
 """Beginnings of these are in the texts, and none of them is."""
+_WITHOUT_TOOLS = "call-without-tools"
 _ROOM = 400
 _CUT = 24
 """A budget that ends within most calls."""
-_INTERVALS = {Budget.QUICK: (1, 4), Budget.STANDARD: (1, 4, 20), Budget.SOAK: (1, 2, 3, 4, 7, 20)}
+_INTERVALS = {Budget.QUICK: (1, 4), Budget.STANDARD: (1, 4, 20, 50), Budget.SOAK: (1, 2, 3, 4, 7, 20, 50)}
 
 
 @dataclass(frozen=True)
@@ -134,14 +135,16 @@ def _texts(form: Form | None) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     yield "unmatched-stop", f"{thought}Look.\n{call}", {"stop": _STOPS}
     yield "samples", f"{thought}Looking.\n{call}", {"n": 2, "temperature": 1.0, "top_k": 1}
     yield "behind-a-call", f"{call}\nThat is all.", {}
+    yield _WITHOUT_TOOLS, call, {}
     yield "call-in-reasoning", f"{think.opens}\nI could {call} now.\n{think.closes}\n\nNo.", {}
 
 
 @scenario(chat=True)
 async def channels(talk: Conversation) -> None:
     """Texts with reasoning and tool calls, which a parrot says or a grammar admits alone: content, reasoning,
-    one call and two, before and behind content, nested and empty arguments, cut by the budget, look-alikes of
-    markers, stop strings that do not match, two samples; whole, and streamed at several intervals.
+    one call and two, before and behind content, nested and empty arguments, cut by the budget, in an answer
+    without tools, look-alikes of markers, stop strings that do not match, two samples; whole, and streamed at
+    several intervals.
     """
     told = await _told(talk)
     if told is None:
@@ -153,7 +156,8 @@ async def channels(talk: Conversation) -> None:
                 continue
             ask = told.ask(text, in_bytes=in_bytes)
             if ask is not None:
-                asked = replace(_with_tools(ask) if form is not None else ask, **more)
+                offers = form is not None and label != _WITHOUT_TOOLS
+                asked = replace(_with_tools(ask) if offers else ask, **more)
                 await talk.ask_all(_cut(talk, spelled, asked))
 
 
