@@ -44,7 +44,7 @@ def file_of(requirement: str) -> Path:
 def session(judgement: Judgement, subject: Subject, *, fault: str, flags: str) -> str:
     """How the failure was made, and how it looks; without the sentence, which the page tells."""
     requirement = judgement.requirement
-    model = "" if flags.startswith("--model") else " --model builtin:tiny"
+    model = "" if "--model" in flags.split() else " --model builtin:tiny"
     serve = f"$ tokenwire-reference serve{model} --port 30000"
     worker = f" --worker {SHOWN_URL}" if judgement.scenario == "gateway" else ""
     commands = (
