@@ -5,9 +5,9 @@
 
 The scripted model spells tokens without computing them, so what is left is their way: the engine's step,
 the streamer, the record, JSON and HTTP. The bare application holds finished events and does nothing but send
-them, one by one. Both take turns in one run, and what counts is the processor time of the server's process
-for each event, which other programs on the machine change little. Needs Linux, where one process can read
-the clock of another.
+them, one by one, a stream after the other. Both take turns in one run, and what counts is the processor time
+of the server's process for each event, which other programs on the machine change little. Needs Linux, where
+one process can read the clock of another.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import uvicorn
 from rich.console import Console
 from rich.table import Table
@@ -178,6 +179,7 @@ async def _bare(scope: Any, receive: Any, send: Any, frames: list[bytes] = []) -
     if scope["path"] != "/frames":
         for frame in frames:
             await send({"type": "http.response.body", "body": frame, "more_body": True})
+            await asyncio.sleep(0)  # tokens do not come in a row: the other streams have their turn
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
@@ -204,8 +206,8 @@ def main() -> None:
     with server(__file__, "--bare") as bare:
         for mode, flag in (("cumulative", ()), ("incremental", ("--incremental-streaming-output",))):
             with server(*SERVE, *flag) as ours:
-                (told,) = asyncio.run(ask(ours[1], [json.dumps({"prompt": TEXT * 40}).encode()], "/tokenize"))
-                ids = json.loads(told[told.index(b"{") : told.rindex(b"}") + 1])["tokens"]
+                prompt = httpx.post(f"http://127.0.0.1:{ours[1]}/tokenize", json={"prompt": TEXT * 40})
+                ids = prompt.json()["tokens"]
                 for streams in asked.streams:
                     for logprobs in (False, True):
                         for interval in (1, 8):

@@ -34,6 +34,7 @@ CASES: dict[str, dict[str, Any]] = {
         **{"return_logprob": True, "top_logprobs_num": 2},
     },
     "tiny, 16 short prompts": {"rows": 16, "new": 1},
+    "script, 1 row": {"model": "builtin:scripted", "rows": 1},
     "script, 64 rows": {"model": "builtin:scripted", "rows": 64},
     "script, 64 rows, logprobs": {"model": "builtin:scripted", "rows": 64, "return_logprob": True},
 }

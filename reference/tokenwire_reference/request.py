@@ -158,12 +158,17 @@ class Request:
 
     def append(self, token_id: int, entries: Mapping[str, Any], customized_info: Mapping[str, Any]) -> None:
         """Add one sampled token with all that was said of it when it was sampled."""
-        for key, value in {**entries, **customized_info}.items():
-            self.series.setdefault(key, [None] * len(self.output_ids)).append(value)
-        self.customized_info_keys |= customized_info.keys()
+        for said in (entries, customized_info):
+            for key, value in said.items():
+                if key not in self.series:
+                    self.series[key] = [None] * len(self.output_ids)
+                self.series[key].append(value)
+        if customized_info:
+            self.customized_info_keys.update(customized_info)
         self.output_ids.append(token_id)
         for values in self.series.values():
-            values.extend([None] * (len(self.output_ids) - len(values)))
+            if len(values) < len(self.output_ids):
+                values.append(None)
 
 
 @dataclass(frozen=True)

@@ -148,9 +148,12 @@ def use_the_book(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paged_attention_kernel, "attend_to_pages", attend_by_the_book)
 
 
-def triton_pages(model: LoadedModel, num_pages: int, page_size: int) -> PagedCache:
+def triton_pages(model: LoadedModel, num_pages: int, page_size: int, seats: int) -> PagedCache:
     """`LoadedModel.new_cache` as on a GPU."""
-    return TritonPagedAttention(model.shapes, num_pages, page_size, model.dtype, model.device)
+    table = seats, -(-model.context_length // page_size)
+    return TritonPagedAttention(
+        model.shapes, num_pages, page_size, model.dtype, model.device, page_table=table
+    )
 
 
 def _as_tuple(result: Any) -> tuple[Any, ...]:

@@ -59,14 +59,13 @@ def make_batch(spans: list[tuple[int, int]], page_lists: list[list[int]], paddin
     positions = [position for start, end in spans for position in range(start, end)]
     live = len(slots)
     zeros = [0] * padding
+    seats = [seat for seat, (start, end) in enumerate(spans) for _ in range(start, end)]
     return Batch(
-        input_ids=torch.zeros(live + padding, dtype=torch.int64),
-        positions=torch.tensor(positions + zeros),
-        slots=torch.tensor(slots + zeros),
-        sequence_of=torch.tensor(
-            [i for i, (start, end) in enumerate(spans) for _ in range(start, end)] + [-1] * padding
+        packed=torch.tensor(
+            [[0] * live + zeros, positions + zeros, slots + zeros, seats + [-1] * padding],
+            dtype=torch.int64,
         ),
-        page_table=torch.zeros(len(spans), 1, dtype=torch.int64),
+        seats=range(len(spans)),
         logit_rows=torch.zeros(16, dtype=torch.int64),
         page_lists=page_lists,
         spans=spans,

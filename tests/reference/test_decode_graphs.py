@@ -122,8 +122,7 @@ def test_the_pass_sees_the_same_addresses_and_shapes_at_every_step(
                 batch.input_ids,
                 batch.positions,
                 batch.slots,
-                batch.sequence_of,
-                batch.page_table,
+                batch.seat_of,
                 batch.logit_rows,
             )
             places = tuple((tensor.data_ptr(), tensor.shape) for tensor in tensors)

@@ -24,6 +24,8 @@ from tokenwire_reference.scheduling.scheduler import Segment
 RESERVED_KEYS = frozenset(f"output_{family}" for family in logprobs.FAMILIES)
 """Series that a sampler backend may not write."""
 
+NOTHING: frozenset[int] = frozenset()
+
 
 class TokenAcceptance:
     """Samples and accepts, with the sampler backend of one engine."""
@@ -38,20 +40,23 @@ class TokenAcceptance:
 
     def accept(self, wanted: Sequence[WantedRows], logits: Tensor) -> list[int]:
         """Give every segment that samples its tokens; how many drafts were right, for each of `wanted`."""
-        at = [row for rows in wanted for row in rows.sampled]
-        if not at:
+        sampled = [rows for rows in wanted if rows.sampled]
+        if not sampled:
             return [0] * len(wanted)
-        self._follow([rows.segment.sequence.request for rows in wanted if rows.sampled], logits)
-        sampling = [self._sampling_row(rows.segment, j) for rows in wanted for j in range(len(rows.sampled))]
-        positions = [
-            (request := rows.segment.sequence.request, len(request.output_ids) + j)
-            for rows in wanted
-            for j in range(len(rows.sampled))
-        ]
-        adjusted = self._near_ties.sway(adjust(logits[at], sampling), positions)
+        requests = [rows.segment.sequence.request for rows in sampled for _ in rows.sampled]
+        self._follow(requests, logits)
+        sampling = [self._sampling_row(rows.segment, j) for rows in sampled for j in range(len(rows.sampled))]
+        adjusted = adjust(_rows(logits, sampled), sampling)
+        if self._near_ties.share:
+            positions = [
+                (rows.segment.sequence.request, len(rows.segment.sequence.request.output_ids) + j)
+                for rows in sampled
+                for j in range(len(rows.sampled))
+            ]
+            adjusted = self._near_ties.sway(adjusted, positions)
         token_ids = choose(adjusted, sampling)
         customized_info = self._customized_info(adjusted, sampling, token_ids)
-        entries = _scored(adjusted, token_ids, [request for request, _ in positions])
+        entries = _scored(adjusted, token_ids, requests)
         accepted, row = [], 0
         for rows in wanted:
             last = row + len(rows.sampled)
@@ -67,9 +72,9 @@ class TokenAcceptance:
 
     def _follow(self, requests: Sequence[Request], logits: Tensor) -> None:
         """Keep counting the outputs of those requests with penalties that have a row in this step."""
-        counts = {}
+        counts: dict[str, OutputCounts] = {}
         for request in requests:
-            if request.sampling.penalises:
+            if request.sampling.penalises and request.rid not in counts:
                 known = self._counts.get(request.rid)
                 if known is None or known.output_ids is not request.output_ids:
                     known = OutputCounts(request.output_ids, logits)
@@ -80,15 +85,10 @@ class TokenAcceptance:
         """What the row after `right` drafts is sampled with, if these are right."""
         request = segment.sequence.request
         early = len(request.output_ids) + right < request.sampling.min_new_tokens
-        banned = self._eos_token_ids.union(request.sampling.stop_token_ids) if early else frozenset()
-        counts = self._counts.get(request.rid)
-        return SamplingRow(
-            sampling=request.sampling,
-            seed=request.seed,
-            position=segment.end - 1 + right,
-            times=counts.times(segment.drafts[:right]) if counts is not None else None,
-            banned_ids=banned,
-        )
+        banned = self._eos_token_ids.union(request.sampling.stop_token_ids) if early else NOTHING
+        counts = self._counts.get(request.rid) if self._counts else None
+        times = None if counts is None else counts.times(segment.drafts[:right])
+        return SamplingRow(request.sampling, request.seed, segment.end - 1 + right, times, banned)
 
     def _customized_info(
         self, adjusted: Tensor, rows: Sequence[SamplingRow], token_ids: Sequence[int]
@@ -105,6 +105,8 @@ class TokenAcceptance:
                 return [error]
             each = [slice(row, row + 1) for row in range(len(rows))]
             return [self._customized_info(adjusted[one], rows[one], token_ids[one])[0] for one in each]
+        if not customized_info:
+            return [{}] * len(rows)
         for key, values in customized_info.items():
             if len(values) != len(token_ids) or key in RESERVED_KEYS:
                 raise ValueError(
@@ -114,10 +116,20 @@ class TokenAcceptance:
         return [{key: values[i] for key, values in customized_info.items()} for i in range(len(rows))]
 
 
-def _scored(adjusted: Tensor, token_ids: Sequence[int], requests: Sequence[Request]) -> list[dict[str, Any]]:
+def _rows(logits: Tensor, sampled: Sequence[WantedRows]) -> Tensor:
+    """The rows of logits that choose tokens; no copy where they stand in a row, as those of decodes do."""
+    first, last = sampled[0].sampled.start, sampled[-1].sampled.stop
+    if last - first == sum(len(rows.sampled) for rows in sampled):
+        return logits[first:last]
+    return logits[[row for rows in sampled for row in rows.sampled]]
+
+
+def _scored(
+    adjusted: Tensor, token_ids: Sequence[int], requests: Sequence[Request]
+) -> list[Mapping[str, Any]]:
     """The entries of each row's series; none where its request asked for none."""
     asking = [row for row, request in enumerate(requests) if request.return_logprob]
-    entries: list[dict[str, Any]] = [{} for _ in requests]
+    entries: list[Mapping[str, Any]] = [{}] * len(requests)
     if asking:
         logits = adjusted if len(asking) == len(requests) else adjusted[asking]
         scored = logprobs.score(logits, [token_ids[row] for row in asking], [requests[row] for row in asking])

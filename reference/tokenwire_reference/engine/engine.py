@@ -6,7 +6,6 @@ import logging
 import random
 from collections import deque
 from collections.abc import Set
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -83,7 +82,7 @@ class Engine:
             )
         tokens = max_total_tokens or _default_total_tokens(model, max_running_requests)
         num_pages = -(-tokens // page_size) + 1
-        self._cache = model.new_cache(num_pages, page_size)
+        self._cache = model.new_cache(num_pages, page_size, max_running_requests)
         self._storage = tiers = None
         if storage_dir is not None:
             self._storage = PageFiles(storage_dir, model.fingerprint(), max_bytes=storage_max_bytes)
@@ -101,7 +100,7 @@ class Engine:
         # A script has no pass that could be captured.
         no_graphs = disable_cuda_graph or model.module is None
         most_rows = 0 if no_graphs else model.pad_rows(max_running_requests + most_drafts)
-        self._graphs = DecodeGraphs(model, self._cache, most_rows=most_rows, page_size=page_size)
+        self._graphs = DecodeGraphs(model, self._cache, most_rows=most_rows)
         self._seeds = random.Random(random_seed)
         self._ended: deque[Request] = deque()
         """Ended between two steps; the next one returns them."""
@@ -115,7 +114,7 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Whether `step` has nothing to do and nothing to report."""
-        return not self._ended and (self._paused or not any(True for _ in self.scheduler))
+        return not self._ended and (self._paused or self.scheduler.empty)
 
     @property
     def load(self) -> EngineLoad:
@@ -155,7 +154,7 @@ class Engine:
         """End a request with what it has. The next step returns it. An unknown id changes nothing."""
         sequence = self.scheduler.find(rid)
         if sequence is not None:
-            waiting = sequence in self.scheduler.waiting
+            waiting = sequence.seat < 0
             message = "Abort in waiting queue" if waiting else "Aborted"
             self._end(sequence, FinishReason("abort", message=message))
 
@@ -186,7 +185,7 @@ class Engine:
         Raises KeyError for a request that does not run.
         """
         sequence = self.scheduler.find(rid)
-        if sequence is None or sequence in self.scheduler.waiting:
+        if sequence is None or sequence.seat < 0:
             raise KeyError(f"request {rid!r} does not run, so it cannot be retracted")
         self.scheduler.retract(sequence)
 
@@ -242,14 +241,16 @@ class Engine:
         except Exception as error:  # a drafter works for one request, and fails for that one alone
             self._end(sequence, FinishReason.of_failure(error))
             return None
-        return replace(segment, drafts=tuple(drafts))
+        return segment._replace(drafts=tuple(drafts)) if drafts else segment
 
     @torch.inference_mode()
     def _run(self, segments: list[Segment]) -> list[Request]:
         batch, wanted = pack(segments, self.scheduler.pool.page_size, self.model.pad_rows, self.model.device)
         logits = self._graphs.forward(batch)
-        reached = {segment.sequence.request.rid for segment in segments if segment.samples}
+        samples = [segment.samples for segment in segments]
         for rows in wanted:
+            if not rows.prompt and rows.embedding is None:
+                continue
             try:
                 self._read_prompt(rows, logits)
             except Exception as error:  # what is read for one request fails for that one alone
@@ -258,13 +259,13 @@ class Engine:
             self.scheduler.advance(rows.segment, accepted)
             _count_drafts(rows, accepted)
         touched = []
-        for segment in segments:
-            sequence, request = segment.sequence, segment.sequence.request
-            if request.rid in reached and sequence.rules.max_new_tokens == 0 and request.finish is None:
+        for (sequence, *_), reached in zip(segments, samples, strict=True):
+            request = sequence.request
+            if reached and sequence.rules.max_new_tokens == 0 and request.finish is None:
                 request.finish = sequence.rules.check(request.output_ids)
             if request.finish is not None:
                 self.scheduler.remove(sequence)
-            if request.rid in reached or request.finish is not None:
+            if reached or request.finish is not None:
                 touched.append(request)
         return touched
 
@@ -276,7 +277,7 @@ class Engine:
         if positions:
             request = rows.segment.sequence.request
             token_ids = [request.prompt_token_ids[position + 1] for position in positions]
-            moved = self._near_ties.jitter(logits[rows.prompt])
+            moved = self._near_ties.jitter(logits[rows.prompt.start : rows.prompt.stop])
             for entries in logprobs.score(moved, token_ids, [request] * len(token_ids)):
                 for family, entry in entries.items():
                     request.prompt_series[f"input_{family}"].append(entry)

@@ -337,7 +337,10 @@ class TritonPagedAttention(PagedTensors):
         page_size: int,
         dtype: torch.dtype,
         device: torch.device,
+        *,
+        page_table: tuple[int, int],
     ) -> None:
+        """`page_table`: how many seats there are, and how many pages a sequence may have."""
         if any(shape.key_dim != shape.value_dim for shape in shapes):
             raise UnsupportedModelError("the GPU kernel needs keys and values of one size")
         if page_size < 16 or page_size & (page_size - 1):
@@ -349,9 +352,20 @@ class TritonPagedAttention(PagedTensors):
             torch.zeros(slots, s.kv_heads, s.value_dim, dtype=dtype, device=device) for s in shapes
         ]
         self._batch: Batch | None = None
+        self._page_table = torch.zeros(page_table, dtype=torch.int64, device=device)
+        self._seated: dict[int, Sequence[int]] = {}
+        """The pages of each seat, as they stand in its row of the table."""
 
     def plan(self, batch: Batch) -> None:
-        """Nothing is computed here, so a captured pass finds all it needs in the tensors of its batch."""
+        """A captured pass finds all that it needs in the tensors of its batch and in the page table.
+
+        A sequence gets all its pages at once when it begins to run, so few steps change the table.
+        """
+        for seat, pages in zip(batch.seats, batch.page_lists, strict=True):
+            if self._seated.get(seat) is not pages:
+                self._seated[seat] = pages
+                row = torch.tensor(pages, dtype=torch.int64)
+                self._page_table[seat, : len(pages)].copy_(row.to(self._page_table.device))
         self._batch = batch
 
     def attend(
@@ -367,9 +381,9 @@ class TritonPagedAttention(PagedTensors):
             query[0].transpose(0, 1).contiguous(),
             self.keys[layer],
             self.values[layer],
-            sequence_of=batch.sequence_of,
+            sequence_of=batch.seat_of,
             positions=batch.positions,
-            page_table=batch.page_table,
+            page_table=self._page_table,
             page_size=self.page_size,
             scaling=scaling,
             window=window,

@@ -33,13 +33,11 @@ class DecodeGraphs:
     run as they come, and so do all batches of a model whose pass needs the host.
     """
 
-    def __init__(self, model: Model, cache: PagedCache, *, most_rows: int, page_size: int) -> None:
+    def __init__(self, model: Model, cache: PagedCache, *, most_rows: int) -> None:
         self.most_rows = most_rows
         self._model = model
         self._cache = cache
-        most_pages = -(-model.context_length // page_size)
-        self._rows = torch.zeros(4, most_rows, dtype=torch.int64, device=model.device)
-        self._page_table = torch.zeros(most_rows, most_pages, dtype=torch.int64, device=model.device)
+        self._packed = torch.zeros(4, most_rows, dtype=torch.int64, device=model.device)
         self._logit_rows = torch.arange(most_rows, device=model.device)
         self._watched: set[int] = set()
         """Numbers of rows that have run once, and needed no host."""
@@ -52,7 +50,7 @@ class DecodeGraphs:
 
     def forward(self, batch: Batch) -> Tensor:
         """Run a batch. The logits of its `logit_rows`, in order: they stay valid until the next pass."""
-        rows = len(batch.input_ids)
+        rows = batch.packed.shape[1]
         if self.refused or not batch.all_rows_wanted or rows > self.most_rows:
             self._cache.plan(batch)
             return self._model.forward(batch, self._cache)
@@ -73,24 +71,11 @@ class DecodeGraphs:
         return self._model.device.type == "cuda"
 
     def _fill(self, batch: Batch) -> Batch:
-        """The same batch in our buffers. What they hold beyond it belongs to no sequence, and is not read."""
-        rows = len(batch.input_ids)
-        segments, pages = batch.page_table.shape
-        input_ids, positions, slots, sequence_of = self._rows[:, :rows]
-        input_ids.copy_(batch.input_ids)
-        positions.copy_(batch.positions)
-        slots.copy_(batch.slots)
-        sequence_of.copy_(batch.sequence_of)
-        self._page_table[:segments, :pages].copy_(batch.page_table)
-        return replace(
-            batch,
-            input_ids=input_ids,
-            positions=positions,
-            slots=slots,
-            sequence_of=sequence_of,
-            page_table=self._page_table,
-            logit_rows=self._logit_rows[:rows],
-        )
+        """The same batch in our buffers. What they hold beyond it is not read."""
+        rows = batch.packed.shape[1]
+        packed = self._packed[:, :rows]
+        packed.copy_(batch.packed)
+        return replace(batch, packed=packed, logit_rows=self._logit_rows[:rows])
 
     def _watch(self, fixed: Batch) -> Tensor:
         """The first pass of a size, not captured: it compiles kernels, and may turn out to need the host."""
@@ -101,7 +86,7 @@ class DecodeGraphs:
             logger.warning("%s decodes without CUDA graphs: %s", self._model.name, error)
             self.refused = True
             return self._model.forward(fixed, self._cache)
-        self._watched.add(len(fixed.input_ids))
+        self._watched.add(fixed.packed.shape[1])
         return logits
 
     def _capture(self, fixed: Batch) -> None:
@@ -112,8 +97,8 @@ class DecodeGraphs:
                 logits = self._model.forward(fixed, self._cache)
         except RuntimeError as error:
             raise CaptureError(
-                f"the pass of {self._model.name} over {len(fixed.input_ids)} rows cannot be captured in a "
+                f"the pass of {self._model.name} over {fixed.packed.shape[1]} rows cannot be captured in a "
                 f"CUDA graph; start with --disable-cuda-graph ({error})"
             ) from error
         self._pool = graph.pool()
-        self._graphs[len(fixed.input_ids)] = graph, logits
+        self._graphs[fixed.packed.shape[1]] = graph, logits

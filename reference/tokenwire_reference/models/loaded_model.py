@@ -71,11 +71,18 @@ class LoadedModel:
             digest.update(f"{name} {tuple(weight.shape)} {weight.flatten()[:64].tolist()}".encode())
         return digest.hexdigest()
 
-    def new_cache(self, num_pages: int, page_size: int) -> PagedCache:
-        """Room for `num_pages` pages in every layer."""
+    def new_cache(self, num_pages: int, page_size: int, seats: int) -> PagedCache:
+        """Room for `num_pages` pages in every layer, and for the page tables of so many sequences."""
         if self.device.type == "cpu":
             return SdpaPagedAttention(self.shapes, num_pages, page_size, self.context_length)
-        return TritonPagedAttention(self.shapes, num_pages, page_size, self.dtype, self.device)
+        return TritonPagedAttention(
+            self.shapes,
+            num_pages,
+            page_size,
+            self.dtype,
+            self.device,
+            page_table=(seats, -(-self.context_length // page_size)),
+        )
 
     @torch.inference_mode()
     def forward(self, batch: Batch, cache: PagedAttention) -> Tensor:

@@ -27,7 +27,7 @@ from tokenwire_reference.models.attention import PagedTensors
 from tokenwire_reference.models.builtin import IM_END, VOCAB_SIZE, byte_level_tokenizer
 from tokenwire_reference.models.hidden_state import HiddenStateTap
 from tokenwire_reference.request import Request
-from tokenwire_reference.sampling.sampling import gumbel_noise, noise_key
+from tokenwire_reference.sampling.sampling import MASK32, gumbel_noise
 from tokenwire_reference.scheduling.batch import Batch
 from tokenwire_reference.scheduling.drafting import SequenceError
 
@@ -36,6 +36,9 @@ CONTEXT_LENGTH = 4096
 GREEDY_LEAD = 1.0
 SAMPLED_LEAD = 50.0
 """Above what Gumbel noise of 32 bits can make up for."""
+
+NOISE = gumbel_noise([1], VOCAB_SIZE, torch.device("cpu"))[0].float().repeat(2)
+"""What logits are made of, twice: each row begins at a place of its own, and goes round."""
 
 Json = Any
 
@@ -69,6 +72,9 @@ class Script:
             if isinstance(step, str):
                 for token_id in _encode(step):
                     self._read(name, {"ids": [token_id]})
+            elif type(step) is list and len(step) == 1 and type(step[0]) is int and 0 <= step[0] < VOCAB_SIZE:
+                self._ids += step  # as most steps are
+                self._step_end.append(len(self._ids))
             else:
                 self._read(name, step if isinstance(step, dict) else {"ids": step})
 
@@ -92,7 +98,8 @@ class Script:
     def draft(self, token_ids: Sequence[int], room: int) -> Sequence[int]:
         """Begin the next step: sleep, or fail, as the script has it, and give all of its ids but the last."""
         at = len(token_ids) - len(self._prompt)
-        time.sleep(self._sleep.get(at, 0.0))
+        if at in self._sleep:
+            time.sleep(self._sleep[at])
         if at in self._errors:
             raise SequenceError(self._errors[at])
         last = self._step_end[at] - 1 if at < len(self._ids) else at
@@ -159,8 +166,8 @@ class ScriptedModel:
     def bytes_per_token(self) -> int:
         return 1
 
-    def new_cache(self, num_pages: int, page_size: int) -> NoCache:
-        del num_pages, page_size
+    def new_cache(self, num_pages: int, page_size: int, seats: int) -> NoCache:
+        del num_pages, page_size, seats
         return NoCache()
 
     def pad_rows(self, rows: int) -> int:
@@ -177,14 +184,18 @@ class ScriptedModel:
             for segment, (start, end) in zip(batch.segments, batch.spans, strict=True)
             for position in range(start, end)
         ]
-        wanted = [places[row] for row in batch.logit_rows.tolist()]
-        ids, leads = [], []
-        for sequence, position in wanted:
+        ids, begins, leads = [], [], []
+        for row in batch.logit_rows.tolist():
+            sequence, position = places[row]
             sampling = sequence.request.sampling
             assert isinstance(sequence.drafter, Script)
-            ids.append(sequence.drafter.following(position))
-            leads.append(GREEDY_LEAD if sampling.greedy else SAMPLED_LEAD * sampling.temperature)
-        keys = [noise_key(token_id, position) for token_id, (_, position) in zip(ids, wanted, strict=True)]
-        logits = gumbel_noise(keys, VOCAB_SIZE, self.device)
-        ahead = logits.amax(-1) + torch.tensor(leads, dtype=torch.float64)
-        return logits.scatter(-1, torch.tensor(ids)[:, None], ahead[:, None]).float()
+            token_id = sequence.drafter.following(position)
+            made_up = (token_id * 0x9E3779B1 ^ position * 0x85EBCA6B) * 0xC2B2AE35 & MASK32
+            ids.append(token_id)
+            begins.append(made_up % VOCAB_SIZE)
+            # So that no two places have one logprob.
+            lead = GREEDY_LEAD if sampling.greedy else SAMPLED_LEAD * sampling.temperature
+            leads.append(lead + made_up / 2**33)
+        logits = NOISE.unfold(0, VOCAB_SIZE, 1).index_select(0, torch.tensor(begins))
+        ahead = NOISE.max() + torch.tensor(leads)
+        return logits.scatter_(-1, torch.tensor(ids)[:, None], ahead[:, None])

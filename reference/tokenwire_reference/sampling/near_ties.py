@@ -26,20 +26,20 @@ class NearTies:
     """Moves logits. `share` of the greedy answers go another way, at one near tie."""
 
     def __init__(self, share: float, seed: int | None) -> None:
-        self._share = share
+        self.share = share
         self._generator = torch.Generator()
         self._generator.manual_seed(Random().getrandbits(63) if seed is None else seed)
 
     def jitter(self, logits: Tensor) -> Tensor:
         """Rows of logits [R, V], moved a little; as they are where nothing is to move."""
-        if not self._share:
+        if not self.share:
             return logits
         noise = torch.rand(logits.shape, generator=self._generator, dtype=logits.dtype)
         return logits + (2 * noise - 1).to(logits.device) * JITTER
 
     def sway(self, logits: Tensor, positions: Sequence[tuple[Request, int]]) -> Tensor:
         """Adjusted logits [R, V], moved; each row belongs to a position in the output of a request."""
-        if not self._share:
+        if not self.share:
             return logits
         moved = self.jitter(logits)
         for row, (request, position) in zip(moved, positions, strict=True):
@@ -54,4 +54,4 @@ class NearTies:
     def _from(self, request: Request) -> float:
         """From which position on a request goes another way; infinity for one that does not."""
         drawn = Random(request.seed)
-        return drawn.randrange(_WITHIN) if drawn.random() < self._share else float("inf")
+        return drawn.randrange(_WITHIN) if drawn.random() < self.share else float("inf")

@@ -9,7 +9,7 @@ when it is resumed from its ids.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,8 +21,7 @@ CERTAIN = 1 << 53
 """A probability of 1, as a whole number."""
 
 
-@dataclass(frozen=True)
-class SamplingRow:
+class SamplingRow(NamedTuple):
     """What one row of logits is sampled with."""
 
     sampling: SamplingParams
@@ -34,6 +33,11 @@ class SamplingRow:
     banned_ids: frozenset[int] = frozenset()
     """Ids that may not be chosen yet: what would stop the request before `min_new_tokens`."""
 
+    @property
+    def changes_logits(self) -> bool:
+        """Whether anything but the temperature changes them."""
+        return self.times is not None or bool(self.banned_ids or self.sampling.logit_bias)
+
 
 def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     """Logits [R, V] after penalties, bans, bias and temperature. Output logprobs speak of these.
@@ -42,18 +46,22 @@ def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     frequency and presence, repetition, `logit_bias`, temperature; but what is banned stays banned. Penalties
     count output ids only.
     """
-    adjusted = logits.clone()
-    for values, row in zip(adjusted, rows, strict=True):
-        p = row.sampling
+    changed = [at for at, row in enumerate(rows) if row.changes_logits]
+    if changed:
+        logits = logits.clone()
+    for at in changed:
+        values, row = logits[at], rows[at]
         if row.times is not None:
-            _penalise(values, p, row.times)
-        for token_id, bias in p.logit_bias.items():
+            _penalise(values, row.sampling, row.times)
+        for token_id, bias in row.sampling.logit_bias.items():
             values[token_id] += bias
         if row.banned_ids:
             # Last: no bias brings back what may not come yet.
             values[list(row.banned_ids)] = float("-inf")
     temperatures = [1.0 if row.sampling.temperature < 1e-6 else row.sampling.temperature for row in rows]
-    return adjusted / torch.tensor(temperatures, dtype=logits.dtype, device=logits.device)[:, None]
+    if all(temperature == 1.0 for temperature in temperatures):
+        return logits
+    return logits / torch.tensor(temperatures, dtype=logits.dtype, device=logits.device)[:, None]
 
 
 def _penalise(values: Tensor, p: SamplingParams, times: Tensor) -> None:
@@ -89,7 +97,8 @@ def choose(adjusted: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
     chosen: list[int] = adjusted.argmax(-1).tolist()
     drawn = [at for at, row in enumerate(rows) if not row.sampling.greedy]
     if drawn:
-        kept = _truncate(torch.log_softmax(adjusted[drawn].double(), -1), [rows[at].sampling for at in drawn])
+        logits = adjusted if len(drawn) == len(rows) else adjusted[drawn]
+        kept = _truncate(torch.log_softmax(logits.double(), -1), [rows[at].sampling for at in drawn])
         keys = [noise_key(rows[at].seed, rows[at].position) for at in drawn]
         noisy = kept + gumbel_noise(keys, adjusted.shape[-1], adjusted.device)
         for at, token_id in zip(drawn, noisy.argmax(-1).tolist(), strict=True):

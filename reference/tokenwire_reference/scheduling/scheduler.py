@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tokenwire_reference.cache.kv import PagePool
 from tokenwire_reference.cache.prefix_keys import PrefixKeys
@@ -33,6 +34,9 @@ class Sequence:
     computed: int = 0
     """How many of `token_ids` have their keys and values in `pages`."""
     pages: list[int] = field(default_factory=list)
+    """Never changed, but replaced."""
+    seat: int = -1
+    """One of as many numbers as requests may run: its own while it runs."""
     keys: PrefixKeys = field(init=False, repr=False)
     """Of its full pages. Set when the sequence is queued: the pool decides how large a page is."""
 
@@ -62,8 +66,7 @@ class Sequence:
         return len(self.token_ids)
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(NamedTuple):
     """Positions `start` to `end` of one sequence, computed in one step, and `drafts` of what follows them."""
 
     sequence: Sequence
@@ -84,8 +87,10 @@ class Segment:
     @property
     def prompt_logprob_positions(self) -> range:
         """Positions in this segment whose logits score the prompt token that follows."""
-        first = max(self.start, self.sequence.next_prompt_logprob)
-        return range(first, min(self.end, self.sequence.prompt_len - 1))
+        sequence = self.sequence
+        if not sequence.scores_prompt:
+            return range(0)
+        return range(max(self.start, sequence.next_prompt_logprob), min(self.end, sequence.prompt_len - 1))
 
 
 class Scheduler:
@@ -104,6 +109,10 @@ class Scheduler:
         self.chunked_prefill_size = chunked_prefill_size
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
+        self._sequences: dict[str, Sequence] = {}
+        """All of these, by the id of their request."""
+        self._seats = list(range(max_running_requests))
+        """Those that are free."""
 
     @property
     def max_step_tokens(self) -> int:
@@ -114,8 +123,12 @@ class Scheduler:
         yield from self.running
         yield from self.waiting
 
+    @property
+    def empty(self) -> bool:
+        return not self._sequences
+
     def find(self, rid: str) -> Sequence | None:
-        return next((s for s in self if s.request.rid == rid), None)
+        return self._sequences.get(rid)
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence. Raises ValueError for one that the pool can never hold."""
@@ -125,6 +138,7 @@ class Scheduler:
                 f"which holds {self.pool.capacity}; lower max_new_tokens or raise max_total_tokens"
             )
         sequence.keys = PrefixKeys(self.pool.page_size, sequence.request.extra_key)
+        self._sequences[sequence.request.rid] = sequence
         self.waiting.append(sequence)
 
     def next_step(self) -> list[Segment]:
@@ -150,12 +164,16 @@ class Scheduler:
         """Take a running sequence's pages away and let it wait, first in line. All that it sampled stays."""
         self.remove(sequence)
         sequence.request.num_retractions += 1
+        self._sequences[sequence.request.rid] = sequence
         self.waiting.appendleft(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence and give its pages back."""
-        if sequence in self.running:
+        del self._sequences[sequence.request.rid]
+        if sequence.seat >= 0:
             self.running.remove(sequence)
+            self._seats.append(sequence.seat)
+            sequence.seat = -1
         else:
             self.waiting.remove(sequence)
         self.pool.release(sequence.pages)
@@ -170,8 +188,10 @@ class Scheduler:
         """Running sequences with more than one id to compute, then waiting ones, admitted when reached."""
         yield from [s for s in self.running if s.computed < len(s.token_ids) - 1]
         while self.waiting and len(self.running) < self.max_running_requests and self._admit(self.waiting[0]):
-            self.running.append(self.waiting.popleft())
-            yield self.running[-1]
+            sequence = self.waiting.popleft()
+            sequence.seat = self._seats.pop()
+            self.running.append(sequence)
+            yield sequence
 
     def _admit(self, sequence: Sequence) -> bool:
         """Reserve every page that the sequence can need; False when they are not all there."""
