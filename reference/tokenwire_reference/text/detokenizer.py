@@ -40,10 +40,11 @@ class Spelling:
         name_of: Callable[[int], str | None] = lambda _: None,
         bytes_of: Callable[[int], bytes] | None = None,
         *,
-        context: int = CONTEXT,
+        joins_bytes: bool = False,
     ) -> None:
-        """Take a decoder, the name of an id in the vocabulary, by which byte tokens are known, the bytes of
-        an id, and how many ids may change what is written for the next.
+        """Take a decoder, the name of an id in the vocabulary, by which byte tokens are known, and the bytes
+        of an id. `joins_bytes`: ids mean the same bytes in any company, so that whole characters may be
+        decoded apart.
         """
         alone = cache(lambda token_id: decode([token_id]))
 
@@ -56,7 +57,7 @@ class Spelling:
         self.decode: Callable[[Sequence[int]], str] = lambda ids: (
             alone(ids[0]) if len(ids) == 1 else decode(ids)
         )
-        self.context = context
+        self.joins_bytes = joins_bytes
         self.kind = cache(kind)
         self._bytes_of = bytes_of and cache(bytes_of)
 
@@ -83,13 +84,9 @@ def spelling(
             spaces_between_special_tokens=spaces_between_special_tokens,
         )
 
-    # A byte-level decoder joins bytes, whatever they are.
-    byte_level = type(getattr(tokenizer, "decoder", None)).__name__ == "ByteLevel"
+    joins_bytes = type(getattr(tokenizer, "decoder", None)).__name__ == "ByteLevel"
     return Spelling(
-        decode,
-        tokenizer.convert_ids_to_tokens,
-        partial(token_bytes, tokenizer),
-        context=0 if byte_level else CONTEXT,
+        decode, tokenizer.convert_ids_to_tokens, partial(token_bytes, tokenizer), joins_bytes=joins_bytes
     )
 
 
@@ -113,7 +110,7 @@ class Detokenizer:
         whole = dropwhile(
             lambda i: spelling.kind(i) is Kind.BYTE or spelling.decode([i]).endswith(HALF), spoken
         )
-        self._context = list(islice(whole, spelling.context))[::-1]
+        self._context = [] if spelling.joins_bytes else list(islice(whole, CONTEXT))[::-1]
         """Final ids that the next ones are decoded behind."""
         self._before = len(spelling.decode(self._context)) if self._context else 0
         self._open: list[int] = []
@@ -149,7 +146,7 @@ class Detokenizer:
         piece = final[self._given :]
         self._given = len(final)
         if final == text:
-            self._settle(len(self._open), text)
+            self._settle(len(self._open), text, apart=self._spelling.joins_bytes)
         elif final.startswith(but_last := self._text(self._open[:-1])):
             # No later id reaches back beyond the last: halves that nothing completes do not pile up.
             self._settle(len(self._open) - 1, but_last)
@@ -173,11 +170,10 @@ class Detokenizer:
                 self._unread = []
         return piece
 
-    def _settle(self, count: int, text: str) -> None:
-        """Move on: `count` open ids are `text`, whatever comes."""
-        if self._spelling.context:
-            self._context = [*self._context, *self._open[:count]][-self._spelling.context :]
-            self._before = len(self._spelling.decode(self._context))
+    def _settle(self, count: int, text: str, *, apart: bool = False) -> None:
+        """Move on: `count` open ids are `text`, whatever comes. `apart`: that may be decoded without them."""
+        self._context = [] if apart else [*self._context, *self._open[:count]][-CONTEXT:]
+        self._before = len(self._spelling.decode(self._context)) if self._context else 0
         self._given = max(0, self._given - len(text))
         del self._open[:count]
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tokenwire_reference.models.builtin import byte_level_tokenizer
 from tokenwire_reference.request import FinishReason, SamplingParams
 from tokenwire_reference.text.detokenizer import Detokenizer, Spelling, finish_text, spelling
 
@@ -39,6 +40,14 @@ def test_broken_characters_and_special_tokens_are_lost_nowhere(tiny_tokenizer, s
     detokenizer = Detokenizer(spelling(tiny_tokenizer, skip_special_tokens=skip), prompt)
     text = "".join(pieces(detokenizer, ids, cuts)) + detokenizer.flush()
     assert text == tiny_tokenizer.decode(ids, skip_special_tokens=skip)
+
+
+@pytest.mark.parametrize("ids", [[627, 339, 469, 614], [163, 261, 540], [173, 170, 551]])
+def test_half_a_character_is_decoded_with_what_follows_it(ids):
+    """Each of these begins with the first byte of a character that the next id does not go on with."""
+    tokenizer = byte_level_tokenizer()
+    detokenizer = Detokenizer(spelling(tokenizer, skip_special_tokens=True))
+    assert "".join(pieces(detokenizer, ids)) + detokenizer.flush() == tokenizer.decode(ids)
 
 
 @given(ids=st.lists(st.integers(4, 1019), max_size=40), cuts=st.lists(st.integers(0, 40), max_size=12))
