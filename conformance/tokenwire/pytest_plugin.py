@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,14 @@ _MARKERS = (
     "profile(name): a profile that the requirement belongs to",
 )
 _UNDECIDED = (Verdict.UNSUPPORTED, Verdict.NOT_TESTABLE, Verdict.INCONCLUSIVE)
-_NOT_FOR_VERDICTS = ("-p", "no:unraisableexception")
-"""That plugin collects garbage five times over, among all that was recorded, for things that tests forget to
-close. Verdicts open nothing.
+_NOT_FOR_VERDICTS = (
+    *("-p", "no:unraisableexception"),
+    *("-p", "no:threadexception"),
+    *("-p", "no:faulthandler"),
+    *("-p", "no:logging"),
+)
+"""Plugins that look after what tests do: the first collects garbage five times over, among all that was
+recorded. Verdicts open nothing, start nothing and log nothing, and there are thousands of them.
 """
 
 
@@ -58,6 +64,14 @@ class HarnessFailed(Exception):  # noqa: N818  # as above
     """The suite failed; its own traceback is the message."""
 
 
+@cache
+def _marks(requirement: str, chapter: str, level: str) -> tuple[pytest.MarkDecorator, ...]:
+    """By which the items of a requirement are chosen."""
+    named = [("requirement", requirement), ("chapter", chapter), ("level", level)]
+    named += [("profile", name) for name, ids in load_profiles().items() if requirement in ids]
+    return (pytest.mark.tokenwire, *(getattr(pytest.mark, name)(name=value) for name, value in named))
+
+
 class ConformanceItem(pytest.Item):
     """One requirement in one scenario."""
 
@@ -71,14 +85,8 @@ class ConformanceItem(pytest.Item):
         )
         self.user_properties.append(("verdict", judgement.verdict.value))
         self.user_properties.append(("witnesses", judgement.witnesses))
-        self.add_marker("tokenwire")
-        for name, value in (
-            ("requirement", requirement.id),
-            ("chapter", requirement.chapter),
-            ("level", requirement.level.value),
-            *(("profile", name) for name, ids in load_profiles().items() if requirement.id in ids),
-        ):
-            self.add_marker(getattr(pytest.mark, name)(name=value))
+        for mark in _marks(requirement.id, requirement.chapter, requirement.level.value):
+            self.add_marker(mark)
 
     def setup(self) -> None:
         """Raise what is the suite's own failure here: pytest calls that an error, not a failure."""
