@@ -14,6 +14,7 @@ from tokenwire.baselines.expected import NoExpectation, difference, judged
 from tokenwire.commands import options
 from tokenwire.commands.check import baseline_in, outputs
 from tokenwire.commands.reporting import Reporting, tell
+from tokenwire.judging.settled import settled
 from tokenwire.judging.tokenizer import NoTokenizer
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.profile import load_profiles, selected
@@ -33,6 +34,7 @@ EXAMPLES = options.examples(
 )
 
 
+@settled()
 def replay(
     context: typer.Context,
     paths: Annotated[
