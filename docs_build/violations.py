@@ -96,7 +96,7 @@ def _readable_first(servers: Sequence[str]) -> list[str]:
     from proofs.killing.serving import WITH_PARROT
 
     parrots = [
-        f"{one.removesuffix(WITH_PARROT)}{WITH_PARROT}" for one in servers if not one.startswith("--model")
+        f"{one.removesuffix(WITH_PARROT)}{WITH_PARROT}" for one in servers if "--model" not in one.split()
     ]
     return list(dict.fromkeys((*parrots, *servers)))
 
