@@ -123,6 +123,10 @@ class Request:
     """Requests share cached prefixes only under an equal key."""
     return_ranks: bool = False
     """With logprobs: also the rank of each token, 1 for the likeliest."""
+    return_sampling_mask: bool = False
+    """Of each token, the ids that it was chosen from, and its logprob among them."""
+    routed_experts_start: int | None = None
+    """First position whose experts are wanted; None for none."""
     wants_embedding: bool = False
     """The last hidden state of the prompt is wanted, and no token."""
     fault: Fault = field(default_factory=current_fault, repr=False, compare=False)
@@ -144,6 +148,8 @@ class Request:
     """Its text may be turning into a stop string: it emits nothing before that is known."""
     embedding: list[float] | None = None
     """Of length 1, where `wants_embedding`; there when the request has finished."""
+    routed_experts: str | None = None
+    """Of the positions that were run, in base64; there when the request has finished."""
     cached_tokens_device: int = 0
     cached_tokens_host: int = 0
     cached_tokens_storage: int = 0
@@ -193,4 +199,6 @@ class OutputRow:
     finish: FinishReason | None
     embedding: Sequence[float] | None = None
     drafts: DraftCounts | None = None
+    """In the last row only."""
+    routed_experts: str | None = None
     """In the last row only."""

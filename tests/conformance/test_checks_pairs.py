@@ -14,6 +14,7 @@ from finish_and_error_pairs import FINISH_AND_ERROR_PAIRS
 from known_answer_pairs import KNOWN_ANSWER_PAIRS
 from logprob_pairs import LOGPROB_PAIRS
 from pair import Pair, Subject
+from rollout_pairs import ROLLOUT_PAIRS
 from sampling_pairs import SAMPLING_PAIRS
 from stream_builder import (
     GONE,
@@ -927,6 +928,7 @@ PAIRS += KNOWN_ANSWER_PAIRS
 PAIRS += FINISH_AND_ERROR_PAIRS
 PAIRS += ABORT_AND_INVARIANCE_PAIRS
 PAIRS += CHANNEL_PAIRS
+PAIRS += ROLLOUT_PAIRS
 
 
 def _name(pair: Pair) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import struct
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from engine_requests import ask
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +27,7 @@ from tokenwire_reference.models.loading import load_model
 from tokenwire_reference.request import Request, SamplingParams
 
 TOKENIZER = byte_level_tokenizer()
+Run = Callable[..., list[Request]]
 
 
 def test_two_builds_are_one_model(tiny: LoadedModel) -> None:
@@ -93,3 +98,32 @@ def test_names_are_known_once() -> None:
         build_builtin("builtin:nope", ATTENTION_NAME)
     with pytest.raises(ValueError, match="builtin:tiny is registered already"):
         register_builtin("tiny", lambda attention: (None, None))
+
+
+def test_experts_stay_with_the_keys_of_their_positions(run_to_end: Run) -> None:
+    model = load_model("builtin:tiny-moe")
+    engine, prompt = Engine(model), tuple(range(10, 58))
+    Engine(model, max_total_tokens=16)  # another cache of the same model
+
+    def experts(rid: str, **options: Any) -> list[bytes]:
+        request = ask(rid, prompt, 6, routed_experts_start=0, **options)
+        run_to_end(engine, request)
+        assert request.routed_experts is not None
+        data = base64.b64decode(request.routed_experts)
+        rows = [data[at : at + 32] for at in range(0, len(data), 32)]
+        assert len(rows) == 48 + 6 - 1
+        return rows
+
+    cold = experts("cold")
+    for row in cold:
+        first, second = struct.unpack("<4i", row[:16]), struct.unpack("<4i", row[16:])
+        assert [len(set(layer)) for layer in (first, second)] == [4, 4]
+        assert set(first + second) <= set(range(8))
+    assert experts("cached") == cold
+    later = ask("later", prompt, 6, routed_experts_start=40)
+    run_to_end(engine, later)
+    assert later.cached_tokens > 0
+    assert base64.b64decode(str(later.routed_experts)) == b"".join(cold[40:])
+    plain = Engine(load_model("builtin:tiny"))
+    with pytest.raises(ValueError, match="has no experts"):
+        plain.add(ask(routed_experts_start=0))

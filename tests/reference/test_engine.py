@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -569,3 +570,12 @@ class TestCache:
         with pytest.raises(PageAccountingError, match=r"requests \['r'\] have finished"):
             engine.check_integrity()
         request.finish = None
+
+
+def test_a_sampling_mask_holds_the_id_that_was_chosen(tiny: LoadedModel, run_to_end: Run) -> None:
+    request = ask(temperature=1.0, top_k=3, sampling_seed=5, return_sampling_mask=True)
+    run_to_end(Engine(tiny), request)
+    masks = request.series["output_token_sampling_mask"]
+    assert [token_id in mask for token_id, mask in zip(request.output_ids, masks, strict=True)] == [True] * 12
+    assert {len(mask) for mask in masks} == {3}
+    assert all(math.isfinite(one) and one <= 0 for one in request.series["output_token_sampling_logprobs"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from tokenwire_reference.sampling.sampling import (
     choose,
     gumbel_noise,
     noise_key,
+    support,
 )
 
 LOGITS = torch.tensor([2.0, 1.0, 1.0, 0.0, -1.0, -3.0])
@@ -213,3 +215,16 @@ def test_the_rank_of_an_id_counts_those_that_are_likelier() -> None:
     logits = torch.tensor([[1.0, 2.0, 2.0, 0.0]] * 4)
     ranks = [entries["token_ranks"] for entries in logprobs.score(logits, [0, 1, 2, 3], [request] * 4)]
     assert ranks == [3, 1, 1, 4]
+
+
+def test_a_sampling_mask_holds_what_could_be_chosen_and_the_logprob_of_what_was():
+    logits = torch.tensor([[0.0, 3.0, 1.0, 2.0]] * 3)
+    rows = [
+        SamplingRow(SamplingParams(top_k=2), 1, 0),
+        SamplingRow(SamplingParams(top_p=0.9, top_k=3, min_p=0.2), 1, 0),
+        SamplingRow(SamplingParams(temperature=0.0), 1, 0),
+    ]
+    found = support(logits, rows, [3, 1, 1])
+    assert [ids for ids, _ in found] == [[1, 3], [1, 3], [1]]
+    share = 1 / (1 + math.exp(-1))
+    assert [logprob for _, logprob in found] == pytest.approx([math.log(1 - share), math.log(share), 0.0])

@@ -21,6 +21,7 @@ import jsonschema_rs
 
 from tokenwire.ask import Ask
 from tokenwire.dialects.answer_binding import AnswerBinding
+from tokenwire.dialects.arrays import ArrayRule
 from tokenwire.dialects.delivery_mode import infer_delivery
 from tokenwire.dialects.echoed_prompt import without_echo
 from tokenwire.dialects.request_binding import RequestBinding, Unsupported
@@ -37,6 +38,7 @@ __all__ = [
     "Dialect",
     "Endpoint",
     "Unsupported",
+    "arrays_of",
     "dialect_of",
     "is_chat",
     "known_as",
@@ -189,6 +191,8 @@ class Dialect:
         """Where a request has images beside its prompt; None where it has no place for them."""
         self.says = self._request.says
         """How a grammar makes the model say a text; None where the endpoint has none."""
+        self.arrays = tuple(ArrayRule.load(name, row) for name, row in table.get("arrays", {}).items())
+        """The per-token arrays that are no series."""
         self.asks = tuple(self._request.asks)
         """Where the body says true to ask for what is no field of an ask."""
         self._whole = AnswerBinding.load(self.name, table["answer"]["whole"])
@@ -479,6 +483,12 @@ def policy_of(stream: Stream) -> Mapping[str, Any]:
     """What the dialect of a stream chose where the specification leaves a choice; nothing if unknown."""
     dialect = dialect_of(stream)
     return dialect.policy if dialect is not None else {}
+
+
+def arrays_of(stream: Stream) -> tuple[ArrayRule, ...]:
+    """The per-token arrays that the dialect of a stream knows beside the series; none if it is unknown."""
+    dialect = dialect_of(stream)
+    return dialect.arrays if dialect is not None else ()
 
 
 def known_as(stream: Stream) -> str | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tokenwire.dialects.control import Call, Deed
-from tokenwire.dialects.dialect import is_chat, names_of, policy_of
+from tokenwire.dialects.dialect import arrays_of, is_chat, names_of, policy_of
 from tokenwire.judging.advertised import LOGPROB_RULES, Advertised
 from tokenwire.parrot.law import Parrot
 from tokenwire.parrot.recognition import KnownModel
@@ -218,6 +218,18 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     "tool-calls": (_any(lambda e: e.calls), "no answer carries a tool call"),
     "reasoning": (_any(lambda e: e.reasoning), "no answer carries reasoning beside its content"),
     "channels": (_any(lambda e: e.calls or e.reasoning), "no answer carries reasoning or tool calls"),
+    "sampling-mask": (
+        _any(lambda e: e.series.get("output_token_sampling_mask")),
+        "no answer carries the sampling masks that were asked for",
+    ),
+    "weight-versions": (
+        _any(lambda e: e.details.get("weight_versions")),
+        "no answer tells which weights made which tokens",
+    ),
+    "token-arrays": (
+        lambda s: _any(lambda e: any(e.details.get(rule.name) for rule in arrays_of(s)))(s),
+        "no answer carries an array of rows for tokens, such as routed experts",
+    ),
     "response-token-ids": (
         lambda s: is_chat(s) and _any(lambda e: e.output_ids is not None)(s),
         "no chat answer carries output ids",

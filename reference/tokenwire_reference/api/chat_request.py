@@ -33,7 +33,7 @@ _UNSUPPORTED = (
         "return_routed_experts",
         "session_id",
     ),
-    *("return_sampling_mask", "return_flat_raw_output_top_logprobs", "custom_logit_processor", "lora_path"),
+    *("return_flat_raw_output_top_logprobs", "custom_logit_processor", "lora_path"),
     *("regex", "ebnf", "structural_tag", "continue_final_message", "session_params"),
 )
 
@@ -97,6 +97,8 @@ def read_chat_call(body: dict[str, Any], headers: Headers, served: Served) -> Ch
             f"top_logprobs {top_logprobs} is above the vocabulary of {served.model.vocab_size} tokens"
         )
     channels = read_channels(body, served)
+    if body.get("return_sampling_mask") and not body.get("return_meta_info"):
+        raise RefusalError("return_sampling_mask stands in meta_info; set return_meta_info to true, too")
     prompt = _prompt(body, channels, served)
     sampling = read_sampling_params(native_sampling_fields(body, _budget(body)), served)
     refuse_what_does_not_fit(len(prompt), sampling, served.model.context_length)
@@ -115,6 +117,7 @@ def read_chat_call(body: dict[str, Any], headers: Headers, served: Served) -> Ch
                 return_logprob=logprobs,
                 top_logprobs_num=top_logprobs,
                 extra_key=body.get("extra_key") or None,
+                return_sampling_mask=bool(body.get("return_sampling_mask")),
             )
             for j in range(sampling.n)
         ),

@@ -30,7 +30,7 @@ from tokenwire_reference.text.images import put_images, takes_images
 
 _UNSUPPORTED = (
     *("input_embeds", "video_data", "audio_data", "lora_path", "session_params", "session_id"),
-    *("return_hidden_states", "return_routed_experts", "return_indexer_topk", "return_sampling_mask"),
+    *("return_hidden_states", "return_indexer_topk"),
     *("return_flat_raw_top_logprobs", "return_flat_raw_output_top_logprobs", "custom_logit_processor"),
     *("max_thinking_tokens", "watermark"),
 )
@@ -129,8 +129,16 @@ def read_call(body: dict[str, Any], served: Served) -> GenerateCall:
     n = counts.pop()
     columns = {
         name: _for_each(body.get(name), name, len(prompts))
-        for name in ("return_logprob", "logprob_start_len", "top_logprobs_num", "extra_key")
+        for name in (
+            "return_logprob",
+            "logprob_start_len",
+            "top_logprobs_num",
+            "extra_key",
+            "return_sampling_mask",
+        )
     }
+    for name in ("return_routed_experts", "routed_experts_start_len"):
+        columns[name] = [body.get(name)] * len(prompts)
     columns["token_ids_logprob"] = _id_lists(body.get("token_ids_logprob"), len(prompts))
     refuse_more("n", n * len(prompts), MOST_SAMPLES, "samples of all prompts together")
     rids = _rids(body.get("rid"), len(prompts), n, is_batch)
@@ -229,6 +237,10 @@ def _request(
         stream=stream,
         return_logprob=bool(asked["return_logprob"]),
         extra_key=asked["extra_key"] or None,
+        return_sampling_mask=bool(asked["return_sampling_mask"]),
+        routed_experts_start=asked["routed_experts_start_len"] or 0
+        if asked["return_routed_experts"]
+        else None,
     )
     if request.return_logprob:
         start = asked["logprob_start_len"]
@@ -246,6 +258,15 @@ def _check(request: Request, served: Served) -> None:
         raise RefusalError(
             f"top_logprobs_num {request.top_logprobs_num} is above the vocabulary of "
             f"{served.model.vocab_size} tokens"
+        )
+    if (request.routed_experts_start or 0) > prompt_tokens:
+        raise RefusalError(
+            f"routed_experts_start_len {request.routed_experts_start} is beyond the prompt of "
+            f"{prompt_tokens} tokens; send a smaller one"
+        )
+    if request.routed_experts_start is not None and served.args.enable_hierarchical_cache:
+        raise RefusalError(
+            "return_routed_experts needs a cache of one tier: pages that come back to the device have none"
         )
     if request.logprob_start_len > prompt_tokens:
         raise RefusalError(

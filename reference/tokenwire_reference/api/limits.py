@@ -46,6 +46,8 @@ MOST_SAMPLES = 4096
 """Prompts times samples of one request."""
 MOST_LOGPROB_ENTRIES = 500_000
 """Top logprobs and chosen ids of one request, times the positions that have them."""
+MOST_MASKED_IDS = 256
+"""Ids of a sampling mask."""
 MOST_CHARACTERS_PER_TOKEN = 64
 """A longer text than this for each position of the context is refused before it is tokenized."""
 
@@ -75,16 +77,30 @@ def refuse_more(name: str, count: int, most: int, unit: str) -> None:
         raise RefusalError(f"{name} has {count} {unit}, and may have {most}", param=name)
 
 
+def refuse_wide_masks(requests: Sequence[Request]) -> None:
+    """Raise RefusalError where a sampling mask could hold the vocabulary, or more than one answer may."""
+    for sampling in (request.sampling for request in requests if request.return_sampling_mask):
+        if not (sampling.greedy or 1 <= sampling.top_k <= MOST_MASKED_IDS):
+            raise RefusalError(
+                f"return_sampling_mask needs a top_k of 1 to {MOST_MASKED_IDS}; it is {sampling.top_k}",
+                param="return_sampling_mask",
+            )
+
+
 def refuse_many_logprobs(requests: Sequence[Request]) -> None:
     """Raise RefusalError for more logprob entries than one call may be answered with."""
     entries = sum(
         (request.top_logprobs_num + len(request.token_ids_logprob)) * _scored_positions(request)
         for request in requests
         if request.return_logprob
+    ) + sum(
+        request.sampling.top_k * (request.sampling.max_new_tokens or 0)
+        for request in requests
+        if request.return_sampling_mask and not request.sampling.greedy
     )
     if entries > MOST_LOGPROB_ENTRIES:
         raise RefusalError(
-            f"top logprobs and chosen ids for each position make {entries} entries, more than "
+            f"top logprobs, chosen ids and sampling masks make {entries} entries, more than "
             f"{MOST_LOGPROB_ENTRIES}; ask for fewer of them, or for fewer tokens"
         )
 

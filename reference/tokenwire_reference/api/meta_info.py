@@ -20,6 +20,7 @@ class LogprobsAsked:
     selected: bool = False
     top: bool = False
     chosen: bool = False
+    mask: bool = False
     tokenizer: Tokenizer | None = None
     """Gives each entry its token's text; None leaves it null."""
 
@@ -29,6 +30,7 @@ class LogprobsAsked:
             request.return_logprob,
             request.return_logprob and request.top_logprobs_num > 0,
             request.return_logprob and bool(request.token_ids_logprob),
+            request.return_sampling_mask,
             tokenizer,
         )
 
@@ -64,6 +66,8 @@ def meta_info(
         "completion_tokens": emission.completion_tokens,
         "cached_tokens": emission.cached_tokens,
     }
+    if emission.routed_experts is not None:
+        info["routed_experts"] = emission.routed_experts
     if finish:
         info["weight_versions"] = weight_versions(weight_version, emission)
     info["cached_tokens_details"] = emission.cached_tokens_details
@@ -108,6 +112,10 @@ def _logprobs(emission: Emission, asked: LogprobsAsked) -> dict[str, Any]:
         if wanted:
             info[f"input_{kind}"] = _rows(emission.prompt_series.get(f"input_{kind}", ()), asked)
             info[f"output_{kind}"] = _rows(emission.series.get(f"output_{kind}", ()), asked)
+    if asked.mask:
+        for name in ("output_token_sampling_mask", "output_token_sampling_logprobs"):
+            info[name] = list(emission.series.get(name, ()))
+        info["output_token_sampling_mask_length"] = emission.completion_tokens
     return info
 
 

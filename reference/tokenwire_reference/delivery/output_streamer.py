@@ -147,4 +147,5 @@ def _row(request: Request, start: int, storage_backend: str | None) -> OutputRow
         finish=request.finish,
         embedding=request.embedding,
         drafts=request.drafts if request.finish else None,
+        routed_experts=request.routed_experts,
     )

@@ -58,6 +58,7 @@ class Emission:
     """Since the request came in."""
     embedding: Sequence[float] | None = None
     drafts: DraftCounts | None = None
+    routed_experts: str | None = None
 
 
 @dataclass
@@ -154,6 +155,7 @@ class Record:
             seconds=(self.grown if latest.finish else time.monotonic()) - self.started,
             embedding=latest.embedding,
             drafts=latest.drafts,
+            routed_experts=latest.routed_experts,
         )
         emission = self.fault.taken(self, emission)
         self.taken_ids, self.taken_text = tokens.stop, len(self.text)

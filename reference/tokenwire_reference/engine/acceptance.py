@@ -17,11 +17,12 @@ from tokenwire_reference.request import FinishReason, Request
 from tokenwire_reference.sampling import logprobs
 from tokenwire_reference.sampling.backends import make_sampler_backend
 from tokenwire_reference.sampling.near_ties import NearTies
-from tokenwire_reference.sampling.sampling import OutputCounts, SamplingRow, adjust, choose
+from tokenwire_reference.sampling.sampling import OutputCounts, SamplingRow, adjust, choose, support
 from tokenwire_reference.scheduling.batch import WantedRows
 from tokenwire_reference.scheduling.scheduler import Segment
 
-RESERVED_KEYS = frozenset(f"output_{family}" for family in logprobs.FAMILIES)
+MASK, MASK_LOGPROBS = "output_token_sampling_mask", "output_token_sampling_logprobs"
+RESERVED_KEYS = frozenset(f"output_{family}" for family in logprobs.FAMILIES) | {MASK, MASK_LOGPROBS}
 """Series that a sampler backend may not write."""
 
 NOTHING: frozenset[int] = frozenset()
@@ -57,6 +58,8 @@ class TokenAcceptance:
         token_ids = choose(adjusted, sampling)
         customized_info = self._customized_info(adjusted, sampling, token_ids)
         entries = _scored(adjusted, token_ids, requests)
+        for row, masks in _masks(adjusted, sampling, token_ids, requests).items():
+            entries[row] = {**entries[row], **masks}
         accepted, row = [], 0
         for rows in wanted:
             last = row + len(rows.sampled)
@@ -136,6 +139,19 @@ def _scored(
         for row, families in zip(asking, scored, strict=True):
             entries[row] = {f"output_{family}": entry for family, entry in families.items()}
     return entries
+
+
+def _masks(
+    adjusted: Tensor, rows: Sequence[SamplingRow], token_ids: Sequence[int], requests: Sequence[Request]
+) -> dict[int, dict[str, Any]]:
+    """What each row was chosen from, by row; only of rows whose request asked for it."""
+    asking = [row for row, request in enumerate(requests) if request.return_sampling_mask]
+    if not asking:
+        return {}
+    found = support(adjusted[asking], [rows[row] for row in asking], [token_ids[row] for row in asking])
+    return {
+        row: {MASK: ids, MASK_LOGPROBS: logprob} for row, (ids, logprob) in zip(asking, found, strict=True)
+    }
 
 
 def _extend(

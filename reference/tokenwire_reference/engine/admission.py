@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tokenwire_reference.engine.acceptance import MASK, MASK_LOGPROBS
 from tokenwire_reference.models.model import Model
 from tokenwire_reference.request import Request
 from tokenwire_reference.sampling import logprobs
@@ -26,6 +27,10 @@ def sequence_of(request: Request, model: Model, *, capacity: int, num_draft_toke
         raise ValueError("the prompt is empty; give at least one token id")
     if request.wants_embedding and not model.hidden_states.available:
         raise ValueError(f"{model.name} has no hidden states to embed with; serve another model")
+    if request.routed_experts_start is not None and not model.experts.available:
+        raise ValueError(
+            f"{model.name} has no experts, and return_routed_experts asks for them; leave it out"
+        )
     if room < (budget or 0) or room < 0:
         raise ValueError(
             f"{len(prompt)} prompt tokens and max_new_tokens {budget} exceed the context length of "
@@ -60,6 +65,8 @@ def sequence_of(request: Request, model: Model, *, capacity: int, num_draft_toke
 def begin_series(sequence: Sequence) -> None:
     """Give the logprob series that a request asked for, and that have no entry yet."""
     request = sequence.request
+    if request.return_sampling_mask:
+        request.series |= {MASK: [], MASK_LOGPROBS: []}
     for family in logprobs.families(request):
         request.series[f"output_{family}"] = []
         request.prompt_series[f"input_{family}"] = []

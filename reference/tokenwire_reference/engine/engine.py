@@ -21,6 +21,7 @@ from tokenwire_reference.engine.load import EngineLoad
 from tokenwire_reference.engine.queue_limit import QueueFullError
 from tokenwire_reference.models.decode_graphs import CaptureError, DecodeGraphs
 from tokenwire_reference.models.model import Model
+from tokenwire_reference.models.routing import in_base64
 from tokenwire_reference.request import DraftCounts, FinishReason, Request
 from tokenwire_reference.sampling import logprobs
 from tokenwire_reference.sampling.near_ties import NearTies
@@ -97,8 +98,10 @@ class Engine:
         self._acceptance = TokenAcceptance(sampling_backend, model.eos_token_ids, self._near_ties)
         most_drafts = max_running_requests * speculative_num_draft_tokens
         model.probe_row_sizes(self.scheduler.max_step_tokens + most_drafts)
-        # A script has no pass that could be captured.
-        no_graphs = disable_cuda_graph or model.module is None
+        self._experts = model.experts.room(num_pages * page_size)
+        """Of each position of the cache, the experts that it was routed to."""
+        # A script has no pass that could be captured, and a pass that was captured tells of no experts.
+        no_graphs = disable_cuda_graph or model.module is None or model.experts.available
         most_rows = 0 if no_graphs else model.pad_rows(max_running_requests + most_drafts)
         self._graphs = DecodeGraphs(model, self._cache, most_rows=most_rows)
         self._seeds = random.Random(random_seed)
@@ -247,6 +250,7 @@ class Engine:
     def _run(self, segments: list[Segment]) -> list[Request]:
         batch, wanted = pack(segments, self.scheduler.pool.page_size, self.model.pad_rows, self.model.device)
         logits = self._graphs.forward(batch)
+        self.model.experts.keep(self._experts, batch.slots)
         samples = [segment.samples for segment in segments]
         for rows in wanted:
             if not rows.prompt and rows.embedding is None:
@@ -264,6 +268,7 @@ class Engine:
             if reached and sequence.rules.max_new_tokens == 0 and request.finish is None:
                 request.finish = sequence.rules.check(request.output_ids)
             if request.finish is not None:
+                self._read_experts(sequence)
                 self.scheduler.remove(sequence)
             if reached or request.finish is not None:
                 touched.append(request)
@@ -294,7 +299,18 @@ class Engine:
         if candidates:
             self.scheduler.retract(candidates[-1])
 
+    def _read_experts(self, sequence: Sequence) -> None:
+        """Take the experts that a request wants, of all that was run of it, where all is still there."""
+        request = sequence.request
+        run = sequence.prompt_len + max(len(request.output_ids) - 1, 0)
+        if request.routed_experts_start is not None and sequence.computed >= run:
+            size = self.scheduler.pool.page_size
+            positions = range(request.routed_experts_start, run)
+            slots = [sequence.pages[position // size] * size + position % size for position in positions]
+            request.routed_experts = in_base64(self._experts[slots])
+
     def _end(self, sequence: Sequence, finish: FinishReason) -> None:
+        self._read_experts(sequence)
         self.scheduler.remove(sequence)
         sequence.request.finish = finish
         self._ended.append(sequence.request)

@@ -1,7 +1,8 @@
 """Models that are built in memory, so that nothing is downloaded.
 
 `builtin:tiny` is a small seeded random transformer with a byte-level tokenizer and a ChatML template. Its
-greedy output is varied, and hardly ever a special token. `builtin:tiny-mm` also has tokens for images.
+greedy output is varied, and hardly ever a special token. `builtin:tiny-mm` also has tokens for images,
+`builtin:tiny-moe` a mixture of experts.
 `builtin:parrot` is what `tokenwire parrot` writes: it says what its prompt tells it to.
 """
 
@@ -14,7 +15,13 @@ from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2MoeConfig,
+)
 
 from tokenwire.parrot.checkpoint import write_parrot
 from tokenwire_reference.text.images import IMAGE_TOKENS, PLACEHOLDER
@@ -120,22 +127,42 @@ def build_parrot(attention: str) -> tuple[Any, Any]:
         return model, AutoTokenizer.from_pretrained(name, local_files_only=True)
 
 
+_TINY: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+    # Wide enough that attention and the layers matter: a narrow draw repeats one token for ever.
+    "initializer_range": 0.3,
+    "tie_word_embeddings": False,
+    "bos_token_id": ENDOFTEXT,
+    "eos_token_id": IM_END,
+    "pad_token_id": PAD,
+}
+
+
 def _tiny_qwen2(attention: str, vocab_size: int) -> Any:
-    config = Qwen2Config(
-        vocab_size=vocab_size,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=4096,
-        # Wide enough that attention and the layers matter: a narrow draw repeats one token for ever.
-        initializer_range=0.3,
-        tie_word_embeddings=False,
-        bos_token_id=ENDOFTEXT,
-        eos_token_id=IM_END,
-        pad_token_id=PAD,
+    config = Qwen2Config(**_TINY | {"vocab_size": vocab_size})
+    return _drawn(config, attention)
+
+
+def build_tiny_moe(attention: str) -> tuple[Any, Any]:
+    """A Qwen2 of the same size whose layers choose four of eight experts for each token."""
+    tokenizer = byte_level_tokenizer()
+    config = Qwen2MoeConfig(
+        **_TINY | {"vocab_size": len(tokenizer)},
+        moe_intermediate_size=32,
+        shared_expert_intermediate_size=64,
+        num_experts=8,
+        num_experts_per_tok=4,
     )
+    return _drawn(config, attention), tokenizer
+
+
+def _drawn(config: Any, attention: str) -> Any:
+    """A model whose weights are drawn from a fixed seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(20260701)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention)
@@ -149,3 +176,4 @@ def _tiny_qwen2(attention: str, vocab_size: int) -> Any:
 register_builtin("parrot", build_parrot)
 register_builtin("tiny", build_tiny)
 register_builtin("tiny-mm", build_tiny_mm)
+register_builtin("tiny-moe", build_tiny_moe)

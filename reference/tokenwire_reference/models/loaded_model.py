@@ -20,6 +20,7 @@ from tokenwire_reference.models.attention import (
     UnsupportedModelError,
 )
 from tokenwire_reference.models.hidden_state import HiddenStateTap
+from tokenwire_reference.models.routing import RoutedExperts
 from tokenwire_reference.models.row_sizes import ROW_MULTIPLE, stable_row_sizes
 from tokenwire_reference.models.scripted import SCRIPTED
 from tokenwire_reference.models.tape import Tapes
@@ -49,6 +50,7 @@ class LoadedModel:
         self.device: torch.device = self.module.device
         self.dtype: torch.dtype = self.module.dtype
         self.hidden_states = HiddenStateTap(self.module)
+        self.experts = RoutedExperts(self.module)
         weights = (*self.module.parameters(), *self.module.buffers())
         self.tapes = Tapes(partial(run_packed, self.module), weights)
 
@@ -88,8 +90,8 @@ class LoadedModel:
     def forward(self, batch: Batch, cache: PagedAttention) -> Tensor:
         """Run a batch that `cache.plan` knows. The logits of its `logit_rows`: [R, vocabulary], float32."""
         inputs = batch.input_ids, batch.positions, batch.logit_rows
-        # A tape keeps no hidden states, and a GPU has its graphs.
-        if batch.wants_hidden_states or self.device.type != "cpu":
+        # A tape keeps no hidden states and no choice of experts, and a GPU has its graphs.
+        if batch.wants_hidden_states or self.experts.available or self.device.type != "cpu":
             return run_packed(self.module, cache, *inputs)
         return self.tapes.run(cache, *inputs)
 

@@ -26,6 +26,7 @@ from torch import Tensor
 from tokenwire_reference.models.attention import PagedTensors
 from tokenwire_reference.models.builtin import IM_END, VOCAB_SIZE, byte_level_tokenizer
 from tokenwire_reference.models.hidden_state import HiddenStateTap
+from tokenwire_reference.models.routing import RoutedExperts
 from tokenwire_reference.request import Request
 from tokenwire_reference.sampling.sampling import MASK32, gumbel_noise
 from tokenwire_reference.scheduling.batch import Batch
@@ -134,6 +135,7 @@ class ScriptedModel:
     name = SCRIPTED
     module = None
     hidden_states = HiddenStateTap(None)
+    experts = RoutedExperts(torch.nn.Identity())
     vocab_size = VOCAB_SIZE
     eos_token_ids = frozenset({IM_END})
     device = torch.device("cpu")

@@ -106,6 +106,22 @@ def choose(adjusted: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
     return chosen
 
 
+def support(
+    adjusted: Tensor, rows: Sequence[SamplingRow], chosen: Sequence[int]
+) -> list[tuple[list[int], float]]:
+    """Of each row of adjusted logits [R, V], the ids that could be chosen, best first, and the logprob of the
+    chosen one among them.
+    """
+    kept = _truncate(torch.log_softmax(adjusted.double(), -1), [row.sampling for row in rows])
+    kept -= kept.logsumexp(-1, keepdim=True)
+    found = []
+    for values, row, token_id in zip(kept, rows, chosen, strict=True):
+        ids: list[int] = values.argsort(descending=True, stable=True)[: int(values.isfinite().sum())].tolist()
+        # A greedy choice is one of one, whatever its temperature.
+        found.append(([token_id], 0.0) if row.sampling.greedy else (ids, min(float(values[token_id]), 0.0)))
+    return found
+
+
 def _truncate(logprobs: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     """Set to -inf what top_k, top_p and min_p exclude. All three judge the whole distribution, best first.
 

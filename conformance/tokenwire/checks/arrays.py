@@ -1,0 +1,258 @@
+"""Checks of what trainers take beside logprobs: sampling masks, spans of weights, rows for tokens."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+from tokenwire.checks.agreement import choice_pairs
+from tokenwire.checks.walk import as_list, finished_choices, integer, joined_ids, prompt_of, steps_of
+from tokenwire.dialects.arrays import Array, ArrayRule
+from tokenwire.dialects.dialect import arrays_of
+from tokenwire.judging.alike import alike
+from tokenwire.judging.check import (
+    Comparison,
+    Observation,
+    Target,
+    check,
+    check_run,
+    compare,
+    demand,
+    observe,
+)
+from tokenwire.record import Choice, Emission, Place, Stream
+
+MASK, MASK_LOGPROBS = "output_token_sampling_mask", "output_token_sampling_logprobs"
+LEAST_NUMBERS = 8
+"""So many equal numbers are filler: fewer may be equal by chance, such as the experts of two layers."""
+
+
+@check("mask-holds-the-sampled-id")
+def mask_holds_the_sampled_id(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The mask of a position is a list of ids, and the id of the position is one of them."""
+    for choice in finished_choices(stream):
+        ids, masks = joined_ids(choice), choice.series(MASK)
+        if not ids or masks is None:
+            continue
+        place = choice.emissions[-1].at(MASK)
+        for position, (token, mask) in enumerate(zip(ids, masks, strict=False)):
+            yield demand(
+                place,
+                isinstance(mask, list) and token in mask,
+                expected=f"ids among which is {token}",
+                actual=mask,
+                message=f"the sampling mask of output id {position} does not hold it",
+            )
+
+
+@check("mask-logprob-is-legal")
+def mask_logprob_is_legal(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The logprob of an id among those of its mask is a number, finite and not above 0."""
+    for choice in finished_choices(stream):
+        for position, value in enumerate(choice.series(MASK_LOGPROBS) or ()):
+            legal = type(value) in {int, float} and math.isfinite(value) and value <= 0
+            yield demand(
+                choice.emissions[-1].at(MASK_LOGPROBS),
+                legal,
+                expected="a finite number not above 0",
+                actual=value,
+                message=f"the sampling logprob of output id {position} is {value!r}",
+            )
+
+
+class _Spans(NamedTuple):
+    """The spans of weights that the finish of a choice came with."""
+
+    emission: Emission
+    told: list[Any]
+    tokens: int
+    """How many completion tokens the choice has, by its counter where it has one."""
+
+    @property
+    def place(self) -> Place:
+        return self.emission.at("weight_versions")
+
+
+def _spans(stream: Stream) -> Iterator[_Spans]:
+    for choice in finished_choices(stream):
+        for step in steps_of(choice):
+            told = as_list(step.emission.details.get("weight_versions"))
+            if told is not None and step.emission.finish is not None and step.counted:
+                counted = integer(step.emission.counters.get("completion_tokens"))
+                yield _Spans(step.emission, told, step.after if counted is None else counted)
+
+
+@check("weight-spans-partition-the-output")
+def weight_spans_partition_the_output(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Spans begin at 0, each where the one before it ends, and the last ends with the completion tokens."""
+    for spans in _spans(stream):
+        reached = 0
+        for span in spans.told:
+            start, end = (integer(span.get(n)) if isinstance(span, dict) else None for n in ("start", "end"))
+            if start != reached or end is None or end < reached or (end == reached and spans.tokens):
+                break
+            reached = end
+        else:
+            start, end = reached, spans.tokens
+        whole = reached == spans.tokens and start is not None and end is not None and start <= end
+        yield demand(
+            spans.place,
+            whole and (bool(spans.told) or not spans.tokens),
+            expected=f"spans from 0 to {spans.tokens} without gap or overlap",
+            actual=spans.told,
+            message=f"the spans of weights {spans.told!r:.200} do not part {spans.tokens} completion tokens",
+        )
+
+
+@check("weight-version-is-that-of-the-last-span")
+def weight_version_is_that_of_the_last_span(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """The version beside the spans is the one that made the last output id."""
+    for spans in _spans(stream):
+        version = spans.emission.details.get("weight_version")
+        last = spans.told[-1] if spans.told else None
+        if version is not None and isinstance(last, dict):
+            yield observe(
+                spans.emission.at("weight_version"),
+                expected=last.get("version"),
+                actual=version,
+                message=f"weight_version is {version!r}, and the last span is of {last.get('version')!r}",
+            )
+
+
+class _Told(NamedTuple):
+    """An array of an emission."""
+
+    rule: ArrayRule
+    emission: Emission
+    value: Any
+    due: int
+    """How many rows it has to have."""
+
+    @property
+    def place(self) -> Place:
+        return self.emission.at(self.rule.name)
+
+    def read(self) -> Array | str:
+        """The array, or in words what is wrong with how it is written."""
+        try:
+            return self.rule.read(self.value)
+        except ValueError as error:
+            return str(error)
+
+
+def _arrays(stream: Stream) -> Iterator[_Told]:
+    """The arrays of the choices that came to an end of which it is known how many rows they need."""
+    rules = arrays_of(stream)
+    for choice in finished_choices(stream) if rules else ():
+        for step in steps_of(choice):
+            emission = step.emission
+            prompt = emission.counters.get("prompt_tokens")
+            sent = prompt_of(stream, choice.index)
+            prompt_tokens = prompt if type(prompt) is int else None if sent is None else len(sent)
+            for rule in rules:
+                value = emission.details.get(rule.name)
+                if value is None or prompt_tokens is None or not step.counted or not step.after:
+                    continue
+                due = rule.due(stream.exchange.request.body, prompt_tokens, step.after)
+                if due is not None:
+                    yield _Told(rule, emission, value, due)
+
+
+@check_run("array-covers-what-was-run")
+def array_covers_what_was_run(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
+    """An array has a row for each token that it covers. Where it tells no shape, its rows are as wide as
+    those of most others.
+    """
+    widths: dict[tuple[str, str], Counter[float]] = defaultdict(Counter)
+    told = [(stream, one, one.read()) for stream in streams for one in _arrays(stream)]
+    for stream, one, array in told:
+        if isinstance(array, Array) and not array.shaped and one.due:
+            widths[stream.dialect, one.rule.name][len(array.rows[0]) / one.due] += 1
+    for stream, one, array in told:
+        expected, message = f"{one.due} rows", ""
+        if isinstance(array, str):
+            holds, actual, message = False, array, f"{one.rule.name}: {array}"
+        elif array.shaped:
+            holds, actual = len(array.rows) == one.due, f"{len(array.rows)} rows"
+        else:
+            numbers = len(array.rows[0])
+            usual = max(widths[stream.dialect, one.rule.name].items(), key=lambda item: (item[1], -item[0]))[
+                0
+            ]
+            wide = usual.is_integer() and usual > 0
+            holds = numbers == usual * one.due if wide else numbers % max(one.due, 1) == 0 and numbers > 0
+            expected = f"{one.due} rows of {usual:g} numbers" if wide else expected
+            actual = f"{numbers} numbers"
+        yield demand(
+            one.place,
+            holds,
+            expected=expected,
+            actual=actual,
+            message=message or f"{one.rule.name} holds {actual}, and {expected} are due",
+        )
+
+
+@check("array-rows-are-not-filler")
+def array_rows_are_not_filler(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """A row of several numbers is not one number over and over."""
+    for one in _arrays(stream):
+        array = one.read()
+        cut = array.cut(one.due) if isinstance(array, Array) else None
+        rows = [row for row in cut.rows if len(row) >= LEAST_NUMBERS] if cut is not None else []
+        if rows:
+            filler = [position for position, row in enumerate(rows) if len(set(row)) == 1]
+            value = rows[filler[0]][0] if filler else None
+            yield demand(
+                one.place,
+                not filler,
+                expected="rows of several numbers",
+                actual=f"row {filler[0]}: nothing but {value}" if filler else "so",
+                message=f"{len(filler)} of {len(rows)} rows of {one.rule.name} hold nothing but {value}",
+            )
+
+
+@compare("array-equals-whole")
+def array_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
+    """The same ids have the same rows, up to rounding. Which rows a prompt has depends on what was cached."""
+    if not comparison.repeats:
+        return
+    for (_, ours), (_, theirs) in choice_pairs(comparison.baseline, comparison.other):
+        if joined_ids(ours) != joined_ids(theirs) or _cached(ours) != _cached(theirs):
+            continue
+        for rule in arrays_of(comparison.baseline) if arrays_of(comparison.other) else ():
+            pair = [_last(rule, choice) for choice in (ours, theirs)]
+            if pair[0] is None or pair[1] is None:
+                continue
+            (emission, expected), (other, actual) = pair[0], pair[1]
+            yield demand(
+                other.at(rule.name),
+                _alike(expected.rows, actual.rows, comparison.rounding),
+                expected="the rows of the whole answer",
+                actual=f"{len(actual.rows)} rows" if actual.shaped else f"{len(actual.rows[0])} numbers",
+                message=f"{rule.name} differs between two answers to one request",
+                related=(emission.at(rule.name),),
+                by_chance=True,
+            )
+
+
+def _cached(choice: Choice) -> int | None:
+    return choice.counter("cached_tokens")
+
+
+def _last(rule: ArrayRule, choice: Choice) -> tuple[Emission, Array] | None:
+    """The array that a choice ended with, where it can be read."""
+    carrying = [e for e in choice.emissions if e.details.get(rule.name) is not None]
+    try:
+        return (carrying[-1], rule.read(carrying[-1].details[rule.name])) if carrying else None
+    except ValueError:
+        return None
+
+
+def _alike(ours: tuple[Any, ...], theirs: tuple[Any, ...], rounding: float) -> bool:
+    same = partial(alike, tolerance=rounding)
+    return len(ours) == len(theirs) and all(
+        len(one) == len(other) and all(map(same, one, other)) for one, other in zip(ours, theirs, strict=True)
+    )

@@ -1,0 +1,138 @@
+"""Per-token arrays that are no series: how they are written, and what has a row in them."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import binascii
+import math
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from tokenwire.wire.json_pointer import Keys, find, parse
+
+_NPY = b"\x93NUMPY"
+_FORMATS = {"i1": "b", "u1": "B", "i2": "h", "u2": "H", "i4": "i", "u4": "I", "i8": "q", "u8": "Q"} | {
+    "f2": "e",
+    "f4": "f",
+    "f8": "d",
+}
+"""How `struct` calls the types of numpy."""
+
+
+class Rows(StrEnum):
+    """What has a row."""
+
+    RUN = "run"
+    """Each token that was run from a position on: all but the last, which nothing follows."""
+    OUTPUT = "output"
+    """Each output id."""
+
+
+class Encoding(StrEnum):
+    """How an array is written."""
+
+    LISTS = "lists"
+    BASE64_INT32 = "base64-int32"
+    """The numbers in a row, little-endian, without a shape."""
+    BASE64_NPY = "base64-npy"
+    """The file that numpy.save writes."""
+
+
+@dataclass(frozen=True)
+class ArrayRule:
+    """One array, as the table of a dialect declares it."""
+
+    name: str
+    """The detail of an emission that holds it."""
+    rows: Rows
+    encoding: Encoding
+    start: Keys | None = None
+    """Where the request says from which position on it wants rows; it wants all where it says nothing."""
+
+    @classmethod
+    def load(cls, name: str, row: Mapping[str, str]) -> ArrayRule:
+        start = parse(row["start"]) if "start" in row else None
+        return cls(name, Rows(row["rows"]), Encoding(row["encoding"]), start)
+
+    def due(self, body: Any, prompt_tokens: int, output_ids: int) -> int | None:
+        """How many rows a choice of so many tokens has to have; None where the request asks for none."""
+        if self.rows is Rows.OUTPUT:
+            return output_ids
+        said = find(body, self.start) if self.start is not None else 0
+        start = said if type(said) is int else 0
+        return prompt_tokens + max(output_ids - 1, 0) - start if 0 <= start <= prompt_tokens else None
+
+    def read(self, value: Any) -> Array:
+        """The array in a value. Raises ValueError, in words, for what is not written as it should be."""
+        if self.encoding is Encoding.LISTS:
+            if not isinstance(value, list):
+                raise ValueError(f"it is a {type(value).__name__}, not a list")
+            return Array(tuple(tuple(_numbers(row)) for row in value))
+        if not isinstance(value, str):
+            raise ValueError(  # noqa: TRY004 - a value from the wire
+                f"it is a {type(value).__name__}, not base64"
+            )
+        try:
+            data = base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise ValueError(f"it is not base64: {error}") from error
+        if self.encoding is Encoding.BASE64_NPY:
+            return _npy(data)
+        if len(data) % 4:
+            raise ValueError(f"it has {len(data)} bytes, which are no numbers of 4 bytes")
+        return Array((struct.unpack(f"<{len(data) // 4}i", data),), shaped=False)
+
+
+@dataclass(frozen=True)
+class Array:
+    """The rows of an array; one for all where it has no shape."""
+
+    rows: tuple[Sequence[float], ...]
+    shaped: bool = True
+
+    def cut(self, count: int) -> Array | None:
+        """With so many rows, where it has no shape; None where its numbers make no such rows."""
+        if self.shaped:
+            return self
+        (numbers,) = self.rows
+        width, rest = divmod(len(numbers), count) if count > 0 else (0, 1)
+        if rest or (not width and numbers):
+            return None
+        return Array(tuple(numbers[at * width : (at + 1) * width] for at in range(count)))
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    """All numbers in nested lists. Raises ValueError for anything else."""
+    if isinstance(value, list):
+        for inner in value:
+            yield from _numbers(inner)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield value
+    else:
+        raise ValueError(f"it holds a {type(value).__name__} among its numbers")  # noqa: TRY004 - from the wire
+
+
+def _npy(data: bytes) -> Array:
+    try:
+        if not data.startswith(_NPY):
+            raise ValueError("it does not begin as a file of numpy")
+        size, at = (
+            (struct.unpack("<H", data[8:10])[0], 10)
+            if data[6] == 1
+            else (*struct.unpack("<I", data[8:12]), 12)
+        )
+        header = ast.literal_eval(data[at : at + size].decode("latin-1").strip())
+        shape, kind = tuple(map(int, header["shape"])), str(header["descr"])
+        order, format_ = ("<" if kind[0] in "<|=" else ">"), _FORMATS[kind[1:]]
+        count = math.prod(shape)
+        numbers = struct.unpack_from(f"{order}{count}{format_}", data, at + size)
+        if len(data) != at + size + count * struct.calcsize(format_) or header["fortran_order"] or not shape:
+            raise ValueError(f"it has a shape of {shape} and {len(data) - at - size} bytes of numbers")
+    except (struct.error, KeyError, IndexError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
+        raise ValueError(f"it is no file of numpy: {type(error).__name__}: {error}") from error
+    width = count // shape[0] if shape[0] else 0
+    return Array(tuple(numbers[row * width : (row + 1) * width] for row in range(shape[0])))

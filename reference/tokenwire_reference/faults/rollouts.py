@@ -1,0 +1,139 @@
+"""Faults of what trainers take beside logprobs: sampling masks, versions of weights, routed experts."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tokenwire_reference.delivery.request_manager import Emission, Record
+from tokenwire_reference.faults.answer_shape import meta_infos
+from tokenwire_reference.faults.catalogue import EVERYWHERE, STREAMED, fault
+from tokenwire_reference.faults.fault import Fault, Json
+from tokenwire_reference.request import OutputRow, Request
+
+MASK, MASK_LOGPROBS = "output_token_sampling_mask", "output_token_sampling_logprobs"
+EXPERTS = ("--model", "builtin:tiny-moe")
+
+
+@fault("mask-of-the-token-before", "X09", upstream=("sgl-project/sglang PR #27408",), shows_in=EVERYWHERE)
+class MaskOfTheTokenBefore(Fault):
+    """Each token has the sampling mask of the token before it."""
+
+    def row(self, request: Request, row: OutputRow) -> OutputRow:
+        if MASK not in row.series:
+            return row
+        shifted = [[], *request.series[MASK]][row.start : row.end]
+        return replace(row, series={**row.series, MASK: shifted})
+
+
+@fault("mask-logprob-is-a-weight", "X08", upstream=("sgl-project/sglang PR #27408",), shows_in=EVERYWHERE)
+class MaskLogprobIsAWeight(Fault):
+    """The probability of an id among its mask stands in the place of its logprob."""
+
+    def taken(self, record: Record, emission: Emission) -> Emission:
+        if MASK_LOGPROBS not in emission.series:
+            return emission
+        weights = [math.exp(logprob) for logprob in emission.series[MASK_LOGPROBS]]
+        return replace(emission, series={**emission.series, MASK_LOGPROBS: weights})
+
+
+class _OfMetaInfo(Fault):
+    """A fault of the meta_info of answers and events."""
+
+    def change(self, info: dict[str, Any]) -> None:
+        """Change one."""
+
+    def event(self, event: dict[str, Any]) -> list[dict[str, Any]]:
+        for info in meta_infos(event):
+            self.change(info)
+        return [event]
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        for info in meta_infos(answer):
+            self.change(info)
+        return status, answer
+
+
+@fault("weight-spans-lag", "X06", upstream=("vllm-project/vllm issue #54443",), shows_in=EVERYWHERE)
+class WeightSpansLag(_OfMetaInfo):
+    """The spans of weights end before the last token, which is in none."""
+
+    def change(self, info: dict[str, Any]) -> None:
+        for span in info.get("weight_versions", ())[-1:]:
+            span["end"] -= 1
+
+
+@fault("weight-version-is-stale", "X07", upstream=("sgl-project/sglang PR #32660",), shows_in=EVERYWHERE)
+class WeightVersionIsStale(_OfMetaInfo):
+    """The version beside the spans is that of the weights before the last update."""
+
+    def change(self, info: dict[str, Any]) -> None:
+        info["weight_version"] = f"before {info['weight_version']}"
+
+
+class _OfExperts(_OfMetaInfo):
+    """A fault of the rows of routed experts."""
+
+    def rows(self, rows: list[bytes], prompt: int) -> Sequence[bytes]:
+        """The rows that are told; `prompt` of them are of the prompt."""
+        del prompt
+        return rows
+
+    def change(self, info: dict[str, Any]) -> None:
+        if info.get("routed_experts"):
+            start = self.request.get("routed_experts_start_len") or 0
+            count = info["prompt_tokens"] + max(info["completion_tokens"] - 1, 0) - start
+            data = base64.b64decode(info["routed_experts"])
+            width = len(data) // count
+            rows = [data[at : at + width] for at in range(0, len(data), width)]
+            told = b"".join(self.rows(rows, info["prompt_tokens"] - start))
+            info["routed_experts"] = base64.b64encode(told).decode()
+
+
+@fault(
+    "experts-of-the-last-token-missing",
+    "X06",
+    upstream=("llm-d/llm-d-router issue #1473", "vllm-project/router issue #184"),
+    shows_in=EVERYWHERE,
+    server=EXPERTS,
+)
+class ExpertsOfTheLastTokenMissing(_OfExperts):
+    """Answers of more than eight tokens lack the experts of the last position that was run."""
+
+    def change(self, info: dict[str, Any]) -> None:
+        if info["completion_tokens"] > 8:
+            super().change(info)
+
+    def rows(self, rows: list[bytes], prompt: int) -> Sequence[bytes]:
+        return rows[:-1]
+
+
+@fault(
+    "experts-of-the-prompt-are-zero",
+    "X22",
+    upstream=("sgl-project/sglang issue #23885",),
+    shows_in=EVERYWHERE,
+    server=EXPERTS,
+)
+class ExpertsOfThePromptAreZero(_OfExperts):
+    """The prompt was run by another worker: its rows are there, and all zero."""
+
+    def rows(self, rows: list[bytes], prompt: int) -> Sequence[bytes]:
+        return [bytes(len(row)) if place < prompt else row for place, row in enumerate(rows)]
+
+
+@fault(
+    "experts-shifted-in-streams",
+    "X09",
+    upstream=("radixark/miles issue #3277",),
+    shows_in=STREAMED,
+    server=EXPERTS,
+)
+class ExpertsShiftedInStreams(_OfExperts):
+    """In streams each position has the experts of the one before it."""
+
+    def rows(self, rows: list[bytes], prompt: int) -> Sequence[bytes]:
+        return [rows[-1], *rows[:-1]] if self.request.get("stream") else rows

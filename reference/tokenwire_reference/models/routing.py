@@ -1,0 +1,48 @@
+"""Which experts a mixture-of-experts model chose, for every position that has its keys and values."""
+
+from __future__ import annotations
+
+import base64
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class RoutedExperts:
+    """Sees what the routers of a model choose; an engine keeps it where its KV cache keeps the position.
+
+    So a position that comes from the cache has its experts, too. A router is a module that gives the chosen
+    experts [rows, k] last, as those of transformers do.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self._routers = [each for each in module.modules() if type(each).__name__.endswith("TopKRouter")]
+        self._chosen: dict[int, Tensor] = {}
+        for layer, router in enumerate(self._routers):
+            router.register_forward_hook(partial(self._see, layer))
+
+    @property
+    def available(self) -> bool:
+        """Whether the model has experts at all."""
+        return bool(self._routers)
+
+    def _see(self, layer: int, _: object, __: object, given: tuple[Tensor, ...]) -> None:
+        self._chosen[layer] = given[-1]
+
+    def room(self, slots: int) -> Tensor:
+        """Room for the experts of so many positions of a cache."""
+        width = sum(int(router.top_k) for router in self._routers)
+        return torch.zeros(slots if width else 0, width, dtype=torch.int32)
+
+    def keep(self, room: Tensor, slots: Tensor) -> None:
+        """Keep what the last pass chose for its rows, whose keys and values went to these slots."""
+        if self._routers:
+            rows = [self._chosen[layer] for layer in range(len(self._routers))]
+            room[slots.cpu()] = torch.cat(rows, dim=-1).to("cpu", torch.int32)
+
+
+def in_base64(experts: Tensor) -> str:
+    """Experts of some positions as int32: layer by layer for each."""
+    return base64.b64encode(experts.numpy().astype("<i4").tobytes()).decode()

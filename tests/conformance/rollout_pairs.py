@@ -1,0 +1,97 @@
+"""Pairs for the chapter on rollouts."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from pair import Pair
+from stream_builder import IDS, PROMPT, Told, build, named, whole
+
+from tokenwire.judging.check import Comparison
+from tokenwire.record import Delivery, Stream
+
+BODY = {"input_ids": list(PROMPT), "return_routed_experts": True}
+RUN = len(PROMPT) + len(IDS) - 1
+WIDTH = 8
+
+
+def masked(masks: Sequence[Any], logprobs: Sequence[Any] = (-0.5,) * 6) -> Stream:
+    """A whole answer with these sampling masks."""
+    series = {"output_token_sampling_mask": masks, "output_token_sampling_logprobs": logprobs}
+    return whole(Told(series=series))
+
+
+def spanned(*ends: int, start: int = 0, version: str = "v2") -> Stream:
+    """A whole answer whose spans of weights end at these ids."""
+    starts = (start, *ends)
+    spans = [
+        {"version": f"v{number}", "start": first, "end": end}
+        for number, (first, end) in enumerate(zip(starts, ends, strict=False), 1)
+    ]
+    return whole(Told(details={"weight_versions": spans, "weight_version": version}))
+
+
+def experts(rows: int, *, first: int = 0, zeros: int = 0) -> str:
+    """Experts of rows of eight numbers, the first of them zeros."""
+    numbers = [(first + row + at) % 16 if row >= zeros else 0 for row in range(rows) for at in range(WIDTH)]
+    return base64.b64encode(struct.pack(f"<{len(numbers)}i", *numbers)).decode()
+
+
+def routed(value: Any, name: str = "generate/routed", delivery: Delivery = Delivery.WHOLE) -> Stream:
+    told = Told(details={"routed_experts": value})
+    return named(build(delivery, choices=(told,), sizes=(6,), body=BODY), name)
+
+
+GOOD_MASKS = [[token, 90] for token in IDS]
+WHOLE = routed(experts(RUN), "generate/whole")
+
+ROLLOUT_PAIRS = [
+    Pair(
+        "mask-holds-the-sampled-id",
+        masked(GOOD_MASKS),
+        masked([[90, 91], *GOOD_MASKS[1:]]),
+        pointer="/output_token_sampling_mask",
+    ),
+    Pair(
+        "mask-logprob-is-legal",
+        masked(GOOD_MASKS),
+        masked(GOOD_MASKS, (-0.5, 0.5, -0.5, -0.5, -0.5, -0.5)),
+        pointer="/output_token_sampling_logprobs",
+    ),
+    Pair("weight-spans-partition-the-output", spanned(2, 6), spanned(2, 5), pointer="/weight_versions"),
+    Pair(
+        "weight-spans-partition-the-output",
+        spanned(6),
+        spanned(6, start=1),
+        pointer="/weight_versions",
+        why="begins late",
+    ),
+    Pair(
+        "weight-version-is-that-of-the-last-span",
+        spanned(2, 6),
+        spanned(2, 6, version="v1"),
+        pointer="/weight_version",
+    ),
+    Pair(
+        "array-covers-what-was-run",
+        (WHOLE, routed(experts(RUN), "generate/two")),
+        (WHOLE, routed(experts(RUN), "generate/two"), routed(experts(RUN - 1), "generate/short")),
+        pointer="/routed_experts",
+    ),
+    Pair(
+        "array-rows-are-not-filler",
+        WHOLE,
+        routed(experts(RUN, zeros=2)),
+        pointer="/routed_experts",
+    ),
+    Pair(
+        "array-equals-whole",
+        Comparison(WHOLE, routed(experts(RUN), delivery=Delivery.CUMULATIVE)),
+        Comparison(WHOLE, routed(experts(RUN, first=1), delivery=Delivery.CUMULATIVE)),
+        event=0,
+        pointer="/routed_experts",
+    ),
+]
