@@ -21,13 +21,13 @@ from docs_build.published import ROOT
 from tokenwire.baselines.expected import expected_file, read_expected
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.tally import how_far
-from tokenwire.judging.tokenizer import LocalTokenizer
 from tokenwire.judging.verdict import Verdict, overall
 from tokenwire.replay import replay
 from tokenwire.report.document import row
 from tokenwire.report.failure import failure
 from tokenwire.report.subject import Subject
 from tokenwire.report.wording import cut
+from tokenwire.target.tokenizer import LocalTokenizer
 
 FIXTURES = ROOT / "fixtures"
 CACHE = ROOT / ".cache" / "docs"

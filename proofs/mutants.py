@@ -30,7 +30,9 @@ from proofs.code_mutation.trial import Outcome, try_mutant
 ROOT = Path(__file__).parents[1]
 _REFERENCE = "reference/tokenwire_reference"
 CODE = {
-    "the judge": [f"conformance/tokenwire/{name}" for name in ("checks", "judging", "dialects", "wire")],
+    "the judge": [
+        f"conformance/tokenwire/{name}" for name in ("checks", "dialects", "judging", "target", "wire")
+    ],
     "the engine": [
         f"{_REFERENCE}/{name}" for name in ("engine", "scheduling", "cache", "sampling", "delivery")
     ],

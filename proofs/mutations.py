@@ -17,7 +17,7 @@ from proofs.mutation.illegal import ILLEGAL
 from proofs.mutation.legal import LEGAL
 from proofs.mutation.source import Source, sources
 from proofs.mutation.trial import Tally, try_illegal, try_legal
-from tokenwire.judging.tokenizer import LocalTokenizer
+from tokenwire.target.tokenizer import LocalTokenizer
 
 T = TypeVar("T")
 Try = Callable[[Tally, Source, str, "Dice"], bool]

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
-from tokenwire.judging.acceptor import Acceptance, Delivered, Record, Rules, accept
+from tokenwire.checks.acceptor import Acceptance, Delivered, Record, Rules, accept
 from tokenwire.record import Delivery
 
 LONGEST_STEP = 3

@@ -6,17 +6,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tokenwire.asking.beside import WORKER, apart
-from tokenwire.asking.detokenization import told_by, way_of
 from tokenwire.checks.logprob_rules import rules_seen
 from tokenwire.dialects.control import read_call
 from tokenwire.dialects.recognition import Spoken
-from tokenwire.judging.advertised import advertised_by, information_path
 from tokenwire.judging.judge import Run
 from tokenwire.judging.settled import settled
-from tokenwire.judging.tokenizer import Tokenizer
 from tokenwire.record import Stream
 from tokenwire.report.subject import Subject
+from tokenwire.target.advertised import advertised_by, information_path
+from tokenwire.target.beside import WORKER, apart
+from tokenwire.target.tokenizer import Tokenizer, told_by, way_of
 from tokenwire.wire.capture import CaptureError
 from tokenwire.wire.exchange import Ending, Exchange
 from tokenwire.wire.foreign_capture import read_any_capture

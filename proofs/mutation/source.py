@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from tokenwire.checks.check import Observation
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.judging.check import Observation
 from tokenwire.judging.judge import Judgement, Run, judge
-from tokenwire.judging.tokenizer import Tokenizer
 from tokenwire.judging.verdict import Verdict, overall
 from tokenwire.record import Delivery, Stream
 from tokenwire.replay import replay
+from tokenwire.target.tokenizer import Tokenizer
 from tokenwire.wire import strict_json
 from tokenwire.wire.event_stream import parse_event_stream
 from tokenwire.wire.exchange import Ending, Exchange, Read

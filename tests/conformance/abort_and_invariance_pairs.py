@@ -24,7 +24,7 @@ from stream_builder import (
     with_exchange,
 )
 
-from tokenwire.judging.check import Target
+from tokenwire.checks.check import Target
 from tokenwire.record import Place, Stream
 from tokenwire.wire.exchange import Ending
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from wire_answers import DONE, answered
 
+from tokenwire.checks.check import Target
 from tokenwire.dialects.markup import Markup, load_markup
-from tokenwire.judging.check import Target
 from tokenwire.record import Stream
 
 _THOUGHTS, FORMS = load_markup()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from channel_answers import CALL, HERMES, PING, THOUGHT, call, piece, streamed, text, thought, whole
 from pair import Pair
 
-from tokenwire.judging.check import Comparison
 from tokenwire.record import Stream
+from tokenwire.target.determinism import Comparison
 
 ARGUMENTS = '{"city": "Paris"}'
 OPENED, FILLED = call(piece("get_weather")), call(piece(arguments=ARGUMENTS))

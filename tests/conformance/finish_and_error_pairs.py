@@ -24,9 +24,10 @@ from stream_builder import (
     with_exchange,
 )
 
-from tokenwire.judging.advertised import Advertised
-from tokenwire.judging.check import Comparison, Target
+from tokenwire.checks.check import Target
 from tokenwire.record import Finish, Said, Stream, Usage
+from tokenwire.target.advertised import Advertised
+from tokenwire.target.determinism import Comparison
 from tokenwire.wire.exchange import Ending, HttpRequest
 
 COUNTS: dict[str, Any] = {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}

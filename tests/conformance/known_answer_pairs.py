@@ -7,7 +7,7 @@ from typing import Any
 from pair import Pair
 from stream_builder import Told, change, incremental, whole
 
-from tokenwire.judging.check import Target
+from tokenwire.checks.check import Target
 from tokenwire.parrot.encoding import encoder
 from tokenwire.parrot.law import Parrot
 from tokenwire.parrot.recognition import KnownModel

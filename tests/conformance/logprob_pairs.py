@@ -23,8 +23,9 @@ from stream_builder import (
     whole,
 )
 
-from tokenwire.judging.check import Comparison, Target
+from tokenwire.checks.check import Target
 from tokenwire.record import Finish, Stream
+from tokenwire.target.determinism import Comparison
 
 CHAT = "openai-chat"
 COMPLETIONS = "vllm-completions"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tokenwire.judging.check import Comparison, Target
+from tokenwire.checks.check import Target
 from tokenwire.record import Stream
+from tokenwire.target.determinism import Comparison
 
 Subject = Stream | Comparison | tuple[Stream, ...]
 

@@ -10,7 +10,7 @@ from typing import Any
 from pair import Pair
 from stream_builder import IDS, PROMPT, Told, build, named, whole
 
-from tokenwire.judging.check import Comparison
+from tokenwire.checks.check import Comparison
 from tokenwire.record import Delivery, Stream
 
 BODY = {"input_ids": list(PROMPT), "return_routed_experts": True}

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tokenwire.judging.acceptor import Delivered, Record, Rules, accept
-from tokenwire.judging.alike import alike
+from tokenwire.checks.acceptor import Delivered, Record, Rules, accept
 from tokenwire.record import Delivery
+from tokenwire.target.alike import alike
 
 INCREMENTAL, CUMULATIVE = Delivery.INCREMENTAL, Delivery.CUMULATIVE
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tokenwire.judging.advertised import Advertised, advertised_by, information_path
 from tokenwire.record import Delivery
+from tokenwire.target.advertised import Advertised, advertised_by, information_path
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
 
 

@@ -6,11 +6,11 @@ import pytest
 from hand_made_stream import ids_stream
 from known_answer_pairs import MODEL
 
-from tokenwire.judging.advertised import Advertised
-from tokenwire.judging.capability import capabilities
 from tokenwire.parrot.law import Repeater
 from tokenwire.record import Asked, Delivery, Emission, Finish, Stream
 from tokenwire.requirement import load_requirements
+from tokenwire.target.advertised import Advertised
+from tokenwire.target.capability import capabilities
 
 
 def present(*streams: Stream, advertised: Advertised | None = None) -> set[str]:

@@ -14,8 +14,8 @@ import pytest
 from hand_made_stream import ids_stream
 from rich.console import Console
 
+from tokenwire.checks.check import demand
 from tokenwire.judging.causes import causes
-from tokenwire.judging.check import demand
 from tokenwire.judging.judge import Judgement, Run, judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.pytest_plugin import run_items

@@ -16,11 +16,11 @@ from tokenwire.asking.scenario import Conversation, Transcript, load_scenarios
 from tokenwire.cli import app
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.dialects.markup import Markup, load_markup, read_markup
-from tokenwire.judging.advertised import Advertised
 from tokenwire.judging.judge import Run, judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
 from tokenwire.requirement import load_requirements
+from tokenwire.target.advertised import Advertised
 from tokenwire.wire.exchange import Exchange, HttpRequest
 
 

@@ -38,10 +38,10 @@ from stream_builder import (
 )
 from test_checks_pairs import look
 
-from tokenwire.judging.advertised import Advertised
-from tokenwire.judging.check import Target
+from tokenwire.checks.check import Target
 from tokenwire.record import Stream
 from tokenwire.requirement import Level
+from tokenwire.target.advertised import Advertised
 from tokenwire.wire.exchange import Ending
 
 

@@ -27,7 +27,7 @@ from stream_builder import change, incremental
 from test_live_answers import violated
 
 from tokenwire.checks.channel_reading import say, seen_markup
-from tokenwire.judging.check import Target
+from tokenwire.checks.check import Target
 from tokenwire.judging.judge import Run, judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream

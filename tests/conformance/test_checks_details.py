@@ -29,9 +29,10 @@ from stream_builder import (
 )
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
+from tokenwire.checks.check import CHECKS, Observation, Target
 from tokenwire.checks.walk import bringing
-from tokenwire.judging.check import CHECKS, Comparison, Observation, Target
 from tokenwire.record import CallPiece, Delivery, Finish, Stream
+from tokenwire.target.determinism import Comparison
 from tokenwire.wire.exchange import Ending
 
 MIRROR = Told(

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenwire.checks.difference import first_difference, observe_sequence, observe_text
-from tokenwire.judging.alike import alike
 from tokenwire.record import Place
+from tokenwire.target.alike import alike
 
 PLACE = Place("one")
 

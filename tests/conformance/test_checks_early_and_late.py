@@ -8,8 +8,9 @@ import pytest
 from stream_builder import GONE, IDS, Told, change, cumulative, incremental, logprobs, whole
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.judging.check import CHECKS, Comparison, Observation, Target
+from tokenwire.checks.check import CHECKS, Observation, Target
 from tokenwire.record import Delivery, Stream
+from tokenwire.target.determinism import Comparison
 
 
 def first_ids(*streams: Stream, default: int | None = None) -> list[bool]:

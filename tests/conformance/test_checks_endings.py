@@ -21,7 +21,7 @@ from control_calls import abort, at
 from stream_builder import ABORT, LENGTH, Told, change, incremental, named, refusal, with_exchange
 from test_checks_pairs import look
 
-from tokenwire.judging.check import Target
+from tokenwire.checks.check import Target
 from tokenwire.wire.exchange import Ending
 
 UNCALLED = Target(calls=(abort(-1.0, "r-1"), abort(0.05, "r-2"), abort(0.05, "r-1", status=500)))

@@ -10,9 +10,10 @@ from finish_and_error_pairs import AT_THE_END, COUNTS, FAILED, USAGE_EVENT, aski
 from stream_builder import Told, change, incremental, named, refusal, whole, with_exchange
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.judging.advertised import Advertised
-from tokenwire.judging.check import CHECKS, Comparison, Observation, Target
+from tokenwire.checks.check import CHECKS, Observation, Target
 from tokenwire.record import Finish, Said, Stream
+from tokenwire.target.advertised import Advertised
+from tokenwire.target.determinism import Comparison
 from tokenwire.wire.exchange import Ending
 
 

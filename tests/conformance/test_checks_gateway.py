@@ -21,10 +21,10 @@ from stream_builder import (
 )
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.judging.check import CHECKS, Comparison, Observation, Target
-from tokenwire.judging.determinism import side_by_side
+from tokenwire.checks.check import CHECKS, Observation, Target
 from tokenwire.record import Finish, Stream
 from tokenwire.requirement import Level
+from tokenwire.target.determinism import Comparison, side_by_side
 from tokenwire.wire.exchange import Ending
 
 TOLD = Told(

@@ -7,12 +7,12 @@ from dataclasses import replace
 from stream_builder import IDS, change, named, refusal, whole, with_exchange
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.judging.check import CHECKS, Observation, Target
-from tokenwire.judging.determinism import determinism
+from tokenwire.checks.check import CHECKS, Observation, Target
 from tokenwire.judging.judge import Run, judge_requirement
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Said, Stream
 from tokenwire.requirement import load_requirements
+from tokenwire.target.determinism import determinism
 from tokenwire.wire.exchange import Ending
 
 HARM = "refused-request-harms-nobody"

@@ -11,13 +11,13 @@ from known_answer_pairs import ASKED, EOS, LAW, PARROT, PROMPT, SCRIPT, TOP, WOR
 from stream_builder import ABORT, Told, change, incremental, whole, with_exchange
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
+from tokenwire.checks.check import CHECKS, Observation
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.judging.advertised import Advertised
-from tokenwire.judging.check import CHECKS, Observation
 from tokenwire.parrot.law import Repeater
 from tokenwire.parrot.script import Script
 from tokenwire.record import Finish, Said, Stream
 from tokenwire.requirement import Level, load_requirements
+from tokenwire.target.advertised import Advertised
 from tokenwire.wire.exchange import Ending, HttpRequest
 
 ROWS = [name for name, row in load_requirements().items() if row.oracle == "script"]

@@ -23,8 +23,9 @@ from stream_builder import (
 )
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.judging.check import CHECKS, Comparison, Observation, Target
+from tokenwire.checks.check import CHECKS, Observation, Target
 from tokenwire.record import Choice, Delivery, Emission, Finish, Stream
+from tokenwire.target.determinism import Comparison
 
 PROMPT = (5, 6, 7)
 TARGET = Target()

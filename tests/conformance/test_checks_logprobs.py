@@ -11,9 +11,9 @@ from stream_builder import IDS, Told, change, incremental, logprobs, named, whol
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.chat_logprobs import is_spelled
+from tokenwire.checks.check import CHECKS, Observation, Target
 from tokenwire.checks.logprob_entry import illegal_logprobs, read_by_id, read_by_text, read_entry
 from tokenwire.checks.rescoring import Pair, observe_agreement
-from tokenwire.judging.check import CHECKS, Observation, Target
 from tokenwire.record import Place, Stream
 
 

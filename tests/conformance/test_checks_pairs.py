@@ -39,10 +39,11 @@ from stream_builder import (
 from text_pairs import TEXT_PAIRS
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.judging.advertised import Advertised
-from tokenwire.judging.check import CHECKS, Comparison, Observation, Target
+from tokenwire.checks.check import CHECKS, Observation, Target
 from tokenwire.record import Delivery, Finish, Stream, Wanted
 from tokenwire.requirement import load_requirements
+from tokenwire.target.advertised import Advertised
+from tokenwire.target.determinism import Comparison
 from tokenwire.wire.exchange import Ending
 
 

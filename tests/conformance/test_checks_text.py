@@ -12,8 +12,8 @@ from letter_tokenizer import HALF, OTHER_HALF, SPECIAL, LetterTokenizer
 from stream_builder import Told, append, change, cumulative, incremental, named, whole
 
 from tokenwire.checks import stops
+from tokenwire.checks.check import CHECKS, Observation, Target
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.judging.check import CHECKS, Observation, Target
 from tokenwire.record import CallPiece, Choice, Finish, Stream
 from tokenwire.scenarios.stop import first_token_text, stop_inside_a_token
 from tokenwire.scenarios.text import ends_within_a_character

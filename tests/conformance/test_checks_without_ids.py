@@ -8,11 +8,11 @@ import pytest
 from test_checks_pairs import look
 from test_live_answers import DONE, answered, violated
 
+from tokenwire.checks.check import Target
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.judging.advertised import Advertised
-from tokenwire.judging.capability import capabilities
-from tokenwire.judging.check import Target
 from tokenwire.record import Stream
+from tokenwire.target.advertised import Advertised
+from tokenwire.target.capability import capabilities
 
 COMPLETIONS, CHAT = "openai-completions", "openai-chat"
 

@@ -8,8 +8,9 @@ import pytest
 from stream_builder import PROMPT, incremental, refusal, whole, with_exchange
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.judging.check import CHECKS, Comparison, Observation, Target
+from tokenwire.checks.check import CHECKS, Observation, Target
 from tokenwire.record import Delivery, Stream
+from tokenwire.target.determinism import Comparison
 from tokenwire.wire.exchange import Ending
 
 TARGET = Target(stream_interval=4, advertised_delivery=Delivery.INCREMENTAL)

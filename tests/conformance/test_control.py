@@ -10,8 +10,8 @@ from control_calls import abort
 from stream_builder import incremental
 
 from tokenwire.dialects.control import Deed, Load, load_controls, read_call
-from tokenwire.judging.advertised import Advertised
-from tokenwire.judging.capability import capabilities
+from tokenwire.target.advertised import Advertised
+from tokenwire.target.capability import capabilities
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 
 

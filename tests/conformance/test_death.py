@@ -12,12 +12,12 @@ import pytest
 from recorded import IDS, document
 
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.judging.check import Comparison
-from tokenwire.judging.death import IN_A_ROW, RESTARTED, VITALS
 from tokenwire.judging.judge import Run, judge, judge_requirement
 from tokenwire.judging.verdict import Verdict, overall
 from tokenwire.record import Stream
 from tokenwire.requirement import load_requirements
+from tokenwire.target.death import IN_A_ROW, RESTARTED, VITALS
+from tokenwire.target.determinism import Comparison
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 
 PROMPT = tuple(range(70, 82))

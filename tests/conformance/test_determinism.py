@@ -11,13 +11,13 @@ import pytest
 from stream_builder import IDS, STOP, Told, incremental, logprobs, named, top_logprobs, whole, with_exchange
 
 from tokenwire.checks.chance import goes_apart
-from tokenwire.judging.alike import alike
-from tokenwire.judging.determinism import PROBE, determinism, side_by_side
 from tokenwire.judging.judge import Judgement, Run, judge, judge_requirement
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
 from tokenwire.replay import replay
 from tokenwire.requirement import load_requirements
+from tokenwire.target.alike import alike
+from tokenwire.target.determinism import PROBE, determinism, side_by_side
 
 RECORDINGS = Path(__file__).parent / "recordings"
 APART = [*IDS[:3], 94, 95, 96]

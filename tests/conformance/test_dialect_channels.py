@@ -10,8 +10,8 @@ from test_live_answers import violated
 from wire_answers import DONE, answered
 
 from tokenwire.dialects.answer_binding import AnswerBinding
-from tokenwire.judging.check import Comparison
 from tokenwire.record import Choice
+from tokenwire.target.determinism import Comparison
 
 BODY: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "temperature": 0}
 ARGUMENTS = '{"city": "Paris", "days": 2}'

@@ -12,14 +12,14 @@ from stream_builder import refusal
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.asking.scenario import Conversation, Transcript, load_scenarios
+from tokenwire.checks.check import CHECKS, Target
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.dialects.recognition import Spoken
-from tokenwire.judging.advertised import Advertised
-from tokenwire.judging.check import CHECKS, Target
-from tokenwire.judging.honesty import SCENARIO, UNKNOWN_FIELD, UNKNOWN_MODEL, UNKNOWN_PARAMETER, honesty
 from tokenwire.judging.judge import Run, judge_requirement
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
+from tokenwire.target.advertised import Advertised
+from tokenwire.target.honesty import SCENARIO, UNKNOWN_FIELD, UNKNOWN_MODEL, UNKNOWN_PARAMETER, honesty
 from tokenwire.wire.exchange import HttpRequest
 
 

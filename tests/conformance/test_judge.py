@@ -11,22 +11,14 @@ import pytest
 from hand_made_stream import ids_stream
 from hand_made_stream import made_up_row as row
 
-from tokenwire.judging.advertised import Advertised
-from tokenwire.judging.check import (
-    CHECKS,
-    Check,
-    Comparison,
-    Observation,
-    Target,
-    condition_seen,
-    demand,
-    observe,
-)
+from tokenwire.checks.check import CHECKS, Check, Observation, Target, condition_seen, demand, observe
 from tokenwire.judging.judge import NO_SCENARIO, Run, judge, judge_requirement
 from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
 from tokenwire.record import Asked, Place, Stream
 from tokenwire.replay import replay
 from tokenwire.requirement import Level, Requirement, load_requirements
+from tokenwire.target.advertised import Advertised
+from tokenwire.target.determinism import Comparison
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 

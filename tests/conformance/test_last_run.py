@@ -11,9 +11,9 @@ from hand_made_stream import made_up_row
 from stream_builder import incremental, named
 
 from tokenwire import last_run
+from tokenwire.checks.check import demand
 from tokenwire.commands.again import Outcome, outcomes
 from tokenwire.demo_server import FAULTS, demo_server
-from tokenwire.judging.check import demand
 from tokenwire.judging.judge import Judgement, Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.last_run import Failed, LastRun, NothingKeptError, failures, keep, read_last

@@ -14,10 +14,10 @@ from wire_answers import DONE, answered
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.ask import Ask
+from tokenwire.checks.check import Observation, Target
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.judging.advertised import Advertised
-from tokenwire.judging.check import Observation, Target
 from tokenwire.record import Stream
+from tokenwire.target.advertised import Advertised
 from tokenwire.wire.exchange import HttpRequest
 
 

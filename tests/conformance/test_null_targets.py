@@ -15,11 +15,11 @@ from canned import NULL_TARGETS, CannedSender
 from tokenwire.asking.preflight import Preflight, diagnosis, preflight
 from tokenwire.asking.scenario import Conversation, Transcript, load_scenarios
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.judging.advertised import Advertised
 from tokenwire.judging.judge import Run, judge
 from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
 from tokenwire.report.document import document
 from tokenwire.report.subject import Subject
+from tokenwire.target.advertised import Advertised
 
 
 def first_words(sender: CannedSender) -> Preflight:

@@ -15,12 +15,12 @@ from tokenwire.ask import Ask
 from tokenwire.asking.flags import flagged
 from tokenwire.asking.preflight import preflight
 from tokenwire.asking.scenario import Conversation, Transcript, load_scenarios
+from tokenwire.checks.check import CHECKS, Target
 from tokenwire.dialects.dialect import Dialect, load_dialects
-from tokenwire.judging.advertised import Advertised
-from tokenwire.judging.check import CHECKS, Target
 from tokenwire.judging.judge import Run, judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
+from tokenwire.target.advertised import Advertised
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 
 CHAT, COMPLETIONS = load_dialects()["openai-chat"], load_dialects()["openai-completions"]

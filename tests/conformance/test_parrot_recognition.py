@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 from stream_builder import Told, change, whole
 
-from tokenwire.judging.tokenizer import LocalTokenizer
 from tokenwire.parrot.checkpoint import write_parrot
 from tokenwire.parrot.encoding import chat_text, encoder
 from tokenwire.parrot.law import Law, Parrot, Repeater
@@ -17,6 +16,7 @@ from tokenwire.parrot.recognition import OtherTokenizer, recognised
 from tokenwire.parrot.script import truth
 from tokenwire.parrot.vocabulary import LESSON, SIZE, Vocabulary, Words, words_of
 from tokenwire.record import Asked, Finish, Said, Stream
+from tokenwire.target.tokenizer import LocalTokenizer
 
 KINDS = pytest.mark.parametrize("kind", list(Vocabulary))
 MESSAGES = [{"role": "user", "content": LESSON[:900]}]

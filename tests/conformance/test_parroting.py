@@ -15,13 +15,13 @@ from tokenwire.asking.parroting import find_parrot
 from tokenwire.asking.preflight import preflight
 from tokenwire.asking.scenario import Conversation, Transcript, load_scenarios
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.judging.advertised import Advertised
 from tokenwire.parrot.encoding import chat_text, encoder
 from tokenwire.parrot.law import Parrot
 from tokenwire.parrot.script import truth
 from tokenwire.parrot.speaker import Speaker
 from tokenwire.parrot.vocabulary import Vocabulary, words_of
 from tokenwire.record import Asked
+from tokenwire.target.advertised import Advertised
 from tokenwire.wire.exchange import Exchange, HttpRequest
 
 IDS_CHAT = "sglang-chat"

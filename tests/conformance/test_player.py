@@ -13,7 +13,7 @@ import pytest
 from hand_made_stream import ids_stream, made_up_row
 from stream_builder import Told, change, cumulative, incremental, named, whole
 
-from tokenwire.judging.check import demand
+from tokenwire.checks.check import demand
 from tokenwire.judging.judge import Judgement, Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream

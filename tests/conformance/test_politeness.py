@@ -14,7 +14,7 @@ from tokenwire.ask import Ask
 from tokenwire.asking.politeness import Limits, Pace, PoliteSender, retry_after
 from tokenwire.asking.scenario import Conversation, NotAsked, Transcript
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.judging.advertised import Advertised
+from tokenwire.target.advertised import Advertised
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 
 GENERATE = load_dialects()["sglang-generate"]

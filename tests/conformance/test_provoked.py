@@ -14,8 +14,8 @@ from recorded import document
 
 from tokenwire.asking.scenario import Conversation, Transcript
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.judging.advertised import Advertised
 from tokenwire.scenarios.invariance import _TURNS, preempted
+from tokenwire.target.advertised import Advertised
 from tokenwire.wire.exchange import Exchange, HttpRequest
 
 

@@ -10,7 +10,7 @@ import pytest
 from hand_made_stream import ids_stream, made_up_row
 from recorded import streamed, whole, write_folder
 
-from tokenwire.judging.check import CHECKS, Check, observe
+from tokenwire.checks.check import CHECKS, Check, observe
 from tokenwire.judging.judge import Judgement, Run, judge_requirement
 from tokenwire.judging.verdict import Verdict
 from tokenwire.pytest_plugin import run_items

@@ -17,8 +17,7 @@ from rich.console import Console
 from tokenwire.asking import detokenization, preflight
 from tokenwire.asking.planning import planned
 from tokenwire.asking.scenario import Budget
-from tokenwire.judging.advertised import Advertised
-from tokenwire.judging.check import CHECKS, Check, Observation, Target, demand
+from tokenwire.checks.check import CHECKS, Check, Observation, Target, demand
 from tokenwire.judging.judge import NO_SCENARIO, Judgement, Run, judge_requirement
 from tokenwire.judging.verdict import Verdict, exit_status, overall
 from tokenwire.record import Stream
@@ -33,6 +32,7 @@ from tokenwire.report.subject import ASKED_ANYWAY, Subject
 from tokenwire.report.terminal import print_report
 from tokenwire.report.wording import cut, value, where
 from tokenwire.spec_files import load_schema
+from tokenwire.target.advertised import Advertised
 from tokenwire.wire.exchange import HttpRequest
 
 

@@ -12,8 +12,7 @@ import jsonschema
 import pytest
 from hand_made_stream import ids_stream, made_up_row
 
-from tokenwire.judging.advertised import Advertised
-from tokenwire.judging.check import CHECKS, Check, demand
+from tokenwire.checks.check import CHECKS, Check, demand
 from tokenwire.judging.judge import Judgement, Run, judge_requirement
 from tokenwire.judging.verdict import Verdict
 from tokenwire.profile import dated_levels, load_profiles
@@ -29,6 +28,7 @@ from tokenwire.report.sarif import sarif
 from tokenwire.report.subject import Subject
 from tokenwire.requirement import Level, load_requirements
 from tokenwire.spec_files import load_schema
+from tokenwire.target.advertised import Advertised
 
 EVIL = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>|`::error::%0A`\n::error::no"
 

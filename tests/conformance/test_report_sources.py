@@ -9,14 +9,14 @@ import jsonschema
 from hand_made_stream import ids_stream
 from rich.console import Console
 
-from tokenwire.judging.advertised import Advertised
-from tokenwire.judging.honesty import SCENARIO, UNKNOWN_FIELD
 from tokenwire.judging.judge import Run, judge
 from tokenwire.report.document import document
 from tokenwire.report.subject import Subject
 from tokenwire.report.terminal import print_report
 from tokenwire.requirement import load_requirements
 from tokenwire.spec_files import load_schema
+from tokenwire.target.advertised import Advertised
+from tokenwire.target.honesty import SCENARIO, UNKNOWN_FIELD
 
 STREAM = ids_stream([1], [2], name="here")
 IGNORED = ids_stream([1], name=f"sglang-generate/{SCENARIO}/{UNKNOWN_FIELD}", scenario=SCENARIO)

@@ -26,10 +26,10 @@ from tokenwire.asking.scenario import Budget, Conversation, Scenario, Transcript
 from tokenwire.asking.terminal_progress import TerminalProgress
 from tokenwire.asking.vital_signs import RESTART_WAIT_S, Revival
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.judging.advertised import Advertised
-from tokenwire.judging.death import VITALS
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.report.subject import Subject
+from tokenwire.target.advertised import Advertised
+from tokenwire.target.death import VITALS
 
 
 @contextmanager

@@ -25,12 +25,12 @@ from tokenwire.asking.scenario import (
     token_ids,
 )
 from tokenwire.checks.bad_value import bad_values
+from tokenwire.checks.check import Target
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.judging.advertised import Advertised
-from tokenwire.judging.check import Target
-from tokenwire.judging.determinism import PROBE
 from tokenwire.record import Choice, Delivery, Emission, Stream
 from tokenwire.scenarios.stop import characters_by_tokens, stop_across_tokens
+from tokenwire.target.advertised import Advertised
+from tokenwire.target.determinism import PROBE
 from tokenwire.wire.exchange import Exchange, HttpRequest
 
 

@@ -7,7 +7,7 @@ import pytest
 from hand_made_stream import ids_stream
 from hand_made_stream import made_up_row as row
 
-from tokenwire.judging.check import CHECKS, Check, Observation, Target, observe
+from tokenwire.checks.check import CHECKS, Check, Observation, Target, observe
 from tokenwire.judging.judge import Run, judge
 from tokenwire.judging.settled import settled
 from tokenwire.record import Stream

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from hand_made_stream import ids_stream
 
-from tokenwire.judging.check import Comparison
 from tokenwire.judging.judge import Run
 from tokenwire.report.subject import Subject
+from tokenwire.target.determinism import Comparison
 
 
 def repr_of_a_run_with(ids: int) -> str:

@@ -16,11 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_checks_pairs import PAIRS
 
-from tokenwire.judging.check import CHECKS, Check, Comparison, Observation, Target, look_at_each, observe
+from tokenwire.checks.check import CHECKS, Check, Observation, Target, look_at_each, observe
 from tokenwire.judging.judge import Run
 from tokenwire.judging.tally import NOTHING, Tally, merged, tally
 from tokenwire.record import Place, Stream
 from tokenwire.replay import replay
+from tokenwire.target.determinism import Comparison
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 

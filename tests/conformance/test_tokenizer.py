@@ -12,12 +12,19 @@ import pytest
 from stream_builder import Told, change, incremental, whole
 
 from tokenwire.ask import Ask
-from tokenwire.asking.detokenization import ask_for_texts, questions, told_by, way_of
+from tokenwire.asking.detokenization import ask_for_texts, questions
 from tokenwire.dialects.dialect import Unsupported, load_dialects
 from tokenwire.judging.judge import NO_SCENARIO, Run, judge
-from tokenwire.judging.tokenizer import HOW_TO_ENABLE, LocalTokenizer, NoTokenizer, ToldTokenizer
 from tokenwire.judging.verdict import ExitStatus, Verdict
 from tokenwire.requirement import load_requirements
+from tokenwire.target.tokenizer import (
+    HOW_TO_ENABLE,
+    LocalTokenizer,
+    NoTokenizer,
+    ToldTokenizer,
+    told_by,
+    way_of,
+)
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 
 MODELS = Path(__file__).parents[2] / "fixtures" / "models"

@@ -9,8 +9,8 @@ import pytest
 
 from tokenwire.baselines.baseline import Baseline, BaselineError, Rate, parse_baseline
 from tokenwire.baselines.baseline_update import RefusedUpdate, updated
-from tokenwire.baselines.failure_kind import FailureKind, lasting_words
 from tokenwire.baselines.tolerance import Told, hold_against
+from tokenwire.judging.failure_kind import FailureKind, lasting_words
 from tokenwire.judging.verdict import Verdict
 
 PATH = Path("known.toml")

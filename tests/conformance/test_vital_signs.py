@@ -15,7 +15,7 @@ from recorded import IDS, document
 from tokenwire.asking.scenario import NotAsked
 from tokenwire.asking.vital_signs import LEAST_PATIENCE, Revival, VitalSigns
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.judging.death import RESTARTED, VITALS
+from tokenwire.target.death import RESTARTED, VITALS
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 
 SMALL = HttpRequest("POST", "/generate", {"input_ids": [1]})

@@ -6,7 +6,7 @@ from letter_tokenizer import HALF, OTHER_HALF, SPECIAL, LetterTokenizer
 from pair import Pair
 from stream_builder import Told, change, incremental, named, whole
 
-from tokenwire.judging.check import Target
+from tokenwire.checks.check import Target
 from tokenwire.record import Finish, Stream
 
 LETTERS = Target(tokenizer=LetterTokenizer())

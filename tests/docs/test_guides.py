@@ -16,9 +16,9 @@ import yaml
 from tokenwire.baselines.baseline import parse_baseline
 from tokenwire.cli import app
 from tokenwire.config import KEYS
-from tokenwire.judging.capability import known_capabilities
 from tokenwire.profile import load_profiles
 from tokenwire.requirement import load_requirements
+from tokenwire.target.capability import known_capabilities
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from traceability import gaps, page, shown_as_the_page_says, told
 
-from tokenwire.judging.check import CHECKS
+from tokenwire.checks.check import CHECKS
 from tokenwire.requirement import Requirement, load_requirements
 from tokenwire_reference.faults.catalogue import KnownFault, load_faults
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.judging.check import CHECKS, Check
+from tokenwire.checks.check import CHECKS, Check
 from tokenwire.requirement import Requirement, load_requirements
 from tokenwire.spec_files import spec_root
 from tokenwire_reference.faults.catalogue import KnownFault

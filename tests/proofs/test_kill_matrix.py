@@ -18,7 +18,7 @@ from proofs.killing.telling import as_json, last_line
 from rich.console import Console
 
 from tokenwire.asking.scenario import load_scenarios
-from tokenwire.judging.check import CHECKS, Check
+from tokenwire.checks.check import CHECKS, Check
 from tokenwire.requirement import load_requirements
 from tokenwire.spec_files import read_yaml, spec_root
 from tokenwire_reference.faults.catalogue import load_faults

@@ -17,7 +17,7 @@ from proofs.small_scope import (
     written,
 )
 
-from tokenwire.judging.acceptor import Acceptance, accept
+from tokenwire.checks.acceptor import Acceptance, accept
 from tokenwire.record import Delivery
 
 TOKENS = 3

@@ -11,9 +11,9 @@ import pytest
 
 from tokenwire.dialects.recognition import Spoken
 from tokenwire.judging.judge import judge
-from tokenwire.judging.tokenizer import LocalTokenizer
 from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
 from tokenwire.replay import read_run
+from tokenwire.target.tokenizer import LocalTokenizer
 from tokenwire.wire.exchange import Ending, Exchange, Read
 from tokenwire.wire.foreign_capture import read_any_capture
 

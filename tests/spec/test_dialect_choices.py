@@ -10,7 +10,7 @@ import pytest
 from docs_build import dialect_choices
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.judging.check import CHECKS
+from tokenwire.checks.check import CHECKS
 from tokenwire.requirement import load_requirements
 
 ROWS = load_requirements()

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from dataclasses import replace
 
 from tokenwire.asking.preflight import Preflight
 from tokenwire.asking.scenario import Budget, Conversation, Sender, Transcript, load_scenarios
-from tokenwire.judging.check import Comparison
-from tokenwire.judging.determinism import side_by_side
-from tokenwire.record import Stream
-
-GATEWAY, WORKER = "gateway", "worker"
-"""Scenarios of the exchanges with either; the name of the second one is written into captures only."""
+from tokenwire.target.beside import GATEWAY, WORKER
+from tokenwire.target.determinism import side_by_side
 
 
 def shared(worker: Preflight, gateway: Preflight) -> Preflight:
@@ -39,12 +34,3 @@ async def ask_both(
             talks.append(asked.run(talk))
     await asyncio.gather(*talks)
     transcript.beside += side_by_side(theirs.streams, told.streams)
-
-
-def apart(streams: Iterable[Stream]) -> tuple[list[Stream], list[Comparison]]:
-    """Of the streams of a capture, those that stand for themselves, and the pairs of worker and gateway."""
-    found: dict[str, list[Stream]] = {GATEWAY: [], WORKER: [], "": []}
-    for stream in streams:
-        scenario = stream.exchange.scenario
-        found[scenario if scenario in found else ""].append(stream)
-    return found[""], side_by_side(found[WORKER], found[GATEWAY])

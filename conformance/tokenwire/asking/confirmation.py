@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import replace
 from typing import Any
 
-from tokenwire.judging.determinism import request_of
 from tokenwire.judging.judge import Judgement, Run, judge
 from tokenwire.record import Stream
 from tokenwire.requirement import load_requirements
+from tokenwire.target.determinism import request_of
 from tokenwire.wire.exchange import HttpRequest
 
 _AGAIN = 2

@@ -11,11 +11,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from tokenwire.asking.scenario import Sender
-from tokenwire.dialects.dialect import Dialect, load_dialects
-from tokenwire.judging.check import CHECKS, Target
-from tokenwire.judging.tokenizer import Detokenize, Ids, ToldTokenizer
+from tokenwire.checks.check import CHECKS, Target
+from tokenwire.dialects.detokenize import Detokenize
+from tokenwire.dialects.dialect import Dialect
 from tokenwire.record import Stream
 from tokenwire.requirement import load_requirements
+from tokenwire.target.tokenizer import Question, ToldTokenizer, told_by
 from tokenwire.wire.exchange import Exchange, HttpRequest
 
 SCENARIO = "detokenize"
@@ -23,27 +24,6 @@ SCENARIO = "detokenize"
 _IN_ONE_REQUEST = 256
 _SINGLE_REQUESTS = 2048
 """So many requests at most go to an endpoint that takes one list of ids at a time."""
-
-Question = tuple[Ids, bool]
-"""Ids, and whether special tokens are to be skipped."""
-
-
-def _ways() -> set[Detokenize]:
-    return {way for dialect in load_dialects().values() if (way := dialect.detokenize) is not None}
-
-
-def way_of(request: HttpRequest) -> Detokenize | None:
-    """The way in which a request asks for the text of ids; None for any other request."""
-    return next((way for way in _ways() if way.is_asked_by(request)), None)
-
-
-def told_by(exchanges: Iterable[Exchange]) -> ToldTokenizer | None:
-    """The server's own tokenizer, from what it answered; None where it told no text at all."""
-    texts: dict[Question, str] = {}
-    for exchange in exchanges:
-        for way in _ways():
-            texts |= way.told(exchange)
-    return ToldTokenizer(texts) if texts else None
 
 
 class _Inquiring:
@@ -68,8 +48,6 @@ class _Inquiring:
 
 def questions(streams: Iterable[Stream]) -> list[Question]:
     """What the checks want to know of a tokenizer, each thing once, the modest ones first."""
-    import tokenwire.checks  # noqa: F401  # fills CHECKS
-
     known, wanted = list(streams), []
     for one in load_requirements().values():
         check = CHECKS.get(one.id)

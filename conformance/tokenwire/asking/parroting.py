@@ -9,12 +9,12 @@ from tokenwire.ask import Ask
 from tokenwire.asking.preflight import SCENARIO, Preflight
 from tokenwire.asking.scenario import Sender, text_of, token_ids
 from tokenwire.dialects.dialect import Dialect, Unsupported
-from tokenwire.judging.tokenizer import LocalTokenizer, Tokenizer
 from tokenwire.parrot.encoding import Encode, chat_text
 from tokenwire.parrot.recognition import recognised
 from tokenwire.parrot.speaker import Ids, Speaker
 from tokenwire.parrot.vocabulary import LESSON, MARKERS, Vocabulary, words_of
 from tokenwire.record import Stream
+from tokenwire.target.tokenizer import LocalTokenizer, Tokenizer
 
 _SAID = 24
 _LONG, _SHORT = 1060, 320

@@ -11,7 +11,7 @@ from tokenwire.asking.politeness import Limits, Price
 from tokenwire.asking.run import Plan
 from tokenwire.asking.scenario import Budget
 from tokenwire.asking.vital_signs import RESTART_WAIT_S, Revival
-from tokenwire.judging.tokenizer import LocalTokenizer, NoTokenizer, Tokenizer
+from tokenwire.target.tokenizer import LocalTokenizer, NoTokenizer, Tokenizer
 from tokenwire.wire.credentials import NoCredential, from_environment, header_value, named_by_environment
 from tokenwire.wire.redaction import Headers, names_credential
 

@@ -16,11 +16,11 @@ from tokenwire.ask import Ask
 from tokenwire.asking.scenario import PROMPT, Sender
 from tokenwire.dialects.dialect import Dialect, Unsupported
 from tokenwire.dialects.recognition import Detected, detect
-from tokenwire.judging.advertised import INFORMATION_PATHS, Advertised, advertised_by
-from tokenwire.judging.death import failure
 from tokenwire.judging.judge import has_record
 from tokenwire.record import Stream
 from tokenwire.report.wording import cut
+from tokenwire.target.advertised import INFORMATION_PATHS, Advertised, advertised_by
+from tokenwire.target.death import failure
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 
 SCENARIO = "preflight"

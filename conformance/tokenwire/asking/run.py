@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenwire import __version__
-from tokenwire.asking.beside import GATEWAY, ask_both
+from tokenwire.asking.beside import ask_both
 from tokenwire.asking.confirmation import confirm, under_another_id
 from tokenwire.asking.detokenization import ask_for_texts
 from tokenwire.asking.exploration import Exploration
@@ -35,13 +35,14 @@ from tokenwire.asking.scenario import (
 )
 from tokenwire.asking.vital_signs import Revival, VitalSigns
 from tokenwire.dialects.dialect import Dialect, load_dialects
-from tokenwire.judging.determinism import PROBE
 from tokenwire.judging.judge import Run
-from tokenwire.judging.tokenizer import Tokenizer
 from tokenwire.parrot.speaker import Speaker
 from tokenwire.record import Stream
 from tokenwire.replay import remarks
 from tokenwire.report.subject import EXPLORATION, Subject
+from tokenwire.target.beside import GATEWAY
+from tokenwire.target.determinism import PROBE
+from tokenwire.target.tokenizer import Tokenizer
 from tokenwire.wire.capture import CaptureWriter
 from tokenwire.wire.exchange import Exchange, Server
 

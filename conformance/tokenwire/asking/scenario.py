@@ -19,11 +19,11 @@ from tokenwire.asking.slow_reader import SlowReader
 from tokenwire.asking.tap import Tap
 from tokenwire.dialects.control import Call, Control, load_controls
 from tokenwire.dialects.dialect import Dialect, Unsupported, vocabulary_told
-from tokenwire.judging.advertised import Advertised
-from tokenwire.judging.check import Comparison
-from tokenwire.judging.tokenizer import LocalTokenizer, Tokenizer
 from tokenwire.parrot.speaker import Speaker
 from tokenwire.record import Choice, Stream
+from tokenwire.target.advertised import Advertised
+from tokenwire.target.determinism import Comparison
+from tokenwire.target.tokenizer import LocalTokenizer, Tokenizer
 from tokenwire.wire.exchange import Exchange, HttpRequest
 
 PROMPT = (73, 39, 78, 220, 112, 31, 66, 205, 97, 154, 18, 243)

@@ -14,8 +14,8 @@ from typing import Any
 
 from tokenwire.asking.scenario import NotAsked, Sender
 from tokenwire.dialects.dialect import Dialect
-from tokenwire.judging.death import RESTARTED, VITALS
 from tokenwire.judging.judge import has_record
+from tokenwire.target.death import RESTARTED, VITALS
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 
 LEAST_PATIENCE = 8

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenwire.asking.scenario import Budget
-from tokenwire.baselines.failure_kind import FailureKind
+from tokenwire.judging.failure_kind import FailureKind
 from tokenwire.suggestion import suggestion
 
 FAILURE, FLAKY = "failure", "flaky"

@@ -26,8 +26,8 @@ from tokenwire.baselines.baseline import (
     parse_baseline,
     read_baseline,
 )
-from tokenwire.baselines.failure_kind import FailureKind
 from tokenwire.baselines.tolerance import told_in
+from tokenwire.judging.failure_kind import FailureKind
 from tokenwire.judging.verdict import ExitStatus
 
 _HEAD = re.compile(rf"^\s*\[\[\s*({FAILURE}|{FLAKY})\s*\]\]")

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import yaml
 
+from tokenwire.checks.check import Observation
 from tokenwire.dialects.recognition import Spoken
-from tokenwire.judging.check import Observation
 from tokenwire.judging.judge import Judgement, judge
-from tokenwire.judging.tokenizer import LocalTokenizer
 from tokenwire.judging.verdict import Verdict, overall
 from tokenwire.replay import SUFFIXES, captures, read_run
 from tokenwire.report.wording import cut, where
 from tokenwire.requirement import Requirement
 from tokenwire.spec_files import read_yaml
+from tokenwire.target.tokenizer import LocalTokenizer
 
 _VIOLATED = (Verdict.HARNESS_ERROR, Verdict.FAIL, Verdict.WARN)
 _EVALUATED = (*_VIOLATED, Verdict.INFO, Verdict.PASS)

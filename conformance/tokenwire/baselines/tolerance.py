@@ -13,7 +13,7 @@ from typing import Any
 
 from tokenwire.asking.scenario import Budget, load_scenarios
 from tokenwire.baselines.baseline import Baseline, Entry, Rate
-from tokenwire.baselines.failure_kind import FailureKind, failure_kinds
+from tokenwire.judging.failure_kind import FailureKind, failure_kinds
 from tokenwire.judging.judge import NO_SCENARIO, Judgement
 from tokenwire.judging.verdict import Verdict
 from tokenwire.report.subject import EXPLORATION, Subject

@@ -1,6 +1,6 @@
 """The checks: one for each requirement, a file for each chapter or for each kind of relation between answers.
 
-Importing this package fills `tokenwire.judging.check.CHECKS`.
+Importing this package fills `tokenwire.checks.check.CHECKS`.
 """
 
 import importlib

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tokenwire.checks.agreement import agree, choice_pairs, same_beginning
+from tokenwire.checks.check import Observation, Target, check, check_run, demand, observe
 from tokenwire.checks.moments import began, delivered_at, over, overlap
 from tokenwire.checks.refusals import put_off
 from tokenwire.checks.walk import (
@@ -21,7 +22,6 @@ from tokenwire.checks.walk import (
 )
 from tokenwire.dialects.control import Call, Deed
 from tokenwire.dialects.dialect import known_as, names_of
-from tokenwire.judging.check import Observation, Target, check, check_run, demand, observe
 from tokenwire.record import Choice, Delivery, Stream
 from tokenwire.requirement import tolerance
 from tokenwire.wire.exchange import Ending

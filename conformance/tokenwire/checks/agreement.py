@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from functools import partial
 
 from tokenwire.checks.chance import DRIFT, Pair, near_tie, sampled_logprobs, torn
+from tokenwire.checks.check import Observation, Target
 from tokenwire.checks.difference import first_difference, identical, observe_sequence, observe_text
 from tokenwire.checks.walk import BROKEN, bringing, counts_its_ids, joined_ids, joined_text
-from tokenwire.judging.alike import alike
-from tokenwire.judging.check import Observation, Target
 from tokenwire.record import Choice, Stream
 from tokenwire.requirement import Level
+from tokenwire.target.alike import alike
 
 Side = tuple[Stream, Choice]
 """A choice, and the answer that it stands in."""

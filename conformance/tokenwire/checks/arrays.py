@@ -9,12 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from tokenwire.checks.agreement import choice_pairs
-from tokenwire.checks.walk import as_list, finished_choices, integer, joined_ids, prompt_of, steps_of
-from tokenwire.dialects.arrays import Array, ArrayRule
-from tokenwire.dialects.dialect import arrays_of
-from tokenwire.judging.alike import alike
-from tokenwire.judging.check import (
-    Comparison,
+from tokenwire.checks.check import (
     Observation,
     Target,
     check,
@@ -23,7 +18,12 @@ from tokenwire.judging.check import (
     demand,
     observe,
 )
+from tokenwire.checks.walk import as_list, finished_choices, integer, joined_ids, prompt_of, steps_of
+from tokenwire.dialects.arrays import Array, ArrayRule
+from tokenwire.dialects.dialect import arrays_of
 from tokenwire.record import Choice, Emission, Place, Stream
+from tokenwire.target.alike import alike
+from tokenwire.target.determinism import Comparison
 
 MASK, MASK_LOGPROBS = "output_token_sampling_mask", "output_token_sampling_logprobs"
 LEAST_NUMBERS = 8

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tokenwire.checks.check import Target
 from tokenwire.dialects.dialect import policy_of
-from tokenwire.judging.check import Target
 from tokenwire.record import Asked, Stream
 from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import HttpRequest

@@ -15,9 +15,9 @@ from typing import Any
 from tokenwire.checks.difference import first_difference
 from tokenwire.checks.logprob_entry import number_of, sampled_entries, told_of
 from tokenwire.checks.walk import integer, joined_ids, joined_text
-from tokenwire.judging.alike import alike
 from tokenwire.record import Choice
 from tokenwire.requirement import tolerance
+from tokenwire.target.alike import alike
 
 NEAR_TIE = tolerance("near_tie")
 """Two ids whose logprobs lie closer may change places."""

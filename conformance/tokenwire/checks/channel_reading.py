@@ -22,8 +22,8 @@ from tokenwire.dialects.markup import (
     load_markup,
     read_markup,
 )
-from tokenwire.judging.tokenizer import Tokenizer
 from tokenwire.record import Choice, Place, Stream, ToolCall
+from tokenwire.target.tokenizer import Tokenizer
 
 CALLED = "tool_calls"
 """The finish of a choice that ends in tool calls."""

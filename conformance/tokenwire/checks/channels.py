@@ -20,14 +20,15 @@ from tokenwire.checks.channel_reading import (
     tokens_of,
     written,
 )
+from tokenwire.checks.check import Observation, Target, check, compare, demand, observe
 from tokenwire.checks.delivery import interval_of
 from tokenwire.checks.usage import part_of
 from tokenwire.checks.walk import count_of, end_place, ended, integer, joined_ids, start_place, streamed
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.dialects.markup import as_object
-from tokenwire.judging.check import Comparison, Observation, Target, check, compare, demand, observe
 from tokenwire.record import CallPiece, Choice, Delivery, Emission, Stream
 from tokenwire.requirement import Level
+from tokenwire.target.determinism import Comparison
 
 _CHANNELS = ("reasoning", "text", CALLED)
 

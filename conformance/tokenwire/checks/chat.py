@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tokenwire.checks.check import Observation, Target, check, demand, observe
 from tokenwire.checks.logprob_entry import SAMPLED, read_entry
 from tokenwire.checks.walk import as_list, carries, finished_choices, is_error, joined_ids, streamed
 from tokenwire.dialects.dialect import is_chat
-from tokenwire.judging.check import Observation, Target, check, demand, observe
 from tokenwire.record import Choice, Delivery, Stream
 
 

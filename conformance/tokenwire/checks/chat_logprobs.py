@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from tokenwire.checks.check import Observation, Target, check, demand
 from tokenwire.checks.logprob_entry import LISTS, NAMED, NAMED_TOP, NAMES, OFFSETS, id_in_text
 from tokenwire.checks.usage import part_of
 from tokenwire.checks.walk import (
@@ -18,7 +19,6 @@ from tokenwire.checks.walk import (
     joined_text,
 )
 from tokenwire.dialects.dialect import is_chat, policy_of
-from tokenwire.judging.check import Observation, Target, check, demand
 from tokenwire.record import Choice, Emission, Stream
 
 FIELD = "logprobs"

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tokenwire.checks.walk import BROKEN, as_list, finished_choices, joined_ids, joined_text, prompt_of
-from tokenwire.judging.tokenizer import Ids, Tokenizer
+from tokenwire.dialects.detokenize import Ids
 from tokenwire.record import Asked, Choice, Stream
+from tokenwire.target.tokenizer import Tokenizer
 
 _CONTEXT = 8
 """Prompt ids before the output, for tokenizers that decode the first token of a text differently."""

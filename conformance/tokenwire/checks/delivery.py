@@ -7,6 +7,16 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+from tokenwire.checks.check import (
+    Observation,
+    Target,
+    check,
+    check_run,
+    condition_seen,
+    demand,
+    look_at_each,
+    observe,
+)
 from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.lockstep import lockstep
 from tokenwire.checks.logprob_entry import LISTS
@@ -22,16 +32,6 @@ from tokenwire.checks.walk import (
     walk,
 )
 from tokenwire.dialects.dialect import dialect_of, policy_of
-from tokenwire.judging.check import (
-    Observation,
-    Target,
-    check,
-    check_run,
-    condition_seen,
-    demand,
-    look_at_each,
-    observe,
-)
 from tokenwire.record import Choice, Delivery, Emission, Stream
 
 LONG_ANSWER = 50

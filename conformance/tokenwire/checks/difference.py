@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tokenwire.judging.check import Observation, demand
+from tokenwire.checks.check import Observation, demand
 from tokenwire.record import Place
 
 Same = Callable[[Any, Any], bool]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from tokenwire.checks.check import Observation, Target, check, check_run, demand
 from tokenwire.checks.moments import began, delivered_at, over, overlap
 from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, put_off
 from tokenwire.checks.walk import (
@@ -20,9 +21,8 @@ from tokenwire.checks.walk import (
 )
 from tokenwire.dialects.control import Call, Deed
 from tokenwire.dialects.dialect import known_as, names_of
-from tokenwire.judging.check import Observation, Target, check, check_run, demand
-from tokenwire.judging.death import codes_of
 from tokenwire.record import Choice, Stream
+from tokenwire.target.death import codes_of
 
 _CLIENT_CLOSED = 499
 _REFUSALS = NOT_ABOUT_THE_REQUEST - {_CLIENT_CLOSED} | {400, 413, 415, 422}

@@ -18,12 +18,12 @@ from tokenwire.checks.bad_value import (
     unreadable_body,
     wrong_types,
 )
+from tokenwire.checks.check import Observation, Target, check, check_run, demand
 from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, observe_refusal, was_refused, words_of
 from tokenwire.checks.walk import end_place, integer, start_place
 from tokenwire.dialects.dialect import dialect_of, is_chat, policy_of
-from tokenwire.judging.check import Observation, Target, check, check_run, demand
-from tokenwire.judging.death import DIED, error_code, failure
 from tokenwire.record import Event, Stream
+from tokenwire.target.death import DIED, error_code, failure
 from tokenwire.wire.exchange import Ending
 
 

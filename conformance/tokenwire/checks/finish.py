@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from operator import eq
 
+from tokenwire.checks.check import Observation, Target, check_run, demand
 from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, was_refused
 from tokenwire.checks.relations import Whole, related_streams
+from tokenwire.checks.stop_string import stop_string_of
 from tokenwire.checks.walk import count_of, end_place, joined_text, start_place
 from tokenwire.dialects.dialect import is_chat, load_dialects
-from tokenwire.judging.check import Observation, Target, check_run, demand
-from tokenwire.judging.stop_string import stop_string_of
 from tokenwire.record import Stream
 
 _BORDER = 16

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tokenwire.checks.check import Observation, Target, check, demand, look_at_each, observe
 from tokenwire.checks.walk import end_place, start_place, witnessed
 from tokenwire.dialects.dialect import policy_of
-from tokenwire.judging.check import Observation, Target, check, demand, look_at_each, observe
 from tokenwire.record import Event, Place, Stream
 from tokenwire.wire.exchange import Ending
 

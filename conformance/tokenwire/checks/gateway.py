@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tokenwire.checks.check import Observation, Target, compare, demand, observe
 from tokenwire.checks.difference import first_difference, observe_sequence
 from tokenwire.checks.refusals import ABOUT_ACCESS_OR_LOAD, was_refused, words_of
 from tokenwire.checks.sameness import COUNTERS, same_ids, same_series, same_text
 from tokenwire.checks.told_fields import told_by
 from tokenwire.checks.walk import as_list, end_place, ended, integer, start_place
 from tokenwire.dialects.dialect import dialect_of
-from tokenwire.judging.alike import alike
-from tokenwire.judging.capability import least_inner_step
-from tokenwire.judging.check import Comparison, Observation, Target, compare, demand, observe
 from tokenwire.record import Choice, Place
 from tokenwire.requirement import Level
+from tokenwire.target.alike import alike
+from tokenwire.target.capability import least_inner_step
+from tokenwire.target.determinism import Comparison
 
 _SOURCE = "the worker's answer"
 _TOLD = 5

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tokenwire.checks.check import Observation, Target, check, observe
 from tokenwire.checks.refusals import ABOUT_ACCESS_OR_LOAD
 from tokenwire.checks.walk import start_place
-from tokenwire.judging.check import Observation, Target, check, observe
-from tokenwire.judging.honesty import SCENARIO, UNKNOWN_PATH
 from tokenwire.record import Stream
+from tokenwire.target.honesty import SCENARIO, UNKNOWN_PATH
 
 _NOT_FOUND = 404
 

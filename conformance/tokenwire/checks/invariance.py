@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from statistics import median
 
 from tokenwire.checks.agreement import agree, as_declared, choice_pairs
+from tokenwire.checks.check import Observation, Target, check, check_run, demand
 from tokenwire.checks.isolation import beginnings
 from tokenwire.checks.walk import by_choice, integer, streamed, walk
-from tokenwire.judging.check import Observation, Target, check, check_run, demand
 from tokenwire.record import Delivery, Stream
 from tokenwire.requirement import tolerance
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
 from tokenwire.checks.agreement import Side, agree, as_declared, choice_pairs, same_beginning
+from tokenwire.checks.check import Observation, Target, check_run, observe
 from tokenwire.checks.moments import Timeline, began
 from tokenwire.checks.walk import ended, finished_choices, joined_ids
-from tokenwire.judging.check import Observation, Target, check_run, observe
 from tokenwire.record import Stream
 from tokenwire.wire.exchange import Exchange
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from tokenwire.checks.channel_reading import offered
+from tokenwire.checks.check import Observation, Target, check, demand, look_at_each
 from tokenwire.checks.walk import ended, is_error, streamed
-from tokenwire.judging.check import Observation, Target, check, demand, look_at_each
 from tokenwire.record import Choice, Emission, Stream
 
 _FEWEST = 3

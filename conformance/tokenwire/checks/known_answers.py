@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from weakref import finalize
 
+from tokenwire.checks.check import Observation, Target, check, demand, observe
 from tokenwire.checks.difference import first_difference, observe_sequence
 from tokenwire.checks.walk import (
     BROKEN,
@@ -20,7 +21,6 @@ from tokenwire.checks.walk import (
     streamed,
 )
 from tokenwire.dialects.dialect import policy_of
-from tokenwire.judging.check import Observation, Target, check, demand, observe
 from tokenwire.parrot.recognition import Ids, KnownModel
 from tokenwire.parrot.script import Truth, deaf_to_stops, truth
 from tokenwire.parrot.vocabulary import Words

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tokenwire.checks.check import Observation, Target, check, demand
 from tokenwire.checks.difference import first_difference, observe_sequence
 from tokenwire.checks.known_answers import SOURCE, Known, ids_due, known_choices
 from tokenwire.checks.logprob_entry import (
@@ -29,14 +30,13 @@ from tokenwire.checks.logprob_entry import (
 from tokenwire.checks.prompt import prompt_logprobs
 from tokenwire.checks.walk import as_list, bringing, integer
 from tokenwire.dialects.dialect import policy_of
-from tokenwire.judging.alike import ROUNDING
-from tokenwire.judging.check import Observation, Target, check, demand
 from tokenwire.parrot.law import EXACT_ABOVE, Parrot
 from tokenwire.parrot.recognition import Ids
 from tokenwire.parrot.script import Truth
 from tokenwire.parrot.vocabulary import Words
 from tokenwire.record import Choice, Place, Stream
 from tokenwire.requirement import tolerance
+from tokenwire.target.alike import ROUNDING
 
 _MOST_RANKED = 20
 """So many of the likeliest are known in their order, whatever the type of the weights."""

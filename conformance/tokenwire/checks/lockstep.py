@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from tokenwire.checks.check import Observation, demand, look_at_each
 from tokenwire.checks.walk import Step, as_list
-from tokenwire.judging.check import Observation, demand, look_at_each
 from tokenwire.record import Delivery
 
 

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tokenwire.checks.check import Observation, Target, check_run, demand
 from tokenwire.checks.logprob_entry import LogprobEntry, number_of, told_by
 from tokenwire.checks.walk import finished_choices, walk
-from tokenwire.judging.advertised import LOGPROB_RULES
-from tokenwire.judging.check import Observation, Target, check_run, demand
 from tokenwire.record import Asked, Place, Stream
 from tokenwire.requirement import tolerance
+from tokenwire.target.advertised import LOGPROB_RULES
 
 OF_THE_MODEL, DIVIDED = "not divided by the temperature", "divided by the temperature"
 BEFORE, AFTER = "taken before truncation", "taken after truncation"

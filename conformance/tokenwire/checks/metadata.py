@@ -8,6 +8,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+from tokenwire.checks.check import Observation, Target, check, check_run, demand, look_at_each, observe
 from tokenwire.checks.difference import observe_sequence
 from tokenwire.checks.lockstep import lockstep
 from tokenwire.checks.logprob_entry import (
@@ -47,9 +48,8 @@ from tokenwire.checks.walk import (
     walk,
 )
 from tokenwire.dialects.dialect import is_chat, policy_of
-from tokenwire.judging.alike import alike
-from tokenwire.judging.check import Observation, Target, check, check_run, demand, look_at_each, observe
 from tokenwire.record import Choice, Delivery, Emission, Stream, Wanted
+from tokenwire.target.alike import alike
 from tokenwire.wire.json_pointer import ABSENT, find, parse
 
 MIRRORED_ID = "mirror_token_id"

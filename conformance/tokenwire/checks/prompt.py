@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from tokenwire.checks.chance import DRIFT, goes_apart, sampled_logprobs
+from tokenwire.checks.check import Observation, Target, check, check_run, compare, demand, observe
 from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.logprob_entry import (
     LISTS,
@@ -39,18 +40,9 @@ from tokenwire.checks.walk import (
     streamed,
 )
 from tokenwire.dialects.dialect import is_chat, policy_of
-from tokenwire.judging.alike import ROUNDING, alike
-from tokenwire.judging.check import (
-    Comparison,
-    Observation,
-    Target,
-    check,
-    check_run,
-    compare,
-    demand,
-    observe,
-)
 from tokenwire.record import Choice, Delivery, Emission, Place, Stream
+from tokenwire.target.alike import ROUNDING, alike
+from tokenwire.target.determinism import Comparison
 
 
 def _first_list(choice: Choice, name: str) -> tuple[Emission, list[Any]] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tokenwire.checks.check import Observation, Target, check, check_run, demand, look_at_each, observe
 from tokenwire.checks.logprob_entry import ids_named, logprob_series
 from tokenwire.checks.refusals import was_refused
 from tokenwire.checks.walk import (
@@ -26,7 +27,6 @@ from tokenwire.checks.walk import (
     witnessed,
 )
 from tokenwire.dialects.dialect import known_as, policy_of
-from tokenwire.judging.check import Observation, Target, check, check_run, demand, look_at_each, observe
 from tokenwire.record import Choice, Emission, Place, Stream
 from tokenwire.requirement import Level
 from tokenwire.wire.exchange import Ending

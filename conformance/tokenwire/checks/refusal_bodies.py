@@ -6,9 +6,9 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
+from tokenwire.checks.check import Observation, Target, check, check_run, demand
 from tokenwire.checks.refusals import was_refused
 from tokenwire.checks.walk import end_place, start_place
-from tokenwire.judging.check import Observation, Target, check, check_run, demand
 from tokenwire.record import Stream
 
 _INTERNALS = re.compile(

@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterator, Mapping
 
 from tokenwire.checks.bad_value import bad_values, unknown_prompt_ids, unreadable_body
 from tokenwire.checks.chance import goes_apart
+from tokenwire.checks.check import Observation, Target, check, check_run, demand
 from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.walk import end_place, ended, integer, is_error, joined_ids, joined_text, start_place
 from tokenwire.dialects.control import Deed
 from tokenwire.dialects.dialect import is_chat, names_of, policy_of
-from tokenwire.judging.check import Observation, Target, check, check_run, demand
-from tokenwire.judging.death import ORDINARY
 from tokenwire.record import Asked, Stream
+from tokenwire.target.death import ORDINARY
 from tokenwire.wire.exchange import BUSY, Ending
 
 ABOUT_ACCESS_OR_LOAD = frozenset({401, 403, 407, 408, 429, 499, 503})

@@ -9,6 +9,7 @@ from typing import Any
 
 from tokenwire.checks.agreement import same_sampled
 from tokenwire.checks.chance import sampled_logprobs
+from tokenwire.checks.check import Observation, Target, check_run, demand
 from tokenwire.checks.difference import observe_sequence
 from tokenwire.checks.sameness import same_ids, same_text
 from tokenwire.checks.walk import (
@@ -21,7 +22,6 @@ from tokenwire.checks.walk import (
     start_place,
 )
 from tokenwire.dialects.dialect import is_chat
-from tokenwire.judging.check import Observation, Target, check_run, demand
 from tokenwire.record import Choice, Delivery, Emission, Stream
 
 Ids = tuple[Any, ...]

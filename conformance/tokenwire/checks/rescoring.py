@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tokenwire.checks.check import Observation, demand
 from tokenwire.checks.logprob_entry import number_of
-from tokenwire.judging.check import Observation, demand
 from tokenwire.record import Place
 from tokenwire.requirement import tolerance
 

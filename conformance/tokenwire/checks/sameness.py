@@ -6,16 +6,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
+from tokenwire.checks.acceptor import Rules, accept, deliveries_of, record_of
 from tokenwire.checks.chance import DRIFT, Pair, entries_go_apart, goes_apart
 from tokenwire.checks.channel_reading import CALLED, taken_apart
+from tokenwire.checks.check import Observation, Target, compare, demand, observe
 from tokenwire.checks.delivery import interval_of
 from tokenwire.checks.difference import first_difference, observe_sequence, observe_text
 from tokenwire.checks.logprob_entry import CONTENT, NAMED_TOP, TOP
 from tokenwire.checks.walk import as_list, bringing, ended, integer, joined_ids, joined_text, streamed
-from tokenwire.judging.acceptor import Rules, accept, deliveries_of, record_of
-from tokenwire.judging.alike import ROUNDING, alike
-from tokenwire.judging.check import Comparison, Observation, Target, compare, demand, observe
 from tokenwire.record import Choice, Delivery, Emission, Place, Stream
+from tokenwire.target.alike import ROUNDING, alike
+from tokenwire.target.determinism import Comparison
 
 COUNTERS = ("completion_tokens", "prompt_tokens", "reasoning_tokens")
 """Counters that the result decides; cached_tokens depends on what ran before."""

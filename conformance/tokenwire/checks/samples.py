@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tokenwire.checks.check import Observation, Target, check_run, demand
 from tokenwire.checks.tito import told_once_for_all
 from tokenwire.checks.walk import count_of, ended, finished_choices, read_once
-from tokenwire.judging.check import Observation, Target, check_run, demand
 from tokenwire.record import Choice, Stream
 
 _PROMPT_IDS = "prompt_token_ids"

@@ -12,12 +12,12 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tokenwire.checks.check import Observation, Target, check, check_run, demand, look_at_each
 from tokenwire.checks.logprob_entry import Position, Told, number_of, sampled_entries, told_in
 from tokenwire.checks.walk import Step, finished_choices, joined_ids, joined_text
-from tokenwire.judging.check import Observation, Target, check, check_run, demand, look_at_each
-from tokenwire.judging.determinism import completed
 from tokenwire.record import Asked, Choice, Stream
 from tokenwire.requirement import tolerance
+from tokenwire.target.determinism import completed
 
 FORCES = tolerance("forcing_bias")
 """So large a bias leaves one id only, or none of an id: logits of models lie closer together."""

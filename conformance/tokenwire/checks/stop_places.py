@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from tokenwire.checks.check import Observation, Target, check, demand
 from tokenwire.checks.decoded import Decoded, decoded
-from tokenwire.judging.check import Observation, Target, check, demand
 from tokenwire.parrot.script import ANCHORED
 from tokenwire.record import Emission, Stream
 

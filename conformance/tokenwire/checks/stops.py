@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from tokenwire.checks.check import Observation, Target, check, check_run, demand
 from tokenwire.checks.refusals import was_refused
 from tokenwire.checks.relations import Whole, related_streams
 from tokenwire.checks.sameness import same_finish, same_ids, same_text
+from tokenwire.checks.stop_string import stop_string_of
 from tokenwire.checks.walk import (
     finished_choices,
     joined_ids,
@@ -18,8 +20,6 @@ from tokenwire.checks.walk import (
     streamed,
 )
 from tokenwire.dialects.dialect import dialect_of, policy_of
-from tokenwire.judging.check import Observation, Target, check, check_run, demand
-from tokenwire.judging.stop_string import stop_string_of
 from tokenwire.record import Asked, Choice, Delivery, Place, Stream
 from tokenwire.requirement import Level
 

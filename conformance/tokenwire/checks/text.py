@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from tokenwire.checks.channel_reading import offered
+from tokenwire.checks.check import Observation, Target, check, demand, look_at_each
 from tokenwire.checks.decoded import Decoded, decoded, legal_texts, uncut_texts
 from tokenwire.checks.difference import first_difference
 from tokenwire.checks.walk import BROKEN, Step, by_choice, running_texts, streamed, walk
-from tokenwire.judging.check import Observation, Target, check, demand, look_at_each
 from tokenwire.record import Emission, Stream
 
 _WINDOW = 12

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tokenwire.checks.check import Observation, Target, check, demand, look_at_each, observe
 from tokenwire.checks.difference import observe_sequence
 from tokenwire.checks.refusals import was_refused, words_of
 from tokenwire.checks.walk import (
@@ -22,7 +23,6 @@ from tokenwire.checks.walk import (
     walk,
 )
 from tokenwire.dialects.dialect import policy_of
-from tokenwire.judging.check import Observation, Target, check, demand, look_at_each, observe
 from tokenwire.record import Choice, Emission, Stream
 
 FIELD = "prompt_token_ids"

@@ -6,20 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tokenwire.checks.chance import goes_apart
+from tokenwire.checks.check import Observation, Target, check, compare, demand, look_at_each, observe
 from tokenwire.checks.walk import end_place, ended, integer, joined_ids, start_place, walk
 from tokenwire.dialects.dialect import policy_of
-from tokenwire.judging.check import (
-    Comparison,
-    Observation,
-    Target,
-    check,
-    compare,
-    demand,
-    look_at_each,
-    observe,
-)
 from tokenwire.record import Delivery, Emission, Place, Stream, Usage
 from tokenwire.requirement import Level
+from tokenwire.target.determinism import Comparison
 
 _COUNTS = ("prompt_tokens", "completion_tokens")
 _LEAST_TO_GROW = 3

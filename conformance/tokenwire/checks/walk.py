@@ -12,7 +12,7 @@ from functools import wraps
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar, cast
 
-from tokenwire.judging.check import Observation
+from tokenwire.checks.check import Observation
 from tokenwire.record import Choice, Delivery, Emission, Finish, Place, Stream
 from tokenwire.wire.exchange import Ending
 

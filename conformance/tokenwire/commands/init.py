@@ -14,10 +14,10 @@ from tokenwire.asking.scenario import Budget
 from tokenwire.commands import options
 from tokenwire.commands.check import ask
 from tokenwire.config import KEYS, OWN_FILE, TABLES
-from tokenwire.judging.determinism import PROBE
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.report.files import write_whole
 from tokenwire.report.subject import Subject
+from tokenwire.target.determinism import PROBE
 from tokenwire.wire.credentials import from_environment
 from tokenwire.wire.redaction import Headers, names_credential
 

@@ -16,11 +16,11 @@ from tokenwire.asking.scenario import Budget, load_scenarios
 from tokenwire.config import Config, ConfigError, find_config, read_config
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.dialects.markup import load_markup
-from tokenwire.judging.advertised import LOGPROB_RULES
-from tokenwire.judging.capability import DECLARED_RULE, known_capabilities
 from tokenwire.report.files import Outputs, system_says, why_not_appendable, why_unwritable
 from tokenwire.requirement import load_requirements
 from tokenwire.suggestion import suggestion
+from tokenwire.target.advertised import LOGPROB_RULES
+from tokenwire.target.capability import DECLARED_RULE, known_capabilities
 
 
 def _several(kind: str) -> str:

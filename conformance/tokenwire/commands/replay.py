@@ -15,7 +15,6 @@ from tokenwire.commands import options
 from tokenwire.commands.check import baseline_in, outputs
 from tokenwire.commands.reporting import Reporting, tell
 from tokenwire.judging.settled import settled
-from tokenwire.judging.tokenizer import NoTokenizer
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.profile import load_profiles, selected
 from tokenwire.replay import NothingToReplay
@@ -23,6 +22,7 @@ from tokenwire.replay import replay as read_captures
 from tokenwire.report.files import Outputs
 from tokenwire.report.terminal import make_console
 from tokenwire.requirement import load_requirements
+from tokenwire.target.tokenizer import NoTokenizer
 from tokenwire.wire.capture import CaptureError
 
 EXAMPLES = options.examples(

@@ -8,13 +8,14 @@ from itertools import islice, zip_longest
 from typing import Any
 
 from tokenwire.checks.chance import goes_apart
+from tokenwire.checks.check import Observation
 from tokenwire.checks.sameness import COUNTERS, same_finish, same_ids, same_series, same_text
 from tokenwire.checks.told_fields import fields_of, told_by
 from tokenwire.checks.walk import ended, start_place
-from tokenwire.judging.alike import alike
-from tokenwire.judging.check import Comparison, Observation
 from tokenwire.record import Choice, Place, Stream
 from tokenwire.report.wording import clause, value
+from tokenwire.target.alike import alike
+from tokenwire.target.determinism import Comparison
 from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import HttpRequest
 from tokenwire.wire.json_pointer import join

@@ -9,11 +9,10 @@ from typing import Any
 from tokenwire.comparing.answers import Difference, differences
 from tokenwire.comparing.side import Side
 from tokenwire.comparing.verdicts import VerdictDifference, compared, verdict_differences
-from tokenwire.judging.check import Comparison
-from tokenwire.judging.death import DIED
-from tokenwire.judging.determinism import side_by_side
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.record import Stream
+from tokenwire.target.death import DIED
+from tokenwire.target.determinism import Comparison, side_by_side
 
 _SURVIVAL = "requests-do-not-break-the-server"
 LABELS = ("A", "B")

@@ -23,9 +23,9 @@ from tokenwire.ask import Ask
 from tokenwire.dialects.answer_binding import AnswerBinding
 from tokenwire.dialects.arrays import ArrayRule
 from tokenwire.dialects.delivery_mode import infer_delivery
+from tokenwire.dialects.detokenize import Detokenize
 from tokenwire.dialects.echoed_prompt import without_echo
 from tokenwire.dialects.request_binding import RequestBinding, Unsupported
-from tokenwire.judging.tokenizer import Detokenize
 from tokenwire.record import Asked, Choice, Delivery, Emission, Event, Place, Stream, Usage
 from tokenwire.spec_files import load_schema, read_yaml, spec_root
 from tokenwire.wire import strict_json

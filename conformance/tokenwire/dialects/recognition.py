@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from itertools import islice
 
 from tokenwire.dialects.dialect import Dialect, Mark, json_values, load_dialects
-from tokenwire.judging import honesty
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 
+ASKS_FOR_THE_UNKNOWN = "honesty"
+"""The scenario that asks for what no server has: its exchanges may go to paths that are no endpoint's."""
 _ENOUGH_EVENTS = 64
 """So many events of an answer are looked at: what is in every one is in one of these."""
 
@@ -100,7 +101,7 @@ class Spoken:
         candidates = dialects_at(exchange.request)
         asked_by = exchange.name.partition("/")[0]
         if not candidates:
-            is_unknown_path = exchange.scenario == honesty.SCENARIO
+            is_unknown_path = exchange.scenario == ASKS_FOR_THE_UNKNOWN
             return load_dialects().get(asked_by) if is_unknown_path else None
         named = next((dialect for dialect in candidates if dialect.name == asked_by), None)
         if named is not None:

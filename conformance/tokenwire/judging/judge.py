@@ -13,22 +13,24 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from multiprocessing import get_all_start_methods, get_context
 
+from tokenwire.checks.check import CHECKS, Check, Observation, RunCheck, Target, demand
+from tokenwire.checks.logprob_entry import told_in
+from tokenwire.checks.refusals import suspicion
 from tokenwire.dialects.control import Call
 from tokenwire.dialects.dialect import is_chat, load_dialects, vocabulary_told
 from tokenwire.dialects.markup import Markup
-from tokenwire.judging.advertised import Advertised
-from tokenwire.judging.capability import Capability, capabilities
-from tokenwire.judging.check import CHECKS, Check, Comparison, Observation, RunCheck, Target, demand
-from tokenwire.judging.death import Death, clouded, deaths
-from tokenwire.judging.determinism import Determinism, comparisons, determinism, doubt
-from tokenwire.judging.honesty import Honesty, honesty
 from tokenwire.judging.settled import settled
 from tokenwire.judging.tally import NOTHING, Tally, merged, tally
-from tokenwire.judging.tokenizer import HOW_TO_ENABLE, LocalTokenizer, Tokenizer
 from tokenwire.judging.verdict import SEVERITY, Verdict
 from tokenwire.parrot.recognition import KnownModel, recognised
 from tokenwire.record import Place, Stream
 from tokenwire.requirement import Level, Requirement, load_requirements
+from tokenwire.target.advertised import Advertised
+from tokenwire.target.capability import Capability, capabilities
+from tokenwire.target.death import Death, clouded, deaths
+from tokenwire.target.determinism import Comparison, Determinism, comparisons, determinism, doubt
+from tokenwire.target.honesty import Honesty, honesty
+from tokenwire.target.tokenizer import HOW_TO_ENABLE, LocalTokenizer, Tokenizer
 
 NO_SCENARIO = "-"
 """Stands for the scenario of a requirement that no exchange of the run says anything about."""
@@ -98,8 +100,6 @@ class Run:
         return clouded(self.heard, self._suspicion)
 
     def _suspicion(self, stream: Stream) -> int:
-        from tokenwire.checks.refusals import suspicion
-
         return suspicion(stream, Target(advertised=self.advertised))
 
     @cached_property
@@ -426,8 +426,6 @@ def violated_by(answer: Stream, run: Run) -> tuple[str, ...]:
     Those whose check raises on it are among them. Only checks that look at one answer can tell; what they are
     told of the target is what the run showed.
     """
-    import tokenwire.checks  # noqa: F401  # fills CHECKS
-
     violated: list[str] = []
     for requirement in load_requirements().values():
         check = CHECKS.get(requirement.id)
@@ -451,8 +449,6 @@ def judge(
     So many processes share the requirements; the verdicts are the same. Where a system cannot fork, there is
     one. Raises BrokenProcessPool where one of them was killed.
     """
-    import tokenwire.checks  # noqa: F401  # fills CHECKS
-
     wanted = load_requirements().values() if requirements is None else requirements
     with settled():
         if jobs > 1 and "fork" in get_all_start_methods():
@@ -499,8 +495,6 @@ def _shared_out(requirements: Iterable[Requirement], runs: Sequence[Run], jobs: 
 
 def _prepare(run: Run) -> None:
     """Find out once what every process would find out for itself."""
-    from tokenwire.checks.logprob_entry import told_in
-
     for known in ("target", "clouded", "hollow", "honesty", "comparisons", "capabilities_beside"):
         getattr(run, known)
     for stream in run.heard:

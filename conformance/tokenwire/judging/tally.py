@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from tokenwire.judging.check import Observation
+from tokenwire.checks.check import Observation
 
 Order = tuple[int, int]
 """Where something was seen: the position of the answer in its run, and that of the observation among those of

@@ -10,11 +10,9 @@ from dataclasses import asdict
 from typing import Any
 
 from tokenwire import __version__
-from tokenwire.baselines.failure_kind import failure_kinds
-from tokenwire.judging.capability import Capability
+from tokenwire.checks.check import Observation
 from tokenwire.judging.causes import causes, specificity
-from tokenwire.judging.check import Observation
-from tokenwire.judging.honesty import Honesty
+from tokenwire.judging.failure_kind import failure_kinds
 from tokenwire.judging.judge import Judgement, Run
 from tokenwire.judging.tally import how_far
 from tokenwire.judging.verdict import SEVERITY, Verdict, overall
@@ -23,6 +21,8 @@ from tokenwire.report.excerpt import excerpt_at
 from tokenwire.report.exhibit import exhibit, witnessed
 from tokenwire.report.subject import Subject
 from tokenwire.report.wording import clause, inert
+from tokenwire.target.capability import Capability
+from tokenwire.target.honesty import Honesty
 
 SPEC_VERSION = "v1"
 _MOST_EVIDENCE = 20

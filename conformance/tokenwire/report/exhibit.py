@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tokenwire.checks.check import Observation
 from tokenwire.checks.difference import first_difference
-from tokenwire.judging.check import Observation
 from tokenwire.judging.judge import Judgement
 from tokenwire.record import Delivery, Emission, Event, Place, Stream
 from tokenwire.report.excerpt import excerpt

@@ -12,7 +12,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from tokenwire.judging.check import Observation
+from tokenwire.checks.check import Observation
 from tokenwire.judging.judge import Judgement, Run
 from tokenwire.record import Choice, Delivery, Emission, Event, Stream
 from tokenwire.report.ribbon import Aligned, Row, align, align_parts, ribbon

@@ -6,9 +6,9 @@ import json
 import re
 import shlex
 
-from tokenwire.judging.determinism import PROBE
 from tokenwire.judging.judge import NO_SCENARIO, Judgement
 from tokenwire.report.subject import ASKED_ANYWAY, EXPLORATION, Subject
+from tokenwire.target.determinism import PROBE
 from tokenwire.wire.exchange import Exchange
 
 _LONGEST = 1_200

@@ -15,8 +15,8 @@ from enum import StrEnum
 from itertools import takewhile
 from typing import Any
 
-from tokenwire.judging.alike import alike
 from tokenwire.report.wording import cut, inert
+from tokenwire.target.alike import alike
 
 _MOST_ALIGNED = 240
 """Entries of which the alignment is searched; its time grows with their square."""

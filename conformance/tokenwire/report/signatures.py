@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from tokenwire.checks.check import Observation
 from tokenwire.checks.walk import Step, as_list, integer, walk
-from tokenwire.judging.check import Observation
 from tokenwire.judging.judge import Judgement, Run
 from tokenwire.record import Delivery, Stream
 from tokenwire.spec_files import read_yaml, spec_root

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tokenwire.judging.check import Observation
+from tokenwire.checks.check import Observation
 from tokenwire.record import Place
 
 _LONGEST_VALUE = 200

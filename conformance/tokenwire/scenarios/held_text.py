@@ -5,7 +5,7 @@ from dataclasses import replace
 from tokenwire.ask import Ask
 from tokenwire.asking.detokenization import SCENARIO
 from tokenwire.asking.scenario import Conversation, NotAsked, scenario
-from tokenwire.judging.tokenizer import Ids
+from tokenwire.dialects.detokenize import Ids
 from tokenwire.scenarios.plain_ask import has_words, plain_ask
 
 _ASKED = 256

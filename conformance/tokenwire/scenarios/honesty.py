@@ -7,7 +7,7 @@ from typing import Any
 from tokenwire.asking.flags import plain
 from tokenwire.asking.scenario import Conversation, scenario
 from tokenwire.dialects.dialect import Unsupported
-from tokenwire.judging.honesty import UNKNOWN_FIELD, UNKNOWN_MODEL, UNKNOWN_PARAMETER, UNKNOWN_PATH
+from tokenwire.target.honesty import UNKNOWN_FIELD, UNKNOWN_MODEL, UNKNOWN_PARAMETER, UNKNOWN_PATH
 from tokenwire.wire.exchange import HttpRequest
 
 

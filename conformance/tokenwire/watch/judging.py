@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.dialects.recognition import dialects_at, recognise
-from tokenwire.judging.advertised import Advertised, advertised_by, information_path
 from tokenwire.judging.judge import Run, judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.profile import selected
 from tokenwire.report.excerpt import excerpt_at
 from tokenwire.report.wording import clause
 from tokenwire.requirement import Requirement, load_requirements
+from tokenwire.target.advertised import Advertised, advertised_by, information_path
 from tokenwire.wire.exchange import Exchange
 
 _ORACLES = frozenset({"bytes", "schema", "within-response"})

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import token_ids
+from tokenwire.checks.check import CHECKS, Target
 from tokenwire.dialects.dialect import Unsupported, load_dialects
-from tokenwire.judging.check import CHECKS, Target
 from tokenwire.parrot.encoding import encoder
 from tokenwire.parrot.law import Parrot
 from tokenwire.parrot.recognition import KnownModel

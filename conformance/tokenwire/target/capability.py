@@ -14,10 +14,10 @@ from itertools import pairwise
 
 from tokenwire.dialects.control import Call, Deed
 from tokenwire.dialects.dialect import arrays_of, is_chat, names_of, policy_of
-from tokenwire.judging.advertised import LOGPROB_RULES, Advertised
 from tokenwire.parrot.law import Parrot
 from tokenwire.parrot.recognition import KnownModel
 from tokenwire.record import Delivery, Emission, Stream
+from tokenwire.target.advertised import LOGPROB_RULES, Advertised
 
 LOGPROBS_LENGTH = "output_token_logprobs_length"
 MIRRORED_ID = "mirror_token_id"

@@ -12,9 +12,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tokenwire.judging.alike import ROUNDING
-from tokenwire.judging.check import Comparison
 from tokenwire.record import Choice, Stream
+from tokenwire.target.alike import ROUNDING
 from tokenwire.wire.exchange import Ending
 
 PROBE = "probe"
@@ -60,6 +59,27 @@ class Determinism:
     def rounding(self) -> dict[str, float]:
         """By dialect, how far numbers of two answers may lie apart."""
         return {dialect: max(ROUNDING, _OF_NOISE * apart) for dialect, apart in self.noise.items()}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two streams whose requests must yield the same record.
+
+    `baseline` is the whole answer where there is one. What they differ in by chance is a violation only where
+    the target was seen to repeat both (`spec/delivery.md`, determinism). Across targets, `baseline` is the
+    worker's answer and `other` the gateway's, and requests are compared that refuse, fail or may differ too.
+    """
+
+    baseline: Stream
+    other: Stream
+    repeats: bool = True
+    """Both sides were seen to repeat themselves, so that ids, text and numbers may be compared."""
+    steady: bool = False
+    """Both answers were given again, or nothing was seen to be answered in two ways: what the two differ in
+    by chance is a difference.
+    """
+    rounding: float = ROUNDING
+    """How far numbers of the two may lie apart."""
 
 
 def doubt(exchanges: Iterable[str], seen: Iterable[Determinism]) -> str:

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from tokenwire.dialects.control import Call
 from tokenwire.dialects.markup import Markup
-from tokenwire.judging.advertised import Advertised
-from tokenwire.judging.alike import ROUNDING
-from tokenwire.judging.death import Death
-from tokenwire.judging.tokenizer import Tokenizer
 from tokenwire.parrot.recognition import KnownModel
 from tokenwire.record import Delivery, Place, Stream
 from tokenwire.requirement import Level
+from tokenwire.target.advertised import Advertised
+from tokenwire.target.death import Death
+from tokenwire.target.determinism import Comparison
+from tokenwire.target.tokenizer import Tokenizer
 
 
 class Observation(NamedTuple):
@@ -130,27 +130,6 @@ class Target:
     """By dialect, how far numbers of two answers may lie apart; what was measured, where anything was."""
     markup: Markup = field(default_factory=Markup)
     """What its parsers take out of text, as far as answers show it."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Two streams whose requests must yield the same record.
-
-    `baseline` is the whole answer where there is one. What they differ in by chance is a violation only where
-    the target was seen to repeat both (`spec/delivery.md`, determinism). Across targets, `baseline` is the
-    worker's answer and `other` the gateway's, and requests are compared that refuse, fail or may differ too.
-    """
-
-    baseline: Stream
-    other: Stream
-    repeats: bool = True
-    """Both sides were seen to repeat themselves, so that ids, text and numbers may be compared."""
-    steady: bool = False
-    """Both answers were given again, or nothing was seen to be answered in two ways: what the two differ in
-    by chance is a difference.
-    """
-    rounding: float = ROUNDING
-    """How far numbers of the two may lie apart."""
 
 
 StreamCheck = Callable[[Stream, Target], Iterator[Observation]]

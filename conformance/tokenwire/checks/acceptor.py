@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from tokenwire.judging.alike import alike
 from tokenwire.record import Choice, Delivery
+from tokenwire.target.alike import alike
 
 
 @dataclass(frozen=True)

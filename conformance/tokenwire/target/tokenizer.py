@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
+from tokenwire.dialects.detokenize import Detokenize, Ids
+from tokenwire.dialects.dialect import load_dialects
 from tokenwire.parrot.recognition import OtherTokenizer
 from tokenwire.parrot.vocabulary import words_in
-from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import Exchange, HttpRequest
-from tokenwire.wire.json_pointer import ABSENT, Keys, find, parse, put
 
-Ids = tuple[int, ...]
+Question = tuple[Ids, bool]
+"""Ids, and whether special tokens are to be skipped."""
 
 _MAY_BE_SPECIAL = re.compile(r"[<\[]")
 """What special tokens are spelled with in all vocabularies: `<s>`, `<|im_end|>`, `[INST]`, `>>TITLE<<`."""
@@ -156,65 +156,19 @@ class ToldTokenizer:
         return [ids for ids in singles if (ids, False) not in self._texts]
 
 
-@dataclass(frozen=True)
-class Detokenize:
-    """How a server family is asked for the text of ids. Made from the `detokenize` part of a dialect."""
+def _ways() -> set[Detokenize]:
+    return {way for dialect in load_dialects().values() if (way := dialect.detokenize) is not None}
 
-    name: str
-    """The family."""
-    path: str
-    tokens: Keys
-    text: Keys
-    skip_special_tokens: Keys | None
-    """None: the endpoint takes no such flag, and always spells special tokens out."""
-    batches: bool
-    """Whether a list of lists is answered by a list of texts."""
 
-    @classmethod
-    def load(cls, family: str, table: Mapping[str, Any]) -> Detokenize:
-        skip = table.get("skip_special_tokens")
-        return cls(
-            name=family,
-            path=table["path"],
-            tokens=parse(table["tokens"]),
-            text=parse(table["text"]),
-            skip_special_tokens=parse(skip) if skip else None,
-            batches=table["batches"],
-        )
+def way_of(request: HttpRequest) -> Detokenize | None:
+    """The way in which a request asks for the text of ids; None for any other request."""
+    return next((way for way in _ways() if way.is_asked_by(request)), None)
 
-    def request(self, many: Sequence[Ids], *, skip_special_tokens: bool) -> HttpRequest:
-        """Ask for the texts of some ids; of one only, where the endpoint takes no batches."""
-        body: dict[str, Any] = {}
-        tokens = [list(ids) for ids in many]
-        put(body, self.tokens, tokens if self.batches else tokens[0])
-        if self.skip_special_tokens is not None:
-            put(body, self.skip_special_tokens, skip_special_tokens)
-        return HttpRequest("POST", self.path, body)
 
-    def is_asked_by(self, request: HttpRequest) -> bool:
-        """Whether a request is one of these; the path may begin with a version, as in `/v1/detokenize`."""
-        path = request.path.partition("?")[0]
-        return request.method == "POST" and path in {self.path, f"/v1{self.path}"}
-
-    def told(self, exchange: Exchange) -> dict[tuple[Ids, bool], str]:
-        """The texts that an answer tells; none where it is none."""
-        if not self.is_asked_by(exchange.request) or exchange.status != 200:
-            return {}
-        try:
-            answer = strict_json.loads(exchange.body.decode())
-        except ValueError:
-            return {}
-        body = exchange.request.body
-        tokens, texts = find(body, self.tokens), find(answer, self.text)
-        skip = False
-        if self.skip_special_tokens is not None:
-            skip = find(body, self.skip_special_tokens) in (True, None, ABSENT)
-        if isinstance(texts, str):
-            tokens, texts = [tokens], [texts]
-        if not isinstance(tokens, list) or not isinstance(texts, list) or len(tokens) != len(texts):
-            return {}
-        return {
-            (tuple(ids), skip): text
-            for ids, text in zip(tokens, texts, strict=True)
-            if isinstance(text, str) and isinstance(ids, list) and all(type(token) is int for token in ids)
-        }
+def told_by(exchanges: Iterable[Exchange]) -> ToldTokenizer | None:
+    """The server's own tokenizer, from what it answered; None where it told no text at all."""
+    texts: dict[Question, str] = {}
+    for exchange in exchanges:
+        for way in _ways():
+            texts |= way.told(exchange)
+    return ToldTokenizer(texts) if texts else None

@@ -10,9 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tokenwire.dialects.recognition import ASKS_FOR_THE_UNKNOWN
 from tokenwire.record import Stream
 
-SCENARIO = "honesty"
+SCENARIO = ASKS_FOR_THE_UNKNOWN
 """The scenario that asks; the last part of an exchange's name says what."""
 
 UNKNOWN_FIELD, UNKNOWN_PARAMETER, UNKNOWN_MODEL = "unknown-field", "unknown-parameter", "unknown-model"
