@@ -79,6 +79,7 @@ LOGPROBS = Told(
     },
 )
 ASKED: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "chosen_ids": (7, 5), "logprob_start": 0}
+LESS = named(change(incremental(), 2, text="e"), "generate/short")
 WITH_LOGPROBS = Told(series={"output_token_logprobs": logprobs()})
 RETRACTED = Told(counters={"prompt_tokens": 3, "num_retractions": 0})
 GOES_ON = named(whole(), "one/goes-on")
@@ -540,6 +541,14 @@ PAIRS = [
         (whole(), named(whole(stop=("zz",)), "generate/stop")),
         (whole(), named(change(whole(stop=("zz",)), text="abcde"), "generate/stop")),
         pointer="/text",
+    ),
+    Pair(
+        "unmatched-stop-changes-nothing",
+        (whole(), LESS, named(change(incremental(stop=("zz",)), 2, text="e"), "generate/stop")),
+        (whole(), LESS, named(change(incremental(stop=("zz",)), 2, text=""), "generate/stop")),
+        3,
+        pointer="/text",
+        why="what every stream loses is not the stop's fault",
     ),
     # Per-token metadata.
     Pair(

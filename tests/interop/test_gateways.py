@@ -145,7 +145,7 @@ SMG = Gateway(
         "unknown-parameter-ids-refused": Seen(_BIAS, "sglang-generate/unknown-ids/bias-negative"),
         "gateway-keeps-the-reason": Seen(_OWN_REFUSAL, "sglang-generate/gateway/refused-"),
         "refusals-have-one-shape": Seen(
-            "the gateway's own refusals say why elsewhere than the worker's", "sglang-chat/every-flag/"
+            "the gateway's own refusals say why elsewhere than the worker's", "sglang-chat/"
         ),
     },
     refused=frozenset({"completions-ids"}),

@@ -123,9 +123,14 @@ def stop_prefix_held_back(streams: tuple[Stream, ...], _target: Target) -> Itera
 def unmatched_stop_changes_nothing(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """A request whose stop strings never matched yields what the same request without them yields."""
     wholes = [one for one in related_streams(streams) if _prompt(one)]
-    without = {_unstopped(one): one for one in reversed(wholes) if not one.stream.asked.stop}
+    without: dict[tuple[object, ...], Whole] = {}
+    for one in reversed(wholes):
+        if not one.stream.asked.stop:
+            without[_unstopped(one)] = without[_unstopped(one), one.stream.asked.stream] = one
     for one in wholes:
-        twin = without.get(_unstopped(one)) if one.stream.asked.stop else None
+        # What a stream differs in from a whole answer is another's fault.
+        alike = without.get((_unstopped(one), one.stream.asked.stream)) or without.get(_unstopped(one))
+        twin = alike if one.stream.asked.stop else None
         if twin is None or _may_have_matched(one, twin):
             continue
         if "" in one.stream.asked.stop:  # it stands in every text: where it matches is nobody's rule
