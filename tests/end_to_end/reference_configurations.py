@@ -69,6 +69,13 @@ CONFIGURATIONS = {
             *("--test-retract-interval", "7", "--chunked-prefill-size", "128"),
         )
     ),
+    "parsers": Configuration(
+        (
+            *("--model", "builtin:parrot", "--api-dialect", "vllm"),
+            *("--tool-call-parser", "qwen3_xml", "--reasoning-parser", "qwen3"),
+        ),
+        ("--scenario", "channels"),
+    ),
     "scripts": Configuration(
         ("--model", "builtin:parrot", "--api-dialect", "vllm", "--incremental-streaming-output"),
         (*("--budget", "quick"), *_SCRIPT_DIALECTS, *_SCRIPTS),
