@@ -28,6 +28,7 @@ from test_live_answers import violated
 
 from tokenwire.checks.channel_reading import say, seen_markup
 from tokenwire.checks.check import Target
+from tokenwire.dialects.markup import Markup
 from tokenwire.judging.judge import Run, judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
@@ -202,3 +203,24 @@ def test_text_may_lag_where_it_could_become_a_marker() -> None:
     asked = replace(stream.exchange.request, body={"tools": TOOLS})
     stream = replace(stream, exchange=replace(stream.exchange, request=asked))
     assert violated("text-keeps-up-with-its-ids", stream, late) == []
+
+
+def test_a_parser_that_was_not_seen_at_work_may_have_taken_a_marker() -> None:
+    """The reasoning is empty here (vLLM 0.32.0): nothing shows that a parser read the marker."""
+    unseen = Target(markup=Markup(form=FORMS["hermes"]))
+    assert violated("channels-hold-all-text", whole("</think>\n\nHello.", "Hello."), unseen) == []
+    assert violated("channels-hold-all-text", whole("Hello, you.", "Hello."), unseen)
+
+
+def test_a_call_without_a_marker_behind_text_is_disputed() -> None:
+    """The whole answer leaves it where it is, and the stream makes a call of it (SGLang 0.5.23)."""
+    llama = Target(markup=Markup(form=FORMS["llama3"]))
+    said = f"Look.\n{FORMS['llama3'].spelled(('ping', {}))}"
+    pair = against(whole(said, said), streamed(said, text("Look.\n"), call(piece("ping", "{}"))))
+    assert [name for name in COMPARED if violated(name, pair, llama)] == ["disputed-markup-may-differ"]
+
+
+def test_a_marker_that_the_budget_cuts_may_be_held_back() -> None:
+    llama = Target(markup=Markup(form=FORMS["llama3"]))
+    for said, faults in (("<|python_tag", 0), ("Look.", 1)):
+        assert len(violated("channels-hold-all-text", whole(said, "", finish="length"), llama)) == faults

@@ -29,9 +29,9 @@ def test_every_form_is_read_as_it_is_written(form: str) -> None:
         ("get_weather", {"city": "Köln {x}", "note": "a\nb"}),
         ("ping", {}),
     ]
-    said = f"<think>\nhm\n</think>\n\nLook.\n{FORMS[form].spelled(*calls)}"
-    reading = read(said, form)
-    assert (reading.reasoning, reading.contents[0], reading.disputed) == ("\nhm\n", "\n\nLook.\n", "")
+    text = "Look.\n" if FORMS[form].opens else ""
+    reading = read(f"<think>\nhm\n</think>\n\n{text}{FORMS[form].spelled(*calls)}", form)
+    assert (reading.reasoning, reading.contents[0], reading.disputed) == ("\nhm\n", f"\n\n{text}", "")
     assert [(call.name, call.arguments) for call in reading.calls] == calls
     assert reading.cut is None
 

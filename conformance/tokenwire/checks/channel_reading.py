@@ -157,9 +157,12 @@ class Said:
         return self.reading.disputed
 
     def explains(self, channels: Channels) -> bool:
-        """Whether the markup of all channels is known that were used."""
+        """Whether the markup of all channels is known that were used, or may have been: a parser that was not
+        seen at work may be there.
+        """
         thoughts, form = self.markup.thoughts is not None, self.markup.form is not None
-        return (thoughts or not channels.reasoning) and (form or not channels.calls)
+        known = (thoughts or not channels.reasoning) and (form or not channels.calls)
+        return known and not _says_markup(self.text, thoughts=not thoughts, calls=not form)
 
     @property
     def settled(self) -> bool:
@@ -333,18 +336,27 @@ def taken_apart(stream: Stream, choice: Choice) -> bool:
     if choice.parsed or not is_chat(stream) or offered(stream) is None:
         return choice.parsed
     text = b"".join(tokens_of(choice) or ()).decode("utf-8", "replace")
-    return any(marker in text for marker in _every_marker())
+    return _says_markup(text, thoughts=True, calls=True)
+
+
+def _says_markup(text: str, *, thoughts: bool, calls: bool) -> bool:
+    """Whether a text holds a marker of any kind that is known, or how a call begins that has none."""
+    return (thoughts and bool(_every_marker()[0].search(text))) or (
+        calls and bool(_every_marker()[1].search(text))
+    )
 
 
 @cache
-def _every_marker() -> frozenset[str]:
+def _every_marker() -> tuple[re.Pattern[str], re.Pattern[str]]:
     ways, forms = load_markup()
-    markers = [
-        Markup(way, form).markers(thoughts=True, calls=True)
-        for way in ways.values()
+    of_thoughts = [re.escape(marker) for way in ways.values() for marker in (way.opens, way.closes)]
+    of_calls = [
+        pattern
         for form in forms.values()
+        for pattern in (re.escape(form.opens), re.escape(form.closes), form.begins)
+        if pattern
     ]
-    return frozenset(marker for own in markers for marker in own)
+    return re.compile("|".join(of_thoughts)), re.compile("|".join(of_calls))
 
 
 def seen_markup(streams: Iterable[Stream], tokenizer: Tokenizer | None, form: str = "") -> Markup:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from tokenwire.checks.channel_reading import taken_apart
 from tokenwire.checks.check import Observation, Target, check, demand
 from tokenwire.checks.logprob_entry import LISTS, NAMED, NAMED_TOP, NAMES, OFFSETS, id_in_text
 from tokenwire.checks.usage import part_of
@@ -187,7 +188,7 @@ def chat_logprobs_spell_the_text(stream: Stream, _target: Target) -> Iterator[Ob
     for choice in finished_choices(stream):
         content, text = _content(choice), joined_text(choice)
         tokens = [_bytes_of(entry) for entry in content or ()]
-        if not text or choice.parsed or not tokens or None in tokens:
+        if not text or taken_apart(stream, choice) or not tokens or None in tokens:
             continue
         known = [token for token in tokens if token is not None]
         told = _shown(b"".join(known))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from tokenwire.checks.channel_reading import taken_apart
 from tokenwire.checks.walk import BROKEN, as_list, finished_choices, joined_ids, joined_text, prompt_of
 from tokenwire.dialects.detokenize import Ids
 from tokenwire.record import Asked, Choice, Stream
@@ -87,7 +88,7 @@ def decoded(stream: Stream, tokenizer: Tokenizer | None) -> Iterator[Decoded]:
         if (
             not ids
             or text is None
-            or choice.parsed
+            or taken_apart(stream, choice)
             or aborted
             or not all(type(token) is int for token in ids)
         ):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from weakref import finalize
 
+from tokenwire.checks.channel_reading import taken_apart
 from tokenwire.checks.check import Observation, Target, check, demand, observe
 from tokenwire.checks.difference import first_difference, observe_sequence
 from tokenwire.checks.walk import (
@@ -236,7 +237,7 @@ def script_text_is_right(stream: Stream, target: Target) -> Iterator[Observation
     """The text at the end is that of the right answer, up to its stop."""
     for one in known_choices(stream, target):
         text = joined_text(one.choice)
-        if text is None or not one.finished or one.choice.parsed:
+        if text is None or not one.finished or taken_apart(stream, one.choice):
             continue
         holds = text in one.legal
         cut = any(text.startswith(bare) for right in one.readings for bare in right.bare)
@@ -258,7 +259,7 @@ def script_text_so_far_is_right(stream: Stream, target: Target) -> Iterator[Obse
     if not streamed(stream):
         return
     for one in known_choices(stream, target):
-        if one.choice.parsed:
+        if taken_apart(stream, one.choice):
             continue
         steps = {id(step.emission): step for step in steps_of(one.choice)}
         shown_so_far = list(running_texts(one.choice))

@@ -46,6 +46,8 @@ class Form:
     closes: str = ""
     begins: str = ""
     """A pattern of how a call begins that has no marker."""
+    optional: str = ""
+    """A marker that may stand before that."""
     arguments: str = ""
     """The key of the arguments in a JSON object."""
     writes: str = ""
@@ -80,7 +82,9 @@ class Markup:
     def markers(self, *, thoughts: bool, calls: bool) -> list[str]:
         """The markers of the parsers, of those kinds that are wanted."""
         own = [self.thoughts.opens, self.thoughts.closes] if self.thoughts and thoughts else []
-        return own + ([m for m in (self.form.opens, self.form.closes) if m] if self.form and calls else [])
+        if self.form and calls:
+            own += [self.form.opens, self.form.closes, self.form.optional]
+        return [marker for marker in own if marker]
 
 
 @dataclass(frozen=True)
@@ -171,6 +175,8 @@ def read_markup(text: str, markup: Markup, tools: Collection[str] | None = None)
     read = _calls(rest, markup.form)
     unknown = tools is not None and any(call.name not in tools for call in read.calls)
     disputed = disputed or read.disputed or ("a call is of no tool that the request has" if unknown else "")
+    if not disputed and not markup.form.opens and (read.calls or read.cut) and read.contents[0].strip():
+        disputed = "a tool call without a marker stands behind text"
     if not disputed and any(content.strip() for content in read.contents[1:]):
         disputed = BEHIND
     return replace(read, reasoning=reasoning, disputed=disputed)
