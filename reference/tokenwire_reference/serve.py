@@ -24,6 +24,7 @@ from tokenwire_reference.api.app import build_app
 from tokenwire_reference.api.served import Served
 from tokenwire_reference.crash_hook import CrashAfter, crash_soon
 from tokenwire_reference.delivery.engine_thread import EngineThread
+from tokenwire_reference.delivery.handover import Handover
 from tokenwire_reference.delivery.output_streamer import OutputStreamer
 from tokenwire_reference.delivery.request_manager import RequestManager
 from tokenwire_reference.engine.engine import Engine
@@ -112,9 +113,10 @@ def assemble(args: ServerArgs, model: Model, loop: asyncio.AbstractEventLoop) ->
         storage_backend=args.hicache_storage_backend,
     )
 
-    def deliver(rows: Sequence[OutputRow]) -> None:
-        loop.call_soon_threadsafe(manager.deliver, rows)
+    def bring(rows: Sequence[OutputRow]) -> None:
+        manager.deliver(rows)
 
+    deliver = Handover(loop, bring)
     crash_after = args.test_crash_after_stream_outputs
     engine_thread = EngineThread(
         engine,
