@@ -7,10 +7,12 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+from control_calls import abort, at, called
 from pair import Pair
-from stream_builder import IDS, PROMPT, Told, build, named, whole
+from stream_builder import ABORT, FAILED, IDS, LENGTH, PROMPT, Told, build, named, whole
 
-from tokenwire.checks.check import Comparison
+from tokenwire.checks.check import Comparison, Target
+from tokenwire.dialects.control import Deed
 from tokenwire.record import Delivery, Stream
 
 BODY = {"input_ids": list(PROMPT), "return_routed_experts": True}
@@ -48,7 +50,42 @@ def routed(value: Any, name: str = "generate/routed", delivery: Delivery = Deliv
 GOOD_MASKS = [[token, 90] for token in IDS]
 WHOLE = routed(experts(RUN), "generate/whole")
 
+ABORTED = Target(calls=(abort(0.5, everything=True),))
+PAUSED = Target(calls=(called(Deed.PAUSE, 10.3), called(Deed.CONTINUE, 10.4)))
+
+
+def live(finish: Any, ids: Sequence[int] | None = IDS, **asked: Any) -> Stream:
+    """A stream that was under way when everything was aborted."""
+    told = Told(ids=ids, text=None, finish=finish)
+    return at(build(choices=(told,), sizes=(len(ids or ()) or 1,), **({"max_new_tokens": 100} | asked)), 0)
+
+
+def versioned(name: str, version: str, seconds: float) -> Stream:
+    return at(named(whole(Told(details={"weight_version": version})), name), seconds)
+
+
+def paused(ids: Sequence[int] = IDS, finish: Any = LENGTH) -> Stream:
+    told = Told(ids=ids, text=None, finish=finish)
+    return at(named(whole(told, prompt_key="p", max_new_tokens=6), "generate/paused"), 10)
+
+
+UNDISTURBED = at(named(whole(prompt_key="p"), "generate/undisturbed"), 0)
+
 ROLLOUT_PAIRS = [
+    Pair("abort-all-ends-every-request", (live(ABORT),), (live(LENGTH),), 0, "/finish", target=ABORTED),
+    Pair("abort-all-gives-back", (live(ABORT),), (live(FAILED),), 0, "/finish", target=ABORTED),
+    Pair(
+        "pause-changes-nothing",
+        (UNDISTURBED, paused()),
+        (UNDISTURBED, paused(IDS[:4], ABORT)),
+        target=PAUSED,
+    ),
+    Pair(
+        "weights-change-by-update",
+        (versioned("one/a", "v1", 0), versioned("one/b", "v1", 2)),
+        (versioned("one/a", "v1", 0), versioned("one/b", "v2", 2)),
+        pointer="/weight_version",
+    ),
     Pair(
         "mask-holds-the-sampled-id",
         masked(GOOD_MASKS),

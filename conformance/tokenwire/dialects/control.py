@@ -28,6 +28,10 @@ class Deed(StrEnum):
     ABORT = "abort"
     FLUSH = "flush"
     LOAD = "load"
+    PAUSE = "pause"
+    CONTINUE = "continue"
+    UPDATE = "update"
+    """Of the weights, or of the name of their version."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,21 @@ class Control:
         row = self.table.get("flush")
         return HttpRequest(row["method"], row["path"]) if row else None
 
+    def plain_request(self, deed: Deed) -> HttpRequest | None:
+        """The request for a pause, or for its end; None where the family has none."""
+        row = self.table.get(deed)
+        return HttpRequest(row["method"], row["path"], row.get("body")) if row else None
+
+    @property
+    def abort_of_everything(self) -> HttpRequest | None:
+        """The request that aborts whatever runs or waits; None where the family has none."""
+        row = self.table.get("abort")
+        if row is None or "everything" not in row:
+            return None
+        body: dict[str, Any] = {}
+        put(body, parse(row["everything"]), True)
+        return HttpRequest(row["method"], row["path"], body)
+
     def abort_request(self, request_id: str, endpoint: str) -> HttpRequest | None:
         """The request that aborts one request to an endpoint; None where the family has none."""
         row = self.table.get("abort")
@@ -148,7 +167,7 @@ class Control:
         for row in self.table.get("load", ()):
             if (method, path) == ("GET", row["path"]):
                 return Call(exchange, Deed.LOAD, load=_Door.of(row).read(exchange))
-        for deed in (Deed.ABORT, Deed.FLUSH):
+        for deed in (Deed.ABORT, Deed.FLUSH, Deed.PAUSE, Deed.CONTINUE, Deed.UPDATE):
             row = self.table.get(deed)
             if row is not None and (method, path) == (row["method"], row["path"]):
                 return Call(exchange, deed, *_named(row, exchange.request.body))

@@ -1,9 +1,12 @@
-"""What trainers ask beside logprobs: sampling masks, and arrays with a row for each token."""
+"""What trainers ask beside logprobs: sampling masks, arrays with a row for each token, partial rollouts."""
 
 from dataclasses import replace
 
 from tokenwire.asking.flags import flagged
-from tokenwire.asking.scenario import Conversation, scenario
+from tokenwire.asking.scenario import Budget, Conversation, scenario, together
+from tokenwire.asking.tap import Tap
+from tokenwire.dialects.control import Deed
+from tokenwire.scenarios.abort import long_ask
 from tokenwire.scenarios.plain_ask import plain_ask
 
 _MASK = "return-sampling-mask"
@@ -24,3 +27,54 @@ async def token_arrays(talk: Conversation) -> None:
             for mode in ("whole", "stream")
         }
         await talk.ask_all({f"{label}-{mode}": each[label] for mode, each in asks.items() if label in each})
+
+
+_AT_ONCE = 6
+_LONG = 400
+"""More tokens than a server is likely to make while a call is on its way."""
+
+
+@scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)
+async def abort_of_everything(talk: Conversation) -> None:
+    """Streams and whole answers at once, more than a small server runs; when the first stream has begun,
+    everything is aborted: each is given back with what it has.
+    """
+    request = talk.control.abort_of_everything if talk.control is not None else None
+    if request is None:
+        return
+    ask, tap = long_ask(talk, _LONG), Tap()
+    asks = {f"{number}": replace(ask, stream=number % 2 == 0) for number in range(1, _AT_ONCE)}
+
+    async def abort_all() -> None:
+        if await tap.events(2):
+            await talk.call("abort-all", request)
+
+    await together(
+        talk.ask("first", replace(ask, stream=True), tap=tap),
+        *(talk.ask(label, one) for label, one in asks.items()),
+        abort_all(),
+    )
+
+
+@scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)
+async def pause_and_continue(talk: Conversation) -> None:
+    """A greedy request undisturbed, then as a stream and whole, paused and continued in between."""
+    pause = talk.control.plain_request(Deed.PAUSE) if talk.control is not None else None
+    go_on = talk.control.plain_request(Deed.CONTINUE) if talk.control is not None else None
+    if pause is None or go_on is None:
+        return
+    ask, tap = long_ask(talk, _LONG), Tap()
+    await talk.ask_all({"undisturbed": ask, "undisturbed-again": ask})
+
+    async def interrupt() -> None:
+        if await tap.events(2):
+            try:
+                await talk.call("pause", pause)
+            finally:
+                await talk.call("continue", go_on)
+
+    await together(
+        talk.ask("paused-stream", replace(ask, stream=True), tap=tap),
+        talk.ask("paused-whole", ask),
+        interrupt(),
+    )

@@ -251,7 +251,11 @@ def _controlled(answered: list[Stream], calls: tuple[Call, ...]) -> Iterable[Cap
     ids = {name for stream in answered for name in names_of(stream)}
     aborts = (call for call in calls if call.deed is Deed.ABORT and call.done and call.ids & ids)
     loads = (call for call in calls if call.load is not None and call.load.live > 0)
+    all_aborts = (call for call in calls if call.deed is Deed.ABORT and call.done and call.everything)
+    pauses = (call for call in calls if call.deed is Deed.PAUSE and call.done)
     for name, call, absent in (
+        ("abort-all", next(all_aborts, None), "no endpoint took the abort of all requests"),
+        ("pause", next(pauses, None), "no endpoint took a pause"),
         ("abort", next(aborts, None), "no endpoint took the abort of a request by its id"),
         ("load-report", next(loads, None), "no endpoint told of a request that was under way"),
     ):

@@ -137,3 +137,50 @@ class ExpertsShiftedInStreams(_OfExperts):
 
     def rows(self, rows: list[bytes], prompt: int) -> Sequence[bytes]:
         return [rows[-1], *rows[:-1]] if self.request.get("stream") else rows
+
+
+@fault("abort-all-does-nothing", "X21", upstream=("sgl-project/sglang issue #7419",), shows_in=STREAMED)
+class AbortAllDoesNothing(Fault):
+    """An abort of all requests is answered with 200, and ends none."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {**body, "abort_all": False} if body.get("abort_all") else body
+
+
+@fault(
+    "abort-all-is-an-error",
+    "X21",
+    upstream=("inclusionAI/AReaL issue #446", "NovaSky-AI/SkyRL issue #656"),
+    shows_in=EVERYWHERE,
+)
+class AbortAllIsAnError(Fault):
+    """A request that is aborted without its id, as all are, is answered with status 503 where it is whole."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        reasons = [info.get("finish_reason") or {} for info in meta_infos(answer)]
+        if self.request.get("rid") is None and any(reason.get("type") == "abort" for reason in reasons):
+            return 503, {"error": {"message": "the request was aborted", "code": 503}}
+        return status, answer
+
+
+@fault(
+    "pause-ends-what-runs",
+    "X21",
+    upstream=("sgl-project/sglang PR #10071", "vllm-project/vllm PR #28037"),
+    shows_in=EVERYWHERE,
+)
+class PauseEndsWhatRuns(Fault):
+    """A pause ends what runs, whatever mode it asks for."""
+
+    def asked(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {**body, "mode": "abort"} if "mode" in body else body
+
+
+@fault("weight-version-wavers", "X09", upstream=("radixark/miles issue #2589",), shows_in=EVERYWHERE)
+class WeightVersionWavers(_OfMetaInfo):
+    """Streams name other weights than whole answers, as if another worker made them."""
+
+    def change(self, info: dict[str, Any]) -> None:
+        if self.request.get("stream"):
+            for span in (info, *info.get("weight_versions", ())):
+                span |= {"weight_version" if span is info else "version": "of another worker"}

@@ -1,0 +1,154 @@
+"""Checks of partial rollouts: what an abort of all gives back, what a pause changes, which weights."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from tokenwire.checks.agreement import same_beginning
+from tokenwire.checks.check import Observation, Target, check_run, demand
+from tokenwire.checks.moments import began, delivered_at, over
+from tokenwire.checks.walk import as_list, end_place, ended, finished_choices, is_error, joined_ids
+from tokenwire.dialects.control import Call, Deed
+from tokenwire.record import Choice, Place, Stream
+
+
+def _under_way(stream: Stream, call: Call) -> bool:
+    """Whether a call was sent while a request was under way."""
+    start, sent, end = began(stream.exchange), began(call.exchange), over(stream.exchange)
+    return start is not None and sent is not None and end is not None and start < sent < end
+
+
+def _place(call: Call) -> Place:
+    return Place(call.exchange.name)
+
+
+def _aborted(streams: tuple[Stream, ...], target: Target) -> Iterator[tuple[Stream, Call]]:
+    """The requests that an abort of all found, each with the first such abort."""
+    calls = [call for call in target.calls if call.deed is Deed.ABORT and call.everything and call.done]
+    for stream in streams:
+        call = next((one for one in calls if _under_way(stream, one)), None)
+        if call is not None:
+            yield stream, call
+
+
+@check_run("abort-all-ends-every-request")
+def abort_all_ends_every_request(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+    """What had come to less than a quarter when everything was aborted does not come to its full length."""
+    for stream, call in _aborted(streams, target):
+        budget, answered = stream.asked.max_new_tokens, over(call.exchange)
+        come = None if answered is None else delivered_at(stream, answered)
+        if budget is None or come is None or come * 4 > budget or not ended(stream):
+            continue
+        for choice in finished_choices(stream):
+            if choice.finish is not None and choice.finish.type in {"abort", "length"}:
+                yield demand(
+                    choice.emissions[-1].at("finish"),
+                    choice.finish.type == "abort",
+                    expected="an end before the budget",
+                    actual=choice.finish.type,
+                    message="everything was aborted, and the request went on to the end of its budget",
+                    related=(_place(call),),
+                )
+
+
+@check_run("abort-all-gives-back")
+def abort_all_gives_back(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+    """A request that an abort of all ended has status 200, no error, and a list of ids, be it empty."""
+    for stream, call in _aborted(streams, target):
+        status = stream.exchange.status
+        if status != 200 or stream.error is not None or not stream.choices:
+            yield demand(
+                end_place(stream),
+                False,
+                expected="status 200 and the type abort",
+                actual=f"status {status}",
+                message="everything was aborted, and this request was answered with an error",
+                related=(_place(call),),
+            )
+            continue
+        for choice in stream.choices:
+            if choice.finish is not None and choice.finish.type != "abort":
+                continue
+            failed = choice.finish is None or is_error(choice.finish)
+            listed = not _tells_ids(streams, stream) or any(
+                as_list(emission.output_ids) is not None for emission in choice.emissions
+            )
+            what = "without the type abort" if failed else "without a list of output ids"
+            yield demand(
+                choice.emissions[-1].at("finish"),
+                not failed and listed,
+                expected="the type abort and the output ids",
+                actual=choice.finish.raw if choice.finish is not None else None,
+                message=f"everything was aborted, and this request was answered {what}",
+                related=(_place(call),),
+            )
+
+
+def _tells_ids(streams: tuple[Stream, ...], stream: Stream) -> bool:
+    """Whether answers of this dialect in this form tell their ids, as others of the run show."""
+    alike = (one for one in streams if (one.dialect, one.delivery) == (stream.dialect, stream.delivery))
+    return any(choice.output_ids for one in alike for choice in one.choices)
+
+
+@check_run("pause-changes-nothing")
+def pause_changes_nothing(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+    """A greedy choice that was under way in a pause has the ids that the same request has without one."""
+    pauses = [call for call in target.calls if call.deed is Deed.PAUSE and call.done]
+    ends = [call for call in target.calls if call.deed is Deed.CONTINUE and call.done]
+    undisturbed: dict[object, Choice] = {}
+    paused: list[tuple[Stream, Call]] = []
+    for stream in streams:
+        call = next((one for one in pauses if _under_way(stream, one)), None)
+        if call is not None and ends:
+            paused.append((stream, call))
+        elif call is None and (key := same_beginning(stream)) and ended(stream):
+            for choice in finished_choices(stream):
+                if choice.finish is not None and choice.finish.type != "abort":
+                    undisturbed.setdefault((key, stream.asked.max_new_tokens, choice.index), choice)
+    for stream, call in paused:
+        for choice in stream.choices:
+            other = undisturbed.get((same_beginning(stream), stream.asked.max_new_tokens, choice.index))
+            ours = joined_ids(other) if other is not None else None
+            if other is None or not ours or not ended(stream):
+                continue
+            theirs, ends_as = joined_ids(choice) or (), choice.finish.type if choice.finish else None
+            due = other.finish.type if other.finish else None
+            yield demand(
+                choice.emissions[-1].event.place,
+                (theirs, ends_as) == (ours, due),
+                expected=f"{len(ours)} ids and the finish {due}, as without a pause",
+                actual=f"{len(theirs)} ids and the finish {ends_as}",
+                message="the choice was paused and continued, and is not what it is undisturbed",
+                related=(other.emissions[-1].event.place, _place(call)),
+                by_chance=ends_as not in {None, "abort"},
+            )
+
+
+@check_run("weights-change-by-update")
+def weights_change_by_update(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
+    """An answer names the weights of the last that was over before it was asked for."""
+    if any(call.deed is Deed.UPDATE for call in target.calls):
+        return
+    told = [
+        (start, end, emission, version)
+        for stream in streams
+        if (start := began(stream.exchange)) is not None and (end := over(stream.exchange)) is not None
+        for choice in finished_choices(stream)[:1]
+        for emission in choice.emissions[-1:]
+        if isinstance(version := emission.details.get("weight_version"), str)
+    ]
+    told.sort(key=lambda one: one[1])
+    ends = [end for _, end, *_ in told]
+    for start, _, emission, version in told:
+        before = bisect_right(ends, start)
+        if before:
+            *_, earlier, was = told[before - 1]
+            yield demand(
+                emission.at("weight_version"),
+                version == was,
+                expected=was,
+                actual=version,
+                message=f"the weights were {was!r}, and are {version!r} though nothing here updated them",
+                related=(earlier.at("weight_version"),),
+            )
