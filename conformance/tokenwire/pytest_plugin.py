@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cache
@@ -62,6 +62,10 @@ class BaselineFaulty(Exception):  # noqa: N818  # as above
 
 class HarnessFailed(Exception):  # noqa: N818  # as above
     """The suite failed; its own traceback is the message."""
+
+
+def _node_id(judgement: Judgement) -> str:
+    return f"{judgement.requirement.chapter}::{judgement.name}"
 
 
 @cache
@@ -142,6 +146,10 @@ class ConformanceItems:
     """Entries of the baseline that do not hold: an item each."""
     quiet: bool = False
     """Leave the terminal to this suite's own report."""
+    failures_only: bool = False
+    """Make items only of what fails, and of what failed last time: pytest remembers nothing of the others,
+    and they are thousands.
+    """
     on_unwritten: Callable[[OSError], object] | None = None
     """Told where pytest cannot write its file; without it, that is an error of pytest's."""
 
@@ -160,11 +168,11 @@ class ConformanceItems:
             ConformanceItem.from_parent(
                 session,
                 name=judgement.name,
-                nodeid=f"{judgement.requirement.chapter}::{judgement.name}",
+                nodeid=_node_id(judgement),
                 judgement=judgement,
                 subject=self.subject,
             )
-            for judgement in self.judgements
+            for judgement in self._told_one_by_one(session.config)
         ]
         session.items += [
             BaselineItem.from_parent(session, name=fault.name, nodeid=f"baseline::{fault.name}", fault=fault)
@@ -176,6 +184,15 @@ class ConformanceItems:
         session.config.hook.pytest_collection_finish(session=session)
         session.testscollected = len(session.items)
         return True
+
+    def _told_one_by_one(self, config: pytest.Config) -> Iterator[Judgement]:
+        """The judgements that become items."""
+        cache = config.cache if self.failures_only else None  # there is none where its plugin is left out
+        failed = cache.get("cache/lastfailed", {}) if cache is not None else {}
+        for judgement in self.judgements:
+            fails = judgement.verdict in {Verdict.FAIL, Verdict.HARNESS_ERROR}
+            if not self.failures_only or fails or _node_id(judgement) in failed:
+                yield judgement
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self) -> Generator[None, None, None]:
@@ -224,13 +241,20 @@ def run_items(
     options += ["-x"] if stop_at_first else []
     options += ["--lf"] if last_failed else []
     options += [f"--junitxml={junit}"] if junit else []
-    plugin = ConformanceItems(judgements, subject, faults=faults, quiet=True, on_unwritten=on_unwritten)
+    # Without a choice to make and a file to write, all that is left to pytest is to remember what failed.
+    plain = not (keyword or stop_at_first or last_failed or junit)
+    plugin = ConformanceItems(
+        judgements, subject, faults=faults, quiet=True, failures_only=plain, on_unwritten=on_unwritten
+    )
     with pytest.MonkeyPatch.context() as environment:
         environment.delenv("PYTEST_ADDOPTS", raising=False)
         environment.delenv("PYTEST_PLUGINS", raising=False)
         environment.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         code = pytest.main(options, plugins=[plugin])
-    return plugin.ran, int(code)
+    if not plain:
+        return plugin.ran, int(code)
+    nothing_failed = code == pytest.ExitCode.NO_TESTS_COLLECTED
+    return list(judgements), int(pytest.ExitCode.OK if nothing_failed else code)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hand_made_stream import ids_stream, made_up_row
@@ -13,7 +15,7 @@ from recorded import streamed, whole, write_folder
 from tokenwire.checks.check import CHECKS, Check, observe
 from tokenwire.judging.judge import Judgement, Run, judge_requirement
 from tokenwire.judging.verdict import Verdict
-from tokenwire.pytest_plugin import run_items
+from tokenwire.pytest_plugin import ConformanceItem, run_items
 from tokenwire.report.subject import Subject
 
 
@@ -111,6 +113,33 @@ def test_the_first_failure_stops_and_what_did_not_run_is_not_told(
     monkeypatch.chdir(tmp_path)
     ran, _ = run_items(judgements, Subject(url="http://h"), stop_at_first=True)
     assert [judgement.verdict for judgement in ran] == [Verdict.PASS, Verdict.FAIL]
+
+
+def test_only_what_fails_becomes_an_item_where_all_is_told(
+    judgements: list[Judgement], tmp_path: Path, monkeypatch
+) -> None:
+    """Each item costs as much as ten checks, and of one that passes pytest remembers nothing."""
+    monkeypatch.chdir(tmp_path)
+    made: list[str] = []
+    make = ConformanceItem.__init__
+
+    def note(self: ConformanceItem, **node: Any) -> None:
+        made.append(node["judgement"].name)
+        make(self, **node)
+
+    monkeypatch.setattr(ConformanceItem, "__init__", note)
+    subject = Subject(url="http://h")
+    assert run_items(judgements, subject) == (judgements, pytest.ExitCode.TESTS_FAILED)
+    assert made == ["made-up[bad]", "made-up[crash]"]
+    again, _ = run_items(judgements, subject, last_failed=True)
+    assert [one.name for one in again] == ["made-up[bad]", "made-up[crash]"]
+    mended = [replace(one, verdict=Verdict.PASS) for one in judgements]
+    made.clear()
+    assert run_items(mended, subject) == (mended, pytest.ExitCode.OK)
+    assert made == ["made-up[bad]", "made-up[crash]"]  # which pytest forgets now
+    made.clear()
+    assert run_items(mended, subject) == (mended, pytest.ExitCode.OK)
+    assert made == []
 
 
 def test_chapters_and_levels_are_keywords(judgements: list[Judgement], tmp_path: Path, monkeypatch) -> None:
