@@ -77,6 +77,7 @@ def test_the_way_and_the_form_are_found_out_by_asking(form: str) -> None:
     rows = [row for row in load_requirements().values() if row.chapter == "channels"]
     run = Run(tuple(streams))
     assert run.markup.form == FORMS[form]
+    assert run.capabilities["forced-text"].established == "seen in sglang-chat/channels/way-1"
     verdicts = {one.requirement.id: one.verdict for one in judge([run], rows)}
     assert {name for name, one in verdicts.items() if one is Verdict.FAIL} == set()
     assert verdicts["channels-hold-all-text"] is verdicts["stream-channels-equal-whole"] is Verdict.PASS
@@ -103,3 +104,13 @@ def test_a_form_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit):
         app(["check", "--target", "http://127.0.0.1:9", "--channels", "latin"])
     assert "latin is no form of tool calls" in re.sub(r"\W+", " ", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("dialect", ["sglang-chat", "vllm-chat"])
+def test_what_a_grammar_admits_is_read_back(dialect: str) -> None:
+    says = load_dialects()[dialect].says
+    assert says is not None
+    for said in ('a{"b": [1]}/c-d.e?\\n\n<é😀>', "Hello.", ""):
+        assert says.text(says.body(said, 1)) == said
+    assert says.text(says.body("a", 0) | {"regex": "a|b", "structured_outputs": {"regex": "a|b"}}) is None
+    assert says.text({}) is None

@@ -83,6 +83,12 @@ class Says:
         put(said, self.pattern, re.sub(r"[][\\^$.|?*+(){}/-]", r"\\\g<0>", text))
         return said
 
+    def text(self, body: Any) -> str | None:
+        """The one text that a body lets the model say; None where it says no such thing."""
+        pattern = find(body, self.pattern)
+        text = re.sub(r"\\([^\w\s])", r"\1", pattern) if isinstance(pattern, str) else None
+        return text if text is not None and find(self.body(text, 0), self.pattern) == pattern else None
+
 
 @dataclass(frozen=True)
 class RequestBinding:

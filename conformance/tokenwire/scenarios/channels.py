@@ -7,7 +7,6 @@ from typing import Any
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import Budget, Conversation, only_choice, scenario, text_of
 from tokenwire.dialects.markup import Form, load_markup
-from tokenwire.parrot.speaker import Ids, Speaker
 from tokenwire.record import Stream
 from tokenwire.scenarios.plain_ask import has_words
 
@@ -39,6 +38,8 @@ _STOPS = ("<tool_call>X", 'Paris", "dayz', "so Parrot")
 """Beginnings of these are in the texts, and none of them is."""
 _WITHOUT_TOOLS = "call-without-tools"
 _ROOM = 400
+_PROMPT = 80
+"""Tokens that a template may make of a short message."""
 _CUT = 24
 """A budget that ends within most calls."""
 _INTERVALS = {Budget.QUICK: (1, 4), Budget.STANDARD: (1, 4, 20, 50), Budget.SOAK: (1, 2, 3, 4, 7, 20, 50)}
@@ -56,22 +57,16 @@ class _Told:
         """A request that is answered with a text; None where this one cannot be said. A parrot says it in the
         tokens of its tokenizer, or one for each byte.
         """
-        asked = Ask(max_new_tokens=_ROOM, logprobs=True)
         if self.way is not None and self.talk.dialect.says is not None:
-            user = ({"role": "user", "content": "hi"},)
-            return replace(asked, messages=user, raw=self.talk.dialect.says.body(text, self.way))
+            user, raw = ({"role": "user", "content": "hi"},), self.talk.dialect.says.body(text, self.way)
+            budget = self.talk.fitting(_ROOM, _PROMPT)
+            return Ask(messages=user, max_new_tokens=budget, logprobs=True, raw=raw)
         speaker = self.talk.parrot
         if speaker is None:
             return None
-        prompt = speaker.ask(self.talk.dialect, self._ids(speaker, text, in_bytes=in_bytes))
-        if prompt is None:
-            return None
-        return replace(prompt, max_new_tokens=_ROOM, logprobs=True)
-
-    @staticmethod
-    def _ids(speaker: Speaker, text: str, *, in_bytes: bool) -> Ids:
-        spelled = speaker.bytes(text) if in_bytes else speaker.encode(text)
-        return (*spelled, speaker.end)
+        script = (*(speaker.bytes(text) if in_bytes else speaker.encode(text)), speaker.end)
+        prompt = speaker.ask(self.talk.dialect, script)
+        return replace(prompt, max_new_tokens=len(script) + 1, logprobs=True) if prompt is not None else None
 
 
 async def _told(talk: Conversation) -> _Told | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tokenwire.dialects.control import Call, Deed
-from tokenwire.dialects.dialect import arrays_of, is_chat, names_of, policy_of
+from tokenwire.dialects.dialect import arrays_of, dialect_of, is_chat, names_of, policy_of
 from tokenwire.parrot.law import Parrot
 from tokenwire.parrot.recognition import KnownModel
 from tokenwire.record import Delivery, Emission, Stream
@@ -62,6 +62,13 @@ def _ended_by_stop_string(stream: Stream) -> bool:
     return any(
         f is not None and f.type == "stop" and f.matched in (None, *stream.asked.stop) for f in finishes
     )
+
+
+def _says_what_is_forced(stream: Stream) -> bool:
+    """Whether a choice says what alone a grammar admits."""
+    dialect = dialect_of(stream)
+    forced = dialect.says.text(stream.exchange.request.body) if dialect is not None and dialect.says else None
+    return bool(forced) and any(choice.text == forced for choice in stream.choices)
 
 
 def _counts_tokens(stream: Stream) -> bool:
@@ -215,6 +222,7 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         lambda s: is_chat(s) and bool(policy_of(s).get("tito_stream_refused")),
         "no chat dialect that was asked refuses token-in-token-out fields in streams",
     ),
+    "forced-text": (_says_what_is_forced, "no grammar was seen to make the model say a text"),
     "tool-calls": (_any(lambda e: e.calls), "no answer carries a tool call"),
     "reasoning": (_any(lambda e: e.reasoning), "no answer carries reasoning beside its content"),
     "channels": (_any(lambda e: e.calls or e.reasoning), "no answer carries reasoning or tool calls"),
