@@ -80,14 +80,14 @@ class Requirement:
         return (
             self.profile,
             *contracts,
-            *(name for name, subjects in PURPOSES.items() if self.profile in subjects),
+            *(name for name, needs in PURPOSES.items() if needs & {self.profile, self.chapter}),
         )
 
 
 CONTRACT_PROFILES = (Basis.SGLANG, Basis.OPENAI)
 """The contracts that a server can be held to as a whole."""
-PURPOSES: Mapping[str, frozenset[str]] = {"rl": frozenset({"tito", "metadata"})}
-"""What a server is to be used for, and the subjects that this needs."""
+PURPOSES: Mapping[str, frozenset[str]] = {"rl": frozenset({"tito", "metadata", "rollouts"})}
+"""What a server is to be used for, and the subjects and chapters that this needs."""
 
 
 @cache
