@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -169,3 +170,41 @@ def test_nothing_there_is_not_found(reference_url: str) -> None:
         pytest.raises(openai.NotFoundError),
     ):
         client.chat.completions.create(model="m", messages=MESSAGES)
+
+
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Köln 😀", "days": 2}}\n</tool_call>'
+SPOKEN = f"<think>\nWhere is it?\n</think>\n\nI will look.\n{CALL}\n{CALL}"
+TOOLS: list[Any] = [
+    {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
+]
+
+
+@pytest.mark.parametrize(("dialect", "reasoning"), [("sglang", "reasoning_content"), ("vllm", "reasoning")])
+def test_the_clients_objects_of_tools_and_reasoning_are_those_of_the_whole_answer(
+    start_reference: Callable[..., str], dialect: str, reasoning: str
+) -> None:
+    flags = ("--tool-call-parser", "hermes", "--reasoning-parser", "qwen3", "--api-dialect", dialect)
+    url = start_reference("--model", "builtin:scripted", *flags)
+    with OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        asked: dict[str, Any] = {
+            "model": "builtin:scripted",
+            "messages": MESSAGES,
+            "tools": TOOLS,
+            "temperature": 0,
+            "extra_body": {"custom_params": {"script": [SPOKEN]}},
+        }
+        whole = client.chat.completions.create(**asked).choices[0]
+        with client.chat.completions.stream(**asked) as stream:
+            events = list(stream)
+            joined = stream.get_final_completion().choices[0]
+    assert joined.finish_reason == whole.finish_reason == "tool_calls"
+    assert joined.message.content == whole.message.content == "I will look."
+    assert getattr(joined.message, reasoning) == getattr(whole.message, reasoning) == "Where is it?"
+    told = [
+        [(call.function.name, call.function.arguments) for call in message.tool_calls or ()]
+        for message in (joined.message, whole.message)
+    ]
+    assert told[0] == told[1] == [("get_weather", '{"city": "Köln 😀", "days": 2}')] * 2
+    assert len({call.id for call in joined.message.tool_calls or ()}) == 2
+    done = [event for event in events if event.type == "tool_calls.function.arguments.done"]
+    assert [event.arguments for event in done] == [arguments for _, arguments in told[1]]
