@@ -13,7 +13,7 @@ from triton.compiler import ASTSource, compile  # noqa: A004 - what Triton calls
 from tokenwire_reference.models.paged_attention_kernel import _attend, sizes
 
 POINTERS = ("query", "keys", "values", "output")
-TABLES = ("sequence_of", "positions", "page_table")
+TABLES = ("tiles", "sequence_of", "positions", "page_table")
 
 
 def build(capability: int, dtype: str, dim: int, page_size: int) -> dict[str, int | str]:

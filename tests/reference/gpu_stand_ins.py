@@ -122,6 +122,7 @@ def attend_by_the_book(
     keys: Tensor,
     values: Tensor,
     *,
+    tiles: Tensor,
     sequence_of: Tensor,
     positions: Tensor,
     page_table: Tensor,
@@ -131,6 +132,7 @@ def attend_by_the_book(
 ) -> Tensor:
     """What the Triton kernel computes, in operations that a recording sees: every page of every table."""
     assert window is None
+    del tiles
     group = query.shape[1] // keys.shape[1]
     slots = page_table[sequence_of.clamp(min=0), :, None] * page_size
     slots = (slots + torch.arange(page_size, device=query.device)).flatten(1)

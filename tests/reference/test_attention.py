@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -172,11 +173,12 @@ def kernel() -> ModuleType:
 
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "dim", "window"),
-    [(4, 2, 16, None), (3, 3, 24, None), (8, 1, 64, None), (4, 2, 16, 20)],
+    [(4, 2, 16, None), (3, 3, 24, None), (8, 1, 64, None), (4, 2, 16, 20), (2, 2, 16, 3)],
 )
 def test_the_triton_kernel_is_attention(
     kernel: ModuleType, heads: int, kv_heads: int, dim: int, window: int | None
 ) -> None:
+    """And its bits do not depend on its tiles."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     lengths, spans = [40, 70, 33], [(0, 40), (69, 70), (16, 33)]
     texts = [Text.random(seed, n, heads, kv_heads, dim) for seed, n in enumerate(lengths)]
@@ -191,17 +193,28 @@ def test_the_triton_kernel_is_attention(
     positions = [position for start, end in spans for position in range(start, end)]
     padding = 4
     table_width = max(map(len, pages))
-    result = kernel.attend_to_pages(
-        torch.cat([queries, torch.randn(padding, heads, dim)]).to(device),
-        keys.to(device),
-        values.to(device),
-        sequence_of=torch.tensor(sequence_of + [-1] * padding, device=device),
-        positions=torch.tensor(positions + [0] * padding, device=device),
-        page_table=torch.tensor([table + [0] * (table_width - len(table)) for table in pages], device=device),
-        page_size=PAGE,
-        scaling=0.25,
-        window=window,
-    ).cpu()
+    tile, live = kernel.tile_of(heads // kv_heads), len(positions)
+    bounds = [0, 40, 41, live]
+    tiled = [[at, min(tile, end - at)] for start, end in pairwise(bounds) for at in range(start, end, tile)]
+    singles = [[at, 1] for at in range(live + padding)]
+    result, alone = (
+        kernel.attend_to_pages(
+            torch.cat([queries, torch.ones(padding, heads, dim)]).to(device),
+            keys.to(device),
+            values.to(device),
+            tiles=torch.tensor(tiles, device=device),
+            sequence_of=torch.tensor(sequence_of + [-1] * padding, device=device),
+            positions=torch.tensor(positions + [0] * padding, device=device),
+            page_table=torch.tensor(
+                [table + [0] * (table_width - len(table)) for table in pages], device=device
+            ),
+            page_size=PAGE,
+            scaling=0.25,
+            window=window,
+        ).cpu()
+        for tiles in (tiled, singles)
+    )
+    assert torch.equal(result, alone)
     whole = (text.attention(0.25, window) for text in texts)
     expected = torch.cat([part[start:end] for part, (start, end) in zip(whole, spans, strict=True)])
     torch.testing.assert_close(result[:-padding].double(), expected, atol=5e-6, rtol=1e-5)

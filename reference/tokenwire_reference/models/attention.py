@@ -53,6 +53,8 @@ class AttentionShape:
     kv_heads: int
     key_dim: int
     value_dim: int
+    group: int = 1
+    """Query heads for each key-value head."""
 
 
 class PagedAttention(Protocol):
@@ -139,7 +141,8 @@ class ShapeProbe:
         if layer in self.shapes:
             raise UnsupportedModelError(f"attention layer {layer} is called twice in one forward pass")
         _, kv_heads, tokens, key_dim = key.shape
-        self.shapes[layer] = AttentionShape(kv_heads, key_dim, value.shape[-1])
+        group = query.shape[1] // kv_heads
+        self.shapes[layer] = AttentionShape(kv_heads, key_dim, value.shape[-1], group)
         return query.new_zeros(1, tokens, query.shape[1], value.shape[-1])
 
 
@@ -328,7 +331,7 @@ class SdpaPagedAttention(PagedTensors):
 
 
 class TritonPagedAttention(PagedTensors):
-    """Attention on the GPU: our kernel, one program for each token and key-value head, pages in order."""
+    """Attention on the GPU: our kernel, one program for each tile and key-value head, pages in order."""
 
     def __init__(
         self,
@@ -352,6 +355,11 @@ class TritonPagedAttention(PagedTensors):
             torch.zeros(slots, s.kv_heads, s.value_dim, dtype=dtype, device=device) for s in shapes
         ]
         self._batch: Batch | None = None
+        self._groups = {shape.group for shape in shapes}
+        self._tiles: dict[int, Tensor] = {}
+        """Of the batch, by the number of query heads for each key-value head."""
+        self._singles: dict[int, Tensor] = {}
+        """A tile for each token, by the number of tokens. What a graph has captured stays where it is."""
         self._page_table = torch.zeros(page_table, dtype=torch.int64, device=device)
         self._seated: dict[int, Sequence[int]] = {}
         """The pages of each seat, as they stand in its row of the table."""
@@ -366,7 +374,24 @@ class TritonPagedAttention(PagedTensors):
                 self._seated[seat] = pages
                 row = torch.tensor(pages, dtype=torch.int64)
                 self._page_table[seat, : len(pages)].copy_(row.to(self._page_table.device))
+        self._tiles = {group: self._tiled(batch, group) for group in self._groups}
         self._batch = batch
+
+    def _tiled(self, batch: Batch, group: int) -> Tensor:
+        """The tiles of a batch: [tiles, 2], the first token and how many there are."""
+        from tokenwire_reference.models.paged_attention_kernel import tile_of
+
+        device = self._page_table.device
+        if batch.all_rows_wanted:  # a decode: the same tiles in every step of so many rows
+            tokens = batch.packed.shape[1]
+            if tokens not in self._singles:
+                self._singles[tokens] = torch.tensor([[at, 1] for at in range(tokens)], device=device)
+            return self._singles[tokens]
+        tile, tiles, token = tile_of(group), [], 0
+        for start, end in batch.spans:
+            tiles += [(token + at, min(tile, end - start - at)) for at in range(0, end - start, tile)]
+            token += end - start
+        return torch.tensor(tiles, device=device)
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, *, scaling: float, window: int | None
@@ -381,6 +406,7 @@ class TritonPagedAttention(PagedTensors):
             query[0].transpose(0, 1).contiguous(),
             self.keys[layer],
             self.values[layer],
+            tiles=self._tiles[query.shape[1] // key.shape[1]],
             sequence_of=batch.seat_of,
             positions=batch.positions,
             page_table=self._page_table,

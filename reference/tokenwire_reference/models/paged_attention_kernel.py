@@ -1,7 +1,9 @@
-"""The Triton kernel of paged attention: one program for each token and key-value head, pages in order.
+"""The Triton kernel of paged attention: one program for each tile and key-value head, pages in order.
 
-A program reads its own query and its own keys, in the order of their positions, and nothing else. So its bits
-do not depend on the batch, and prefill and decode run the same code.
+A tile is some neighbouring tokens of one sequence: a decode has one of them, a prefill as many as fill the
+rows of a matrix product, which read each key once for all. Every row goes through the keys in the order of
+their positions; those that it does not see multiply what it has by one and add zero. So the bits of a token
+depend neither on its tile nor on the batch, and prefill and decode run the same code.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ def _attend(  # type: ignore[no-untyped-def]  # noqa: ANN202, PLR0917 - a kernel
     keys,  # noqa: ANN001
     values,  # noqa: ANN001
     output,  # noqa: ANN001
+    tiles,  # noqa: ANN001
     sequence_of,  # noqa: ANN001
     positions,  # noqa: ANN001
     page_table,  # noqa: ANN001
@@ -28,57 +31,75 @@ def _attend(  # type: ignore[no-untyped-def]  # noqa: ANN202, PLR0917 - a kernel
     KV_HEADS: tl.constexpr,  # noqa: N803
     GROUP: tl.constexpr,  # noqa: N803
     GROUP_ROWS: tl.constexpr,  # noqa: N803
+    TILE: tl.constexpr,  # noqa: N803
     DIM: tl.constexpr,  # noqa: N803
     DIM_COLUMNS: tl.constexpr,  # noqa: N803
     PAGE: tl.constexpr,  # noqa: N803
 ):
-    token, kv_head = tl.program_id(0), tl.program_id(1)
+    tile, kv_head = tl.program_id(0), tl.program_id(1)
+    token = tl.load(tiles + 2 * tile)
+    tokens = tl.load(tiles + 2 * tile + 1)
     sequence = tl.load(sequence_of + token)
     if sequence < 0:  # padding
         return
-    position = tl.load(positions + token)
-    row = tl.arange(0, GROUP_ROWS)
+    first = tl.load(positions + token)
+    last = first + tokens - 1
+    row = tl.arange(0, TILE * GROUP_ROWS)
+    ahead, head = row // GROUP_ROWS, row % GROUP_ROWS
+    position = first + ahead
     column = tl.arange(0, DIM_COLUMNS)
     offset = tl.arange(0, PAGE)
     inside = column[None, :] < DIM
-    at_query = ((token * KV_HEADS + kv_head) * GROUP + row)[:, None] * DIM + column[None, :]
-    live = (row[:, None] < GROUP) & inside
+    at_query = (((token + ahead) * KV_HEADS + kv_head) * GROUP + head)[:, None] * DIM + column[None, :]
+    live = (ahead[:, None] < tokens) & (head[:, None] < GROUP) & inside
     q = tl.load(query + at_query, mask=live, other=0.0)
 
-    highest = tl.full([GROUP_ROWS], float("-inf"), tl.float32)
-    weight_sum = tl.zeros([GROUP_ROWS], tl.float32)
-    weighted = tl.zeros([GROUP_ROWS, DIM_COLUMNS], tl.float32)
-    oldest = tl.maximum(position - window + 1, 0)
-    for index in range(oldest // PAGE, position // PAGE + 1):
+    highest = tl.full([TILE * GROUP_ROWS], float("-inf"), tl.float32)
+    weight_sum = tl.zeros([TILE * GROUP_ROWS], tl.float32)
+    weighted = tl.zeros([TILE * GROUP_ROWS, DIM_COLUMNS], tl.float32)
+    oldest = tl.maximum(first - window + 1, 0)
+    for index in range(oldest // PAGE, last // PAGE + 1):
         page = tl.load(page_table + sequence * table_width + index)
         at_kv = ((page * PAGE + offset) * KV_HEADS + kv_head)[:, None] * DIM + column[None, :]
         k = tl.load(keys + at_kv, mask=inside, other=0.0)
         key_position = index * PAGE + offset
-        seen = (key_position <= position) & (key_position >= oldest)
         # Not what an earlier request left behind: weight zero times its NaN would be NaN.
-        v = tl.load(values + at_kv, mask=inside & seen[:, None], other=0.0)
+        kept = (key_position <= last) & (key_position >= oldest)
+        v = tl.load(values + at_kv, mask=inside & kept[:, None], other=0.0)
+        behind = position[:, None] - key_position[None, :]
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scaling
-        scores = tl.where(seen[None, :], scores, float("-inf"))
-        # Every page that is read holds a key that is seen, so `new_highest` is finite.
+        scores = tl.where((behind >= 0) & (behind < window), scores, float("-inf"))
         new_highest = tl.maximum(highest, tl.max(scores, 1))
-        rescale = tl.exp(highest - new_highest)
-        weight = tl.exp(scores - new_highest[:, None])
+        # A row that has seen no key yet has nothing to be measured against.
+        measure = tl.where(new_highest == float("-inf"), 0.0, new_highest)
+        rescale = tl.exp(highest - measure)
+        weight = tl.exp(scores - measure[:, None])
         weight_sum = weight_sum * rescale + tl.sum(weight, 1)
         weighted = weighted * rescale[:, None] + tl.dot(weight.to(v.dtype), v, input_precision="ieee")
         highest = new_highest
-    result = weighted / weight_sum[:, None]
+    result = weighted / tl.where(weight_sum == 0.0, 1.0, weight_sum)[:, None]
     tl.store(output + at_query, result.to(output.dtype.element_ty), mask=live)
 
 
+BLOCK = 16
+"""Rows and columns that a block of a matrix product has at least."""
+
+
+def tile_of(group: int) -> int:
+    """How many tokens with so many query heads for each key-value head stand in a tile."""
+    return max(1, BLOCK // triton.next_power_of_2(group))
+
+
 def sizes(heads: int, kv_heads: int, dim: int, page_size: int) -> dict[str, int]:
-    """What the kernel is compiled for. Blocks of a matrix product have at least 16 rows and columns."""
+    """What the kernel is compiled for."""
     group = heads // kv_heads
     return {
         "KV_HEADS": kv_heads,
         "GROUP": group,
-        "GROUP_ROWS": max(16, triton.next_power_of_2(group)),
+        "GROUP_ROWS": triton.next_power_of_2(group),
+        "TILE": tile_of(group),
         "DIM": dim,
-        "DIM_COLUMNS": max(16, triton.next_power_of_2(dim)),
+        "DIM_COLUMNS": max(BLOCK, triton.next_power_of_2(dim)),
         "PAGE": page_size,
     }
 
@@ -88,6 +109,7 @@ def attend_to_pages(
     keys: Tensor,
     values: Tensor,
     *,
+    tiles: Tensor,
     sequence_of: Tensor,
     positions: Tensor,
     page_table: Tensor,
@@ -98,17 +120,19 @@ def attend_to_pages(
     """Causal attention of packed queries over paged keys and values.
 
     `query` is [T, H, D], contiguous; `keys` and `values` are [slots, Hkv, D]; `sequence_of` and `positions`
-    are [T], with sequence -1 for padding; `page_table` is [sequences, pages]. The result is [T, H, D];
-    padding rows are zero. `page_size` must be a power of two, and at least 16.
+    are [T], with sequence -1 for padding; `page_table` is [sequences, pages]. `tiles` [N, 2] has the first
+    token of each tile and how many it has, `tile_of(H // Hkv)` at most; they cover all tokens but padding.
+    The result is [T, H, D]; padding rows are zero. `page_size` must be a power of two, and at least 16.
     """
-    tokens, heads, dim = query.shape
+    _, heads, dim = query.shape
     kv_heads = keys.shape[1]
     output = torch.zeros_like(query)
-    _attend[tokens, kv_heads](
+    _attend[tiles.shape[0], kv_heads](
         query,
         keys,
         values,
         output,
+        tiles,
         sequence_of,
         positions,
         page_table,

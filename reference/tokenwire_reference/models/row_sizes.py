@@ -33,17 +33,15 @@ def stable_row_sizes(module: nn.Module, largest: int) -> tuple[int, ...]:
 
 
 def _candidate_sizes(largest: int) -> Iterator[int]:
-    """16, 32, 48, 64, 96, 128, …: two sizes for each doubling, up to the first that holds `largest`."""
-    size = ROW_MULTIPLE
+    """16, 32, 48, 64, 80, 96, …: four sizes for each doubling, up to the first that holds `largest`."""
+    size, step = ROW_MULTIPLE, ROW_MULTIPLE
     while True:
         yield size
         if size >= largest:
             return
-        if size >= 2 * ROW_MULTIPLE:
-            yield size + size // 2
-            if size + size // 2 >= largest:
-                return
-        size *= 2
+        size += step
+        if size == 8 * step:
+            step *= 2
 
 
 def _distinct_linear_layers(module: nn.Module) -> Sequence[nn.Linear]:
