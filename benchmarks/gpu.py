@@ -1,10 +1,14 @@
-"""The engine on a device: is it right there, and how fast beside `generate` of transformers?
+"""The engine on a device: is it right there, and how fast beside transformers and what the device can do?
 
-    python benchmarks/gpu.py                      on a machine with a CUDA device
-    python benchmarks/gpu.py --device cpu         the same questions, where there is none
+    python benchmarks/gpu.py                              on a machine with a CUDA device, in some minutes
+    python benchmarks/gpu.py --device cpu --small         the same questions, where there is none
 
 Runs the engine's own tests there, prints a table of checks and tables of speeds; all sides of a comparison
 run in this one process. Ends with status 1 where a check fails.
+
+The workload is that of nano-vllm's benchmark: 256 requests with prompts and outputs of 100 to 1024 tokens,
+drawn from seed 0, to a model of random weights in the shapes of Qwen3-0.6B. The bound beside it is counted:
+what a device takes to read weights and keys, and for the products, at the speeds that its maker names.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 if "--device" in sys.argv and sys.argv[sys.argv.index("--device") + 1] == "cpu":
@@ -27,7 +32,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tokenwire_reference.engine.engine import Engine
-from tokenwire_reference.models.loaded_model import LoadedModel
+from tokenwire_reference.models.attention import ATTENTION_NAME
+from tokenwire_reference.models.loaded_model import LoadedModel, probe_shapes
 from tokenwire_reference.models.loading import load_model
 from tokenwire_reference.request import Request, SamplingParams
 
@@ -114,6 +120,7 @@ def check_kernel(device: str) -> Outcome:
         query.to(device),
         keys.to(device),
         values.to(device),
+        tiles=torch.tensor([[row, 1] for row in range(len(lengths))], device=device),
         sequence_of=torch.arange(len(lengths), device=device),
         positions=torch.tensor([length - 1 for length in lengths], device=device),
         page_table=table.to(device),
@@ -202,6 +209,181 @@ def measure(name: str, device: str, dtype: str, sizes: list[int], new_tokens: in
     return table
 
 
+BYTES_PER_SECOND, FLOPS = 4.8e12, 989e12
+"""Of an H200, its products in bfloat16 without sparsity."""
+BESIDE = 64
+"""Of the requests, so many for transformers: it takes longer."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    prompts: list[list[int]]
+    lengths: list[int]
+
+    @classmethod
+    def of_nano_vllm(cls, count: int, most: int, vocabulary: int) -> Workload:
+        """Drawn in the order of its `bench.py`: 256 requests of up to 1024 tokens want 133,966."""
+        drawn = Random(0)
+        prompts = [
+            [drawn.randint(0, vocabulary) for _ in range(drawn.randint(most // 10, most))]
+            for _ in range(count)
+        ]
+        return cls(prompts, [drawn.randint(most // 10, most) for _ in range(count)])
+
+    def first(self, count: int) -> Workload:
+        return Workload(self.prompts[:count], self.lengths[:count])
+
+    @property
+    def wanted(self) -> int:
+        return sum(self.lengths)
+
+
+def qwen3(attention: str, device: str, *, small: bool) -> Any:
+    """Random weights in the shapes of Qwen3-0.6B; `small` ones to try all this without a GPU."""
+    from transformers import AttentionInterface, Qwen3Config, Qwen3ForCausalLM
+
+    from tokenwire_reference.models.attention import paged_attention
+
+    AttentionInterface.register(ATTENTION_NAME, paged_attention)
+    config = Qwen3Config(
+        vocab_size=2000 if small else 151936,
+        hidden_size=128 if small else 1024,
+        intermediate_size=256 if small else 3072,
+        num_hidden_layers=2 if small else 28,
+        num_attention_heads=4 if small else 16,
+        num_key_value_heads=2 if small else 8,
+        head_dim=32 if small else 128,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+        rope_theta=1e6,
+        eos_token_id=None,
+        attn_implementation=attention,
+        dtype=torch.bfloat16,
+    )
+    torch.manual_seed(0)
+    with torch.device(device):
+        return Qwen3ForCausalLM(config).to(torch.bfloat16).eval().requires_grad_(requires_grad=False)
+
+
+def loaded(module: Any) -> LoadedModel:
+    return LoadedModel(
+        name="Qwen3-0.6B, random",
+        module=module,
+        tokenizer=None,
+        vocab_size=module.config.vocab_size,
+        eos_token_ids=frozenset(),
+        context_length=module.config.max_position_embeddings,
+        shapes=probe_shapes(module),
+    )
+
+
+def serve_ours(engine: Engine, work: Workload) -> int:
+    """Run a workload; how many steps it took."""
+    for at, (prompt, length) in enumerate(zip(work.prompts, work.lengths, strict=True)):
+        sampling = SamplingParams(temperature=0.6, max_new_tokens=length, ignore_eos=True)
+        engine.add(Request(f"r{at}", tuple(prompt), sampling))
+    steps = 0
+    while not engine.idle:
+        engine.step()
+        steps += 1
+    return steps
+
+
+def serve_continuous(module: Any, work: Workload) -> None:
+    from transformers import GenerationConfig
+    from transformers.generation.configuration_utils import ContinuousBatchingConfig
+
+    wanted = GenerationConfig(
+        max_new_tokens=max(work.lengths), do_sample=True, temperature=0.6, eos_token_id=-1
+    )
+    room = ContinuousBatchingConfig(num_blocks=1024, max_batch_tokens=4096)
+    with module.continuous_batching_context_manager(
+        generation_config=wanted, continuous_batching_config=room
+    ) as manager:
+        for prompt, length in zip(work.prompts, work.lengths, strict=True):
+            manager.add_request(prompt, max_new_tokens=length)
+        left = len(work.prompts)
+        while left:
+            answer = manager.get_result(timeout=120)
+            if answer is None:
+                raise RuntimeError("continuous batching gave nothing for two minutes")
+            left -= answer.is_finished()
+
+
+def serve_static(module: Any, work: Workload) -> None:
+    """One batch of equal lengths, the best case of `generate`."""
+    length, most = work.wanted // len(work.lengths), min(map(len, work.prompts))
+    ids = torch.tensor([prompt[:most] for prompt in work.prompts], device=module.device)
+    module.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=True,
+        temperature=0.6,
+        min_new_tokens=length,
+        max_new_tokens=length,
+        eos_token_id=None,
+    )
+
+
+def bound(model: LoadedModel, work: Workload, steps: int) -> float:
+    """Seconds that a device takes at least: weights once a step, every key once for each token behind it."""
+    weights = sum(weight.numel() for weight in model.module.parameters())
+    read = steps * weights * model.dtype.itemsize
+    tokens = 0
+    for prompt, length in zip(work.prompts, work.lengths, strict=True):
+        read += model.bytes_per_token() * sum(range(len(prompt), len(prompt) + length))
+        tokens += len(prompt) + length
+    return max(read / BYTES_PER_SECOND, 2 * weights * tokens / FLOPS)
+
+
+def timed_ours(work: Workload, device: str, *, small: bool, invariant: bool) -> tuple[float, float]:
+    """Seconds that our engine takes for a workload, and those that the device takes at least."""
+    rows, model = len(work.prompts), loaded(qwen3(ATTENTION_NAME, device, small=small))
+    products = torch.backends.cuda.matmul
+    if not invariant:  # every number of rows counts as one that keeps bits
+        model.row_sizes = tuple(range(16, 4096 + rows + 1, 16))
+    products.allow_bf16_reduced_precision_reduction = not invariant
+    engine = Engine(model, max_running_requests=rows, chunked_prefill_size=2048, prefix_caching=False)
+    serve_ours(engine, Workload(work.prompts, [8] * rows))  # compiles and captures
+    taken, steps = once(lambda: serve_ours(engine, work), device)
+    products.allow_bf16_reduced_precision_reduction = False
+    return taken, bound(model, work, steps)
+
+
+def measure_workload(device: str, *, small: bool) -> Table:
+    """Ours, with batch invariance and without; transformers' continuous batching and `generate` beside."""
+    work = Workload.of_nano_vllm(16 if small else 256, 64 if small else 1024, 1000 if small else 10000)
+    rows = len(work.prompts)
+    table = Table(title=f"{rows} requests, {work.wanted:,} tokens, {device}", title_justify="left")
+    for column in ("side", "output tokens", "seconds", "tokens/s", "of the bound"):
+        table.add_column(column, justify="right")
+    for name, invariant in (("tokenwire", True), ("tokenwire, no batch invariance", False)):
+        taken, least = timed_ours(work, device, small=small, invariant=invariant)
+        table.add_row(
+            *(name, f"{work.wanted:,}", f"{taken:.1f}"),
+            *(f"{work.wanted / taken:,.0f}", f"{least / taken:.0%}"),
+        )
+    few = work.first(BESIDE)
+    for name, serve in (("continuous batching", serve_continuous), ("generate, equal lengths", serve_static)):
+        module = qwen3("sdpa", device, small=small)
+        try:
+            taken, _ = once(lambda: serve(module, few), device)  # noqa: B023 - called here and now
+        except Exception as error:  # somebody else's program: what it cannot do is told, and not our failure
+            table.add_row(name, "", f"{type(error).__name__}: {error}"[:60])
+        else:
+            table.add_row(name, f"{few.wanted:,}", f"{taken:.1f}", f"{few.wanted / taken:,.0f}")
+    return table
+
+
+def once(action: Callable[[], Any], device: str) -> tuple[float, Any]:
+    """Seconds that an action took, and what it gave."""
+    started = time.perf_counter()
+    given = action()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter() - started, given
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -212,6 +394,7 @@ def main() -> int:
     )
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--new-tokens", type=int, default=128)
+    parser.add_argument("--small", action="store_true", help="a small workload, to try it without a GPU")
     parser.add_argument("--skip-tests", action="store_true", help="leave the engine's own tests out")
     asked = parser.parse_args()
     if asked.device != "cpu" and not torch.cuda.is_available():
@@ -233,6 +416,7 @@ def main() -> int:
     console.print(table)
     for dtype in ("float32", "bfloat16"):
         console.print(measure(asked.model, asked.device, dtype, asked.requests, asked.new_tokens))
+    console.print(measure_workload(asked.device, small=asked.small))
     return 0 if all(outcome.holds for outcome in outcomes) else 1
 
 
