@@ -74,7 +74,10 @@ class Record:
     fault: Fault = field(default_factory=current_fault)
     started: float = field(default_factory=time.monotonic)
     output_ids: list[int] = field(default_factory=list)
-    text: str = ""
+    shown: list[str] = field(default_factory=list)
+    """The text that has been taken, in pieces: they are joined where a whole text is wanted."""
+    new: list[str] = field(default_factory=list)
+    """That which has not."""
     series: dict[str, list[Any]] = field(default_factory=dict)
     customized_info_keys: frozenset[str] = frozenset()
     prompt_series: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -89,6 +92,12 @@ class Record:
     @property
     def finish(self) -> FinishReason | None:
         return self.latest.finish if self.latest else None
+
+    @property
+    def text(self) -> str:
+        if len(self.shown) > 1:
+            self.shown = ["".join(self.shown)]
+        return "".join([*self.shown, *self.new])
 
     def append(self, row: OutputRow) -> None:
         """Add a row. Raises ValueError for one that does not begin where the record ends."""
@@ -109,10 +118,11 @@ class Record:
         self.latest, self.grown = row, time.monotonic()
         if self.detokenizer is not None:
             if row.finish is None:
-                self.text += self.detokenizer.push(row.output_ids)
+                self.new.append(self.detokenizer.push(row.output_ids))
             else:
                 text = finish_text(self.detokenizer, self.text, row.output_ids, row.finish, self.sampling)
-                self.text = self.fault.text(self, text)
+                text = self.fault.text(self, text)
+                self.shown, self.new = [text[: self.taken_text]], [text[self.taken_text :]]
         self.wake.set()
 
     def fail(self, row: OutputRow, error: Exception) -> None:
@@ -142,7 +152,7 @@ class Record:
             # What has no ids is a finish, and nothing follows it.
             first=self.taken_ids == 0,
             output_ids=self.output_ids[tokens],
-            text=self.text[self.taken_text if incremental else 0 :],
+            text="".join(self.new) if incremental else self.text,
             series={name: values[tokens] for name, values in self.series.items()},
             customized_info_keys=self.customized_info_keys,
             prompt_series=self.prompt_series,
@@ -158,7 +168,9 @@ class Record:
             routed_experts=latest.routed_experts,
         )
         emission = self.fault.taken(self, emission)
-        self.taken_ids, self.taken_text = tokens.stop, len(self.text)
+        self.shown += self.new
+        self.taken_text += sum(map(len, self.new))
+        self.taken_ids, self.new = tokens.stop, []
         self.taken_finish = latest.finish is not None
         return emission
 
