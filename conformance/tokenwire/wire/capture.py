@@ -24,6 +24,8 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
 from urllib.parse import quote
 
+import jiter
+
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
 from tokenwire.wire.redaction import Headers, redact, redact_headers
 
@@ -357,6 +359,14 @@ def server_of(told: Line) -> Server:
     return Server(name, version, tuple(flags))
 
 
+def _loads(data: bytes) -> Any:
+    """The value of a line; only the slow parser knows lone surrogates, which an answer may hold."""
+    try:
+        return jiter.from_json(data)
+    except ValueError:
+        return json.loads(data)
+
+
 def _taken(unfinished: _Unfinished | None, line: Line) -> Exchange | None:
     if unfinished is None:
         raise ValueError(f"a {line['kind']!r} line stands before any request line")
@@ -377,7 +387,7 @@ def read_capture(path: Path) -> Iterator[Exchange]:
             cut_off = f"the capture was cut off in line {number}"
             break
         try:
-            line = json.loads(data)
+            line = _loads(data)
             begun = _Unfinished(line) if line["kind"] == "request" else None
             exchange = None if begun else _taken(unfinished, line)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
