@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tokenwire.checks.channel_reading import taken_apart
-from tokenwire.checks.check import Observation, Target, check, demand
+from tokenwire.checks.check import Observation, Target, check, demand, look_at_each
 from tokenwire.checks.logprob_entry import LISTS, NAMED, NAMED_TOP, NAMES, OFFSETS, id_in_text
 from tokenwire.checks.usage import part_of
 from tokenwire.checks.walk import (
@@ -214,16 +214,22 @@ def completion_logprobs_are_parallel(stream: Stream, _target: Target) -> Iterato
     """
     if is_chat(stream):
         return
+
+    def look(told: tuple[Emission, dict[str, int]]) -> Observation:
+        emission, sizes = told
+        wrong = next((name for name, size in sorted(sizes.items()) if size != sizes[NAMED]), None)
+        message = f"{wrong} has {sizes.get(wrong or '')} entries, but {NAMED} has {sizes[NAMED]}"
+        place = emission.at(wrong or FIELD)
+        actual = dict(sorted(sizes.items()))
+        return demand(place, wrong is None, expected="lists of one length", actual=actual, message=message)
+
+    told: list[tuple[Emission, dict[str, int]]] = []
     for emission in stream.emissions():
         lists = _lists(emission)
-        if is_error(emission.finish) or NAMED not in lists:
-            continue
-        sizes = {name: len(value) for name, value in sorted(lists.items()) if value or name != NAMED_TOP}
-        wrong = next((name for name, size in sizes.items() if size != sizes[NAMED]), None)
-        message = f"{wrong} has {sizes.get(wrong or '')} entries, but {NAMED} has {sizes[NAMED]}"
-        if sizes[NAMED]:
-            place = emission.at(wrong or FIELD)
-            yield demand(place, wrong is None, expected="lists of one length", actual=sizes, message=message)
+        if lists.get(NAMED) and not is_error(emission.finish):
+            sizes = {name: len(value) for name, value in lists.items() if value or name != NAMED_TOP}
+            told.append((emission, sizes))
+    yield from look_at_each(told, (len(set(sizes.values())) == 1 for _, sizes in told), look)
 
 
 def _is_escaped(token: object) -> bool:

@@ -134,6 +134,15 @@ def _beside_ids(step: Step, name: str) -> tuple[list[Any], list[Any]] | None:
     return step.unseen(step.ids), step.unseen(entries)
 
 
+def _are_the_same_ids(ids: list[Any], named: list[Any]) -> bool:
+    if len(ids) != len(named):
+        return False
+    for one, other in zip(ids, named, strict=True):  # most often one pair: a loop takes half the time
+        if type(one) is not int or type(other) is not int or one != other:
+            return False
+    return True
+
+
 @check("customized-info-has-a-value")
 def customized_info_has_a_value(stream: Stream, _target: Target) -> Iterator[Observation]:
     """What was attached to no token of a choice has no key in it."""
@@ -154,39 +163,30 @@ def customized_info_has_a_value(stream: Stream, _target: Target) -> Iterator[Obs
 @check("customized-info-is-fixed-at-sampling")
 def customized_info_is_fixed_at_sampling(stream: Stream, _target: Target) -> Iterator[Observation]:
     """What the mirror sampler attached is the id at the same place, and positions count on."""
+
+    def look(told: tuple[Emission, str, list[Any], list[Any]]) -> Observation:
+        emission, name, expected, actual = told
+        source = "the output ids" if name == MIRRORED_ID else "the positions in order"
+        what, place = f"{name} entry", emission.at(name)
+        return observe_sequence(place, what, expected=expected, actual=actual, source=source)
+
     position: dict[int, Any] = {}
+    told: list[tuple[Emission, str, list[Any], list[Any]]] = []
     for step in walk(stream):
         pair, choice = _beside_ids(step, MIRRORED_ID), step.emission.choice
         if pair is not None and pair[0]:
-            yield observe_sequence(
-                step.emission.at(MIRRORED_ID),
-                f"{MIRRORED_ID} entry",
-                expected=pair[0],
-                actual=pair[1],
-                source="the output ids",
-            )
+            told.append((step.emission, MIRRORED_ID, *pair))
         pair = _beside_ids(step, MIRRORED_POSITION)
         if pair is None:
             position.pop(choice, None)
         elif pair[1]:
             start = integer(position.get(choice, pair[1][0]))
             expected = [start] if start is None else list(range(start, start + len(pair[1])))
-            yield observe_sequence(
-                step.emission.at(MIRRORED_POSITION),
-                f"{MIRRORED_POSITION} entry",
-                expected=expected,
-                actual=pair[1],
-                source="the positions in order",
-            )
+            told.append((step.emission, MIRRORED_POSITION, expected, pair[1]))
             if start is not None:
                 position[choice] = start + len(pair[1])
-
-
-def _are_the_same_ids(ids: list[Any], named: list[Any]) -> bool:
-    for one, other in zip(ids, named, strict=True):  # most often one pair: a loop takes half the time
-        if type(one) is not int or type(other) is not int or one != other:
-            return False
-    return True
+    as_chosen = (_are_the_same_ids(due, values) for *_, due, values in told)
+    yield from look_at_each(told, as_chosen, look)
 
 
 @check("logprobs-name-their-ids")
