@@ -224,3 +224,53 @@ def test_a_marker_that_the_budget_cuts_may_be_held_back() -> None:
     llama = Target(markup=Markup(form=FORMS["llama3"]))
     for said, faults in (("<|python_tag", 0), ("Look.", 1)):
         assert len(violated("channels-hold-all-text", whole(said, "", finish="length"), llama)) == faults
+
+
+def test_reasoning_that_the_prompt_opened_may_fill_the_answer() -> None:
+    """A budget ends it: nothing of the text is content, and no marker stands in it."""
+    for channels, faults in (
+        ((None, "hm, hm"), 0),
+        (("hm, hm", None), 0),
+        ((None, "hm"), 1),
+        (("hm", "hm"), 1),
+    ):
+        content, reasoning = channels
+        answer = whole("hm, hm", content, reasoning=reasoning, finish="length")
+        assert len(violated("channels-hold-all-text", answer, HERMES)) == faults, channels
+    called = whole("hm, hm", None, piece("ping", "{}"), reasoning="hm, hm", finish="length")
+    assert violated("channels-hold-all-text", called, HERMES)
+
+
+def test_reasoning_that_vanishes_is_missed_without_tools() -> None:
+    assert violated("channels-hold-all-text", whole(f"{THOUGHT}Yes.", "Yes.", tools=None), HERMES)
+    assert not violated(
+        "channels-hold-all-text", whole(f"{THOUGHT}Yes.", "Yes.", reasoning="hm", tools=None), HERMES
+    )
+
+
+def test_a_call_in_tags_that_is_cut_is_named_or_not_there() -> None:
+    tags = Target(markup=Markup(form=FORMS["qwen3_xml"]))
+    said = FORMS["qwen3_xml"].spelled(("get_weather", {"city": "Paris"}))
+    in_value, in_name = said[: said.index("ris")], said[: said.index("_weather")]
+    for cut, calls, faults in (
+        (in_value, (piece("get_weather", '{"city": "Pa'),), 0),
+        (in_value, (), 1),
+        (in_name, (), 0),
+        (in_name, (piece("get", "{}"),), 1),
+    ):
+        answer = whole(cut, "", *calls, finish="length")
+        assert len(violated("channels-hold-all-text", answer, tags)) == faults, cut
+
+
+def test_samples_of_which_nothing_tells_what_they_say_are_not_held_against_each_other() -> None:
+    both = (text("Yes."), thought("Yes.", choice=1))
+    known = streamed("Yes.", *both, second="Yes.", temperature=1.0, seed=3)
+    assert violated("choices-are-parsed-alone", known, HERMES)
+    untold = change(known, series={"logprobs_content": []})
+    assert violated("choices-are-parsed-alone", untold, HERMES) == []
+    other = streamed("Yes.", *both, second="No, yes.", temperature=1.0, seed=3)
+    assert violated("choices-are-parsed-alone", other, HERMES) == []
+
+
+def test_a_choice_that_was_aborted_is_not_judged_by_its_text() -> None:
+    assert violated("channels-hold-all-text", whole(SAID, "", finish="abort"), HERMES) == []

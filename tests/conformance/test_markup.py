@@ -102,3 +102,14 @@ def test_parameters_may_stand_for_values_of_other_types() -> None:
     assert call.is_told_by('{"days": "2", "q": "{\\"a\\": [1]}", "s": "x"}')
     assert not call.is_told_by('{"days": 3, "q": {"a": [1]}, "s": "x"}')
     assert not call.is_told_by('{"days": 2')
+
+
+def test_a_list_of_calls_begins_where_its_bracket_does() -> None:
+    reading = read('<think>hm</think>[ping(), get_weather(city="[Paris]")]', "pythonic")
+    assert names(reading) == ["ping", "get_weather"]
+    assert reading.calls[1].arguments == {"city": "[Paris]"}
+
+
+def test_a_call_at_the_very_beginning_of_reasoning_stands_in_it() -> None:
+    said = FORMS["hermes"].spelled(("ping", {}))
+    assert read(f"<think>{said}</think>No.").disputed == "a tool call stands in the reasoning"
