@@ -18,10 +18,10 @@ from tokenwire.checks.check import (
     demand,
     observe,
 )
-from tokenwire.checks.walk import as_list, finished_choices, integer, joined_ids, prompt_of, steps_of
+from tokenwire.checks.walk import Step, as_list, finished_choices, integer, joined_ids, prompt_of, steps_of
 from tokenwire.dialects.arrays import Array, ArrayRule
 from tokenwire.dialects.dialect import arrays_of
-from tokenwire.record import Choice, Emission, Place, Stream
+from tokenwire.record import Choice, Delivery, Emission, Place, Stream
 from tokenwire.target.alike import alike
 from tokenwire.target.determinism import Comparison
 
@@ -69,7 +69,7 @@ class _Spans(NamedTuple):
     emission: Emission
     told: list[Any]
     tokens: int
-    """How many completion tokens the choice has, by its counter where it has one."""
+    """How many completion tokens the choice has."""
 
     @property
     def place(self) -> Place:
@@ -80,9 +80,22 @@ def _spans(stream: Stream) -> Iterator[_Spans]:
     for choice in finished_choices(stream):
         for step in steps_of(choice):
             told = as_list(step.emission.details.get("weight_versions"))
-            if told is not None and step.emission.finish is not None and step.counted:
-                counted = integer(step.emission.counters.get("completion_tokens"))
-                yield _Spans(step.emission, told, step.after if counted is None else counted)
+            if told is not None and step.emission.finish is not None:
+                tokens = _completion_tokens(stream, step)
+                if tokens is not None:
+                    yield _Spans(step.emission, told, tokens)
+
+
+def _completion_tokens(stream: Stream, step: Step) -> int | None:
+    """How many completion tokens a choice has, by its counter, else by the usage, else by the ids of a whole
+    answer; None where nothing tells.
+    """
+    counted = integer(step.emission.counters.get("completion_tokens"))
+    if counted is None and len(stream.choices) == 1:
+        counted = integer((stream.usage or {}).get("completion_tokens"))
+    if counted is None and step.counted and stream.delivery is Delivery.WHOLE:
+        return step.after
+    return counted
 
 
 @check("weight-spans-partition-the-output")
