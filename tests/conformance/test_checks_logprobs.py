@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from logprob_pairs import COMPLETIONS, PLAIN, PROMPT_KEY, chat, completion, content, lists, scored
 from stream_builder import IDS, Told, change, incremental, logprobs, named, whole
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.checks.chat_logprobs import is_spelled
+from tokenwire.checks.chat_logprobs import is_spelled, is_spelled_by_some
 from tokenwire.checks.check import CHECKS, Observation, Target
 from tokenwire.checks.logprob_entry import illegal_logprobs, read_by_id, read_by_text, read_entry
 from tokenwire.checks.rescoring import Pair, observe_agreement
@@ -87,6 +90,20 @@ def test_illegal_logprobs_are_found_in_every_shape(value: object, illegal: list[
 )
 def test_tokens_spell_a_text(text: str, tokens: list[bytes], spelled: bool) -> None:
     assert is_spelled(text, tokens) is spelled
+
+
+pieces = st.lists(
+    st.sampled_from([b" ", b"a", b" a", b"b", "\u00e9".encode(), b"\xc3", b"\xa9", b"<s>", b""]), max_size=6
+)
+
+
+@given(pieces, pieces, st.integers(0, 8))
+def test_tokens_spell_a_text_at_once_as_they_do_one_by_one(
+    tokens: list[bytes], others: list[bytes], cut: int
+) -> None:
+    for text in (b"".join(tokens), b"".join(tokens)[:cut], b"".join(tokens)[1:], b"".join(others)):
+        shown = re.sub("\ufffd+", "\ufffd", text.decode(errors="replace"))
+        assert is_spelled(shown, tokens) == is_spelled_by_some(shown, tokens)
 
 
 def test_an_entry_without_bytes_and_text_is_not_judged() -> None:

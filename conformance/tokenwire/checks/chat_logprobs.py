@@ -169,7 +169,17 @@ def is_spelled(text: str, tokens: Iterable[bytes]) -> bool:
     A token may be left out as a whole, as special tokens are; so may the end, which a stop cuts off, and a
     space at the very beginning.
     """
-    wanted, kept = _BROKEN.sub("�", text), b""
+    known = list(tokens)
+    wanted, whole = _BROKEN.sub("�", text), b"".join(known)
+    if whole[:1] == b" " and wanted[:1] != " ":
+        whole = whole[1:]
+    # As nearly always: one by one, each token costs as much as all before it.
+    return _shown(whole).startswith(wanted) or is_spelled_by_some(wanted, known)
+
+
+def is_spelled_by_some(wanted: str, tokens: Iterable[bytes]) -> bool:
+    """Whether a text, broken characters as one, is spelled by tokens of which some may be left out."""
+    kept = b""
     for token in tokens:
         at_start = not kept and token[:1] == b" " and wanted[:1] != " "
         longer = kept + (token[1:] if at_start else token)
