@@ -106,14 +106,18 @@ class Array:
 
 
 def _numbers(value: Any) -> Iterator[float]:
-    """All numbers in nested lists. Raises ValueError for anything else."""
-    if isinstance(value, list):
-        for inner in value:
-            yield from _numbers(inner)
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        yield value
-    else:
-        raise ValueError(f"it holds a {type(value).__name__} among its numbers")  # noqa: TRY004 - from the wire
+    """All numbers in nested lists, in their order. Raises ValueError for anything else."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, list):
+            waiting += reversed(one)
+        elif isinstance(one, (int, float)) and not isinstance(one, bool):
+            yield one
+        else:
+            raise ValueError(  # noqa: TRY004 - a value from the wire
+                f"it holds a {type(one).__name__} among its numbers"
+            )
 
 
 def _npy(data: bytes) -> Array:

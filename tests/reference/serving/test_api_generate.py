@@ -303,3 +303,32 @@ def test_answers_are_strict_json(answer, scripted_engine):
     engine = scripted_engine(STEPS, info=lambda position, token_id: {"score": float("nan")})
     info = json.loads(answer(engine, "/generate", {"input_ids": [5]}).content)["meta_info"]
     assert info["score"] == [None] * 6
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"return_sampling_mask": True}, "return_sampling_mask needs a top_k of 1 to 256; it is -1"),
+        ({"return_sampling_mask": True, "sampling_params": {"top_k": 257}}, "it is 257"),
+        ({"return_sampling_mask": [True, False]}, "return_sampling_mask has 2 entries for 1 prompts"),
+        (
+            {
+                "return_sampling_mask": [True] * 32,
+                "input_ids": [[5]] * 32,
+                "sampling_params": {"top_k": 256, "max_new_tokens": 256},
+            },
+            "more than 500000",
+        ),
+        (
+            {"return_routed_experts": True, "routed_experts_start_len": 3},
+            "routed_experts_start_len 3 is beyond the prompt of 2 tokens",
+        ),
+        ({"return_routed_experts": 1}, "return_routed_experts: 1 is not"),
+    ],
+)
+def test_masks_and_experts_are_bounded(answer, scripted_engine, asked, words):
+    engine = scripted_engine(STEPS)
+    response = answer(engine, "/generate", {"input_ids": [5, 6], **asked})
+    assert response.status_code == 400
+    assert words in response.text
+    assert engine.live == {}

@@ -1,0 +1,88 @@
+"""Per-token arrays: read as they are written, in every encoding, and refused in words where they are not."""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tokenwire.dialects.arrays import Array, ArrayRule, Encoding, Rows
+from tokenwire.dialects.dialect import load_dialects
+
+EXPERTS = [[[1, 2], [3, 4]], [[5, 6], [7, 0]], [[1, 3], [2, 4]]]
+FLAT = ((1, 2, 3, 4), (5, 6, 7, 0), (1, 3, 2, 4))
+
+
+def rule(encoding: Encoding, rows: Rows = Rows.RUN) -> ArrayRule:
+    return ArrayRule("experts", rows, encoding, ("start",))
+
+
+def npy(values: Any, kind: str) -> str:
+    file = io.BytesIO()
+    np.save(file, np.array(values, dtype=kind))
+    return base64.b64encode(file.getvalue()).decode()
+
+
+@pytest.mark.parametrize("kind", ["<i4", ">i4", "u1", "<i8", "<f4", "<f2"])
+def test_a_file_of_numpy_has_its_shape(kind: str) -> None:
+    array = rule(Encoding.BASE64_NPY).read(npy(EXPERTS, kind))
+    assert (array.rows, array.shaped, array.cut(5)) == (FLAT, True, array)
+    assert rule(Encoding.BASE64_NPY).read(npy(np.zeros((0, 2, 2)), kind)).rows == ()
+
+
+def test_bytes_without_a_shape_are_cut_into_rows_that_fit() -> None:
+    written = base64.b64encode(np.array(EXPERTS, "<i4").tobytes()).decode()
+    array = rule(Encoding.BASE64_INT32).read(written)
+    assert array == Array((sum(FLAT, ()),), shaped=False)
+    cut = array.cut(3)
+    assert cut is not None
+    assert cut.rows == FLAT
+    assert [array.cut(count) for count in (0, 5)] == [None, None]
+
+
+def test_lists_have_rows_of_any_shape() -> None:
+    ragged = [[[0.5, 1.0], [2.0, 3.0]], [4.0, 5.0]]
+    assert rule(Encoding.LISTS).read(ragged).rows == ((0.5, 1.0, 2.0, 3.0), (4.0, 5.0))
+    deep: Any = 1.0
+    for _ in range(5000):
+        deep = [deep]
+    assert rule(Encoding.LISTS).read([deep]).rows == ((1.0,),)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "value", "words"),
+    [
+        (Encoding.LISTS, "AAAA", "a str, not a list"),
+        (Encoding.LISTS, [[True]], "holds a bool"),
+        (Encoding.LISTS, [["1"]], "holds a str"),
+        (Encoding.BASE64_INT32, [1], "a list, not base64"),
+        (Encoding.BASE64_INT32, "é", "is not base64"),
+        (Encoding.BASE64_INT32, "AAA=", "2 bytes"),
+        (Encoding.BASE64_NPY, "AAAA", "does not begin as a file of numpy"),
+        (Encoding.BASE64_NPY, npy(EXPERTS, "<i4")[:-8], "numpy"),
+        (Encoding.BASE64_NPY, base64.b64encode(b"\x93NUMPY\x01\x00\x04\x00{}\n ").decode(), "numpy"),
+        (Encoding.BASE64_NPY, npy(1, "<i4"), "shape"),
+        (Encoding.BASE64_NPY, npy(["a"], "<U1"), "numpy"),
+    ],
+)
+def test_what_is_not_written_as_declared_is_told(encoding: Encoding, value: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        rule(encoding).read(value)
+
+
+def test_how_many_rows_are_due() -> None:
+    run, output = rule(Encoding.LISTS), rule(Encoding.LISTS, Rows.OUTPUT)
+    assert [run.due({}, 3, output_ids) for output_ids in (0, 1, 4)] == [3, 3, 6]
+    assert [run.due({"start": start}, 3, 4) for start in (2, 3, 4, -1, "2")] == [4, 3, None, None, 6]
+    assert output.due({"start": 2}, 3, 4) == 4
+
+
+def test_the_tables_declare_details_that_they_bind() -> None:
+    declared = {name: {one.name for one in dialect.arrays} for name, dialect in load_dialects().items()}
+    assert declared["sglang-generate"] == {"hidden_states", "routed_experts"}
+    assert declared["vllm-generate"] == {"routed_experts"}
+    for name, names in declared.items():
+        assert names <= load_dialects()[name].told_names
