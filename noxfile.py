@@ -245,6 +245,11 @@ def benchmarks(session: nox.Session) -> None:
     columns = ("--benchmark-columns=min,median", "--benchmark-group-by=group", "--benchmark-sort=min")
     session.run("pytest", "benchmarks", *columns, *session.posargs)
     session.run("python", "benchmarks/memory.py")
+    session.run("python", "benchmarks/steps.py")
+    results = session.create_tmp()
+    for name in ("delivery", "engine"):
+        session.run("python", f"benchmarks/{name}.py", "--write", results)
+    session.run("python", "-m", "benchmarks.page", results, results)
     session.run("python", "benchmarks/judging.py")
 
 

@@ -87,7 +87,8 @@ BLOCK = 16
 
 def tile_of(group: int) -> int:
     """How many tokens with so many query heads for each key-value head stand in a tile."""
-    return max(1, BLOCK // triton.next_power_of_2(group))
+    heads: int = triton.next_power_of_2(group)
+    return max(1, BLOCK // heads)
 
 
 def sizes(heads: int, kv_heads: int, dim: int, page_size: int) -> dict[str, int]:

@@ -1,0 +1,133 @@
+"""What the benchmarks measured, as a page of the documentation with drawings.
+
+    python -m benchmarks.page benchmarks/results docs
+
+Reads what `delivery.py`, `engine.py` and `gpu.py` wrote with `--write`, and writes `speed.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from proofs.soaking.page import picture
+
+Told = dict[str, Any]
+
+INTRODUCTION = """# Speed
+
+The reference is written to be read, and is used beside real servers. These are processor times, both sides in
+turns in one run, on two cores that other programs shared: ratios tell more than numbers. What was expected,
+changed and found stands in `benchmarks/NOTES.md`.
+"""
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [heads, ["---:"] * len(heads), *rows]
+    return ["", *(f"| {' | '.join(line)} |" for line in lines), ""]
+
+
+def delivery(told: Told, folder: Path) -> list[str]:
+    """Events over HTTP, by what is asked for."""
+    rows: list[list[str]] = []
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for each in told["cases"]:
+        case, ratio = each["case"], each["bare"] / each["tokenwire"]
+        rows.append(
+            [
+                *(case["mode"], str(case["streams"])),
+                *("yes" if case["logprobs"] else "no", str(case["interval"])),
+                *(f"{each['tokenwire']:.0f} µs", f"{each['bare']:.0f} µs"),
+                *(f"{ratio:.2f}", f"{1e6 / each['tokenwire']:,.0f}"),
+            ]
+        )
+        if case["mode"] == "incremental" and case["interval"] == 1:
+            name = "with logprobs" if case["logprobs"] else "without logprobs"
+            lines.setdefault(name, []).append((case["streams"], each["tokenwire"]))
+            if not case["logprobs"]:
+                lines.setdefault("bare uvicorn", []).append((case["streams"], each["bare"]))
+    (folder / "speed-delivery.svg").write_text(
+        picture("Processor time for each event (µs), incremental, a token each", "streams at once", lines),
+        "utf-8",
+    )
+    lengths = [[f"{length:,}", f"{microseconds:.0f} µs"] for length, microseconds in told["lengths"]]
+    return [
+        "## Delivery",
+        "",
+        "The scripted model behind the whole server, beside a bare uvicorn application that sends the same",
+        "finished events, a stream after the other (`python benchmarks/delivery.py`).",
+        *table(
+            ["mode", "streams", "logprobs", "interval", "an event", "bare", "ratio", "events/s of a core"],
+            rows,
+        ),
+        "![Processor time for each event, by streams](speed-delivery.svg)",
+        "",
+        "One incremental stream, by its length:",
+        *table(["tokens", "a token"], lengths),
+    ]
+
+
+def engine(told: Told) -> list[str]:
+    """The engine beside transformers."""
+    rows = [
+        [
+            *(each["name"], side, f"{each['tokens'] / seconds:.0f}"),
+            f"{seconds / each['seconds']['tokenwire']:.2f}",
+        ]
+        for each in told["compared"]
+        for side, seconds in each["seconds"].items()
+    ]
+    percentiles = [
+        [name, *(f"{each:.0f} ms" for each in told[key])]
+        for name, key in (("to the first token", "first"), ("between two tokens", "between"))
+    ]
+    return [
+        "## The engine on one core",
+        "",
+        "32 requests to a random model of 46 million parameters, one thread, batch invariance on",
+        "(`python benchmarks/engine.py`).",
+        *table(["requests", "side", "tokens/s", "time beside tokenwire's"], rows),
+        "Processor time of the mixed requests, all sent at once:",
+        *table(["", "p50", "p90", "p99"], percentiles),
+    ]
+
+
+def gpu(told: Told | None) -> list[str]:
+    heading = ["## The engine on a GPU", ""]
+    if told is None:
+        return [*heading, "No GPU was at hand. `python benchmarks/gpu.py` checks and measures on one.", ""]
+    return [
+        *heading,
+        f"{told['requests']} requests on {told['device']}.",
+        *table(told["heads"], told["rows"]),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("results", type=Path)
+    parser.add_argument("folder", type=Path, help="where speed.md is written")
+    asked = parser.parse_args()
+
+    def read(name: str) -> Told | None:
+        path = asked.results / name
+        if not path.exists():
+            return None
+        told: Told = json.loads(path.read_text("utf-8"))
+        return told
+
+    delivered, computed = read("delivery.json"), read("engine.json")
+    lines = [INTRODUCTION]
+    lines += delivery(delivered, asked.folder) if delivered else []
+    lines += engine(computed) if computed else []
+    lines += gpu(read("gpu.json"))
+    (asked.folder / "speed.md").write_text("\n".join(lines), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
