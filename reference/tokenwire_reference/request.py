@@ -125,6 +125,8 @@ class Request:
     """With logprobs: also the rank of each token, 1 for the likeliest."""
     return_sampling_mask: bool = False
     """Of each token, the ids that it was chosen from, and its logprob among them."""
+    return_hidden_states: bool = False
+    """The states of the last layer are wanted, of all that is run."""
     routed_experts_start: int | None = None
     """First position whose experts are wanted; None for none."""
     wants_embedding: bool = False
@@ -148,6 +150,8 @@ class Request:
     """Its text may be turning into a stop string: it emits nothing before that is known."""
     embedding: list[float] | None = None
     """Of length 1, where `wants_embedding`; there when the request has finished."""
+    hidden_rows: list[list[float]] = field(default_factory=list, repr=False)
+    """Of what was run since the last token, where they are wanted."""
     routed_experts: str | None = None
     """Of the positions that were run, in base64; there when the request has finished."""
     cached_tokens_device: int = 0

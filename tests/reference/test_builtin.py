@@ -127,3 +127,19 @@ def test_experts_stay_with_the_keys_of_their_positions(run_to_end: Run) -> None:
     plain = Engine(load_model("builtin:tiny"))
     with pytest.raises(ValueError, match="has no experts"):
         plain.add(ask(routed_experts_start=0))
+
+
+def test_hidden_states_are_those_of_all_that_is_run(tiny: LoadedModel, run_to_end: Run) -> None:
+    prompt = tuple(range(10, 58))
+
+    def states(engine: Engine, rid: str) -> list[Any]:
+        request = ask(rid, prompt, 4, return_hidden_states=True)
+        run_to_end(engine, request)
+        return request.series["hidden_states"]
+
+    first, *later = states(Engine(tiny, chunked_prefill_size=16), "chunks")
+    assert (len(first), {len(row) for row in (*first, *later)}, len(later)) == (48, {64}, 3)
+    engine = Engine(tiny)
+    assert states(engine, "at-once") == [first, *later]
+    cached, *rest = states(engine, "cached")
+    assert (cached, rest) == (first[32:], later)

@@ -30,7 +30,7 @@ from tokenwire_reference.text.images import put_images, takes_images
 
 _UNSUPPORTED = (
     *("input_embeds", "video_data", "audio_data", "lora_path", "session_params", "session_id"),
-    *("return_hidden_states", "return_indexer_topk"),
+    *("return_indexer_topk"),
     *("return_flat_raw_top_logprobs", "return_flat_raw_output_top_logprobs", "custom_logit_processor"),
     *("max_thinking_tokens", "watermark"),
 )
@@ -82,8 +82,14 @@ def _whole(choices: Sequence[Emission], call: GenerateCall, served: Served) -> J
 async def _events(
     emissions: AsyncIterator[Emission], call: GenerateCall, served: Served
 ) -> AsyncIterator[dict[str, Any]]:
+    states: dict[int, list[Any]] = {}
     async for emission in emissions:
         event = _answer(emission, call, served)
+        if served.args.incremental_streaming_output and "hidden_states" in event["meta_info"]:
+            # As in SGLang, whole in every event.
+            told = states.setdefault(emission.index, [])
+            told += event["meta_info"]["hidden_states"]
+            event["meta_info"]["hidden_states"] = list(told)
         if call.is_batch:
             event["index"] = emission.index
         yield event
@@ -137,7 +143,7 @@ def read_call(body: dict[str, Any], served: Served) -> GenerateCall:
             "return_sampling_mask",
         )
     }
-    for name in ("return_routed_experts", "routed_experts_start_len"):
+    for name in ("return_routed_experts", "routed_experts_start_len", "return_hidden_states"):
         columns[name] = [body.get(name)] * len(prompts)
     columns["token_ids_logprob"] = _id_lists(body.get("token_ids_logprob"), len(prompts))
     refuse_more("n", n * len(prompts), MOST_SAMPLES, "samples of all prompts together")
@@ -242,6 +248,7 @@ def _request(
         if asked["return_routed_experts"]
         else None,
     )
+    request.return_hidden_states = bool(asked["return_hidden_states"])
     if request.return_logprob:
         start = asked["logprob_start_len"]
         request.logprob_start_len = -1 if start is None else start

@@ -46,6 +46,8 @@ MOST_SAMPLES = 4096
 """Prompts times samples of one request."""
 MOST_LOGPROB_ENTRIES = 500_000
 """Top logprobs and chosen ids of one request, times the positions that have them."""
+MOST_HIDDEN_ROWS = 20_000
+"""Of hidden states, in all events of an answer."""
 MOST_MASKED_IDS = 256
 """Ids of a sampling mask."""
 MOST_CHARACTERS_PER_TOKEN = 64
@@ -85,6 +87,22 @@ def refuse_wide_masks(requests: Sequence[Request]) -> None:
                 f"return_sampling_mask needs a top_k of 1 to {MOST_MASKED_IDS}; it is {sampling.top_k}",
                 param="return_sampling_mask",
             )
+
+
+def refuse_many_hidden_states(requests: Sequence[Request]) -> None:
+    """Raise RefusalError for more rows of hidden states than one call may be answered with. A stream has all
+    so far in each event.
+    """
+    rows = 0
+    for request in requests:
+        if request.return_hidden_states:
+            budget = request.sampling.max_new_tokens or 0
+            rows += (len(request.prompt_token_ids) + budget) * (budget if request.stream else 1)
+    if rows > MOST_HIDDEN_ROWS:
+        raise RefusalError(
+            f"return_hidden_states makes {rows} rows, more than {MOST_HIDDEN_ROWS}; ask for fewer tokens",
+            param="return_hidden_states",
+        )
 
 
 def refuse_many_logprobs(requests: Sequence[Request]) -> None:

@@ -21,6 +21,7 @@ class LogprobsAsked:
     top: bool = False
     chosen: bool = False
     mask: bool = False
+    hidden_states: bool = False
     tokenizer: Tokenizer | None = None
     """Gives each entry its token's text; None leaves it null."""
 
@@ -31,6 +32,7 @@ class LogprobsAsked:
             request.return_logprob and request.top_logprobs_num > 0,
             request.return_logprob and bool(request.token_ids_logprob),
             request.return_sampling_mask,
+            request.return_hidden_states,
             tokenizer,
         )
 
@@ -66,6 +68,8 @@ def meta_info(
         "completion_tokens": emission.completion_tokens,
         "cached_tokens": emission.cached_tokens,
     }
+    if asked.hidden_states:
+        info["hidden_states"] = list(emission.series.get("hidden_states", ()))
     if emission.routed_experts is not None:
         info["routed_experts"] = emission.routed_experts
     if finish:

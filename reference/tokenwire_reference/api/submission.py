@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokenwire_reference.api.errors import RefusalError
-from tokenwire_reference.api.limits import refuse_many_logprobs, refuse_wide_masks
+from tokenwire_reference.api.limits import refuse_many_hidden_states, refuse_many_logprobs, refuse_wide_masks
 from tokenwire_reference.api.served import Served
 from tokenwire_reference.delivery.request_manager import DuplicateRequestIdError, Emission, Generation
 from tokenwire_reference.request import Request
@@ -19,6 +19,7 @@ def submit(served: Served, requests: Sequence[Request], *, group: str | None) ->
     if (reason := served.why_closed) is not None:
         raise RefusalError(reason, type="503", status=503)
     refuse_wide_masks(requests)
+    refuse_many_hidden_states(requests)
     refuse_many_logprobs(requests)
     try:
         return served.manager.submit(requests, group=group)

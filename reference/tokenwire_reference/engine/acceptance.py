@@ -22,7 +22,12 @@ from tokenwire_reference.scheduling.batch import WantedRows
 from tokenwire_reference.scheduling.scheduler import Segment
 
 MASK, MASK_LOGPROBS = "output_token_sampling_mask", "output_token_sampling_logprobs"
-RESERVED_KEYS = frozenset(f"output_{family}" for family in logprobs.FAMILIES) | {MASK, MASK_LOGPROBS}
+HIDDEN_STATES = "hidden_states"
+RESERVED_KEYS = frozenset(f"output_{family}" for family in logprobs.FAMILIES) | {
+    MASK,
+    MASK_LOGPROBS,
+    HIDDEN_STATES,
+}
 """Series that a sampler backend may not write."""
 
 NOTHING: frozenset[int] = frozenset()
@@ -60,6 +65,11 @@ class TokenAcceptance:
         entries = _scored(adjusted, token_ids, requests)
         for row, masks in _masks(adjusted, sampling, token_ids, requests).items():
             entries[row] = {**entries[row], **masks}
+        for row, request in enumerate(requests):
+            if request.return_hidden_states:
+                # The first token has the rows of the prompt, each later one its own.
+                states = request.hidden_rows[-1] if request.output_ids else request.hidden_rows
+                entries[row], request.hidden_rows = {**entries[row], HIDDEN_STATES: states}, []
         accepted, row = [], 0
         for rows in wanted:
             last = row + len(rows.sampled)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tokenwire_reference.engine.acceptance import MASK, MASK_LOGPROBS
+from tokenwire_reference.engine.acceptance import HIDDEN_STATES, MASK, MASK_LOGPROBS
 from tokenwire_reference.models.model import Model
 from tokenwire_reference.request import Request
 from tokenwire_reference.sampling import logprobs
@@ -27,6 +27,11 @@ def sequence_of(request: Request, model: Model, *, capacity: int, num_draft_toke
         raise ValueError("the prompt is empty; give at least one token id")
     if request.wants_embedding and not model.hidden_states.available:
         raise ValueError(f"{model.name} has no hidden states to embed with; serve another model")
+    if request.return_hidden_states and (num_draft_tokens or not model.hidden_states.available):
+        raise ValueError(
+            f"return_hidden_states needs a model with a last layer, and no drafts; {model.name} has "
+            f"{num_draft_tokens} drafts; leave it out"
+        )
     if request.routed_experts_start is not None and not model.experts.available:
         raise ValueError(
             f"{model.name} has no experts, and return_routed_experts asks for them; leave it out"
@@ -67,6 +72,8 @@ def begin_series(sequence: Sequence) -> None:
     request = sequence.request
     if request.return_sampling_mask:
         request.series |= {MASK: [], MASK_LOGPROBS: []}
+    if request.return_hidden_states:
+        request.series[HIDDEN_STATES] = []
     for family in logprobs.families(request):
         request.series[f"output_{family}"] = []
         request.prompt_series[f"input_{family}"] = []

@@ -251,6 +251,8 @@ class Engine:
         batch, wanted = pack(segments, self.scheduler.pool.page_size, self.model.pad_rows, self.model.device)
         logits = self._graphs.forward(batch)
         self.model.experts.keep(self._experts, batch.slots)
+        if batch.wants_hidden_states:
+            self._read_hidden_states(segments)
         samples = [segment.samples for segment in segments]
         for rows in wanted:
             if not rows.prompt and rows.embedding is None:
@@ -298,6 +300,17 @@ class Engine:
         candidates = [s for s in self.scheduler.running if s.request.rid in sampled]
         if candidates:
             self.scheduler.retract(candidates[-1])
+
+    def _read_hidden_states(self, segments: list[Segment]) -> None:
+        """Take the hidden states of what was run for the requests that want them."""
+        row = 0
+        for segment in segments:
+            request, first = segment.sequence.request, row
+            row += len(segment.positions)
+            if request.return_hidden_states:
+                if not request.output_ids and segment.start <= request.cached_tokens:
+                    request.hidden_rows = []  # it begins, perhaps anew
+                request.hidden_rows += self.model.hidden_states.rows(first, row)
 
     def _read_experts(self, sequence: Sequence) -> None:
         """Take the experts that a request wants, of all that was run of it, where all is still there."""

@@ -184,3 +184,16 @@ class WeightVersionWavers(_OfMetaInfo):
         if self.request.get("stream"):
             for span in (info, *info.get("weight_versions", ())):
                 span |= {"weight_version" if span is info else "version": "of another worker"}
+
+
+@fault(
+    "hidden-states-begin-late",
+    "X02",
+    upstream=("sgl-project/sglang PR #12162",),
+    shows_in=EVERYWHERE,
+)
+class HiddenStatesBeginLate(_OfMetaInfo):
+    """The hidden states of the prompt are missing: those of the second token stand first."""
+
+    def change(self, info: dict[str, Any]) -> None:
+        del info.get("hidden_states", [])[:1]

@@ -1,4 +1,4 @@
-"""The hidden state behind each row of logits, for embeddings."""
+"""The hidden states of the last layer: behind each row of logits, for embeddings, and of all rows."""
 
 from __future__ import annotations
 
@@ -18,11 +18,22 @@ class HiddenStateTap:
         head = getattr(module, "get_output_embeddings", lambda: None)()
         self.available = head is not None
         self._rows: Tensor | None = None
+        self._all: Tensor | None = None
         if head is not None:
             head.register_forward_pre_hook(self._see)
+            module.base_model.register_forward_hook(self._see_all)
 
     def _see(self, _: object, inputs: tuple[Tensor, ...]) -> None:
         self._rows = inputs[0].flatten(0, -2)
+
+    def _see_all(self, _: object, __: object, given: Any) -> None:
+        self._all = given[0].flatten(0, -2)
+
+    def rows(self, start: int, stop: int) -> list[list[float]]:
+        """The hidden states of some rows of the last pass, whether they wanted logits or not."""
+        assert self._all is not None, "a pass comes before its hidden states"
+        states: list[list[float]] = self._all[start:stop].float().tolist()
+        return states
 
     def embedding(self, row: int) -> list[float]:
         """The hidden state of a row of the last pass, scaled to length 1: [hidden size]."""

@@ -78,6 +78,7 @@ def pack(
         elif segment.samples and sequence.rules.max_new_tokens > 0:
             sampled = range(len(rows), len(rows) + 1 + len(drafts))
             rows.extend(range(base + end - 1, base + span.stop))
+        wants_hidden_states |= sequence.request.return_hidden_states
         wanted.append(WantedRows(segment, prompt, sampled, embedding))
         ids.extend(sequence.token_ids[start:end])
         ids.extend(drafts)

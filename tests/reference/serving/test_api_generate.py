@@ -332,3 +332,11 @@ def test_masks_and_experts_are_bounded(answer, scripted_engine, asked, words):
     assert response.status_code == 400
     assert words in response.text
     assert engine.live == {}
+
+
+def test_hidden_states_are_bounded(answer, scripted_engine):
+    asked = {"input_ids": [5, 6], "return_hidden_states": True, "sampling_params": {"max_new_tokens": 400}}
+    refused = answer(scripted_engine(STEPS), "/generate", {**asked, "stream": True})
+    assert refused.status_code == 400
+    assert "makes 160800 rows, more than 20000" in refused.text
+    assert answer(scripted_engine(STEPS), "/generate", asked).status_code == 200
