@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tokenwire.checks.check import Observation, Target, check_run, demand
 from tokenwire.checks.logprob_entry import LogprobEntry, number_of, told_by
-from tokenwire.checks.walk import finished_choices, walk
+from tokenwire.checks.walk import finished_choices, read_once, walk
 from tokenwire.record import Asked, Place, Stream
 from tokenwire.requirement import tolerance
 from tokenwire.target.advertised import LOGPROB_RULES
@@ -35,24 +35,25 @@ _SHIFT = tolerance("truncation_shift")
 class _Top:
     """The top logprobs of the first output id of an answer, by id, or by text where no ids are told."""
 
-    stream: Stream
+    dialect: str
+    asked: Asked
     place: Place
     by_id: Mapping[Any, float]
 
     @property
     def temperature(self) -> float:
         """By which the logits were divided: greedy sampling divides by nothing."""
-        return 1.0 if self.stream.asked.greedy else self.stream.asked.temperature or 1.0
+        return 1.0 if self.asked.greedy else self.asked.temperature or 1.0
 
     @property
     def truncates(self) -> bool:
         """Whether some ids were left out before sampling: a greedy answer takes the first of all."""
-        return self.stream.asked.truncated and not self.stream.asked.greedy
+        return self.asked.truncated and not self.asked.greedy
 
     @property
     def key(self) -> tuple[str, str]:
         """Equal for answers of an endpoint whose first ids have the same logits."""
-        return self.stream.dialect, self.stream.asked.prompt_key
+        return self.dialect, self.asked.prompt_key
 
 
 def _name(entry: LogprobEntry) -> object:
@@ -60,10 +61,13 @@ def _name(entry: LogprobEntry) -> object:
     return entry.token_id if type(entry.token_id) is int else entry.whole_text
 
 
+@read_once
 def _first_top(stream: Stream) -> _Top | None:
     """The top logprobs of the first output id; None where nothing tells which is whose."""
     asked = stream.asked
-    if asked.prompts * asked.n != 1 or asked.other_sampling or not finished_choices(stream):
+    if not asked.top_logprobs or asked.prompts * asked.n != 1 or asked.other_sampling:
+        return None
+    if not finished_choices(stream):
         return None
     for step in walk(stream):
         for told in told_by(step):
@@ -71,7 +75,7 @@ def _first_top(stream: Stream) -> _Top | None:
             read = {name: number_of(e.logprob) for e in top or [] if (name := _name(e)) is not None}
             known = {token: number for token, number in read.items() if number is not None}
             if len(known) >= _FOR_A_DIFFERENCE:
-                return _Top(stream, step.emission.at(told.top_series), known)
+                return _Top(stream.dialect, asked, step.emission.at(told.top_series), known)
         if step.after:
             return None
     return None
@@ -100,7 +104,7 @@ def _kept(base: _Top, asked: Asked) -> tuple[frozenset[Any], float] | None:
     """The ids that top_k, top_p and min_p leave to sample from, and their probability; None where the
     alternatives that `base` tells do not reach so far.
     """
-    if len(base.by_id) < base.stream.asked.top_logprobs:  # some have no name of their own
+    if len(base.by_id) < base.asked.top_logprobs:  # some have no name of their own
         return None
     ranked = sorted(base.by_id.items(), key=lambda item: -item[1])
     kept: list[Any] = []
@@ -128,7 +132,7 @@ def _rule_of_temperature(top: _Top, base: _Top) -> str | None:
 
 
 def _rule_of_truncation(top: _Top, base: _Top) -> str | None:
-    kept = _kept(base, top.stream.asked)
+    kept = _kept(base, top.asked)
     if kept is None or not kept[0] <= top.by_id.keys() or not 0 < kept[1] <= _MOST_KEPT:
         return None
     shifts = [top.by_id[token] - base.by_id[token] for token in kept[0]]
@@ -143,7 +147,7 @@ def _tops(streams: Iterable[Stream]) -> tuple[list[_Top], dict[tuple[str, str], 
 
     Both answers begin after the same prompt, so their first ids have the same logits.
     """
-    known = [top for top in map(_first_top, streams) if top is not None and top.stream.asked.prompt_key]
+    known = [top for top in map(_first_top, streams) if top is not None and top.asked.prompt_key]
     neutral: dict[tuple[str, str], _Top] = {}
     for top in known:
         if top.temperature == 1.0 and not top.truncates:
@@ -159,7 +163,7 @@ def temperature_rules(streams: Iterable[Stream]) -> Iterator[Seen]:
         if base is not None and top.temperature != 1.0 and not top.truncates:
             rule = _rule_of_temperature(top, base)
             if rule is not None:
-                yield Seen(top.stream.dialect, rule, top.place, base.place)
+                yield Seen(top.dialect, rule, top.place, base.place)
 
 
 def truncation_rules(streams: Iterable[Stream]) -> Iterator[Seen]:
@@ -170,7 +174,7 @@ def truncation_rules(streams: Iterable[Stream]) -> Iterator[Seen]:
         if base is not None and top.temperature == 1.0 and top.truncates:
             rule = _rule_of_truncation(top, base)
             if rule is not None:
-                yield Seen(top.stream.dialect, rule, top.place, base.place)
+                yield Seen(top.dialect, rule, top.place, base.place)
 
 
 def _one_rule(every: Iterable[Seen], legal: tuple[str, str]) -> Iterator[Observation]:
