@@ -58,7 +58,7 @@ _REFUSAL = "refusal"
 _OF_BAD_REQUESTS = (_REFUSAL, "side-effect")
 """Oracles of requirements that look at requests which are to be refused, or at what these do."""
 _MOST_NAMED = 3
-_BY_CHANCE = "ask for more, with --budget soak or a higher --max-concurrency"
+_BY_CHANCE = "a run with --budget soak or a higher --max-concurrency asks for more"
 _VIOLATED = {Level.MUST: Verdict.FAIL, Level.SHOULD: Verdict.WARN, Level.MAY: Verdict.INFO}
 _GRAVEST_FIRST = list(_VIOLATED)
 
