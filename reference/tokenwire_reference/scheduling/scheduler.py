@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tokenwire_reference.cache.kv import PagePool
+from tokenwire_reference.cache.kv import PageAccountingError, PagePool
 from tokenwire_reference.cache.prefix_keys import PrefixKeys
 from tokenwire_reference.request import Request
 from tokenwire_reference.scheduling.drafting import Drafter
@@ -181,8 +181,11 @@ class Scheduler:
         sequence.computed = 0
 
     def check_integrity(self) -> None:
-        """Raise PageAccountingError when the pages held do not add up to those of the running sequences."""
+        """Raise PageAccountingError when pages or seats do not add up to those of the running sequences."""
         self.pool.check_integrity(sequence.pages for sequence in self)
+        seats = sorted([*self._seats, *(sequence.seat for sequence in self.running)])
+        if seats != list(range(self.max_running_requests)):
+            raise PageAccountingError(f"the seats are {seats}, free and taken together")
 
     def _prefills(self) -> Iterator[Sequence]:
         """Running sequences with more than one id to compute, then waiting ones, admitted when reached."""
