@@ -30,7 +30,7 @@ from tokenwire_reference.text.images import put_images, takes_images
 
 _UNSUPPORTED = (
     *("input_embeds", "video_data", "audio_data", "lora_path", "session_params", "session_id"),
-    *("return_indexer_topk"),
+    "return_indexer_topk",
     *("return_flat_raw_top_logprobs", "return_flat_raw_output_top_logprobs", "custom_logit_processor"),
     *("max_thinking_tokens", "watermark"),
 )
