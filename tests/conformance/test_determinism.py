@@ -253,3 +253,11 @@ def test_an_id_that_is_none_tells_nothing_of_a_near_tie(wrong: Any) -> None:
     series = {"output_token_logprobs": logprobs(odd), "output_top_logprobs": top_logprobs(odd)}
     first, second = whole(Told(series=series)), whole(Told(ids=odd, series=series))
     assert goes_apart((first.choices[0], second.choices[0]))
+
+
+def test_a_stream_is_held_against_the_whole_answer_that_tells_as_much() -> None:
+    told = Told(details={"request_id": "r-1", "hidden_states": [[0.5]]})
+    plain, rich = copies(whole(key="k"), ["plain"])[0], named(whole(told, key="k"), "generate/rich")
+    stream = named(incremental(told, key="k"), "generate/stream")
+    [pair] = Run((plain, rich, stream)).comparisons
+    assert (pair.baseline.exchange.name, pair.other.exchange.name) == ("generate/rich", "generate/stream")

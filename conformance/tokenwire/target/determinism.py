@@ -240,6 +240,15 @@ def _series_in_common(one: Stream, other: Stream) -> int:
     return len(names[0] & names[1])
 
 
+def _details_in_common(one: Stream, other: Stream) -> int:
+    """How many details both hold, such as arrays that few requests ask for."""
+    both = [
+        {name for e in stream.emissions() for name, value in e.details.items() if value is not None}
+        for stream in (one, other)
+    ]
+    return len(both[0] & both[1])
+
+
 def question(stream: Stream) -> tuple[str, str]:
     """Dialect and label: what stands in an exchange's name beside its scenario."""
     return stream.dialect, stream.exchange.name.rpartition("/")[2]
@@ -275,7 +284,7 @@ def comparisons(streams: Iterable[Stream], seen: Determinism) -> list[Comparison
     """Pair each stream with a whole answer to the same request, and with a stream at another interval.
 
     The baseline is the answer that has the most per-token series in common with the other, and of several
-    one with the same result.
+    one with the same result, and then one with the most details in common.
     """
     pairs: list[Comparison] = []
     for group in _grouped(filter(seen.trusts, streams), lambda stream: stream.asked.key).values():
@@ -291,4 +300,8 @@ def comparisons(streams: Iterable[Stream], seen: Determinism) -> list[Comparison
 
 def _nearest(answers: Sequence[Stream], other: Stream) -> Stream:
     result = _result(other)
-    return max(answers, key=lambda one: (_series_in_common(one, other), _result(one) == result))
+
+    def near(one: Stream) -> tuple[int, bool, int]:
+        return _series_in_common(one, other), _result(one) == result, _details_in_common(one, other)
+
+    return max(answers, key=near)
