@@ -1,15 +1,14 @@
 """The versions of the profiles: each member with a seal over what it demands, and whether the rows keep it.
 
-    python tests/spec/sealed_profiles.py v1     writes spec/profiles/v1.yaml from the rows as they are
+    python tests/spec/sealed_profiles.py     writes the version that is not published yet, from the rows
 
-A version that is published stays as it is: the script does not write it again.
+A version that is published stays as it is: what is new makes the next one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 
 import yaml
@@ -17,11 +16,8 @@ import yaml
 from tokenwire.requirement import CONTRACT_PROFILES, PURPOSES, Requirement, load_requirements
 from tokenwire.spec_files import spec_root
 
-PUBLISHED: dict[str, str] = {}
-"""SHA-256 of each file that is published. A line is added with a version, and never changed.
-
-Empty until 1.0: nothing was released, and `v1` is a draft that follows the rows.
-"""
+PUBLISHED = {"v1": "1a10b3b01a91f1c363fb03c9404fe8c586b2a2a060b206e00ee022b4dc1a8208"}
+"""SHA-256 of each file that is published. A line is added with a version, and never changed."""
 WAY_OUT = (
     "what is published stays: leave the row as it was, or withdraw it (`excluded:`), and give the new demand "
     "a new id in a new version (spec/README.md, Versions)"
@@ -71,13 +67,24 @@ def _digest(file: str) -> str:
     return hashlib.sha256(file.encode()).hexdigest()
 
 
-def main(version: str) -> None:
-    """Write the file of a version. Exits where it is published."""
-    if version in PUBLISHED:
-        sys.exit(f"{version} is published and stays as it is; write the next version")
-    path = spec_root() / "profiles" / f"{version}.yaml"
-    path.write_text(sealed(load_requirements().values(), version), "utf-8")
+def version_to_write(rows: Iterable[Requirement]) -> str:
+    """The version that takes what is new: the newest, while that is a draft, or the next one. Empty where the
+    newest is published and lists the rows as they are.
+    """
+    files = sorted((spec_root() / "profiles").glob("v*.yaml"), key=lambda path: int(path.stem[1:]))
+    newest = files[-1].stem
+    if newest not in PUBLISHED:
+        return newest
+    as_it_is = files[-1].read_text("utf-8") == sealed(rows, newest)
+    return "" if as_it_is else f"v{int(newest[1:]) + 1}"
+
+
+def main() -> None:
+    """Write the file of the version that takes what is new."""
+    rows = list(load_requirements().values())
+    if version := version_to_write(rows):
+        (spec_root() / "profiles" / f"{version}.yaml").write_text(sealed(rows, version), "utf-8")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
