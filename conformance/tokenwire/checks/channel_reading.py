@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
-from weakref import finalize
 
 from tokenwire.checks.logprob_entry import CONTENT
 from tokenwire.checks.walk import BROKEN, as_list, count_of, joined_ids
@@ -316,16 +315,9 @@ def say(stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer | N
     return Said(text, markup, offered(stream), spent, bool(stop), bool(stops) and not stop, alone)
 
 
-_said: dict[int, dict[int, Said | None]] = {}
-"""Of each stream that is alive, by its identity, what its choices say."""
-
-
 def said_of(stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer | None) -> Said | None:
-    """As `say`, made once for a stream that is judged by several requirements."""
-    if id(stream) not in _said:
-        _said[id(stream)] = {}
-        finalize(stream, _said.pop, id(stream)).atexit = False
-    known = _said[id(stream)]
+    """As `say`, kept with the stream as by `read_once`: several requirements ask for it."""
+    known: dict[int, Said | None] = vars(stream).setdefault(f"{__name__}.said_of", {})
     if choice.index not in known:
         known[choice.index] = say(stream, choice, markup, tokenizer)
     return known[choice.index]
