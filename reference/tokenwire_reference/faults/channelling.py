@@ -26,7 +26,7 @@ from tokenwire_reference.channels.parser import (
 )
 from tokenwire_reference.faults.answer_shape import choices_of
 from tokenwire_reference.faults.catalogue import EVERYWHERE, STREAMED, fault
-from tokenwire_reference.faults.fault import Fault, Json
+from tokenwire_reference.faults.fault import AnswerFault, Fault, Json
 
 PARSERS = ("--tool-call-parser", "hermes", "--reasoning-parser", "qwen3", "--model", "builtin:parrot")
 """The parrot says markers that it is told to say."""
@@ -412,23 +412,15 @@ class IdsOfMarkersAreLost(Fault):
         return [] if silent else [event]
 
 
-class _OfChoices(Fault):
+class _OfChoices(AnswerFault):
     """A fault of the choices of chat answers, whole and streamed."""
 
     def change(self, choice: dict[str, Any], message: dict[str, Any]) -> None:
         """Change one choice, and what it says."""
 
-    def _change(self, answer: Json) -> None:
+    def rewrite(self, answer: Json) -> None:
         for choice in choices_of(answer):
             self.change(choice, choice.get("delta") or choice.get("message") or {})
-
-    def event(self, event: dict[str, Any]) -> list[dict[str, Any]]:
-        self._change(event)
-        return [event]
-
-    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
-        self._change(answer)
-        return status, answer
 
 
 @fault(

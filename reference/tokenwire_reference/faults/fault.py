@@ -122,3 +122,18 @@ def current_fault() -> Fault:
 def commit(fault: Fault) -> None:
     """Let a fault go with everything that is done from here on for the HTTP request that is being served."""
     _current.set(fault)
+
+
+class AnswerFault(Fault):
+    """A fault of what answers say, in whole ones and in each event of a stream."""
+
+    def rewrite(self, answer: Json) -> None:
+        """Change a whole answer, or an event."""
+
+    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+        self.rewrite(answer)
+        return status, answer
+
+    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        self.rewrite(event)
+        return [event]

@@ -11,7 +11,7 @@ from typing import Any
 from tokenwire_reference.delivery.request_manager import Emission, Record
 from tokenwire_reference.faults.answer_shape import meta_infos
 from tokenwire_reference.faults.catalogue import EVERYWHERE, STREAMED, fault
-from tokenwire_reference.faults.fault import Fault, Json
+from tokenwire_reference.faults.fault import AnswerFault, Fault, Json
 from tokenwire_reference.request import OutputRow, Request
 
 MASK, MASK_LOGPROBS = "output_token_sampling_mask", "output_token_sampling_logprobs"
@@ -40,21 +40,15 @@ class MaskLogprobIsAWeight(Fault):
         return replace(emission, series={**emission.series, MASK_LOGPROBS: weights})
 
 
-class _OfMetaInfo(Fault):
+class _OfMetaInfo(AnswerFault):
     """A fault of the meta_info of answers and events."""
 
     def change(self, info: dict[str, Any]) -> None:
         """Change one."""
 
-    def event(self, event: dict[str, Any]) -> list[dict[str, Any]]:
-        for info in meta_infos(event):
-            self.change(info)
-        return [event]
-
-    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+    def rewrite(self, answer: Json) -> None:
         for info in meta_infos(answer):
             self.change(info)
-        return status, answer
 
 
 @fault("weight-spans-lag", "X06", upstream=("vllm-project/vllm issue #54443",), shows_in=EVERYWHERE)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from tokenwire_reference.delivery.request_manager import Emission, Record
 from tokenwire_reference.faults.answer_shape import choices_of, finish_of, meta_infos
 from tokenwire_reference.faults.catalogue import INCREMENTAL, STREAMED, WHOLE, fault
-from tokenwire_reference.faults.fault import Fault, Json
+from tokenwire_reference.faults.fault import AnswerFault, Fault, Json
 
 
 @fault(
@@ -51,19 +51,15 @@ class IndexAlwaysZero(Fault):
     "X19",
     upstream=("sgl-project/sglang issue #30556", "sgl-project/sglang PR #31067"),
 )
-class FlagLostInSamples(Fault):
+class FlagLostInSamples(AnswerFault):
     """Requests made for the second sample on are built without one of the flags: here return_logprob."""
 
-    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+    def rewrite(self, answer: Json) -> None:
         for position, choice in enumerate(choices_of(answer)):
             info = choice.get("meta_info") or {}
             if choice.get("index", position):
                 info.pop("output_token_logprobs", None)
                 info.pop("output_token_logprobs_length", None)
-        return status, answer
-
-    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
-        return [self.answered(200, event)[1]]
 
 
 @fault(
@@ -71,19 +67,15 @@ class FlagLostInSamples(Fault):
     "X19",
     upstream=("sgl-project/sglang issue #30556", "sgl-project/sglang PR #31067"),
 )
-class SamplesLoseTheirRetractions(Fault):
+class SamplesLoseTheirRetractions(AnswerFault):
     """Requests made for samples and the prompts of a batch are built without the count of retractions."""
 
-    def answered(self, status: int, answer: Json) -> tuple[int, Json]:
+    def rewrite(self, answer: Json) -> None:
         several = self.request.get("sampling_params") or {}
         n = several.get("n", 1) if isinstance(several, dict) else 1
         batch = isinstance(answer, list)
         for info in meta_infos(answer) if batch or n > 1 else ():
             info.pop("num_retractions", None)
-        return status, answer
-
-    def event(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
-        return [self.answered(200, event)[1]]
 
 
 @fault("batch-padded", "X19", shows_in=(WHOLE,))
