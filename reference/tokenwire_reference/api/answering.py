@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from tokenwire_reference.api.errors import RefusalError
-from tokenwire_reference.api.event_stream import EventStream, unless_client_leaves, with_first
+from tokenwire_reference.api.event_stream import Chunks, EventStream, unless_client_leaves
 from tokenwire_reference.api.json_answer import Json, json_answer
 from tokenwire_reference.api.served import Served
 from tokenwire_reference.api.submission import raise_for_server_abort, submit
@@ -40,17 +40,16 @@ async def answer_stream(
     requests: Sequence[Request],
     *,
     group: str | None,
-    write: Callable[[AsyncIterator[Emission]], AsyncIterator[Json]],
+    chunks: Chunks,
     last_words: Callable[[RefusalError], Json],
     delivery: Delivery = Delivery.INCREMENTAL,
 ) -> Response:
     """Run requests and answer as they go. What fails before the first token is a refusal, not a stream."""
     generation = submit(served, requests, group=group)
     try:
-        emissions = generation.emissions(delivery)
-        first = await unless_client_leaves(http_request, anext(emissions))
+        first = await unless_client_leaves(http_request, generation.first(delivery))
         raise_for_server_abort([first], unless_it_has_ids=True)
     except BaseException:
         generation.close()
         raise
-    return EventStream(write(with_first(first, emissions)), generation.close, last_words)
+    return EventStream(generation, first, chunks, delivery=delivery, last_words=last_words)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
@@ -38,7 +38,7 @@ async def chat_completions(http_request: HttpRequest) -> Response:
             served,
             call.requests,
             group=call.id,
-            write=lambda emissions: _chunks(emissions, call, served),
+            chunks=_Chunks(call, served),
             last_words=RefusalError.flat_event,
         )
     return await answer_whole(
@@ -104,46 +104,51 @@ def _choice(choice: Emission, speech: Speech, call: ChatCall, served: Served) ->
     return answer
 
 
-async def _chunks(
-    emissions: AsyncIterator[Emission], call: ChatCall, served: Served
-) -> AsyncIterator[dict[str, Any]]:
-    """Give a role chunk before the first content of each choice, content, and the finishes after all content.
+class _Chunks:
+    """A role chunk before the first content of each choice, content, and the finishes after all content.
 
     Each chunk has text of one channel. A step whose ids show no text yet has a chunk with empty content where
     logprobs were asked for: no entry is lost. An abort by the server ends the whole stream with an error.
     """
-    created = int(time.time())
-    speeches = _speeches(call)
-    last: dict[int, Emission] = {}
-    ids: dict[int, list[int]] = {}
 
-    def chunk(choices: list[dict[str, Any]], **more: Json) -> dict[str, Any]:
-        head = {"id": call.id, "object": "chat.completion.chunk", "created": created, "model": call.model}
-        return {**head, "choices": choices, **more}
+    def __init__(self, call: ChatCall, served: Served) -> None:
+        self._call = call
+        self._served = served
+        self._created = int(time.time())
+        self._speeches = _speeches(call)
+        self._last: dict[int, Emission] = {}
+        self._ids: dict[int, list[int]] = {}
 
-    async for emission in emissions:
-        last[emission.index] = emission
-        ids.setdefault(emission.index, []).extend(emission.output_ids)
+    def _chunk(self, choices: list[dict[str, Any]], **more: Json) -> dict[str, Any]:
+        call = self._call
+        head = {"id": call.id, "object": "chat.completion.chunk", "created": self._created}
+        return {**head, "model": call.model, "choices": choices, **more}
+
+    def of(self, emission: Emission) -> Iterator[dict[str, Any]]:
+        call, speech = self._call, self._speeches[emission.index]
+        self._last[emission.index] = emission
+        self._ids.setdefault(emission.index, []).extend(emission.output_ids)
         if emission.first:
-            yield chunk([_delta(emission.index, role="assistant", content="")])
+            yield self._chunk([_delta(emission.index, role="assistant", content="")])
         logprobs = _logprobs(emission, call)
-        speech = speeches[emission.index]
         deltas = list(map(_said, speech.hear(emission)))
         if not deltas and logprobs and logprobs["content"]:
             deltas = [{"content": ""}]
         for place, delta in enumerate(deltas, 1):
-            more = {"usage": _usage([emission], [speech], served)} if call.continuous_usage else {}
+            more = {"usage": _usage([emission], [speech], self._served)} if call.continuous_usage else {}
             of_step = logprobs if place == len(deltas) else None
-            yield chunk([_delta(emission.index, of_step, **delta)], **more)
+            yield self._chunk([_delta(emission.index, of_step, **delta)], **more)
         if emission.finish and (refusal := RefusalError.of_abort(emission.finish)):
             raise refusal
-    finals = [last[index] for index in sorted(last)]
-    for final in finals:
-        yield chunk([{**_delta(final.index), **_finish(final, speeches[final.index])}])
-    if sglext := _sglext(finals, call, [ids[final.index] for final in finals]):
-        yield chunk([], usage=None, sglext=sglext)
-    if call.include_usage:
-        yield chunk([], usage=_usage(finals, speeches, served))
+
+    def closing(self) -> Iterator[dict[str, Any]]:
+        finals = [self._last[index] for index in sorted(self._last)]
+        for final in finals:
+            yield self._chunk([{**_delta(final.index), **_finish(final, self._speeches[final.index])}])
+        if sglext := _sglext(finals, self._call, [self._ids[final.index] for final in finals]):
+            yield self._chunk([], usage=None, sglext=sglext)
+        if self._call.include_usage:
+            yield self._chunk([], usage=_usage(finals, self._speeches, self._served))
 
 
 def _said(delta: Delta) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -35,7 +35,7 @@ async def completions(http_request: HttpRequest) -> Response:
             served,
             call.requests,
             group=call.id,
-            write=lambda emissions: _chunks(emissions, call, served),
+            chunks=_Chunks(call, served),
             last_words=RefusalError.flat_event,
         )
     return await answer_whole(
@@ -82,25 +82,31 @@ def _choice(emission: Emission, call: CompletionCall) -> dict[str, Any]:
     return choice
 
 
-async def _chunks(
-    emissions: AsyncIterator[Emission], call: CompletionCall, served: Served
-) -> AsyncIterator[dict[str, Any]]:
-    """Give one chunk for each emission, and the usage after all. A server's abort ends it with an error."""
-    head = _head(call)
-    last: dict[int, Emission] = {}
-    async for emission in emissions:
-        last[emission.index] = emission
+class _Chunks:
+    """One chunk for each emission, and the usage after all. A server's abort ends it with an error."""
+
+    def __init__(self, call: CompletionCall, served: Served) -> None:
+        self._call = call
+        self._cache_report = served.args.enable_cache_report
+        self._head = _head(call)
+        self._last: dict[int, Emission] = {}
+
+    def of(self, emission: Emission) -> Iterator[dict[str, Any]]:
+        call = self._call
+        self._last[emission.index] = emission
         usage = Consumed.by([emission], 1).sglang(cache_report=False) if call.continuous_usage else None
         refusal = RefusalError.of_abort(emission.finish) if emission.finish else None
         if not refusal or emission.output_ids:
-            yield {**head, "choices": [_choice(emission, call)], "usage": usage}
+            yield {**self._head, "choices": [_choice(emission, call)], "usage": usage}
         if refusal:
             raise refusal
-    if call.include_usage:
-        consumed = Consumed.by([last[index] for index in sorted(last)], call.n)
-        usage = consumed.sglang(cache_report=served.args.enable_cache_report)
-        known = {name: value for name, value in usage.items() if value is not None}
-        yield {**head, "choices": [], "usage": known}
+
+    def closing(self) -> Iterator[dict[str, Any]]:
+        if self._call.include_usage:
+            consumed = Consumed.by([self._last[index] for index in sorted(self._last)], self._call.n)
+            usage = consumed.sglang(cache_report=self._cache_report)
+            known = {name: value for name, value in usage.items() if value is not None}
+            yield {**self._head, "choices": [], "usage": known}
 
 
 def _logprobs(emission: Emission, call: CompletionCall) -> dict[str, Any]:

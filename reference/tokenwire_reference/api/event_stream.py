@@ -4,57 +4,123 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Protocol, TypeVar
 
 from starlette.requests import Request as HttpRequest
-from starlette.responses import StreamingResponse
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.json_answer import Json, to_json
+from tokenwire_reference.delivery.request_manager import Delivery, Emission, Generation
 
 logger = logging.getLogger(__name__)
 Value = TypeVar("Value")
+
+DONE = b"data: [DONE]\n\n"
+WRITE_BYTES = 1 << 16
+"""Events that are due together are written together, up to about this many bytes."""
 
 
 class ClientLeftError(Exception):
     """The connection was closed before there was an answer."""
 
 
-class EventStream(StreamingResponse):
-    """An answer of events. `close` is called in the end, however the stream ends.
+class Chunks(Protocol):
+    """What a route makes of the emissions of a call. An error ends the stream, behind what was given."""
 
-    What fails on the way becomes the last event, in the shape that `last_words` gives it.
+    def of(self, emission: Emission) -> Iterable[Json]:
+        """The events of an emission."""
+
+    def closing(self) -> Iterable[Json]:
+        """The events after all emissions."""
+
+
+class EventStream(Response):
+    """An answer of events, written as they become due; its generation is closed in the end, however it ends.
+
+    What fails on the way becomes the last event, in the shape that `last_words` gives it. A client that reads
+    slowly is waited for with each write: what becomes due meanwhile is then taken as one emission.
     """
 
     def __init__(
         self,
-        values: AsyncIterator[Any],
-        close: Callable[[], None],
-        last_words: Callable[[RefusalError], Json] = RefusalError.flat_event,
+        generation: Generation,
+        first: Emission,
+        chunks: Chunks,
+        *,
+        delivery: Delivery,
+        last_words: Callable[[RefusalError], Json],
     ) -> None:
-        super().__init__(_events(values, last_words), media_type="text/event-stream")
-        self._close = close
+        """`first` was taken already."""
+        self.status_code = 200
+        self.media_type = "text/event-stream"
+        self.background = None
+        self.init_headers()
+        self._generation = generation
+        self._first: Emission | None = first
+        self._chunks = chunks
+        self._delivery = delivery
+        self._last_words = last_words
+        self._over = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del scope
+        leaving = asyncio.ensure_future(_disconnect(receive))
+        leaving.add_done_callback(lambda _: self._generation.wake())
         try:
-            await super().__call__(scope, receive, send)
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            while not leaving.done():
+                for part in _joined(self._due()):
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
+                if self._over:
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+                    break
+                await self._generation.woken()
         finally:
-            self._close()
+            leaving.cancel()
+            self._generation.close()
+
+    def _due(self) -> Iterator[bytes]:
+        """Take what is due, framed."""
+        try:
+            for emission in self._emissions():
+                yield from map(_framed, self._chunks.of(emission))
+            if self._generation.ended:
+                yield from map(_framed, self._chunks.closing())
+                self._over = True
+        except Exception as error:
+            if not isinstance(error, RefusalError):
+                logger.exception("a stream failed")
+            yield _framed(self._last_words(RefusalError.of_failure(error)))
+            self._over = True
+        if self._over:
+            yield DONE
+
+    def _emissions(self) -> Iterator[Emission]:
+        if self._first is not None:
+            first, self._first = self._first, None
+            yield first
+        yield from self._generation.take(self._delivery)
 
 
-async def _events(
-    values: AsyncIterator[Any], last_words: Callable[[RefusalError], Json]
-) -> AsyncIterator[bytes]:
-    try:
-        async for value in values:
-            yield b"data: " + to_json(value) + b"\n\n"
-    except Exception as error:
-        if not isinstance(error, RefusalError):
-            logger.exception("a stream failed")
-        yield b"data: " + to_json(last_words(RefusalError.of_failure(error))) + b"\n\n"
-    yield b"data: [DONE]\n\n"
+def _framed(value: Json) -> bytes:
+    return b"data: " + to_json(value) + b"\n\n"
+
+
+def _joined(frames: Iterable[bytes]) -> Iterator[bytes]:
+    """Frames that are there at once, in few pieces."""
+    waiting: list[bytes] = []
+    size = 0
+    for frame in frames:
+        waiting.append(frame)
+        size += len(frame)
+        if size >= WRITE_BYTES:
+            yield b"".join(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield b"".join(waiting)
 
 
 async def unless_client_leaves(http_request: HttpRequest, work: Awaitable[Value]) -> Value:
@@ -63,7 +129,7 @@ async def unless_client_leaves(http_request: HttpRequest, work: Awaitable[Value]
     The body of the request must have been read.
     """
     working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_disconnect(http_request))
+    leaving = asyncio.ensure_future(_disconnect(http_request.receive))
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -74,13 +140,6 @@ async def unless_client_leaves(http_request: HttpRequest, work: Awaitable[Value]
         leaving.cancel()
 
 
-async def _disconnect(http_request: HttpRequest) -> None:
-    while (await http_request.receive())["type"] != "http.disconnect":
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def with_first(first: Value, rest: AsyncIterator[Value]) -> AsyncIterator[Value]:
-    """Put a value that was already taken before the others."""
-    yield first
-    async for value in rest:
-        yield value

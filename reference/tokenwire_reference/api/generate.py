@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,7 @@ async def generate(http_request: HttpRequest) -> Response:
             served,
             call.requests,
             group=call.group,
-            write=lambda emissions: _events(emissions, call, served),
+            chunks=_Events(call, served),
             last_words=RefusalError.native_event,
             delivery=Delivery.INCREMENTAL if incremental else Delivery.CUMULATIVE,
         )
@@ -75,29 +75,42 @@ async def generate(http_request: HttpRequest) -> Response:
 
 
 def _whole(choices: Sequence[Emission], call: GenerateCall, served: Served) -> Json:
-    answers = [_answer(choice, call, served) for choice in choices]
+    asked = _logprobs_asked(call, served)
+    answers = [_answer(choice, call, asked[choice.index], served) for choice in choices]
     return answers if call.is_batch else answers[0]
 
 
-async def _events(
-    emissions: AsyncIterator[Emission], call: GenerateCall, served: Served
-) -> AsyncIterator[dict[str, Any]]:
-    states: dict[int, list[Any]] = {}
-    async for emission in emissions:
-        event = _answer(emission, call, served)
-        if served.args.incremental_streaming_output and "hidden_states" in event["meta_info"]:
+class _Events:
+    """An event for each emission."""
+
+    def __init__(self, call: GenerateCall, served: Served) -> None:
+        self._call = call
+        self._served = served
+        self._asked = _logprobs_asked(call, served)
+        self._states: dict[int, list[Any]] = {}
+        """The hidden states that were told, by choice."""
+
+    def of(self, emission: Emission) -> Iterable[dict[str, Any]]:
+        event = _answer(emission, self._call, self._asked[emission.index], self._served)
+        if self._served.args.incremental_streaming_output and "hidden_states" in event["meta_info"]:
             # As in SGLang, whole in every event.
-            told = states.setdefault(emission.index, [])
+            told = self._states.setdefault(emission.index, [])
             told += event["meta_info"]["hidden_states"]
             event["meta_info"]["hidden_states"] = list(told)
-        if call.is_batch:
+        if self._call.is_batch:
             event["index"] = emission.index
-        yield event
+        return [event]
+
+    def closing(self) -> Iterable[Json]:
+        return ()
 
 
-def _answer(emission: Emission, call: GenerateCall, served: Served) -> dict[str, Any]:
+def _logprobs_asked(call: GenerateCall, served: Served) -> list[LogprobsAsked]:
     tokenizer = served.tokenizer if call.return_text_in_logprobs else None
-    asked = LogprobsAsked.by(call.requests[emission.index], tokenizer)
+    return [LogprobsAsked.by(request, tokenizer) for request in call.requests]
+
+
+def _answer(emission: Emission, call: GenerateCall, asked: LogprobsAsked, served: Served) -> dict[str, Any]:
     answer: dict[str, Any] = {} if served.tokenizer is None else {"text": emission.text}
     answer["output_ids"] = emission.output_ids
     answer["meta_info"] = meta_info(emission, asked, weight_version=served.args.weight_version)

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -187,20 +187,37 @@ class Generation:
         self._wake = wake
         self._abort = abort
 
-    async def emissions(self, delivery: Delivery) -> AsyncIterator[Emission]:
-        """Give emissions as they become due, of all records, until each has given its finish."""
-        while not all(record.taken_finish for record in self.records):
-            await self._wake.wait()
-            self._wake.clear()
-            for record in self.records:
-                if record.pending:
-                    yield record.take(delivery)
+    @property
+    def ended(self) -> bool:
+        """Whether each record has given its finish."""
+        return all(record.taken_finish for record in self.records)
+
+    def wake(self) -> None:
+        """Let the consumer look, though nothing came."""
+        self._wake.set()
+
+    async def woken(self) -> None:
+        """Wait until something came since the last time."""
+        await self._wake.wait()
+        self._wake.clear()
+
+    def take(self, delivery: Delivery) -> Iterator[Emission]:
+        """Take what is pending, an emission of each record that has something."""
+        for record in self.records:
+            if record.pending:
+                yield record.take(delivery)
+
+    async def first(self, delivery: Delivery) -> Emission:
+        """Wait for the first emission, of any record, and take it."""
+        while True:
+            await self.woken()
+            for emission in self.take(delivery):
+                return emission
 
     async def whole(self) -> list[Emission]:
         """Wait for the end of every record and give each as a whole."""
         while not all(record.finish for record in self.records):
-            await self._wake.wait()
-            self._wake.clear()
+            await self.woken()
         return [record.take(Delivery.CUMULATIVE) for record in self.records]
 
     def close(self) -> None:

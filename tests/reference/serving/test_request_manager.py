@@ -71,7 +71,11 @@ def run(scenario):
 
 
 async def collect(generation, delivery):
-    return [emission async for emission in generation.emissions(delivery)]
+    taken = []
+    while not generation.ended:
+        await generation.woken()
+        taken += generation.take(delivery)
+    return taken
 
 
 @given(

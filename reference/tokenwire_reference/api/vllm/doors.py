@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
@@ -37,29 +38,46 @@ async def answer(
     if not call.stream:
         return await answer_whole(http_request, served, call.requests, group=call.id, write=whole)
 
-    async def events(emissions: AsyncIterator[Emission]) -> AsyncIterator[dict[str, Any]]:
-        last: dict[int, Emission] = {}
-        ended = 0
-        async for emission in emissions:
-            last[emission.index] = emission
-            ended += emission.finish is not None
-            refusal = RefusalError.of_abort(emission.finish) if emission.finish else None
-            if not refusal or emission.output_ids:
-                *earlier, latest = chunks(emission)
-                for chunk in earlier:
-                    yield chunk
-                is_last = ended == len(call.requests) and not call.include_usage
-                yield {**latest, **closing} if is_last else latest
-            if refusal:
-                raise refusal
-        if call.include_usage:
-            consumed = Consumed.by([last[index] for index in sorted(last)], call.n, reasoning())
-            told = {} if consumed.details is None else {"completion_tokens_details": consumed.details}
-            yield {**usage_chunk({**consumed.totals, **told}), **closing}
-
     return await answer_stream(
-        http_request, served, call.requests, group=call.id, write=events, last_words=RefusalError.nested
+        http_request,
+        served,
+        call.requests,
+        group=call.id,
+        chunks=_Chunks(call, chunks, usage_chunk, closing, reasoning),
+        last_words=RefusalError.nested,
     )
+
+
+@dataclass
+class _Chunks:
+    """What a door makes of each emission, and the usage after all."""
+
+    call: VllmCall
+    chunks: Callable[[Emission], Sequence[dict[str, Any]]]
+    usage_chunk: Callable[[dict[str, Any]], dict[str, Any]]
+    last_fields: Mapping[str, Any]
+    reasoning: Callable[[], int | None]
+    last: dict[int, Emission] = field(default_factory=dict)
+    ended: int = 0
+
+    def of(self, emission: Emission) -> Iterator[dict[str, Any]]:
+        self.last[emission.index] = emission
+        self.ended += emission.finish is not None
+        refusal = RefusalError.of_abort(emission.finish) if emission.finish else None
+        if not refusal or emission.output_ids:
+            *earlier, latest = self.chunks(emission)
+            yield from earlier
+            is_last = self.ended == len(self.call.requests) and not self.call.include_usage
+            yield {**latest, **self.last_fields} if is_last else latest
+        if refusal:
+            raise refusal
+
+    def closing(self) -> Iterator[dict[str, Any]]:
+        if self.call.include_usage:
+            choices = [self.last[index] for index in sorted(self.last)]
+            consumed = Consumed.by(choices, self.call.n, self.reasoning())
+            told = {} if consumed.details is None else {"completion_tokens_details": consumed.details}
+            yield {**self.usage_chunk({**consumed.totals, **told}), **self.last_fields}
 
 
 def whole_usage(
