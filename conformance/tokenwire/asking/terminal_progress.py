@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -15,7 +15,6 @@ from rich.table import Column
 from tokenwire.asking.run import Progress
 from tokenwire.asking.scenario import Conversation
 from tokenwire.record import Stream
-from tokenwire.requirement import Requirement
 
 LINE_EVERY_S = 30.0
 """Off a terminal. Long enough for a log to stay readable, short enough to show that the run is alive."""
@@ -70,13 +69,6 @@ class Meter:
             so_far = f"{task.completed:.0f} of {task.total or 0:.0f} after {now - self._begun:.0f} s"
             line = f"{self._phase}: {so_far}; {task.description}"
             self._bar.console.print(line, markup=False, soft_wrap=True)
-
-    def through(self, requirements: Iterable[Requirement]) -> Iterator[Requirement]:
-        """The requirements, each counted as done when the next one is asked for."""
-        for requirement in requirements:
-            self.show(words=requirement.id)
-            yield requirement
-            self.show(done=1)
 
 
 class TerminalProgress(Progress):

@@ -94,8 +94,13 @@ def tell(subject: Subject, reporting: Reporting, console: Console) -> int:
     rows = selected(reporting.profiles, reporting.requirements) or [*load_requirements().values()]
     watched = make_console(stderr=True)
     watched.quiet = reporting.verbosity < 0
-    with Meter(watched, "judging", total=len(rows)) as meter:
-        judgements = judge(subject.runs, meter.through(rows), jobs=reporting.jobs)
+    total = sum(len(run.heard) + len(rows) for run in subject.runs)
+    with Meter(watched, "judging", total=total) as meter:
+
+        def on_done(count: int, words: str) -> None:
+            meter.show(done=count, words=words)
+
+        judgements = judge(subject.runs, rows, jobs=reporting.jobs, on_done=on_done)
     bodies = reporting.outputs.bodies
     subject = replace(subject, bodies=str(bodies) if bodies is not None else "")
     held = _held(judgements, subject, reporting)

@@ -7,20 +7,20 @@ over the whole run; an observation that a condition occurred is no witness.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from multiprocessing import get_all_start_methods, get_context
+from typing import NamedTuple
 
-from tokenwire.checks.check import CHECKS, Check, Observation, RunCheck, Target, demand
-from tokenwire.checks.logprob_entry import told_in
+from tokenwire.checks.check import CHECKS, Observation, RunCheck, Target, demand
 from tokenwire.checks.refusals import suspicion
 from tokenwire.dialects.control import Call
 from tokenwire.dialects.dialect import is_chat, load_dialects, vocabulary_told
 from tokenwire.dialects.markup import Markup
 from tokenwire.judging.settled import settled
-from tokenwire.judging.tally import NOTHING, Tally, merged, tally
+from tokenwire.judging.tally import NOTHING, Growing, Tally, tally
 from tokenwire.judging.verdict import SEVERITY, Verdict
 from tokenwire.parrot.recognition import KnownModel, recognised
 from tokenwire.record import Place, Stream
@@ -58,6 +58,8 @@ _REFUSAL = "refusal"
 _OF_BAD_REQUESTS = (_REFUSAL, "side-effect")
 """Oracles of requirements that look at requests which are to be refused, or at what these do."""
 _MOST_NAMED = 3
+_TOGETHER = 16
+"""So many answers are looked at before what was seen of them is put together."""
 _BY_CHANCE = "a run with --budget soak or a higher --max-concurrency asks for more"
 _VIOLATED = {Level.MUST: Verdict.FAIL, Level.SHOULD: Verdict.WARN, Level.MAY: Verdict.INFO}
 _GRAVEST_FIRST = list(_VIOLATED)
@@ -250,28 +252,90 @@ class Judgement:
         return f"{self.requirement.id}[{self.scenario}]"
 
 
-def _look(check: Check, run: Run, heard: tuple[Stream, ...], pairs: Sequence[Comparison]) -> dict[str, Tally]:
-    """Let a check look at all of a run; what it saw, by scenario.
-
-    `heard` are the answers that it may see, `pairs` those that a check which compares two may.
+class _Part(NamedTuple):
+    """A part of what there is to look at in a run: some answers, some pairs of them, or for some
+    requirements the run as a whole.
     """
-    parts: dict[str, list[Tally]] = defaultdict(list)
-    look = partial(tally, hollow=run.hollow)
-    target = run.target
-    if check.on_stream is not None:
-        for at, stream in enumerate(heard):
-            parts[stream.exchange.scenario].append(look(check.on_stream, stream, target, position=at))
-    if check.on_comparison is not None:
-        for at, pair in enumerate(pairs):
+
+    run: int
+    looks: str
+    start: int
+    stop: int
+
+
+def _parts(at: int, run: Run, wanted: Sequence[Requirement]) -> Iterator[_Part]:
+    """All that the checks of some requirements look at in a run, what takes longest first."""
+    paired = any(CHECKS[one.id].on_comparison for one in wanted)
+    pairs = max(len(run.comparisons), len(run.pairs_beside)) if paired else 0
+    for looks, count, size in (
+        ("run", len(wanted), 1),
+        ("pairs", pairs, _TOGETHER),
+        ("streams", len(run.heard), _TOGETHER),
+    ):
+        for start in range(0, count, size):
+            yield _Part(at, looks, start, min(start + size, count))
+
+
+def _may_see(requirement: Requirement, stream: Stream, run: Run) -> bool:
+    """Whether the check of a requirement looks at an answer."""
+    return requirement.oracle != _REFUSAL or stream.exchange.name not in run.clouded
+
+
+def _pairs_for(requirement: Requirement, run: Run) -> Sequence[Comparison]:
+    """The pairs that a check which compares two answers looks at."""
+    return run.pairs_beside if requirement.oracle == _ACROSS_TARGETS else run.comparisons
+
+
+Look = tuple[str, str, Tally]
+"""A requirement, a scenario, and what its check saw there."""
+
+
+def _look(part: _Part, run: Run, wanted: Sequence[Requirement]) -> Iterator[Look]:
+    """Let all checks look at one answer after the other, at pairs of them, or at the run as a whole."""
+    match part.looks:
+        case "streams":
+            heard = run.heard[part.start : part.stop]
+            yield from _look_at_streams(heard, run, wanted, start=part.start)
+        case "pairs":
+            yield from _look_at_pairs(part, run, wanted)
+        case _:
+            for requirement in wanted[part.start : part.stop]:
+                yield from _look_at_run(requirement, run)
+
+
+def _look_at_streams(
+    streams: Iterable[Stream], run: Run, wanted: Iterable[Requirement], *, start: int = 0
+) -> Iterator[Look]:
+    checks = [(one, look) for one in wanted if (look := CHECKS[one.id].on_stream) is not None]
+    target, hollow = run.target, run.hollow
+    for at, stream in enumerate(streams, start):
+        scenario = stream.exchange.scenario
+        for requirement, check in checks:
+            if _may_see(requirement, stream, run):
+                yield requirement.id, scenario, tally(check, stream, target, position=at, hollow=hollow)
+
+
+def _look_at_pairs(part: _Part, run: Run, wanted: Sequence[Requirement]) -> Iterator[Look]:
+    for pairs in (run.comparisons, run.pairs_beside):
+        comparing = [one for one in wanted if _pairs_for(one, run) is pairs]
+        for at, pair in enumerate(pairs[part.start : part.stop] if comparing else (), part.start):
             scenario = pair.other.exchange.scenario
-            parts[scenario].append(look(check.on_comparison, pair, target, position=at))
-    if check.on_run is not None:
-        gathered: dict[str, list[Observation]] = defaultdict(list)
-        parts[NO_SCENARIO].append(look(_gather, check.on_run, heard, run, gathered, position=0))
-        for scenario, seen in gathered.items():
-            parts[scenario].append(look(iter, seen, position=0))
-    tallies = {scenario: merged(own) for scenario, own in parts.items()}
-    return {scenario: whole for scenario, whole in tallies.items() if whole is not NOTHING}
+            for requirement in comparing:
+                check = CHECKS[requirement.id].on_comparison
+                if check is not None:
+                    seen = tally(check, pair, run.target, position=at, hollow=run.hollow)
+                    yield requirement.id, scenario, seen
+
+
+def _look_at_run(requirement: Requirement, run: Run) -> Iterator[Look]:
+    check = CHECKS[requirement.id].on_run
+    if check is None:
+        return
+    heard = tuple(stream for stream in run.heard if _may_see(requirement, stream, run))
+    gathered: dict[str, list[Observation]] = defaultdict(list)
+    yield requirement.id, NO_SCENARIO, tally(_gather, check, heard, run, gathered, position=0)
+    for scenario, seen in gathered.items():
+        yield requirement.id, scenario, tally(iter, seen, position=0, hollow=run.hollow)
 
 
 def _gather(
@@ -282,6 +346,29 @@ def _gather(
         source = run.by_exchange.get(seen.place.exchange)
         into[source.exchange.scenario if source else NO_SCENARIO].append(seen)
     return ()
+
+
+Sight = dict[str, dict[str, Growing]]
+"""What was seen of each requirement, by its id and by scenario."""
+
+
+def _gathered(looks: Iterable[Look], into: Sight | None = None) -> Sight:
+    """What looks saw, put together."""
+    sight: Sight = {} if into is None else into
+    for requirement, scenario, seen in looks:
+        if seen is not NOTHING:
+            sight.setdefault(requirement, {}).setdefault(scenario, Growing()).add(seen)
+    return sight
+
+
+def _in_order(requirement: Requirement, run: Run, seen: Mapping[str, Growing]) -> dict[str, Tally]:
+    """What was seen of a requirement, the scenarios in the order in which the run has them."""
+    order: Iterable[str] = seen
+    if len(seen) > 1 and CHECKS[requirement.id].on_stream is not None:
+        order = dict.fromkeys(one.exchange.scenario for one in run.heard if _may_see(requirement, one, run))
+    elif len(seen) > 1 and CHECKS[requirement.id].on_comparison is not None:
+        order = dict.fromkeys(pair.other.exchange.scenario for pair in _pairs_for(requirement, run))
+    return {scenario: seen[scenario].whole for scenario in order if scenario in seen}
 
 
 def _cut_off(requirement: Requirement, run: Run) -> str:
@@ -397,27 +484,28 @@ def _weigh(requirement: Requirement, run: Run, tallies: Mapping[str, Tally]) -> 
             yield judged(Verdict.PASS, witness=seen.furthest.observation if seen.furthest else None)
 
 
-def judge_requirement(requirement: Requirement, run: Run) -> list[Judgement]:
-    """The verdicts on one requirement; at least one, under `NO_SCENARIO` where nothing was seen."""
-    unexamined = _unexamined(requirement, run)
-    if unexamined is not None:
-        return [unexamined]
-    check = CHECKS.get(requirement.id)
-    if check is None:
-        return [
-            Judgement(
-                requirement, NO_SCENARIO, Verdict.HARNESS_ERROR, message="no check is registered", run=run
-            )
-        ]
-    pairs = run.pairs_beside if requirement.oracle == _ACROSS_TARGETS else run.comparisons
-    heard = run.heard
-    if requirement.oracle == _REFUSAL:
-        heard = tuple(stream for stream in heard if stream.exchange.name not in run.clouded)
-    tallies = _look(check, run, heard, pairs)
-    if not tallies:
+def _judged_at_once(requirement: Requirement, run: Run) -> Judgement | None:
+    """The verdict on a requirement whose check need not look; None where it has to."""
+    if (unexamined := _unexamined(requirement, run)) is not None:
+        return unexamined
+    if requirement.id not in CHECKS:
+        message = "no check is registered"
+        return Judgement(requirement, NO_SCENARIO, Verdict.HARNESS_ERROR, message=message, run=run)
+    return None
+
+
+def _weighed(requirement: Requirement, run: Run, seen: Mapping[str, Growing]) -> list[Judgement]:
+    """The verdicts on a requirement whose check has looked."""
+    if not seen:
         message = _unseen(requirement, run)
         return [Judgement(requirement, NO_SCENARIO, Verdict.INCONCLUSIVE, message=message, run=run)]
-    return list(_weigh(requirement, run, tallies))
+    return list(_weigh(requirement, run, _in_order(requirement, run, seen)))
+
+
+def judge_requirement(requirement: Requirement, run: Run) -> list[Judgement]:
+    """The verdicts on one requirement; at least one, under `NO_SCENARIO` where nothing was seen."""
+    (judged,) = _judge_runs([run], [requirement], 1, _unheeded)[0]
+    return judged
 
 
 def violated_by(answer: Stream, run: Run) -> tuple[str, ...]:
@@ -426,90 +514,142 @@ def violated_by(answer: Stream, run: Run) -> tuple[str, ...]:
     Those whose check raises on it are among them. Only checks that look at one answer can tell; what they are
     told of the target is what the run showed.
     """
-    violated: list[str] = []
-    for requirement in load_requirements().values():
-        check = CHECKS.get(requirement.id)
-        if requirement.level is not Level.MUST or check is None or check.on_stream is None:
+    rows = [one for one in load_requirements().values() if one.level is Level.MUST and one.id in CHECKS]
+    violated = []
+    for requirement in rows:
+        if CHECKS[requirement.id].on_stream is None or _unexamined(requirement, run) is not None:
             continue
-        if _unexamined(requirement, run) is None:
-            tallies = _look(check, run, (answer,), ()).values()
-            broken = [one.observation for tallied in tallies for one in tallied.differing]
-            crashed = any(tallied.crash for tallied in tallies)
-            if crashed or any(_level(requirement, one) is Level.MUST for one in broken):
-                violated.append(requirement.id)
+        seen = [tallied for _, _, tallied in _look_at_streams([answer], run, [requirement])]
+        broken = [one.observation for tallied in seen for one in tallied.differing]
+        crashed = any(tallied.crash for tallied in seen)
+        if crashed or any(_level(requirement, one) is Level.MUST for one in broken):
+            violated.append(requirement.id)
     return tuple(violated)
 
 
+Done = Callable[[int, str], object]
+"""Told how many answers and requirements more were looked at, and the name of the last one."""
+
+
+def _unheeded(_count: int, _words: str) -> None:
+    pass
+
+
 def judge(
-    runs: Sequence[Run], requirements: Iterable[Requirement] | None = None, *, jobs: int = 1
+    runs: Sequence[Run],
+    requirements: Iterable[Requirement] | None = None,
+    *,
+    jobs: int = 1,
+    on_done: Done = _unheeded,
 ) -> list[Judgement]:
     """The verdicts on all requirements, or on some, in the order of the specification.
 
     Each run is judged by itself. A requirement of which a run says nothing is told only where all are silent.
-    So many processes share the requirements; the verdicts are the same. Where a system cannot fork, there is
-    one. Raises BrokenProcessPool where one of them was killed.
+    So many processes share the answers; the verdicts are the same. Where a system cannot fork, there is one.
+    Raises BrokenProcessPool where one of them was killed.
     """
-    wanted = load_requirements().values() if requirements is None else requirements
+    wanted = list(load_requirements().values() if requirements is None else requirements)
     with settled():
-        if jobs > 1 and "fork" in get_all_start_methods():
-            return list(_shared_out(wanted, runs, jobs))
-        return [judgement for requirement in wanted for judgement in _everywhere(requirement, runs)]
+        judged = _judge_runs(runs, wanted, jobs if "fork" in get_all_start_methods() else 1, on_done)
+        return [
+            judgement for at in range(len(wanted)) for judgement in everywhere([own[at] for own in judged])
+        ]
 
 
-_before_the_fork: Sequence[Run] = ()
+def _judge_runs(
+    runs: Sequence[Run], wanted: Sequence[Requirement], jobs: int, on_done: Done
+) -> list[list[list[Judgement]]]:
+    """The verdicts of each run on each requirement."""
+    at_once = [[_judged_at_once(one, run) for one in wanted] for run in runs]
+    left = [[one for one, known in zip(wanted, own, strict=True) if known is None] for own in at_once]
+    work = _Work(tuple(runs), tuple(map(tuple, left)))
+    sights: list[Sight] = [{} for _ in runs]
+    on_done(sum(len(wanted) - len(own) for own in left), "")
+    for part, looks in _shared_out(work, jobs) if jobs > 1 else _done_here(work):
+        _gathered(looks, sights[part.run])
+        on_done(*work.progress(part))
+    return [
+        [
+            _weighed(one, run, sight.get(one.id, {})) if known is None else [known]
+            for one, known in zip(wanted, own, strict=True)
+        ]
+        for run, own, sight in zip(runs, at_once, sights, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Runs, and for each the requirements whose checks have to look at it."""
+
+    runs: tuple[Run, ...]
+    wanted: tuple[tuple[Requirement, ...], ...]
+
+    def parts(self) -> Iterator[_Part]:
+        for at, (run, wanted) in enumerate(zip(self.runs, self.wanted, strict=True)):
+            yield from _parts(at, run, wanted)
+
+    def look(self, part: _Part) -> Iterator[Look]:
+        return _look(part, self.runs[part.run], self.wanted[part.run])
+
+    def progress(self, part: _Part) -> tuple[int, str]:
+        """How many answers and requirements a part is, and the last one's name."""
+        if part.looks == "run":
+            return part.stop - part.start, self.wanted[part.run][part.stop - 1].id
+        if part.looks == "pairs":
+            return 0, "pairs of answers"
+        return part.stop - part.start, self.runs[part.run].heard[part.stop - 1].exchange.name
+
+
+def _done_here(work: _Work) -> Iterator[tuple[_Part, Iterable[Look]]]:
+    return ((part, work.look(part)) for part in work.parts())
+
+
+_before_the_fork: _Work | None = None
 """What a process that shares the work has of its parent: the runs, which need not be sent to it."""
 
 
-def _begin(runs: Sequence[Run]) -> None:
+def _begin(work: _Work) -> None:
     global _before_the_fork  # noqa: PLW0603  # a process has one parent
-    _before_the_fork = runs
+    _before_the_fork = work
 
 
-def _at_work(requirement: Requirement) -> list[tuple[int, Judgement]]:
-    """What all runs tell of a requirement, each with the position of its run."""
-    runs = _before_the_fork
-    positions = {id(run): at for at, run in enumerate(runs)}
-    told = _everywhere(requirement, runs)
-    return [(positions[id(one.run)], replace(one, run=Run(()))) for one in told]
+def _at_work(part: _Part) -> list[Look]:
+    """What checks see in a part, put together."""
+    work = _before_the_fork
+    sight = _gathered(work.look(part) if work is not None else ())
+    return [(name, scenario, seen.whole) for name, own in sight.items() for scenario, seen in own.items()]
 
 
-def _shared_out(requirements: Iterable[Requirement], runs: Sequence[Run], jobs: int) -> Iterator[Judgement]:
-    """What runs tell of requirements, in order, each of which the next process that is free looks at."""
-    for run in runs:
+def _shared_out(work: _Work, jobs: int) -> Iterator[tuple[_Part, Iterable[Look]]]:
+    """What is seen in all parts, each of which the next process that is free looks at."""
+    for run in work.runs:
         _prepare(run)
-    pending: deque[tuple[Requirement, Future[list[tuple[int, Judgement]]]]] = deque()
-
-    def first() -> Iterator[Judgement]:
-        requirement, told = pending.popleft()
-        for at, judgement in told.result():
-            yield replace(judgement, requirement=requirement, run=runs[at])
-
-    with ProcessPoolExecutor(jobs, get_context("fork"), _begin, (runs,)) as pool:
-        for requirement in requirements:
-            pending.append((requirement, pool.submit(_at_work, requirement)))
+    pending: deque[tuple[_Part, Future[list[Look]]]] = deque()
+    with ProcessPoolExecutor(jobs, get_context("fork"), _begin, (work,)) as pool:
+        for part in work.parts():
+            pending.append((part, pool.submit(_at_work, part)))
             if len(pending) > 2 * jobs:
-                yield from first()
-        while pending:
-            yield from first()
+                first, told = pending.popleft()
+                yield first, told.result()
+        for first, told in pending:
+            yield first, told.result()
 
 
 def _prepare(run: Run) -> None:
     """Find out once what every process would find out for itself."""
     for known in ("target", "clouded", "hollow", "honesty", "comparisons", "capabilities_beside"):
         getattr(run, known)
-    for stream in run.heard:
-        told_in(stream)
 
 
-def _everywhere(requirement: Requirement, runs: Iterable[Run]) -> list[Judgement]:
+def everywhere(judged: Sequence[Sequence[Judgement]]) -> list[Judgement]:
     """What all runs tell of a requirement; one verdict, the most severe, where none tells anything."""
-    everywhere = [judgement for run in runs for judgement in judge_requirement(requirement, run)]
+    every = [judgement for own in judged for judgement in own]
     telling = [
         judgement
-        for judgement in everywhere
+        for judgement in every
         if judgement.scenario != NO_SCENARIO
         or judgement.witnesses
         or judgement.violations
         or judgement.verdict is Verdict.HARNESS_ERROR
     ]
-    return telling or sorted(everywhere, key=lambda each: SEVERITY[each.verdict])[-1:]
+    return telling or sorted(every, key=lambda each: SEVERITY[each.verdict])[-1:]

@@ -72,6 +72,34 @@ def merged(tallies: Iterable[Tally]) -> Tally:
     )
 
 
+class Growing:
+    """The tally of parts that come one by one; `merged` looks through all that differs each time."""
+
+    __slots__ = ("_crash", "_differing", "_furthest", "_saw", "_witnesses")
+
+    def __init__(self) -> None:
+        self._saw = False
+        self._witnesses = 0
+        self._furthest: Seen | None = None
+        self._differing: list[Seen] = []
+        self._crash: tuple[Order, str] | None = None
+
+    def add(self, part: Tally) -> None:
+        self._saw |= part.saw
+        self._witnesses += part.witnesses
+        self._differing += part.differing
+        new, held = part.furthest, self._furthest
+        if new is not None and (held is None or _furthest_first(new) < _furthest_first(held)):
+            self._furthest = new
+        if part.crash is not None and (self._crash is None or part.crash < self._crash):
+            self._crash = part.crash
+
+    @property
+    def whole(self) -> Tally:
+        differing = tuple(sorted(self._differing, key=itemgetter(0)))
+        return Tally(self._saw, self._witnesses, self._furthest, differing, self._crash)
+
+
 def _furthest_first(seen: Seen) -> tuple[int, Order]:
     return -how_far(seen.observation), seen.order
 
