@@ -2,13 +2,18 @@
 
 import asyncio
 import contextlib
+import socket
+import ssl
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tokenwire.asking import recorder as recorder_module
+from tokenwire.asking.connection import Connection
 from tokenwire.asking.recorder import Recorder
 from tokenwire.asking.slow_reader import SlowReader
 from tokenwire.asking.tap import Tap
@@ -58,7 +63,8 @@ async def hang(_head: bytes, reader: asyncio.StreamReader, _writer: asyncio.Stre
 
 def record(handler: Handler, request: HttpRequest = ASK, *, send: Any = (), **options: Any) -> Exchange:
     async def run() -> Exchange:
-        async with target(handler) as url, Recorder(url, **{"timeout_s": 20, **options}) as recorder:
+        async with target(handler) as url:
+            recorder = Recorder(url, **{"timeout_s": 20, **options})
             return await recorder.send("a/b", "s", request, **dict(send))
 
     return asyncio.run(run())
@@ -105,7 +111,8 @@ def test_a_recorded_request_is_sent_again_with_its_credentials() -> None:
     own = (("Authorization", "Bearer x"), ("X-Note", "plain"))
 
     async def run() -> list[Exchange]:
-        async with target(handle) as url, Recorder(url, headers=own) as recorder:
+        async with target(handle) as url:
+            recorder = Recorder(url, headers=own)
             first = await recorder.send("a", "s", HttpRequest("GET", "/x", headers=(("X-Own", "1"),)))
             return [first, await recorder.send("b", "s", first.request)]
 
@@ -134,6 +141,14 @@ def test_a_raw_body_and_its_own_headers() -> None:
     [
         pytest.param(b"", Ending.UNREACHABLE, None, id="hung-up-at-once"),
         pytest.param(b"SSH-2.0-OpenSSH_9.6\r\n", Ending.UNREACHABLE, None, id="no-http"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nA: " + b"b" * 110_000, Ending.UNREACHABLE, None, id="huge-head"),
+        pytest.param(CHUNKED + b"1;" + b"b" * 110_000, Ending.TRUNCATED, 200, id="huge-chunk-size"),
+        pytest.param(CHUNKED + b"1\r\nab\r\n", Ending.TRUNCATED, 200, id="chunk-too-long"),
+        pytest.param(CHUNKED + b"1;a=b\r\na\r\n0\r\nA: b\r\n\r\n", Ending.COMPLETE, 200, id="odd-chunks"),
+        pytest.param(
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", Ending.UNREACHABLE, None, id="odd-encoding"
+        ),
+        pytest.param(b"HTTP/1.1 101 Switch\r\n\r\n", Ending.UNREACHABLE, None, id="switches-unasked"),
         pytest.param(b"HTTP/1.1 200 OK\r\nContent-Le", Ending.UNREACHABLE, None, id="half-a-head"),
         pytest.param(CHUNKED + chunk(b"data: 1\n\n"), Ending.TRUNCATED, 200, id="no-last-chunk"),
         pytest.param(CHUNKED + b"9\r\ndata", Ending.TRUNCATED, 200, id="half-a-chunk"),
@@ -157,14 +172,116 @@ def test_endings(answer: bytes, ending: Ending, status: int | None) -> None:
     assert bool(exchange.detail) == (ending is not Ending.COMPLETE)
 
 
+@pytest.mark.parametrize(
+    "answered", [b"", CHUNKED + chunk(b"data: 1\n\n")], ids=["before the head", "after an event"]
+)
+@pytest.mark.parametrize("send", [(), (("slow_reader", SlowReader(pause_s=0)),)], ids=["usual", "slow"])
+def test_a_reset(answered: bytes, send: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, keep = asyncio.Event(), recorder_module._Recording.read
+
+    def noted(recording: recorder_module._Recording, at: float, data: bytes) -> None:
+        keep(recording, at, data)
+        kept.set()
+
+    async def handle(_head: bytes, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answered)
+        if answered:
+            await kept.wait()
+        writer.get_extra_info("socket").setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+        )
+        writer.transport.abort()
+
+    monkeypatch.setattr(recorder_module._Recording, "read", noted)
+    exchange = record(handle, send=send)
+    assert exchange.ending is (Ending.TRUNCATED if answered else Ending.UNREACHABLE)
+    assert "ConnectionResetError" in exchange.detail
+    assert exchange.body == (b"data: 1\n\n" if answered else b"")
+
+
+def test_what_is_wrong_behind_a_head_does_not_undo_it() -> None:
+    """Both come in one read."""
+    exchange = record(answering(CHUNKED + b"zz\r\n"))
+    assert (exchange.status, exchange.ending, exchange.body) == (200, Ending.TRUNCATED, b"")
+    exchange = record(answering(CHUNKED + chunk(b"data: 1\n\n") + b"zz\r\n"))
+    assert (exchange.body, exchange.detail) == (
+        b"data: 1\n\n",
+        "RemoteProtocolError: illegal chunk header: bytearray(b'zz\\r\\n')",
+    )
+
+
+def test_a_server_that_keeps_the_connection_open_is_done_at_the_end_of_its_answer() -> None:
+    async def handle(_head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(CHUNKED + chunk(b"data: 1\n\n") + b"0\r\n\r\nHTTP/1.1 500 No\r\n\r\n")
+        await hang(b"", reader, writer)
+
+    exchange = record(handle)
+    assert (exchange.status, exchange.body, exchange.ending) == (200, b"data: 1\n\n", Ending.COMPLETE)
+
+
+def test_what_comes_before_an_answer_is_none() -> None:
+    """And an answer may come, and the connection be closed, before the request was taken."""
+
+    async def handle(_head: bytes, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nA: b\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 No\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}")
+
+    assert record(handle).status == 413
+
+
+def test_each_arrival_has_its_time_before_any_is_looked_at() -> None:
+    async def scene() -> None:
+        taken: list[bytes] = []
+        connections = [Connection(lambda _, data: taken.append(data)) for _ in range(2)]
+        for number, connection in enumerate(connections):
+            connection.data_received(b"%d" % number)
+        assert taken == []
+        await asyncio.sleep(0)
+        assert taken == [b"0", b"1"]
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("trusted", [True, False], ids=["trusted", "not trusted"])
+def test_tls(certificate: tuple[Path, Path], trusted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    trust = ssl.create_default_context(cafile=certificate[0] if trusted else None)
+    monkeypatch.setattr(httpx, "create_ssl_context", lambda trust_env: trust)
+    speaks = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    speaks.load_cert_chain(*certificate)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(CHUNKED + chunk(b"data: 1\n\n"))
+        if (await reader.readuntil(b"\r\n\r\n")).startswith(b"POST /whole"):
+            writer.write(b"0\r\n\r\n")
+        writer.close()
+
+    async def run() -> list[Exchange]:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=speaks) as server:
+            recorder = Recorder(f"https://localhost:{server.sockets[0].getsockname()[1]}", timeout_s=20)
+            paths = "/whole", "/cut"
+            slow = {"slow_reader": SlowReader(pause_s=0)}
+            usual = [await recorder.send(path, "s", HttpRequest("POST", path, {})) for path in paths]
+            return usual + [
+                await recorder.send(f"s{p}", "s", HttpRequest("POST", p, {}), **slow) for p in paths
+            ]
+
+    exchanges = asyncio.run(run())
+    if trusted:
+        assert [each.ending for each in exchanges] == [Ending.COMPLETE, Ending.TRUNCATED] * 2
+        assert {each.body for each in exchanges} == {b"data: 1\n\n"}
+    else:
+        assert {each.ending for each in exchanges} == {Ending.UNREACHABLE}
+        assert "CERTIFICATE_VERIFY_FAILED" in exchanges[0].detail
+
+
 def test_nothing_listens() -> None:
     async def run() -> list[Exchange]:
         async with target(hang) as url:
             pass
-        async with Recorder(url, timeout_s=20) as recorder:
-            usual = await recorder.send("a", "s", ASK)
-            slow = await recorder.send("b", "s", ASK, slow_reader=SlowReader(pause_s=0))
-            return [usual, slow]
+        recorder = Recorder(url, timeout_s=20)
+        usual = await recorder.send("a", "s", ASK)
+        slow = await recorder.send("b", "s", ASK, slow_reader=SlowReader(pause_s=0))
+        return [usual, slow]
 
     for exchange in asyncio.run(run()):
         assert (exchange.ending, exchange.status) == (Ending.UNREACHABLE, None)
@@ -185,8 +302,8 @@ def test_a_target_that_hangs_ends_in_time(head: bytes, send: Any, monkeypatch: p
     def over() -> None:
         limits[0].reschedule(asyncio.get_running_loop().time())
 
-    def kept(recording: recorder_module._Recording, data: bytes) -> None:
-        keep(recording, data)
+    def kept(recording: recorder_module._Recording, at: float, data: bytes) -> None:
+        keep(recording, at, data)
         over()
 
     async def handle(_head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -242,7 +359,8 @@ def test_hanging_up_on_purpose(reset: bool, answered: bool) -> None:
     left = asyncio.Event()
 
     async def run() -> Exchange:
-        async with target(handle) as url, Recorder(url, timeout_s=20) as recorder:
+        async with target(handle) as url:
+            recorder = Recorder(url, timeout_s=20)
             tap = Tap()
             leaving = asyncio.create_task(leave(tap))
             exchange = await recorder.send("a/b", "s", ASK, tap=tap)
@@ -259,7 +377,8 @@ def test_a_tap_tells_how_far_an_answer_came_and_that_no_more_comes() -> None:
     answer = CHUNKED + chunk(b"data: 1\n") + chunk(b"\ndata: 2\n\n") + b"0\r\n\r\n"
 
     async def run() -> list[bool]:
-        async with target(answering(answer)) as url, Recorder(url) as recorder:
+        async with target(answering(answer)) as url:
+            recorder = Recorder(url)
             tap = Tap()
             sending = asyncio.create_task(recorder.send("a", "s", ASK, tap=tap))
             seen = await asyncio.gather(*(tap.events(count) for count in (0, 1, 2, 3)))
@@ -271,7 +390,8 @@ def test_a_tap_tells_how_far_an_answer_came_and_that_no_more_comes() -> None:
 
 def test_a_call_goes_aside_of_what_is_under_way() -> None:
     async def run() -> Ending:
-        async with target(hang) as url, Recorder(url, max_concurrency=1) as recorder:
+        async with target(hang) as url:
+            recorder = Recorder(url, max_concurrency=1)
             tap = Tap()
             first = asyncio.create_task(recorder.send("a", "s", ASK, tap=tap))
             beside = Tap()
@@ -315,7 +435,8 @@ def test_no_more_at_a_time_than_allowed() -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 
     async def run() -> list[Exchange]:
-        async with target(handle) as url, Recorder(url, timeout_s=20, max_concurrency=3) as recorder:
+        async with target(handle) as url:
+            recorder = Recorder(url, timeout_s=20, max_concurrency=3)
             return list(await asyncio.gather(*(recorder.send(f"{i}", "s", ASK) for i in range(9))))
 
     assert {exchange.ending for exchange in asyncio.run(run())} == {Ending.COMPLETE}
@@ -341,10 +462,8 @@ def test_exchanges_are_written_as_they_arrive(tmp_path: Path, monkeypatch: pytes
             writer.write(b"0\r\n\r\n")
 
         monkeypatch.setattr(ExchangeWriter, "read", write_and_look)
-        async with (
-            target(handle) as url,
-            Recorder(url, timeout_s=20, capture=CaptureWriter(tmp_path), server=Server("x")) as recorder,
-        ):
+        async with target(handle) as url:
+            recorder = Recorder(url, timeout_s=20, capture=CaptureWriter(tmp_path), server=Server("x"))
             return await recorder.send("a/b", "s", ASK)
 
     exchange = asyncio.run(run())
@@ -361,7 +480,8 @@ def test_a_cancelled_run_leaves_a_whole_capture(tmp_path: Path) -> None:
             arrived.set()
             await hang(b"", reader, writer)
 
-        async with target(handle) as url, Recorder(url, capture=CaptureWriter(tmp_path)) as recorder:
+        async with target(handle) as url:
+            recorder = Recorder(url, capture=CaptureWriter(tmp_path))
             sending = asyncio.create_task(recorder.send("a", "s", ASK))
             await arrived.wait()
             sending.cancel()
@@ -397,7 +517,8 @@ def test_a_slow_reader_is_felt_by_the_server(monkeypatch: pytest.MonkeyPatch) ->
             await go_on.wait()
 
         monkeypatch.setattr(recorder_module, "_pause", until_stuck)
-        async with target(handle) as url, Recorder(url, timeout_s=60) as recorder:
+        async with target(handle) as url:
+            recorder = Recorder(url, timeout_s=60)
             return await recorder.send("a", "s", ASK, slow_reader=SlowReader())
 
     exchange = asyncio.run(run())

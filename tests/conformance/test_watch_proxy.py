@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import socket
 import ssl
 import struct
-import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -359,20 +357,6 @@ def test_what_is_no_target(url: str, why: str) -> None:
 def test_addresses() -> None:
     assert Address.of_target("https://host/") == Address("host", 443, tls=True)
     assert str(Address.listening("[::1]:80")) == "[::1]:80"
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate for localhost, and its key."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("no openssl to make a certificate with")
-    folder = tmp_path_factory.mktemp("tls")
-    files = folder / "certificate.pem", folder / "key.pem"
-    words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
-    names = ["-addext", "subjectAltName=DNS:localhost", "-out", str(files[0]), "-keyout", str(files[1])]
-    subprocess.run([openssl, *words.split(), *names], check=True, capture_output=True)
-    return files
 
 
 @pytest.mark.parametrize("trusted", [True, False], ids=["trusted", "not trusted"])

@@ -175,20 +175,20 @@ async def _walk(captured: Captured, url: str) -> Walk:
     alone.sort(key=lambda exchange: exchange.request.path == "/continue_generation")
     together = [e for e in valid if e not in staged and e not in alone]
     lanes: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-    async with Recorder(url) as recorder:
+    recorder = Recorder(url)
 
-        async def ask(exchange: Exchange) -> None:
-            async with lanes[_lane(exchange)]:
-                request = _fresh(captured, exchange)
-                outcome.compare(captured, exchange, await recorder.send(exchange.name, "", request))
+    async def ask(exchange: Exchange) -> None:
+        async with lanes[_lane(exchange)]:
+            request = _fresh(captured, exchange)
+            outcome.compare(captured, exchange, await recorder.send(exchange.name, "", request))
 
-        await asyncio.gather(*map(ask, together))
-        for exchange in alone:
-            await ask(exchange)
-        stage = Stage(recorder)
-        for exchange in staged:
-            ours = await STAGES[exchange.name](stage, exchange)
-            outcome.compare(captured, exchange, ours)
+    await asyncio.gather(*map(ask, together))
+    for exchange in alone:
+        await ask(exchange)
+    stage = Stage(recorder)
+    for exchange in staged:
+        ours = await STAGES[exchange.name](stage, exchange)
+        outcome.compare(captured, exchange, ours)
     return outcome
 
 

@@ -72,10 +72,10 @@ def _recorded(case: str) -> Iterator[Stream]:
 
 
 async def _ask_again(url: str, streams: list[Stream]) -> list[Stream]:
-    async with Recorder(url, timeout_s=60.0) as recorder:
-        exchanges = await asyncio.gather(
-            *(recorder.send(s.exchange.name, s.exchange.scenario, s.exchange.request) for s in streams)
-        )
+    recorder = Recorder(url, timeout_s=60.0)
+    exchanges = await asyncio.gather(
+        *(recorder.send(s.exchange.name, s.exchange.scenario, s.exchange.request) for s in streams)
+    )
     return [
         GENERATE.read(exchange, delivery_hint=s.delivery)
         for exchange, s in zip(exchanges, streams, strict=True)

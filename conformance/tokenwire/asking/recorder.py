@@ -10,22 +10,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-import httpcore
+import h11
 import httpx
 
 from tokenwire import __version__
-from tokenwire.asking.own_socket import OwnTransport
+from tokenwire.asking.connection import Connection
 from tokenwire.asking.slow_reader import SlowReader
 from tokenwire.asking.tap import Tap
 from tokenwire.wire.capture import CaptureWriter, ExchangeWriter
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
+from tokenwire.wire.http_answer import AnswerReader
 from tokenwire.wire.redaction import Headers, Mask, MaskedReads, redact_reads, redact_settings, redact_url
 
 _OWN_HEADERS = {
@@ -38,14 +39,6 @@ MAX_BODY_BYTES = 8 << 20
 MAX_LINES = 1 << 13
 """Of one body: more than any request of the suite has tokens, and few enough to be read into events."""
 _KEPT_OF_OUTGROWN = 4096
-
-_NETWORK_FAULTS = (
-    httpx.TransportError,
-    httpcore.NetworkError,
-    httpcore.ProtocolError,
-    httpcore.TimeoutException,
-    OSError,
-)
 
 
 async def _pause(seconds: float) -> None:
@@ -79,10 +72,11 @@ class _Recording:
         if self._file is not None:
             self._file.response(status, self.headers)
 
-    def read(self, data: bytes) -> None:
+    def read(self, at: float, data: bytes) -> None:
+        """Bytes of the body, and when they arrived."""
         self.size += len(data)
         self.lines += data.count(b"\n") or data.count(b"\r")
-        self._keep(self._arriving.feed(Read(self.seconds(), data)))
+        self._keep(self._arriving.feed(Read(at - self._sent, data)))
 
     def _keep(self, reads: Iterable[Read]) -> None:
         for read in reads:
@@ -112,7 +106,7 @@ class _Recording:
 
 
 class Recorder:
-    """Sends requests to one target, some at a time; an async context manager.
+    """Sends requests to one target, some at a time.
 
     base_url: scheme, host and perhaps a path that all requests go below. timeout_s: for a whole exchange,
     from the first packet to the last byte. headers: sent with every request. max_concurrency: exchanges at
@@ -165,22 +159,8 @@ class Recorder:
         self._capture = capture
         self._secrets = secrets
         self._on_exchange = on_exchange
-        # A connection for each exchange: a kept one may be closed by the server just as it is used again.
-        self._transport = httpx.AsyncHTTPTransport(
-            trust_env=False, limits=httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        )
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Close what is open."""
-        await self._transport.aclose()
+        self._url = url
+        self._tls: ssl.SSLContext | None = None
 
     async def send(
         self,
@@ -244,27 +224,38 @@ class Recorder:
         slow_reader: SlowReader | None,
         tap: Tap | None,
     ) -> None:
-        outgoing = self._outgoing(request)
-        transport: httpx.AsyncBaseTransport = self._transport
-        if slow_reader is not None or tap is not None:
-            transport = OwnTransport(slow_reader.window if slow_reader is not None else None)
         try:
-            async with asyncio.timeout(self._timeout_s):
-                reading = self._read(outgoing, transport, recording, slow_reader, tap)
-                if tap is None or not isinstance(transport, OwnTransport):
-                    await reading
-                else:
-                    await _unless_left(reading, tap, transport, recording)
-        except httpx.LocalProtocolError as error:  # it quotes what cannot be sent
+            head, body = self._outgoing(request)
+            reader = AnswerReader(head)
+        except h11.LocalProtocolError as error:  # it quotes what cannot be sent
             words = recording.mask.text(f"{request.method} {request.path} cannot be sent: {error}")
             raise ValueError(words) from None
-        except TimeoutError:
-            recording.end(Ending.TIMEOUT, f"not over after {self._timeout_s:g} s")
-        except _NETWORK_FAULTS as error:
+        # A connection for each exchange: a kept one may be closed by the server just as it is used again.
+        reception = _Reception(reader, recording, slow_reader, tap, self._max_body_bytes)
+        window = slow_reader.window if slow_reader is not None else None
+        receiving = reception.receive(self._url, self._trust(), window, reader.request_head + body)
+        try:
+            async with asyncio.timeout(self._timeout_s) as limit:
+                if tap is None:
+                    await receiving
+                else:
+                    await _unless_left(receiving, tap, reception.connection, recording)
+        except (h11.RemoteProtocolError, OSError) as error:
+            if limit.expired():
+                recording.end(Ending.TIMEOUT, f"not over after {self._timeout_s:g} s")
+                return
             ending = Ending.UNREACHABLE if recording.status is None else Ending.TRUNCATED
-            recording.end(ending, f"{type(error).__name__}: {error}")
+            kind = type(error).__name__ if reception.connected else "ConnectError"
+            recording.end(ending, f"{kind}: {error}")
 
-    def _outgoing(self, request: HttpRequest) -> httpx.Request:
+    def _trust(self) -> ssl.SSLContext | None:
+        """How to trust a target that speaks TLS; None for one that does not."""
+        if self._tls is None and self._url.scheme == "https":
+            self._tls = httpx.create_ssl_context(trust_env=False)
+            self._tls.set_alpn_protocols(["http/1.1"])
+        return self._tls
+
+    def _outgoing(self, request: HttpRequest) -> tuple[h11.Request, bytes]:
         body = request.raw_body
         headers = dict(_OWN_HEADERS)
         if body is None and request.body is not None:
@@ -274,52 +265,102 @@ class Recorder:
         outgoing = httpx.Request(request.method, self._base + request.path, headers=headers, content=body)
         for name, value in request.headers:
             outgoing.headers[name] = value
-        return outgoing
+        head = h11.Request(method=outgoing.method, target=outgoing.url.raw_path, headers=outgoing.headers.raw)
+        return head, body or b""
 
-    async def _read(
+
+class _Reception:
+    """Takes what arrives on the connection of one exchange, and keeps it."""
+
+    def __init__(
         self,
-        outgoing: httpx.Request,
-        transport: httpx.AsyncBaseTransport,
+        reader: AnswerReader,
         recording: _Recording,
         slow_reader: SlowReader | None,
         tap: Tap | None,
+        max_body_bytes: int,
     ) -> None:
-        response = await transport.handle_async_request(outgoing)
+        self._reader = reader
+        self._recording = recording
+        self._slow_reader = slow_reader
+        self._tap = tap
+        self._max_body_bytes = max_body_bytes
+        self._enough = asyncio.Event()
+        """Set once a slow reader has read its first bytes."""
+        self.connection = Connection(self._take)
+        self.connected = False
+
+    async def receive(
+        self, url: httpx.URL, tls: ssl.SSLContext | None, window: int | None, asked: bytes
+    ) -> None:
+        """Ask, and keep the answer until it is over. Raises h11.RemoteProtocolError and OSError."""
+        connection, slow_reader = self.connection, self._slow_reader
+        pausing: asyncio.Task[None] | None = None
         try:
-            headers = tuple((k.decode("latin-1"), v.decode("latin-1")) for k, v in response.headers.raw)
-            recording.response(response.status_code, headers)
-            if tap is not None:
-                tap.begin()
-            await self._read_body(response, recording, slow_reader, tap)
+            await connection.open(
+                url.raw_host.decode("ascii"), url.port or (443 if tls else 80), tls, window, asked
+            )
+            self.connected = True
+            if slow_reader is not None:
+                pausing = asyncio.create_task(self._pause(slow_reader.pause_s))
+            await connection.over
         finally:
-            await response.aclose()
+            if pausing is not None:
+                pausing.cancel()
+            await connection.close()
 
-    async def _read_body(
-        self,
-        response: httpx.Response,
-        recording: _Recording,
-        slow_reader: SlowReader | None,
-        tap: Tap | None,
-    ) -> None:
-        paused = False
-        async for data in response.aiter_raw():
-            recording.read(data)
+    async def _pause(self, seconds: float) -> None:
+        await self._enough.wait()
+        await _pause(seconds)
+        self.connection.resume()
+
+    def _take(self, at: float, data: bytes) -> None:
+        try:
+            self._keep(at, data)
+        finally:  # what is wrong behind the head does not undo it
+            if self._reader.head is not None:
+                self._begin(self._reader.head)
+        slow_reader, over = self._slow_reader, self.connection.over
+        if over.done():
+            return
+        if self._reader.over:
+            self._recording.end(Ending.COMPLETE)
+            over.set_result(None)
+        elif slow_reader and not self._enough.is_set() and self._recording.size >= slow_reader.after_bytes:
+            self._enough.set()
+            self.connection.pause()
+
+    def _keep(self, at: float, data: bytes) -> None:
+        reader, recording, tap = self._reader, self._recording, self._tap
+        for piece in reader.feed(data):
+            if recording.status is None and reader.head is not None:
+                self._begin(reader.head)
+            recording.read(at, piece)
             if tap is not None:
-                tap.read(data)
+                tap.read(piece)
             if recording.size > self._max_body_bytes:
-                recording.outgrow(f"{self._max_body_bytes} bytes")
+                self._hang_up(f"{self._max_body_bytes} bytes")
                 return
             if recording.lines > MAX_LINES:
-                recording.outgrow(f"{MAX_LINES} lines")
+                self._hang_up(f"{MAX_LINES} lines")
                 return
-            if slow_reader is not None and not paused and recording.size >= slow_reader.after_bytes:
-                paused = True
-                await _pause(slow_reader.pause_s)
-        recording.end(Ending.COMPLETE)
+
+    def _begin(self, head: h11.Response) -> None:
+        """The head has come."""
+        if self._recording.status is not None:
+            return
+        headers = tuple((k.decode("latin-1"), v.decode("latin-1")) for k, v in head.headers.raw_items())
+        self._recording.response(head.status_code, headers)
+        if self._tap is not None:
+            self._tap.begin()
+
+    def _hang_up(self, limit: str) -> None:
+        self._recording.outgrow(limit)
+        self.connection.over.set_result(None)
 
 
 async def _unless_left(
-    reading: Coroutine[Any, Any, None], tap: Tap, transport: OwnTransport, recording: _Recording
+    reading: Coroutine[Any, Any, None], tap: Tap, connection: Connection, recording: _Recording
 ) -> None:
     """Read an answer to its end, or until the scenario hangs up."""
     task, leaving = asyncio.create_task(reading), asyncio.create_task(tap.left.wait())
@@ -329,7 +370,7 @@ async def _unless_left(
             task.result()
             return
         if tap.resets:
-            transport.reset_on_close()
+            connection.reset_on_close()
         recording.end(Ending.HUNG_UP, f"hung up on purpose after {recording.size} bytes")
     finally:
         task.cancel()

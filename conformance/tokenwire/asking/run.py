@@ -359,24 +359,21 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
     if notes is not None:
         notes.begin(found)
         notes.forget_the_rest()
-    async with (
-        _recorder(plan, plan.url, capture, headers=plan.headers, known=found) as recorder,
-        _recorder(plan, plan.url, None, headers=plan.headers, scouts=True) as scout,
-    ):
-        vitals = _vital_signs(plan, recorder, found, scout)
-        sender = polite.to(vitals, found.speaks, found.advertised.context_length or SMALLEST_CONTEXT)
-        transcript = Transcript(list(found.failures), tokenizer=plan.tokenizer, on_answer=progress.answered)
-        asking = _Interrogation(plan, found, sender, vitals, transcript, progress, notes, parrot)
-        await asking.ask_ordinary()
-        if plan.explore:
-            await asking.explore()
-        await asking.confirm()
-        if plan.tokenizer is None:
-            await asking.ask_for_texts()
-        if worker is not None and GATEWAY not in plan.without and GATEWAY in (plan.scenarios or (GATEWAY,)):
-            async with _recorder(plan, plan.worker, capture, known=worker) as behind:
-                await asking.ask_worker_too(worker, behind)
-        await asking.ask_perilous()
+    recorder = _recorder(plan, plan.url, capture, headers=plan.headers, known=found)
+    scout = _recorder(plan, plan.url, None, headers=plan.headers, scouts=True)
+    vitals = _vital_signs(plan, recorder, found, scout)
+    sender = polite.to(vitals, found.speaks, found.advertised.context_length or SMALLEST_CONTEXT)
+    transcript = Transcript(list(found.failures), tokenizer=plan.tokenizer, on_answer=progress.answered)
+    asking = _Interrogation(plan, found, sender, vitals, transcript, progress, notes, parrot)
+    await asking.ask_ordinary()
+    if plan.explore:
+        await asking.explore()
+    await asking.confirm()
+    if plan.tokenizer is None:
+        await asking.ask_for_texts()
+    if worker is not None and GATEWAY not in plan.without and GATEWAY in (plan.scenarios or (GATEWAY,)):
+        await asking.ask_worker_too(worker, _recorder(plan, plan.worker, capture, known=worker))
+    await asking.ask_perilous()
     asking.hear_besides()
     return asking.subject(unrecorded=capture.lost if capture is not None else "")
 
@@ -394,9 +391,9 @@ async def _find_out(
         raise NoSuchTarget(str(error)) from error
     # What is found out first is not charged: it is little, and without it nothing can be asked.
     polite = PoliteSender(first, plan.limits)
-    async with first, _recorder(plan, plan.url, capture, headers=plan.headers, scouts=True) as scout:
-        found = await _found(plan, plan.url, polite, polite.to(scout))
-        return found, await find_parrot(found, polite, plan.tokenizer), polite
+    scout = _recorder(plan, plan.url, capture, headers=plan.headers, scouts=True)
+    found = await _found(plan, plan.url, polite, polite.to(scout))
+    return found, await find_parrot(found, polite, plan.tokenizer), polite
 
 
 def _notes(folder: Path, plan: Plan) -> Notes:
@@ -472,8 +469,8 @@ async def _worker(plan: Plan, polite: PoliteSender) -> Preflight:
         first = _recorder(plan, plan.worker, None, first=True)
     except ValueError as error:
         raise NoSuchTarget(f"--worker: {error}") from error
-    async with first, _recorder(plan, plan.worker, None, scouts=True) as scout:
-        found = await _found(plan, plan.worker, polite.to(first), polite.to(scout))
+    scout = _recorder(plan, plan.worker, None, scouts=True)
+    found = await _found(plan, plan.worker, polite.to(first), polite.to(scout))
     if not found.speaks:
         raise NoSuchTarget(f"--worker: {found.diagnosis}")
     return found

@@ -1,0 +1,130 @@
+"""An answer, read out of the bytes of its connection: its head, the pieces of its body, and its end.
+
+h11 reads it, which forgives nothing. Plain chunks, which are most of a stream, are read here in a fraction of
+the time; whatever is no plain chunk is given to h11 from there on, so that h11 alone says what is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import h11
+
+LARGEST_HEAD = 100 << 10
+"""Bytes of a head, or of a line between chunks, beyond which nothing is read any more."""
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,20})\r\n")
+_LONGEST_SIZE = 22
+_LAST_CHUNK = b"0\r\n\r\n"
+_NO_BODY = frozenset({204, 304})
+
+
+class AnswerReader:
+    """Reads the answer to one request. Whatever h11 takes for an answer is one, and nothing else."""
+
+    def __init__(self, request: h11.Request, *, largest_head: int = LARGEST_HEAD) -> None:
+        """Raises h11.LocalProtocolError for a request that HTTP cannot carry."""
+        self._largest_head = largest_head
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=largest_head)
+        self.request_head = self._http.send(request)
+        """The bytes that ask for it, up to the body."""
+        self._is_head = request.method == b"HEAD"
+        self.head: h11.Response | None = None
+        self.switched = False
+        """Whether the server speaks something else from here on."""
+        self.over = False
+        self.rest = b""
+        """What has come behind the end."""
+        self._plain = False
+        """Whether all chunks so far were plain."""
+        self._left = 0
+        """Bytes of a chunk that are still to come, its line end included."""
+        self._begun = b""
+        """The beginning of a chunk's size, or of the last chunk."""
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The pieces of the body in the next bytes of the connection; take all of them.
+
+        No bytes: the server has closed it. Raises h11.RemoteProtocolError for what is no answer, or no whole
+        one, behind the pieces that came before.
+        """
+        if self.over:
+            self.rest += data
+        elif not self._plain:
+            yield from self._by_h11(data)
+        elif data:
+            yield from self._plain_chunks(self._begun + data if self._begun else data)
+        else:
+            yield from self._odd_chunks(self._begun)  # no plain end: never over
+            yield from self._by_h11(b"")
+
+    def _by_h11(self, data: bytes) -> Iterator[bytes]:
+        if not data and self.head is None:
+            raise h11.RemoteProtocolError("Server disconnected without sending a response.")
+        http = self._http
+        http.receive_data(data)
+        while True:
+            event = http.next_event()
+            if isinstance(event, h11.Data):
+                yield bytes(event.data)
+            elif isinstance(event, h11.Response):
+                self.head = event
+                if self._is_chunked(event):
+                    self._plain = True
+                    yield from self._plain_chunks(http.trailing_data[0])
+                    return
+            elif isinstance(event, h11.InformationalResponse):
+                self.switched |= event.status_code == 101
+            else:
+                self.over = isinstance(event, h11.EndOfMessage)
+                self.rest = http.trailing_data[0] if self.over else b""
+                return
+
+    def _is_chunked(self, head: h11.Response) -> bool:
+        if self._is_head or head.status_code in _NO_BODY:
+            return False
+        return any(name == b"transfer-encoding" for name, _ in head.headers)
+
+    def _plain_chunks(self, data: bytes) -> Iterator[bytes]:
+        at, size, left = 0, len(data), self._left
+        self._begun = b""
+        while at < size:
+            if left > 2:
+                piece = data[at : at + left - 2]
+                at, left = at + len(piece), left - len(piece)
+                yield piece
+            elif left:
+                expected, came = b"\r\n"[2 - left :], data[at : at + left]
+                if not expected.startswith(came):
+                    raise h11.RemoteProtocolError(f"malformed chunk footer: {came!r} (expected {expected!r})")
+                at, left = at + len(came), left - len(came)
+            elif data.startswith(_LAST_CHUNK, at):
+                self.over, self.rest = True, data[at + len(_LAST_CHUNK) :]
+                return
+            elif (found := _SIZE.match(data, at)) and (length := int(found[1], 16)):
+                at = found.end()
+                end = at + length
+                if data.startswith(b"\r\n", end):
+                    yield data[at:end]
+                    at = end + 2
+                else:
+                    left = length + 2
+            elif _LAST_CHUNK.startswith(data[at:]) or (size - at < _LONGEST_SIZE and b"\n" not in data[at:]):
+                self._begun = data[at:]
+                at = size
+            else:
+                self._left = 0
+                yield from self._odd_chunks(data[at:])
+                return
+        self._left = left
+
+    def _odd_chunks(self, data: bytes) -> Iterator[bytes]:
+        """Leave the rest of the body, from the beginning of a chunk on, to an h11 that is told no more."""
+        self._plain = False
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=self._largest_head)
+        self._http.send(h11.Request(method="GET", target="/", headers=[("host", "")]))
+        self._http.send(h11.EndOfMessage())
+        self._http.receive_data(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        self._http.next_event()
+        if data:
+            yield from self._by_h11(data)
