@@ -75,7 +75,7 @@ def make_batch(spans: list[tuple[int, int]], page_lists: list[list[int]], paddin
 
 def packed(parts: list[Tensor], padding: int) -> Tensor:
     """Rows of several sequences as transformers gives them: [1, heads, T, D]."""
-    rows = torch.cat([*parts, torch.randn(padding, *parts[0].shape[1:])])
+    rows = torch.cat([*parts, torch.full((padding, *parts[0].shape[1:]), float("nan"))])
     return rows.transpose(0, 1)[None]
 
 
@@ -89,10 +89,15 @@ def scattered_pages(lengths: list[int], seed: int) -> list[list[int]]:
 def run_sdpa(
     texts: list[Text], cuts: list[list[int]], pages: list[list[int]], window: int | None
 ) -> list[Tensor]:
-    """Compute sequences together, step by step; `cuts` cut each into segments."""
+    """Compute sequences together, step by step; `cuts` cut each into segments.
+
+    What their pages held before, and what padding brings, is as bad as memory can be.
+    """
     _, heads, dim = texts[0].queries.shape
     shape = AttentionShape(texts[0].keys.shape[1], dim, dim)
     attention = SdpaPagedAttention([shape], num_pages=65, page_size=PAGE, context_length=CONTEXT)
+    for stored in (*attention.keys, *attention.values):
+        stored[PAGE:] = float("nan")
     bounds = [[0, *cut, len(text.queries)] for cut, text in zip(cuts, texts, strict=True)]
     results: list[list[Tensor]] = [[] for _ in texts]
     for step in range(max(map(len, bounds)) - 1):

@@ -529,6 +529,25 @@ class TestIsolation:
         assert engine.load.used_tokens == 0
         assert self.alone(engine, run_to_end) == expected
 
+    @pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+    def test_an_id_whose_embedding_is_no_number_ends_its_requests_alone(
+        self, device: str, run_to_end: Run, sampling: dict[str, Any]
+    ) -> None:
+        """Neither those that run beside it nor those that get its pages afterwards see a NaN."""
+        model = load_model("builtin:tiny", device=device)
+        expected = [record(one) for one in run_to_end(Engine(model), *neighbours())]
+        broken = 733
+        model.module.get_input_embeddings().weight.data[broken] = float("nan")
+        engine = Engine(model)
+        for _ in range(2):
+            bad, *good = run_to_end(engine, ask("bad", [broken] * 90, 20, **sampling), *neighbours())
+            assert bad.finish is not None
+            assert (bad.finish.type, bad.finish.status_code) == ("abort", 500)
+            assert bad.finish.message is not None
+            assert "the model's logits" in bad.finish.message
+            assert bad.output_ids == []
+            assert [record(one) for one in good] == expected
+
     def test_a_broken_cache_ends_the_engine(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
         def lost(*_: object) -> Any:
             raise PageAccountingError("page 7 is in two places at once")

@@ -17,7 +17,14 @@ from tokenwire_reference.request import FinishReason, Request
 from tokenwire_reference.sampling import logprobs
 from tokenwire_reference.sampling.backends import make_sampler_backend
 from tokenwire_reference.sampling.near_ties import NearTies
-from tokenwire_reference.sampling.sampling import OutputCounts, SamplingRow, adjust, choose, support
+from tokenwire_reference.sampling.sampling import (
+    OutputCounts,
+    SamplingRow,
+    adjust,
+    choose,
+    rows_without_numbers,
+    support,
+)
 from tokenwire_reference.scheduling.batch import WantedRows
 from tokenwire_reference.scheduling.scheduler import Segment
 
@@ -62,6 +69,8 @@ class TokenAcceptance:
             adjusted = self._near_ties.sway(adjusted, positions)
         token_ids = choose(adjusted, sampling)
         customized_info = self._customized_info(adjusted, sampling, token_ids)
+        for row in rows_without_numbers(adjusted):
+            customized_info[row] = ArithmeticError("the model's logits are no finite numbers")
         entries = _scored(adjusted, token_ids, requests)
         for row, masks in _masks(adjusted, sampling, token_ids, requests).items():
             entries[row] = {**entries[row], **masks}

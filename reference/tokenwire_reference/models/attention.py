@@ -178,6 +178,9 @@ class SdpaPagedAttention(PagedTensors):
     whether all of them are wanted or not. It attends to whole pages from the first on, under a causal mask.
     So the shape of the computation, and with it every bit of its result, follows from the position alone.
 
+    What is masked is multiplied by zero, and zero times NaN is NaN: so a page is emptied when its first
+    position is stored, padding stores nothing, and a tile reads no page that its sequence has not begun.
+
     Tiles over equally many pages run in one call, in which each is computed by itself. Their keys are copied
     side by side. Large keys are not: the tiles of one sequence run by themselves then, and without a copy
     where its pages follow one another.
@@ -199,7 +202,7 @@ class SdpaPagedAttention(PagedTensors):
         self.values = [_zeros(slots, s.kv_heads, s.value_dim) for s in shapes]
         page_bytes = max(page_size * s.kv_heads * s.key_dim * torch.float32.itemsize for s in shapes)
         self._few_pages = self.LARGE // page_bytes
-        self._slots = self._rows = self._places = torch.empty(0, dtype=torch.int64)
+        self._slots = self._rows = self._places = self._begun = torch.empty(0, dtype=torch.int64)
         self._groups: list[_Tiles] = []
         self._masks: dict[tuple[int, int | None], list[Tensor]] = {}
         """Of the groups, in order."""
@@ -233,7 +236,14 @@ class SdpaPagedAttention(PagedTensors):
         rows = [0] * (len(tiles) * tile)
         for row, place in enumerate(places):
             rows[place] = row
-        self._slots = batch.slots
+        self._slots = batch.slots[: len(places)]
+        size = self.page_size
+        begun = [
+            pages[position // size]
+            for (start, end), pages in zip(batch.spans, batch.page_lists, strict=True)
+            for position in range(-(-start // size) * size, end, size)
+        ]
+        self._begun = torch.tensor(begun, dtype=torch.int64)
         self._rows = torch.tensor(rows)
         self._places = torch.tensor(places + [0] * (batch.slots.shape[0] - len(places)))
 
@@ -249,8 +259,8 @@ class SdpaPagedAttention(PagedTensors):
 
     def _together(self, pages: int, tiles: Sequence[_Tile], page_lists: Sequence[Sequence[int]]) -> _Tiles:
         tables: list[int] = []
-        for _, segment, _ in tiles:
-            own = page_lists[segment][:pages]
+        for _, segment, number in tiles:
+            own = page_lists[segment][: number * self.tile // self.page_size + 1]
             tables += own
             tables += [PADDING_PAGE] * (pages - len(own))
         return _Tiles(pages, self._positions(tiles), torch.tensor(tables), 0, shared=False)
@@ -269,8 +279,10 @@ class SdpaPagedAttention(PagedTensors):
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, *, scaling: float, window: int | None
     ) -> Tensor:
         keys, values, tile = self.keys[layer], self.values[layer], self.tile
-        keys.index_copy_(0, self._slots, key[0].transpose(0, 1).float())
-        values.index_copy_(0, self._slots, value[0].transpose(0, 1).float())
+        for stored, new in ((keys, key), (values, value)):
+            if self._begun.numel():
+                stored.view(-1, self.page_size, *stored.shape[1:]).index_fill_(0, self._begun, 0.0)
+            stored.index_copy_(0, self._slots, new[0, :, : self._slots.numel()].transpose(0, 1).float())
         heads, dim, kv_heads = query.shape[1], query.shape[-1], key.shape[1]
         # The query heads of one key-value head are further rows of the same tile.
         tiles = query[0].transpose(0, 1).float().index_select(0, self._rows)

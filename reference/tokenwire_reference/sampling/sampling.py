@@ -8,6 +8,7 @@ when it is resumed from its ids.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -90,6 +91,15 @@ class OutputCounts:
 def _count(times: Tensor, ids: Sequence[int]) -> Tensor:
     at = torch.tensor(ids, dtype=torch.int64, device=times.device)
     return times.index_add_(0, at, torch.ones_like(at, dtype=times.dtype))
+
+
+def rows_without_numbers(adjusted: Tensor) -> list[int]:
+    """The rows of adjusted logits [R, V] from which no id can be chosen: one is NaN or infinite, or all are
+    banned.
+
+    A checkpoint may have such a weight for a single id. What `choose` gives for these rows means nothing.
+    """
+    return [at for at, best in enumerate(adjusted.amax(-1).tolist()) if not math.isfinite(best)]
 
 
 def choose(adjusted: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
