@@ -5,13 +5,15 @@ Checks see nothing but these classes. Nothing here knows a server, a file or the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple, overload
 
 from tokenwire.wire.exchange import Exchange
+from tokenwire.wire.json_pointer import ABSENT
 
 
 class Delivery(StrEnum):
@@ -66,7 +68,73 @@ class Event:
     @property
     def error(self) -> Any:
         """The in-band error that the event carries, or None."""
-        return self.data.get("error") if isinstance(self.data, dict) else None
+        return error_in(self.data)
+
+
+def error_in(data: Any) -> Any:
+    """The error that the data of an event carries, or None."""
+    return data.get("error") if isinstance(data, dict) else None
+
+
+class Apart(NamedTuple):
+    """What there is to an event beside its place and its data; see `Event`."""
+
+    name: str = ""
+    done: bool = False
+    problem: str = ""
+    schema_errors: tuple[str, ...] = ()
+
+
+class Events(Sequence[Event]):
+    """The events of a stream, each made when it is looked at: most are never looked at."""
+
+    def __init__(
+        self, data: Sequence[Any], place: Callable[[int], Place], apart: Mapping[int, Apart] | None = None
+    ) -> None:
+        self.data = data
+        self.apart = apart or {}
+        """Events of which there is anything to say but their data, by position."""
+        self._place = place
+        self._made: dict[int, Event] = {}
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> Events:
+        """Events that were made already."""
+        made = dict(enumerate(events))
+        said = {at: Apart(one.name, one.done, one.problem, one.schema_errors) for at, one in made.items()}
+        own = cls([one.data for one in made.values()], lambda at: made[at].place)
+        own.apart = {at: apart for at, apart in said.items() if apart != Apart()}
+        own._made = made
+        return own
+
+    @overload
+    def __getitem__(self, at: int) -> Event: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Event, ...]: ...
+    def __getitem__(self, at: int | slice) -> Event | tuple[Event, ...]:
+        if isinstance(at, slice):
+            return tuple(self[one] for one in range(*at.indices(len(self))))
+        at = range(len(self))[at]
+        event = self._made.get(at)
+        if event is None:
+            apart = self.apart.get(at, ())
+            event = self._made[at] = Event(at, self._place(at), self.data[at], *apart)
+        return event
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self._all)
+
+    @cached_property
+    def _all(self) -> tuple[Event, ...]:
+        return self[:]
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (Events, tuple)) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +146,15 @@ class Finish:
     """The stop id or stop string that ended the choice, where the server tells."""
     length: int | None = None
     raw: Any = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether a choice was ended by a failure instead of being finished: an abort with an HTTP status.
+
+        Such an ending replaces the answer; of what came with it nothing is promised.
+        """
+        raw = self.raw
+        return self.type == "abort" and isinstance(raw, Mapping) and raw.get("status_code") is not None
 
 
 class CallPiece(NamedTuple):
@@ -163,24 +240,132 @@ class Emission:
         return self.event.place.at(self.pointers.get(name, ""))
 
 
+Column = list[Any]
+"""One value for each emission of a choice; `ABSENT` where an emission has none of a mapping."""
+
+
+@dataclass
+class Columns:
+    """What the emissions of a choice carry, field by field, by their names in `Emission`."""
+
+    events: list[int]
+    """The index of the event of each."""
+    keys: Sequence[Collection[str]]
+    """The names of the fields that are present, as in `pointers`."""
+    text: Column
+    reasoning: Column
+    calls: Column
+    output_ids: Column
+    prompt_token_ids: Column
+    finish: Column
+    series: dict[str, Column] = field(default_factory=dict)
+    prompt_series: dict[str, Column] = field(default_factory=dict)
+    counters: dict[str, Column] = field(default_factory=dict)
+    details: dict[str, Column] = field(default_factory=dict)
+    customized: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, emissions: Sequence[Emission]) -> Columns:
+        """Those of emissions that were made already."""
+        return cls(
+            [one.event.index for one in emissions],
+            [one.pointers.keys() for one in emissions],
+            text=[one.text for one in emissions],
+            reasoning=[one.reasoning for one in emissions],
+            calls=[one.calls for one in emissions],
+            output_ids=[one.output_ids for one in emissions],
+            prompt_token_ids=[one.prompt_token_ids for one in emissions],
+            finish=[one.finish for one in emissions],
+            series=_by_key([one.series for one in emissions]),
+            prompt_series=_by_key([one.prompt_series for one in emissions]),
+            counters=_by_key([one.counters for one in emissions]),
+            details=_by_key([one.details for one in emissions]),
+            customized=frozenset().union(*(one.customized for one in emissions)),
+        )
+
+    @cached_property
+    def told_details(self) -> frozenset[str]:
+        """The details of which any is neither absent nor null."""
+        absent = (None, ABSENT)
+        told = self.details.items()
+        return frozenset(name for name, column in told if any(one not in absent for one in column))
+
+    @cached_property
+    def failed(self) -> bool:
+        """Whether any emission reports a failure in place of a finish."""
+        return any(finish is not None and finish.failed for finish in self.finish)
+
+
+def _by_key(mappings: Sequence[Mapping[str, Any]]) -> dict[str, Column]:
+    names = dict.fromkeys(name for one in mappings for name in one)
+    return {name: [one.get(name, ABSENT) for one in mappings] for name in names}
+
+
+class Emissions(Sequence[Emission]):
+    """The emissions of a choice: their columns, and each of them, made when it is looked at."""
+
+    def __init__(self, columns: Columns, make: Callable[[int], Emission]) -> None:
+        """`make` makes the one that stands in an event."""
+        self.columns = columns
+        self._make = make
+        self._made: dict[int, Emission] = {}
+
+    @overload
+    def __getitem__(self, at: int) -> Emission: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Emission, ...]: ...
+    def __getitem__(self, at: int | slice) -> Emission | tuple[Emission, ...]:
+        if isinstance(at, slice):
+            return tuple(self[one] for one in range(*at.indices(len(self))))
+        at = range(len(self))[at]
+        emission = self._made.get(at)
+        if emission is None:
+            emission = self._made[at] = self._make(self.columns.events[at])
+        return emission
+
+    def __iter__(self) -> Iterator[Emission]:
+        return iter(self._all)
+
+    def __reversed__(self) -> Iterator[Emission]:
+        return (self[at] for at in reversed(range(len(self))))
+
+    @cached_property
+    def _all(self) -> tuple[Emission, ...]:
+        return self[:]
+
+    def __len__(self) -> int:
+        return len(self.columns.events)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (Emissions, tuple)) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 @dataclass(frozen=True)
 class Choice:
     """One choice of an answer: all that was delivered for one index. What is put together of it is kept."""
 
     index: int
-    emissions: tuple[Emission, ...]
+    emissions: Sequence[Emission]
     delivery: Delivery
     likeliest: bool = True
     """Each id is the likeliest by the logprobs that are told; see `Asked.likeliest`."""
 
     @cached_property
+    def columns(self) -> Columns:
+        """What the emissions carry, field by field."""
+        own = self.emissions
+        return own.columns if isinstance(own, Emissions) else Columns.of(own)
+
+    @cached_property
     def output_ids(self) -> tuple[Any, ...] | None:
         """All output ids, put together by the delivery mode; None where no emission carries ids."""
-        carried = [e.output_ids for e in self.emissions if isinstance(e.output_ids, (list, tuple))]
+        carried = [ids for ids in self.columns.output_ids if isinstance(ids, (list, tuple))]
         if not carried:
             return None
         if self.delivery is Delivery.INCREMENTAL:
-            return tuple(t for ids in carried for t in ids)
+            return tuple(chain.from_iterable(carried))
         return tuple(carried[-1])
 
     @cached_property
@@ -188,18 +373,18 @@ class Choice:
         """The whole text of the content channel, put together by the delivery mode; None where no emission
         carries text.
         """
-        return self._joined([e.text for e in self.emissions if isinstance(e.text, str)])
+        return self._joined([text for text in self.columns.text if isinstance(text, str)])
 
     @cached_property
     def reasoning(self) -> str | None:
         """The whole text of the reasoning channel; None where no emission carries any."""
-        return self._joined([e.reasoning for e in self.emissions if e.reasoning is not None])
+        return self._joined([text for text in self.columns.reasoning if text is not None])
 
     @cached_property
     def calls(self) -> tuple[ToolCall, ...]:
         """The tool calls, in the order in which they begin."""
         pieces: dict[int, list[tuple[Emission, CallPiece]]] = {}
-        carrying = [e for e in self.emissions if e.calls]
+        carrying = [self.emissions[at] for at, calls in enumerate(self.columns.calls) if calls]
         for emission in carrying if self.text_is_incremental else carrying[-1:]:
             for piece in emission.calls:
                 index = piece.call if self.text_is_incremental else piece.position
@@ -209,7 +394,7 @@ class Choice:
     @cached_property
     def parsed(self) -> bool:
         """Whether a parser put some of what was sampled into another channel than the content."""
-        return any(e.reasoning or e.calls for e in self.emissions)
+        return any(self.columns.reasoning) or any(self.columns.calls)
 
     def _joined(self, carried: list[str]) -> str | None:
         if not carried:
@@ -222,29 +407,29 @@ class Choice:
 
     def series(self, name: str) -> list[Any] | None:
         """One per-token series, put together by the delivery mode; None where no emission carries it."""
-        carried = [e.series[name] for e in self.emissions if isinstance(e.series.get(name), list)]
+        carried = [part for part in self.columns.series.get(name, ()) if isinstance(part, list)]
         if not carried:
             return None
         if self.delivery is Delivery.INCREMENTAL:
-            return [entry for part in carried for entry in part]
+            return list(chain.from_iterable(carried))
         return list(carried[-1])
 
     @cached_property
     def series_names(self) -> frozenset[str]:
-        return frozenset(name for e in self.emissions for name in e.series)
+        return frozenset(self.columns.series)
 
-    @cached_property
+    @property
     def customized(self) -> frozenset[str]:
-        return frozenset(name for e in self.emissions for name in e.customized)
+        return self.columns.customized
 
     @cached_property
     def finish(self) -> Finish | None:
-        return next((e.finish for e in reversed(self.emissions) if e.finish is not None), None)
+        return next((finish for finish in reversed(self.columns.finish) if finish is not None), None)
 
     def counter(self, name: str) -> int | None:
         """The last value of a counter, where it was given as an integer."""
-        values = [e.counters[name] for e in self.emissions if type(e.counters.get(name)) is int]
-        return values[-1] if values else None
+        values = self.columns.counters.get(name, [])
+        return next((value for value in reversed(values) if type(value) is int), None)
 
 
 @dataclass(frozen=True)
@@ -395,7 +580,7 @@ class Stream:
     dialect: str
     asked: Asked = field(repr=False)
     delivery: Delivery
-    events: tuple[Event, ...] = field(repr=False)
+    events: Sequence[Event] = field(repr=False)
     choices: tuple[Choice, ...] = field(repr=False)
     refused: bool = False
     """Answered with a 4xx status instead of a record."""
@@ -417,11 +602,16 @@ class Stream:
         """Whether there is a record to judge: a 200 that carries at least one choice."""
         return bool(self.choices) and not self.refused
 
-    def emissions(self) -> tuple[Emission, ...]:
+    @cached_property
+    def in_order(self) -> Events:
+        """The events, with what they hold."""
+        return self.events if isinstance(self.events, Events) else Events.of(self.events)
+
+    def emissions(self) -> Sequence[Emission]:
         """All emissions of all choices, in wire order."""
-        return self._in_order
+        return self.choices[0].emissions if len(self.choices) == 1 else self._emissions
 
     @cached_property
-    def _in_order(self) -> tuple[Emission, ...]:
+    def _emissions(self) -> tuple[Emission, ...]:
         everything = [e for choice in self.choices for e in choice.emissions]
         return tuple(sorted(everything, key=lambda e: (e.event.index, e.choice)))

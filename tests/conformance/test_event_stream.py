@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenwire.wire import event_stream
-from tokenwire.wire.event_stream import EventStreamParser, ServerSentEvent, parse_event_stream
+from tokenwire.wire.event_stream import EventStreamParser, ServerSentEvent, parse_event_stream, plain_data
 
 
 def data_of(body: bytes) -> list[str]:
@@ -180,18 +179,18 @@ _BLOCKS = [
 @given(st.lists(st.sampled_from(_BLOCKS), max_size=6).map(lambda some: "".join(some).encode()) | st.binary())
 @settings(deadline=None)
 def test_the_fast_way_reads_what_the_parser_reads(body: bytes) -> None:
-    plain = event_stream._plain_events(body)
-    if plain is not None:
-        assert (plain, b"", None) == fed_in_pieces([body])
+    if plain_data(body) is not None:
+        assert parse_event_stream(body) == fed_in_pieces([body])
 
 
 def test_what_servers_write_is_read_the_fast_way() -> None:
     body = 'data: {"text": "好"}\n\ndata: [DONE]\n\n'.encode()
-    assert event_stream._plain_events(body) == fed_in_pieces([body])[0] != []
+    assert plain_data(body) == ['{"text": "好"}'.encode(), b"[DONE]"]
+    assert parse_event_stream(body) == fed_in_pieces([body])
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"\n\n", b"data: a\n\n\n", b"data: \xff\n\n", b"data: a\n", b"data: a\r\n\n"]
 )
 def test_what_needs_the_parser_is_not_read_the_fast_way(body: bytes) -> None:
-    assert event_stream._plain_events(body) is None
+    assert plain_data(body) is None

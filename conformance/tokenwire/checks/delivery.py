@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -63,7 +63,7 @@ def _mode_of_length(length: int, count: int, count_before: int) -> Delivery | No
     return Delivery.CUMULATIVE if length == count else None
 
 
-def _mode_of_text(emissions: tuple[Emission, ...]) -> Delivery | None:
+def _mode_of_text(emissions: Iterable[Emission]) -> Delivery | None:
     """What the texts of a choice say of their mode; None where that is not clear."""
     shown = [(emission, emission.text) for emission in emissions if emission.text]
     pairs = [(a[1], b[1], _repeats_ids(a[0], b[0])) for a, b in pairwise(shown)]

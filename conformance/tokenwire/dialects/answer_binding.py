@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import groupby
 from sys import intern
-from typing import Any, Literal, get_args
+from types import NoneType
+from typing import Any, Literal, NamedTuple, get_args
 
 from tokenwire.dialects.echoed_prompt import Echoed
-from tokenwire.record import CallPiece, Emission, Event, Finish
+from tokenwire.record import CallPiece, Columns, Emission, Event, Finish
 from tokenwire.wire.json_pointer import ABSENT, Keys, find, join, parse
 
 Kind = Literal[
@@ -30,6 +32,7 @@ _NAMED: tuple[Kind, ...] = ("counters", "series", "prompt_series", "details")
 _FIELDS = {*_SINGLE, *_NAMED}
 _OF_A_CALL = ("index", "id", "type", "name", "arguments")
 """What a piece of a tool call may hold, beside the place of the list (`at`)."""
+_CALLS: tuple[Kind, str] = ("tool_calls", "tool_calls")
 _NONE_CUSTOMIZED: frozenset[str] = frozenset()
 _KNOWN = {
     *get_args(Kind),
@@ -86,7 +89,42 @@ class _Parent:
         }
 
 
-@dataclass(frozen=True)
+class _Bound(NamedTuple):
+    """A field that a choice of some shape has: its kind, its name, and where it stands."""
+
+    kind: Kind
+    name: str
+    parent: int
+    key: str
+
+
+class _Shape(NamedTuple):
+    """What choices have that hold the same keys."""
+
+    fields: tuple[_Bound, ...]
+    others: tuple[_Bound, ...]
+    """Lists that a sampler may have brought."""
+
+
+_Run = dict[tuple[Kind, str], tuple[list[Any], bool]]
+"""What choices of one shape that stand one behind the other hold, and whether all of them do."""
+
+
+def _keys(run: _Run, size: int) -> Iterable[frozenset[str]]:
+    """The names of the fields that each choice of a run has."""
+    everywhere = frozenset(name for (_, name), (_, whole) in run.items() if whole)
+    partly = [(name, part) for (_, name), (part, whole) in run.items() if not whole]
+    if not partly:
+        return [everywhere] * size
+    names = [name for name, _ in partly]
+    told = zip(*(part for _, part in partly), strict=True)
+    return [
+        everywhere.union(name for name, value in zip(names, row, strict=True) if value is not ABSENT)
+        for row in told
+    ]
+
+
+@dataclass(frozen=True, eq=False)
 class AnswerBinding:
     """Where an answer says what. Made from `answer.whole` or `answer.stream` of a dialect."""
 
@@ -171,6 +209,13 @@ class AnswerBinding:
     def _at(self) -> str:
         return join(*self.choices)
 
+    @cached_property
+    def _calls_at(self) -> str:
+        """Where the calls of the one choice of an event stand."""
+        held = (one for parent in self.parents for bound in parent.fields.values() for one in bound)
+        own = next((one.pointer for one in held if one.kind == "tool_calls"), "")
+        return f"{self._at}/0{own}" if self.choices else own
+
     def emissions(self, event: Event) -> Iterator[Emission]:
         """What the data of an event delivers, choice by choice; nothing where it holds no bound field."""
         found = find(event.data, self.choices)
@@ -188,6 +233,196 @@ class AnswerBinding:
                 emission = self._emission(event, position, pointer, item, document)
                 if emission is not None:
                     yield emission
+
+    def columns(self, data: Sequence[Any]) -> dict[int, Columns] | None:
+        """What the data of a stream's events delivers, choice by choice and field by field; None where an
+        event is not plainly of a shape: then it takes `emissions` to tell.
+        """
+        at, items = self._items(data)
+        if items is None:
+            return None
+        choices: dict[int, list[int]] = {}
+        for row, index in enumerate(self._indices(items)):
+            choices.setdefault(index, []).append(row)
+        columns: dict[int, Columns] = {}
+        for index, rows in sorted(choices.items()):
+            whole = len(choices) == 1
+            own = at if whole else [at[row] for row in rows]
+            told = self._told(own, items if whole else [items[row] for row in rows], data)
+            if told is None:
+                return None
+            columns[index] = told
+        return columns
+
+    def _items(self, data: Sequence[Any]) -> tuple[list[int], list[dict[str, Any]] | None]:
+        """The choices of a stream's events, and which event each stands in; None if one has several."""
+        held = (
+            [value if value is None else find(value, self.choices) for value in data]
+            if self.choices
+            else data
+        )
+        at: list[int] = []
+        items: list[dict[str, Any]] = []
+        for event, found in enumerate(held):
+            if type(found) is list and self.choices:
+                if len(found) > 1:
+                    return at, None
+                found = found[0] if found else None  # noqa: PLW2901  # the one choice of the event
+            elif found is not None and found is not ABSENT and (self.choices or type(found) is list):
+                return at, None
+            if type(found) is dict:
+                at.append(event)
+                items.append(found)
+        return at, items
+
+    def _indices(self, items: Sequence[Any]) -> list[int]:
+        if self.index is not None and len(self.index) == 1:
+            told = [item.get(self.index[0]) for item in items]
+            if all(type(one) is int for one in told) and min(told, default=0) >= 0:
+                return told
+        return [self.index_of(item, 0) for item in items]
+
+    def _told(self, at: list[int], items: list[dict[str, Any]], data: Sequence[Any]) -> Columns | None:
+        """The columns of one choice, made of runs of the same shape."""
+        holders = [
+            [find(item, parent.keys) for item in items] if parent.keys else items for parent in self.parents
+        ]
+        shapes = list(
+            zip(
+                *([tuple(one) if type(one) is dict else None for one in held] for held in holders),
+                strict=True,
+            )
+        )
+        named: dict[tuple[Kind, str], list[Any]] = {}
+        keys: list[frozenset[str]] = []
+        customized: set[str] = set()
+        for shape, same in groupby(shapes):
+            rows = slice(len(keys), len(keys) + sum(1 for _ in same))
+            known = self._shape(shape)
+            if known is None:
+                return None
+            run = self._run(known, [held[rows] for held in holders], items[rows])
+            if not any(whole for _, whole in run.values()):  # such a choice may deliver nothing
+                return None
+            customized.update(one.name for one in known.others if ("series", one.name) in run)
+            self._beside([data[one] for one in at[rows]] if self.document else (), run)
+            for bound, (part, _) in run.items():
+                column = named.setdefault(bound, [])
+                column += [ABSENT] * (rows.start - len(column))
+                column += part
+            keys += _keys(run, rows.stop - rows.start)
+        return self._as_columns(at, keys, named, frozenset(customized))
+
+    @lru_cache(maxsize=1 << 10)  # noqa: B019  # the tables of the dialects live as long as the program
+    def _shape(self, shape: tuple[tuple[str, ...] | None, ...]) -> _Shape | None:
+        """What choices have whose parents hold these keys; None where the values have to tell."""
+        fields: list[_Bound] = []
+        others: list[_Bound] = []
+        carried = self.carrier is None
+        for at, (parent, held) in enumerate(zip(self.parents, shape, strict=True)):
+            carried |= parent.keys == self.carrier and held is not None
+            for key in held or ():
+                bound = parent.fields.get(key)
+                fields += (_Bound(one.kind, one.name, at, key) for one in bound or ())
+                if bound is None and parent.holds_customized_info and key not in parent.other_lists:
+                    others.append(_Bound("series", key, at, key))
+        told = [(one.kind, one.name) for one in (*fields, *others) if one.kind != "reasoning"]
+        plain = carried and len(set(told)) == len(told) and len({name for _, name in told}) == len(told)
+        return _Shape(tuple(fields), tuple(others)) if plain else None
+
+    def _run(self, shape: _Shape, holders: list[list[Any]], items: list[dict[str, Any]]) -> _Run:
+        run: _Run = {}
+        for kind, name, parent, key in shape.fields:
+            part = [held[key] for held in holders[parent]]
+            if kind == "finish":
+                finishes = zip(items, part, strict=True)
+                run[kind, name] = (
+                    [None if why is None else self._finish(item, why) for item, why in finishes],
+                    True,
+                )
+                continue
+            part, whole = self._without_nothing(part, name)
+            if not whole and part.count(ABSENT) == len(part):
+                continue
+            if (kind, name) in run:  # a reasoning by another name
+                other, others = run[kind, name]
+                both = zip(other, part, strict=True)
+                part = [two if two is not ABSENT and not one else one for one, two in both]
+                whole |= others
+            run[kind, name] = part, whole
+        for kind, name, parent, key in shape.others:
+            part = [held[key] if type(held[key]) is list else ABSENT for held in holders[parent]]
+            absent = part.count(ABSENT)
+            if absent < len(part):
+                run[kind, name] = part, not absent
+        return run
+
+    def _without_nothing(self, part: list[Any], name: str) -> tuple[list[Any], bool]:
+        """Values, or `ABSENT` for those that say nothing, and whether all of them do."""
+        if not (self.nulls_are_absent and None in part) and name not in self.empty_is_absent:
+            return part, True
+        said = [ABSENT if not value and self._is_nothing(value, name) else value for value in part]
+        return said, ABSENT not in said
+
+    def _beside(self, data: Sequence[Any], run: _Run) -> None:
+        """Add the fields that stand beside the choices to those of the choices, which count more."""
+        for one in self.document:
+            part = [find(value, one.keys) for value in data]
+            part = [
+                ABSENT if value is not ABSENT and self._is_nothing(value, one.name) else value
+                for value in part
+            ]
+            if (one.kind, one.name) in run:
+                own, _ = run[one.kind, one.name]
+                part = [two if mine is ABSENT else mine for mine, two in zip(own, part, strict=True)]
+            absent = part.count(ABSENT)
+            if absent < len(part):
+                run[one.kind, one.name] = part, not absent
+
+    def _as_columns(
+        self,
+        at: list[int],
+        keys: list[frozenset[str]],
+        named: dict[tuple[Kind, str], list[Any]],
+        customized: frozenset[str],
+    ) -> Columns:
+        size = len(at)
+
+        def padded(column: list[Any], absent: Any = ABSENT) -> list[Any]:
+            return column if len(column) == size else column + [absent] * (size - len(column))
+
+        def single(kind: Kind, of_type: type) -> list[Any]:
+            column = named.get((kind, kind), [])
+            known = set(map(type, column)) <= {of_type, NoneType}
+            return padded(
+                column if known else [one if type(one) is of_type else None for one in column], None
+            )
+
+        mappings: dict[Kind, dict[str, list[Any]]] = {kind: {} for kind in _NAMED}
+        for (kind, name), column in named.items():
+            if kind in mappings:
+                no_nulls = kind == "counters" and None in column
+                said = [ABSENT if value is None else value for value in column] if no_nulls else column
+                mappings[kind][name] = padded(said)
+        return Columns(
+            at,
+            keys,
+            text=single("text", str),
+            reasoning=single("reasoning", str),
+            calls=padded([self._calls(told, self._calls_at) for told in named.get(_CALLS, ())], ()),
+            output_ids=single("output_ids", list),
+            prompt_token_ids=single("prompt_token_ids", list),
+            finish=single("finish", Finish),
+            series=mappings["series"],
+            prompt_series=mappings["prompt_series"],
+            counters={
+                name: column
+                for name, column in mappings["counters"].items()
+                if any(one is not ABSENT for one in column)
+            },
+            details=mappings["details"],
+            customized=customized,
+        )
 
     def _is_nothing(self, value: Any, name: str) -> bool:
         return (value is None and self.nulls_are_absent) or (value == [] and name in self.empty_is_absent)

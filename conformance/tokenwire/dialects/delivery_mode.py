@@ -3,40 +3,43 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
-from tokenwire.record import Delivery, Emission
+from tokenwire.record import Columns, Delivery
 
 _COUNT = "completion_tokens"
 _CLEAR = 2
 """So many votes, all alike, tell a mode against the server's word."""
 
 
-def _counted(before: Emission, emission: Emission) -> Iterator[Delivery]:
-    """The mode in which the ids of the later of two neighbouring emissions are as many as were counted."""
-    ids, count, count_before = emission.output_ids, emission.counters.get(_COUNT), before.counters.get(_COUNT)
-    if ids is not None and type(count) is int and type(count_before) is int and count_before > 0:
-        if len(ids) == count - count_before:
-            yield Delivery.INCREMENTAL
-        elif len(ids) == count:
-            yield Delivery.CUMULATIVE
+def _counted(own: Columns) -> Iterator[Delivery]:
+    """The modes in which the ids of emissions are as many as were counted since the ones before them."""
+    counts = own.counters.get(_COUNT, ())
+    for ids, count, before in zip(
+        islice(own.output_ids, 1, None), islice(counts, 1, None), counts, strict=False
+    ):
+        if ids is not None and type(count) is int and type(before) is int and before > 0:
+            if len(ids) == count - before:
+                yield Delivery.INCREMENTAL
+            elif len(ids) == count:
+                yield Delivery.CUMULATIVE
 
 
-def _extended(before: Emission, emission: Emission) -> Iterator[Delivery]:
-    """The mode that two neighbouring emissions look like, by whether one begins like the other.
+def _extended(own: Columns) -> Iterator[Delivery]:
+    """The modes that emissions look like, by whether they begin like the ones before them.
 
     A token that is repeated in pieces that grow looks cumulative and need not be.
     """
-    ids = emission.output_ids
-    if ids and before.output_ids:
-        extends = list(ids[: len(before.output_ids)]) == list(before.output_ids)
-        yield Delivery.CUMULATIVE if extends else Delivery.INCREMENTAL
-    if emission.text and before.text:
-        yield Delivery.CUMULATIVE if emission.text.startswith(before.text) else Delivery.INCREMENTAL
+    for ids, before in zip(islice(own.output_ids, 1, None), own.output_ids, strict=False):
+        if ids and before:
+            yield Delivery.CUMULATIVE if ids[: len(before)] == before else Delivery.INCREMENTAL
+    for text, before in zip(islice(own.text, 1, None), own.text, strict=False):
+        if text and before:
+            yield Delivery.CUMULATIVE if text.startswith(before) else Delivery.INCREMENTAL
 
 
-def infer_delivery(choices: Iterable[Sequence[Emission]], said: Delivery | None = None) -> Delivery:
+def infer_delivery(choices: Iterable[Columns], said: Delivery | None = None) -> Delivery:
     """The delivery mode that most neighbouring emissions of a stream's choices speak for.
 
     The ids of each pair are held against completion_tokens, and ids and text against those before; what only
@@ -45,9 +48,9 @@ def infer_delivery(choices: Iterable[Sequence[Emission]], said: Delivery | None 
     sent. A stream without evidence, such as a single emission, counts as incremental: both modes read it
     alike.
     """
-    pairs = [pair for emissions in choices for pair in pairwise(emissions)]
-    proof = Counter(vote for pair in pairs for vote in _counted(*pair))
-    looks = Counter(vote for pair in pairs for vote in _extended(*pair))
+    columns = list(choices)
+    proof = Counter(vote for own in columns for vote in _counted(own))
+    looks = Counter(vote for own in columns for vote in _extended(own))
     tally = proof + Counter({mode: votes for mode, votes in looks.items() if not proof or mode in proof})
     if said is not None and (tally[said] or tally.total() < _CLEAR):
         return said

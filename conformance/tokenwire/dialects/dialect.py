@@ -10,10 +10,10 @@ import contextlib
 import copy
 import json
 import re
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import accumulate, islice
 from typing import Any
 
@@ -26,10 +26,24 @@ from tokenwire.dialects.delivery_mode import infer_delivery
 from tokenwire.dialects.detokenize import Detokenize
 from tokenwire.dialects.echoed_prompt import without_echo
 from tokenwire.dialects.request_binding import RequestBinding, Unsupported
-from tokenwire.record import Asked, Choice, Delivery, Emission, Event, Place, Stream, Usage
+from tokenwire.record import (
+    Apart,
+    Asked,
+    Choice,
+    Columns,
+    Delivery,
+    Emission,
+    Emissions,
+    Event,
+    Events,
+    Place,
+    Stream,
+    Usage,
+    error_in,
+)
 from tokenwire.spec_files import load_schema, read_yaml, spec_root
 from tokenwire.wire import strict_json
-from tokenwire.wire.event_stream import ServerSentEvent, parse_event_stream
+from tokenwire.wire.event_stream import ends_of, parse_event_stream, plain_data
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 from tokenwire.wire.json_pointer import ABSENT, Keys, find, join, parse
 from tokenwire.wire.sharing import sharing
@@ -54,6 +68,8 @@ _SHAPES = (jsonschema_rs.ValidationErrorKind.AnyOf, jsonschema_rs.ValidationErro
 """Errors of a value that fits none of several shapes."""
 _CHOICES = "choices"
 """Holds records, and is no field of one."""
+_LONG = 4096
+"""Bytes of an event that is worth being shared with the one before it."""
 _NO_NAMES: frozenset[str] = frozenset()
 _JSON_STARTS = (b"{", b"[")
 _BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"
@@ -142,12 +158,16 @@ class _Schemas:
     def name(self, kind: str) -> str:
         return self._names[kind]
 
-    def errors(self, kind: str, data: Any) -> tuple[str, ...]:
-        """What the schema refuses, each as `pointer: words`. Raises FileNotFoundError without a schema."""
+    def validator(self, kind: str) -> jsonschema_rs.Draft202012Validator:
+        """Raises FileNotFoundError without a schema."""
         name = self._names[kind]
         if name not in self._validators:
             self._validators[name] = jsonschema_rs.Draft202012Validator(self._source(name))
-        validator = self._validators[name]
+        return self._validators[name]
+
+    def errors(self, kind: str, data: Any) -> tuple[str, ...]:
+        """What the schema refuses, each as `pointer: words`. Raises FileNotFoundError without a schema."""
+        validator = self.validator(kind)
         try:
             if validator.is_valid(data):
                 return ()
@@ -157,17 +177,37 @@ class _Schemas:
             return (": a key holds a lone surrogate, which no reader can carry on as UTF-8",)
 
 
-class _Clock:
-    """When which byte of a body was read."""
+class _Places:
+    """Where the events of a body stand, and when they came."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        self._ends = list(accumulate(len(read.data) for read in exchange.reads))
-        self._times = [read.time for read in exchange.reads]
+    def __init__(self, exchange: Exchange, starts: Sequence[int], ends: Sequence[int]) -> None:
+        self._exchange = exchange
+        self._starts, self._ends = starts, ends
 
-    def time_of_byte_before(self, offset: int) -> float:
-        if not self._ends:
-            return 0.0
-        return self._times[min(bisect_left(self._ends, offset), len(self._times) - 1)]
+    @cached_property
+    def _read_ends(self) -> list[int]:
+        return list(accumulate(len(read.data) for read in self._exchange.reads))
+
+    def __call__(self, index: int) -> Place:
+        start, end = self._starts[index], self._ends[index]
+        excerpt = _excerpt(self._bytes(start, start + 4 * _EXCERPT), end - start)
+        return Place(self._exchange.name, index, "", start, end, self.time(index), excerpt)
+
+    def time(self, index: int) -> float:
+        """When the last byte of an event was read."""
+        reads = self._exchange.reads
+        return reads[self._read_with(self._ends[index] - 1)].time if reads else 0.0
+
+    def _read_with(self, offset: int) -> int:
+        """The read that brought a byte."""
+        return min(bisect_right(self._read_ends, offset), len(self._read_ends) - 1)
+
+    def _bytes(self, start: int, end: int) -> bytes:
+        """A part of the body, without putting all of it together."""
+        first, last = self._read_with(start), self._read_with(end - 1)
+        reads = self._exchange.reads[first : last + 1]
+        begin = self._read_ends[first] - len(reads[0].data)
+        return b"".join(read.data for read in reads)[start - begin : end - begin]
 
 
 class Dialect:
@@ -315,29 +355,51 @@ class Dialect:
         )
 
     def _read_stream(self, exchange: Exchange, asked: Asked, hint: Delivery | None) -> Stream:
-        body = exchange.body
-        clock = _Clock(exchange)
-        cut_off = exchange.ending is not Ending.COMPLETE
-        sent, unterminated, undecodable_at = parse_event_stream(body, cut_off=cut_off)
-        read = partial(self._event, exchange.name, body=body, clock=clock, latest={})
-        events = tuple(read(index, one) for index, one in enumerate(sent))
-        emissions, usages = self._delivered(self._stream, events, asked)
+        events, unterminated, undecodable_at = self._events(exchange)
+        echo = asked.echo and asked.logprobs and self._stream.echoed is not None
+        columns = None if echo else self._stream.columns(events.data)
+        usages: tuple[Usage, ...]
+        if columns is None:
+            emissions, usages = self._delivered(self._stream, events, asked)
+            made: dict[int, Sequence[Emission]] = {
+                index: tuple(own) for index, own in _by_choice(emissions).items()
+            }
+            told = {index: Columns.of(own) for index, own in made.items()}
+        else:
+            make = partial(_emission_in, self._stream, events)
+            made = {index: Emissions(own, make) for index, own in columns.items()}
+            told, usages = columns, self._usages(events, columns)
         said = hint or self._flagged_delivery(exchange)
-        delivery = self.fixed_delivery or infer_delivery(_by_choice(emissions).values(), said)
+        delivery = self.fixed_delivery or infer_delivery(told.values(), said)
+        choices = (Choice(index, own, delivery, asked.likeliest) for index, own in made.items())
         return Stream(
             exchange,
             self.name,
             asked,
             delivery,
             events,
-            _choices(emissions, delivery, asked),
-            error=next((event.error for event in events if event.error is not None), None),
+            tuple(choices),
+            error=next((error for value in events.data if (error := error_in(value)) is not None), None),
             usage=usages[-1].counts if usages else None,
             usage_place=usages[-1].place if usages else None,
             usages=usages,
             schema=self._schemas.name("stream"),
             unterminated=unterminated,
             undecodable_at=undecodable_at,
+        )
+
+    def _usages(self, events: Events, columns: Mapping[int, Columns]) -> tuple[Usage, ...]:
+        """The usage objects of events, each of which has one choice at most."""
+        found = ((at, self._stream.usage_of(value)) for at, value in enumerate(events.data))
+        told = [(at, counts) for at, counts in found if isinstance(counts, dict)]
+        if not told:
+            return ()
+        choice = {at: index for index, own in columns.items() for at in own.events}
+        return tuple(
+            Usage(
+                events[at].place.at(self._stream.usage_pointer), counts, (choice[at],) if at in choice else ()
+            )
+            for at, counts in told
         )
 
     def _flagged_delivery(self, exchange: Exchange) -> Delivery | None:
@@ -347,33 +409,40 @@ class Dialect:
         incremental = self._incremental_flag in exchange.server.flags
         return Delivery.INCREMENTAL if incremental else Delivery.CUMULATIVE
 
-    def _event(
-        self,
-        exchange: str,
-        index: int,
-        sent: ServerSentEvent,
-        *,
-        body: bytes,
-        clock: _Clock,
-        latest: dict[int, Any],
-    ) -> Event:
-        """`latest`: the data of the latest event of each choice, for what this one repeats of it."""
-        place = Place(
-            exchange,
-            index,
-            "",
-            sent.start,
-            sent.end,
-            clock.time_of_byte_before(sent.end),
-            _excerpt(body[sent.start : sent.start + 4 * _EXCERPT], sent.end - sent.start),
-        )
-        if sent.data == self._end_mark:
-            return Event(index, place, None, sent.name, done=True)
-        data, problem = _strict_object(sent.data)
-        errors = () if problem else self._schemas.errors("stream", data)
-        choice = self._stream.index_of(data, 0)
-        latest[choice] = data = sharing(data, latest.get(choice))
-        return Event(index, place, data, sent.name, problem=problem, schema_errors=errors)
+    def _events(self, exchange: Exchange) -> tuple[Events, bytes, int | None]:
+        """The events of a body, the unterminated rest, the offset of the first byte that is not UTF-8."""
+        body = exchange.body
+        apart: dict[int, Apart] = {}
+        unterminated, undecodable_at = b"", None
+        texts = plain_data(body)
+        if texts is not None:
+            ends = ends_of(texts)
+            starts = [0, *ends[:-1]]
+        else:
+            cut_off = exchange.ending is not Ending.COMPLETE
+            sent, unterminated, undecodable_at = parse_event_stream(body, cut_off=cut_off)
+            texts = [one.data.encode() for one in sent]
+            starts, ends = [one.start for one in sent], [one.end for one in sent]
+            apart = {at: Apart(one.name) for at, one in enumerate(sent) if one.name}
+        mark, valid = self._end_mark.encode(), self._schemas.validator("stream").is_valid
+        data: list[Any] = []
+        latest: dict[int, Any] = {}
+        for at, (text, value) in enumerate(zip(texts, strict_json.loads_each(texts, body), strict=True)):
+            name = apart[at].name if at in apart else ""
+            if text == mark:
+                value, apart[at] = None, Apart(name, done=True)  # noqa: PLW2901  # no value of an answer
+            elif isinstance(value, strict_json.StrictJsonError):
+                apart[at] = Apart(name, problem=f"not strict JSON: {value}")
+                value = None  # noqa: PLW2901
+            elif not isinstance(value, dict):
+                apart[at] = Apart(name, problem="strict JSON, but not an object")
+            elif not _is_valid(valid, value):
+                apart[at] = Apart(name, schema_errors=self._schemas.errors("stream", value))
+            if len(text) >= _LONG and text != mark:
+                choice = self._stream.index_of(value, 0)
+                latest[choice] = value = sharing(value, latest.get(choice))  # noqa: PLW2901
+            data.append(value)
+        return Events(data, _Places(exchange, starts, ends), apart), unterminated, undecodable_at
 
     def _document(self, exchange: Exchange, kind: str) -> tuple[Event, int | None]:
         """The one document of an answer, and the offset of its first byte that is not UTF-8."""
@@ -441,13 +510,16 @@ def json_values(exchange: Exchange) -> Iterator[Any]:
             yield strict_json.loads(text)
 
 
-def _strict_object(text: str) -> tuple[Any, str]:
-    """The value of an event's data, and what is wrong with it."""
+def _is_valid(valid: Callable[[Any], bool], value: Any) -> bool:
     try:
-        data = strict_json.loads(text)
-    except strict_json.StrictJsonError as error:
-        return None, f"not strict JSON: {error}"
-    return data, "" if isinstance(data, dict) else "strict JSON, but not an object"
+        return valid(value)
+    except UnicodeEncodeError:  # a key holds a lone surrogate
+        return False
+
+
+def _emission_in(binding: AnswerBinding, events: Events, at: int) -> Emission:
+    """What the one choice of an event delivers."""
+    return next(binding.emissions(events[at]))
 
 
 def _excerpt(data: bytes, length: int) -> str:

@@ -73,7 +73,7 @@ def _prompts(stream: Stream, encode: Encode, ours: bool) -> list[Ids | None]:
 
 
 def _told_prompt(stream: Stream) -> Ids | None:
-    told = (emission.prompt_token_ids for emission in stream.emissions())
+    told = (ids for choice in stream.choices for ids in choice.columns.prompt_token_ids)
     return _as_ids(next((ids for ids in told if ids), None))
 
 

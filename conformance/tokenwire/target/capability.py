@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 from tokenwire.dialects.control import Call, Deed
 from tokenwire.dialects.dialect import arrays_of, dialect_of, is_chat, names_of, policy_of
 from tokenwire.parrot.law import Parrot
 from tokenwire.parrot.recognition import KnownModel
-from tokenwire.record import Delivery, Emission, Stream
+from tokenwire.record import Columns, Delivery, Stream
 from tokenwire.target.advertised import LOGPROB_RULES, Advertised
+from tokenwire.wire.json_pointer import ABSENT
 
 LOGPROBS_LENGTH = "output_token_logprobs_length"
 MIRRORED_ID = "mirror_token_id"
@@ -47,13 +49,22 @@ class Capability:
         return f"declared as {self.name}" if self.declared else self.advertised
 
 
-def _any(test: Callable[[Emission], object]) -> Callable[[Stream], bool]:
-    return lambda stream: any(test(emission) for emission in stream.emissions())
+def _any(test: Callable[[Columns], object]) -> Callable[[Stream], bool]:
+    return lambda stream: any(test(choice.columns) for choice in stream.choices)
 
 
-def _own_series(emission: Emission) -> list[str]:
+def _told(column: Iterable[Any]) -> bool:
+    """Whether anything in a column is neither absent nor null."""
+    return any(value is not None and value is not ABSENT for value in column)
+
+
+def _above_zero(column: Iterable[Any]) -> bool:
+    return any(type(value) is int and value > 0 for value in column)
+
+
+def _own_series(told: Columns) -> list[str]:
     """The series that the server itself defines, not the sampler."""
-    return [name for name, value in emission.series.items() if name not in emission.customized and value]
+    return [name for name, column in told.series.items() if name not in told.customized and any(column)]
 
 
 def _ended_by_stop_string(stream: Stream) -> bool:
@@ -73,7 +84,7 @@ def _says_what_is_forced(stream: Stream) -> bool:
 
 def _counts_tokens(stream: Stream) -> bool:
     """Whether the answer tells how many tokens it has: in ids, a counter of the choice, or its usage."""
-    counted = _any(lambda e: e.output_ids is not None or "completion_tokens" in e.counters)
+    counted = _any(lambda c: _told(c.output_ids) or "completion_tokens" in c.counters)
     return "completion_tokens" in (stream.usage or {}) or counted(stream)
 
 
@@ -93,62 +104,61 @@ def least_inner_step(stream: Stream) -> int:
     """
     inner: list[int] = []
     for choice in stream.choices:
-        ids = [len(e.output_ids) for e in choice.emissions if e.output_ids]
+        ids = [len(told) for told in choice.columns.output_ids if told]
         if choice.delivery is Delivery.CUMULATIVE:
             ids = [after - before for before, after in pairwise((0, *ids))]
         inner += [size for size in ids[1:-1] if size > 0]
     return min(inner) if len(inner) > 1 else 0
 
 
-def _has_top_logprobs(emission: Emission) -> bool:
-    content = emission.series.get("logprobs_content")
-    inside = isinstance(content, list) and any(isinstance(e, dict) and e.get("top_logprobs") for e in content)
-    return inside or any("top" in name for name in _own_series(emission))
+def _has_top_logprobs(told: Columns) -> bool:
+    entries = _listed(told, "logprobs_content")
+    inside = any(isinstance(entry, dict) and entry.get("top_logprobs") for entry in entries)
+    return inside or any("top" in name for name in _own_series(told))
+
+
+def _listed(told: Columns, series: str) -> Iterable[Any]:
+    """All entries of a series."""
+    return (entry for part in told.series.get(series, ()) if isinstance(part, list) for entry in part)
 
 
 def _tells_all_bytes(stream: Stream) -> bool:
-    lists = [e.series.get("logprobs_content") for e in stream.emissions()]
-    entries = [entry for content in lists if isinstance(content, list) for entry in content]
+    entries = [entry for choice in stream.choices for entry in _listed(choice.columns, "logprobs_content")]
     return bool(entries) and all(isinstance(entry, dict) and entry.get("bytes") for entry in entries)
 
 
-def _has_text_offsets(emission: Emission) -> bool:
-    offsets = emission.series.get("text_offset")
-    return isinstance(offsets, list) and any(type(one) is int and one >= 0 for one in offsets)
+def _has_text_offsets(told: Columns) -> bool:
+    return any(type(one) is int and one >= 0 for one in _listed(told, "text_offset"))
 
 
 def _tito_chat(stream: Stream) -> bool:
     return is_chat(stream) and _any(
-        lambda e: (
-            e.prompt_token_ids is not None
-            or e.details.get("meta_info") is not None
-            or e.output_ids is not None
-        )
+        lambda c: _told(c.prompt_token_ids) or _told(c.details.get("meta_info", ())) or _told(c.output_ids)
     )(stream)
 
 
 _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     "stream": (_is_stream, "no request for a stream was answered by one"),
-    "output-ids": (_any(lambda e: e.output_ids is not None), "no answer carries output ids"),
-    "text": (_any(lambda e: e.text), "no answer carries text"),
+    "output-ids": (_any(lambda c: _told(c.output_ids)), "no answer carries output ids"),
+    "text": (_any(lambda c: any(c.text)), "no answer carries text"),
     "completion-tokens": (
-        _any(lambda e: "completion_tokens" in e.counters),
+        _any(lambda c: "completion_tokens" in c.counters),
         "no answer counts completion_tokens",
     ),
     "token-count": (_counts_tokens, "no answer tells how many tokens it has"),
-    "series": (_any(lambda e: any(e.series.values())), "no answer carries a per-token series"),
-    "customized-info": (_any(lambda e: e.customized), "no answer carries customized_info"),
+    "series": (_any(lambda c: any(map(any, c.series.values()))), "no answer carries a per-token series"),
+    "customized-info": (_any(lambda c: c.customized), "no answer carries customized_info"),
     "incremental-customized-info": (
-        lambda s: s.asked.stream and s.delivery is Delivery.INCREMENTAL and _any(lambda e: e.customized)(s),
+        lambda s: s.asked.stream and s.delivery is Delivery.INCREMENTAL and _any(lambda c: c.customized)(s),
         "no incremental stream carries customized_info",
     ),
     "mirror-sampler": (
-        _any(lambda e: MIRRORED_ID in e.series),
+        _any(lambda c: MIRRORED_ID in c.series),
         "no sampler mirrors the sampled ids into customized_info",
     ),
     "logprobs": (_any(_own_series), "no answer carries output logprobs"),
     "logprobs-length": (
-        _any(lambda e: LOGPROBS_LENGTH in e.counters or LOGPROBS_LENGTH in e.details),
+        _any(lambda c: LOGPROBS_LENGTH in c.counters or LOGPROBS_LENGTH in c.details),
         f"no answer carries {LOGPROBS_LENGTH}",
     ),
     "top-logprobs": (
@@ -157,14 +167,17 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     ),
     "chosen-logprobs": (
         lambda s: (
-            (bool(s.asked.chosen_ids) and _any(lambda e: any("token_ids" in n for n in _own_series(e)))(s))
+            (bool(s.asked.chosen_ids) and _any(lambda c: any("token_ids" in n for n in _own_series(c)))(s))
             or (bool(s.asked.chosen_in_top) and _any(_has_top_logprobs)(s))
         ),
         "no answer carries the logprobs of chosen ids that were asked for",
     ),
-    "prompt-logprobs": (_any(lambda e: any(e.prompt_series.values())), "no answer carries prompt logprobs"),
+    "prompt-logprobs": (
+        _any(lambda c: any(map(any, c.prompt_series.values()))),
+        "no answer carries prompt logprobs",
+    ),
     "chat-logprobs": (
-        lambda s: is_chat(s) and _any(lambda e: bool(e.details.get("logprobs")))(s),
+        lambda s: is_chat(s) and _any(lambda c: any(c.details.get("logprobs", ())))(s),
         "no chat answer carries logprobs",
     ),
     "chat-token-bytes": (
@@ -172,36 +185,36 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         "no chat answer has logprobs that tell the bytes of every token",
     ),
     "completion-logprobs": (
-        lambda s: not is_chat(s) and _any(lambda e: "token_logprobs" in e.series)(s),
+        lambda s: not is_chat(s) and _any(lambda c: "token_logprobs" in c.series)(s),
         "no answer carries the logprobs of completions",
     ),
     "text-offsets": (_any(_has_text_offsets), "no answer tells where its tokens begin in the text"),
     "echo": (lambda s: s.asked.echo, "no request for an echo was answered"),
     "input-ids": (lambda s: s.asked.input_ids is not None, "no request with input_ids was answered"),
     "prompt-token-ids": (
-        _any(lambda e: e.prompt_token_ids is not None),
+        _any(lambda c: _told(c.prompt_token_ids)),
         "no answer carries prompt_token_ids",
     ),
     "media": (
-        lambda s: s.asked.media and _any(lambda e: e.prompt_token_ids is not None)(s),
+        lambda s: s.asked.media and _any(lambda c: _told(c.prompt_token_ids))(s),
         "no answer to a prompt with media carries prompt_token_ids",
     ),
     "text-prompt-ids": (
-        lambda s: s.asked.input_ids is None and _any(lambda e: e.prompt_token_ids is not None)(s),
+        lambda s: s.asked.input_ids is None and _any(lambda c: _told(c.prompt_token_ids))(s),
         "no answer to a text or messages carries prompt_token_ids",
     ),
-    "cached-tokens": (_any(lambda e: "cached_tokens" in e.counters), "no answer counts cached_tokens"),
+    "cached-tokens": (_any(lambda c: "cached_tokens" in c.counters), "no answer counts cached_tokens"),
     "cached-tokens-details": (
-        _any(lambda e: e.details.get("cached_tokens_details") is not None),
+        _any(lambda c: _told(c.details.get("cached_tokens_details", ()))),
         "no answer carries cached_tokens_details that are not null",
     ),
-    "request-id": (_any(lambda e: e.details.get("request_id") is not None), "no answer carries a request id"),
+    "request-id": (_any(lambda c: _told(c.details.get("request_id", ()))), "no answer carries a request id"),
     "prefix-cache": (
-        _any(lambda e: type(e.counters.get("cached_tokens")) is int and e.counters["cached_tokens"] > 0),
+        _any(lambda c: _above_zero(c.counters.get("cached_tokens", ()))),
         "no answer counts cached tokens",
     ),
     "retractions": (
-        _any(lambda e: type(e.counters.get("num_retractions")) is int and e.counters["num_retractions"] > 0),
+        _any(lambda c: _above_zero(c.counters.get("num_retractions", ()))),
         "no answer tells that it was preempted",
     ),
     "batch": (lambda s: s.asked.prompts > 1, "no request with several prompts was answered"),
@@ -215,7 +228,7 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     "chat": (is_chat, "no chat request was answered"),
     "tito-chat": (_tito_chat, "no chat answer carries prompt_token_ids, output ids or meta_info"),
     "chat-meta-info": (
-        lambda s: is_chat(s) and _any(lambda e: e.details.get("meta_info") is not None)(s),
+        lambda s: is_chat(s) and _any(lambda c: _told(c.details.get("meta_info", ())))(s),
         "no chat answer carries meta_info",
     ),
     "chat-streams-without-ids": (
@@ -223,23 +236,26 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         "no chat dialect that was asked refuses token-in-token-out fields in streams",
     ),
     "forced-text": (_says_what_is_forced, "no grammar was seen to make the model say a text"),
-    "tool-calls": (_any(lambda e: e.calls), "no answer carries a tool call"),
-    "reasoning": (_any(lambda e: e.reasoning), "no answer carries reasoning beside its content"),
-    "channels": (_any(lambda e: e.calls or e.reasoning), "no answer carries reasoning or tool calls"),
+    "tool-calls": (_any(lambda c: any(c.calls)), "no answer carries a tool call"),
+    "reasoning": (_any(lambda c: any(c.reasoning)), "no answer carries reasoning beside its content"),
+    "channels": (
+        _any(lambda c: any(c.calls) or any(c.reasoning)),
+        "no answer carries reasoning or tool calls",
+    ),
     "sampling-mask": (
-        _any(lambda e: e.series.get("output_token_sampling_mask")),
+        _any(lambda c: any(c.series.get("output_token_sampling_mask", ()))),
         "no answer carries the sampling masks that were asked for",
     ),
     "weight-versions": (
-        _any(lambda e: e.details.get("weight_versions")),
+        _any(lambda c: any(c.details.get("weight_versions", ()))),
         "no answer tells which weights made which tokens",
     ),
     "token-arrays": (
-        lambda s: _any(lambda e: any(e.details.get(rule.name) for rule in arrays_of(s)))(s),
+        lambda s: _any(lambda c: any(any(c.details.get(rule.name, ())) for rule in arrays_of(s)))(s),
         "no answer carries an array of rows for tokens, such as routed experts",
     ),
     "response-token-ids": (
-        lambda s: is_chat(s) and _any(lambda e: e.output_ids is not None)(s),
+        lambda s: is_chat(s) and _any(lambda c: _told(c.output_ids))(s),
         "no chat answer carries output ids",
     ),
 }
@@ -248,7 +264,7 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
 def _modes(answered: list[Stream]) -> Iterable[Capability]:
     """Cumulative and incremental, by the streams that carry ids where any do: chat streams carry text."""
     streams = [stream for stream in answered if stream.asked.stream]
-    with_ids = [stream for stream in streams if _any(lambda e: e.output_ids is not None)(stream)]
+    with_ids = [stream for stream in streams if _any(lambda c: _told(c.output_ids))(stream)]
     for mode in (Delivery.CUMULATIVE, Delivery.INCREMENTAL):
         seen = next((stream for stream in with_ids or streams if stream.delivery is mode), None)
         yield _seen(str(mode), seen, f"no stream is {mode}")

@@ -243,8 +243,7 @@ def _series_in_common(one: Stream, other: Stream) -> int:
 def _details_in_common(one: Stream, other: Stream) -> int:
     """How many details both hold, such as arrays that few requests ask for."""
     both = [
-        {name for e in stream.emissions() for name, value in e.details.items() if value is not None}
-        for stream in (one, other)
+        {name for choice in stream.choices for name in choice.columns.told_details} for stream in (one, other)
     ]
     return len(both[0] & both[1])
 
