@@ -23,6 +23,7 @@ import httpx
 from tokenwire import __version__
 from tokenwire.asking.connection import Connection
 from tokenwire.asking.slow_reader import SlowReader
+from tokenwire.asking.stopwatch import Stopwatch
 from tokenwire.asking.tap import Tap
 from tokenwire.wire.capture import CaptureWriter, ExchangeWriter
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
@@ -114,7 +115,8 @@ class Recorder:
     more than MAX_LINES lines, is hung up on, and only its beginning is kept.
     capture: where exchanges are written as they arrive. server: what is known of the target, noted in every
     exchange. secrets: names of headers, in lower case, whose values are kept out of every exchange, besides
-    those that name a credential. on_exchange: told of every exchange when it is over.
+    those that name a credential. on_exchange: told of every exchange when it is over. stopwatch: told of
+    each that is under way.
     """
 
     def __init__(
@@ -129,6 +131,7 @@ class Recorder:
         server: Server | None = None,
         secrets: frozenset[str] = frozenset(),
         on_exchange: Callable[[Exchange], None] = lambda _: None,
+        stopwatch: Stopwatch | None = None,
     ) -> None:
         """Raises ValueError for a base_url that is no http or https URL."""
         shown = redact_url(base_url)
@@ -159,6 +162,7 @@ class Recorder:
         self._capture = capture
         self._secrets = secrets
         self._on_exchange = on_exchange
+        self._stopwatch = stopwatch or Stopwatch()
         self._url = url
         self._tls: ssl.SSLContext | None = None
 
@@ -192,7 +196,8 @@ class Recorder:
                     file.request(name, scenario, shown, started=started, server=self.server)
                 recording = _Recording(file, mask, is_settings=request.method == "GET")
                 try:
-                    await self._record(request, recording, slow_reader, tap)
+                    with self._stopwatch.exchange():
+                        await self._record(request, recording, slow_reader, tap)
                 except asyncio.CancelledError:
                     recording.end(Ending.CANCELLED, "the run was ended")
                     raise

@@ -33,6 +33,7 @@ from tokenwire.asking.scenario import (
     Transcript,
     load_scenarios,
 )
+from tokenwire.asking.stopwatch import Stopwatch
 from tokenwire.asking.vital_signs import Revival, VitalSigns
 from tokenwire.dialects.dialect import Dialect, load_dialects
 from tokenwire.judging.judge import Run
@@ -104,6 +105,7 @@ class Plan:
     """And those that decide how its answers are judged."""
     on_exchange: Callable[[Exchange], None] = lambda _: None
     """Told of every exchange when it is over; for a wire log."""
+    stopwatch: Stopwatch = field(default_factory=Stopwatch, repr=False, compare=False)
 
     def asked(self) -> dict[str, Any]:
         """What decides what is asked, as JSON can hold it; of headers, their names."""
@@ -460,6 +462,7 @@ def _recorder(
         server=Server(known.advertised.name, known.advertised.version) if known else None,
         secrets=plan.secrets,
         on_exchange=plan.on_exchange,
+        stopwatch=plan.stopwatch,
     )
 
 

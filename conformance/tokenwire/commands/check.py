@@ -218,6 +218,8 @@ def check(
         asked = {name: context.params[name] for name in _ASKED_BY}
         sent = options.headers_of(header, options.config_of(context).headers)
         _keep(last_run(target, asked, sent), judged, quiet=quiet)
+    if not quiet:
+        typer.echo(plan.stopwatch.words(), err=True)
     raise typer.Exit(status)
 
 

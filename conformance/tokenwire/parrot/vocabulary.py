@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, cached_property
@@ -204,7 +204,7 @@ def byte_letters() -> tuple[str, ...]:
 
 def _byte_level(special: Sequence[str], markers: Sequence[str]) -> dict[str, Any]:
     letters = byte_letters()
-    words = ("".join(letters[byte] for byte in word.encode()) for word in _WORDS.findall(LESSON))
+    words = tuple("".join(letters[byte] for byte in word.encode()) for word in _WORDS.findall(LESSON))
     merges = _merges(words, SIZE - len(special) - len(letters) - len(markers))
     step = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     split = {"type": "Split", "pattern": {"Regex": _QWEN_WORDS}, "behavior": "Isolated", "invert": False}
@@ -224,7 +224,7 @@ def _sentencepiece(special: Sequence[str]) -> dict[str, Any]:
         letter for letter, count in Counter("".join(words)).items() if count > 1 and not letter.isspace()
     ]
     single = (*sorted(often), *(f"<0x{byte:02X}>" for byte in range(256)), *MARKERS)
-    known = [word for word in words if set(word) <= set(often)]
+    known = tuple(word for word in words if set(word) <= set(often))
     merges = _merges(known, SIZE - len(special) - len(single))
     space = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
     decoders = [space, {"type": "ByteFallback"}, {"type": "Fuse"}]
@@ -264,7 +264,8 @@ def _document(
     }
 
 
-def _merges(words: Iterable[str], count: int) -> list[tuple[str, str]]:
+@cache
+def _merges(words: tuple[str, ...], count: int) -> tuple[tuple[str, str], ...]:
     """So many merges, the most frequent pair first; of equals the shortest, then the first in order."""
     known = [(list(word), number) for word, number in sorted(Counter(words).items())]
     pairs: Counter[tuple[str, str]] = Counter()
@@ -274,9 +275,13 @@ def _merges(words: Iterable[str], count: int) -> list[tuple[str, str]]:
     merges: list[tuple[str, str]] = []
     taken = set(MARKERS)
     while len(merges) < count:
-        new = {pair: number for pair, number in pairs.items() if number and "".join(pair) not in taken}
-        most = max(new.values())
-        often = (pair for pair, number in new.items() if number == most)
+        most, often = 1, []
+        for pair, number in pairs.items():
+            if number < most or "".join(pair) in taken:
+                continue
+            if number > most:
+                most, often = number, []
+            often.append(pair)
         left, right = min(often, key=lambda pair: (len("".join(pair)), pair))
         taken.add(left + right)
         merges.append((left, right))
@@ -290,4 +295,4 @@ def _merges(words: Iterable[str], count: int) -> list[tuple[str, str]]:
                     pieces[place : place + 2] = [left + right]
             for pair in pairwise(pieces):
                 pairs[pair] += number
-    return merges
+    return tuple(merges)

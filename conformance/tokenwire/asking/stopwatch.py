@@ -1,0 +1,53 @@
+"""Where the time of a run goes: to the server that answers, or to this program."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Stopwatch:
+    """Runs from the start of the process on.
+
+    The server's is the time in which at least one exchange is under way, less the processor time that this
+    process takes meanwhile: whatever it computes then counts as its own, even where the server worked beside
+    it on another core. All other time is this program's: loading, waiting between exchanges, judging,
+    reporting. So the share that is told is never too small.
+    """
+
+    clock: Callable[[], float] = time.perf_counter
+    processor: Callable[[], float] = time.process_time
+    _began: float = field(init=False)
+    _under_way: int = field(default=0, init=False)
+    _since: tuple[float, float] = field(default=(0.0, 0.0), init=False)
+    _asked_s: float = field(default=0.0, init=False)
+    _computed_s: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        self._began = self.clock() - self.processor()  # until now the process has only loaded
+
+    @contextlib.contextmanager
+    def exchange(self) -> Iterator[None]:
+        """An exchange is under way."""
+        if not self._under_way:
+            self._since = self.clock(), self.processor()
+        self._under_way += 1
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._asked_s += self.clock() - self._since[0]
+                self._computed_s += self.processor() - self._since[1]
+
+    def words(self) -> str:
+        """How much of the time so far was not the server's, as a sentence."""
+        whole = max(self.clock() - self._began, 1e-9)
+        idle, computed = whole - self._asked_s, min(self._computed_s, self._asked_s)
+        return (
+            f"{(idle + computed) / whole:.0%} of {whole:.1f} s was not the server's: for {idle:.1f} s no "
+            f"exchange was under way, and for {computed:.1f} s tokenwire computed while some were"
+        )
