@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -51,6 +53,11 @@ _ASKED_BY = (
     *("worker", "without", "gentle", "restart", "wait", "channels"),
 )
 """The parameters that say how to ask."""
+
+
+_MOST_JOBS = 4
+_WORTH_SHARING = 200
+"""So many answers take longer to judge than processes take to start."""
 
 
 def outputs(named: Outputs, folder: Path | None) -> Outputs:
@@ -213,7 +220,10 @@ def check(
     if isinstance(subject, Unreached):
         console.print(Text(subject.diagnosis), soft_wrap=True)
         subject = subject.subject
-    status = tell(subject, reporting, console)
+    try:
+        status = tell(subject, replace(reporting, jobs=_jobs(subject)), console)
+    except BrokenProcessPool:  # the system killed one, as it does where memory runs out
+        status = tell(subject, reporting, console)
     if keep_failures and subject.runs:
         asked = {name: context.params[name] for name in _ASKED_BY}
         sent = options.headers_of(header, options.config_of(context).headers)
@@ -221,6 +231,12 @@ def check(
     if not quiet:
         typer.echo(plan.stopwatch.words(), err=True)
     raise typer.Exit(status)
+
+
+def _jobs(subject: Subject) -> int:
+    """How many processes judge: the server has nothing to do meanwhile."""
+    answers = sum(len(run.heard) for run in subject.runs)
+    return min(_MOST_JOBS, os.cpu_count() or 1) if answers >= _WORTH_SHARING else 1
 
 
 def _keep(run: LastRun, judged: list[Judgement], *, quiet: bool) -> None:
