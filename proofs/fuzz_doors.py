@@ -102,14 +102,14 @@ def _served(dialect: str) -> Iterator[Send]:
         loop.run_until_complete(client.post("/continue_generation"))
         return response
 
-    served.engine_thread.start()
+    served.runner.start()
     try:
         yield send
         assert send({"method": "GET", "url": "/health"}).status_code == 200
         assert served.manager.live == 0
-        served.engine_thread.call(served.engine.check_integrity).result()
+        served.runner.call(served.engine.check_integrity).result()
     finally:
-        loop.run_until_complete(asyncio.to_thread(served.engine_thread.stop))
+        loop.run_until_complete(asyncio.to_thread(served.runner.stop))
         loop.close()
 
 

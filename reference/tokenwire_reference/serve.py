@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from tokenwire_reference.api.app import build_app
 from tokenwire_reference.api.served import Served
 from tokenwire_reference.crash_hook import CrashAfter, crash_soon
-from tokenwire_reference.delivery.engine_thread import EngineThread
+from tokenwire_reference.delivery.engine_runner import EngineOnLoop, EngineRunner, EngineThread
 from tokenwire_reference.delivery.handover import Handover
 from tokenwire_reference.delivery.output_streamer import OutputStreamer
 from tokenwire_reference.delivery.request_manager import RequestManager
@@ -68,15 +68,15 @@ def serve(args: ServerArgs) -> None:
     def end_soon() -> None:
         loop.call_soon_threadsafe(server.end)
 
-    served.engine_thread.on_failure = end_soon
+    served.runner.on_failure = end_soon
     try:
-        served.engine_thread.start()
+        served.runner.start()
         # The signal that ended the server is raised again by uvicorn once everything is closed.
         loop.run_until_complete(server.serve(sockets=[listening]))
     finally:
-        served.engine_thread.stop()
-    if served.engine_thread.failure is not None:
-        raise EngineStoppedError(f"the engine stopped: {served.engine_thread.failure}")
+        served.runner.stop()
+    if served.runner.failure is not None:
+        raise EngineStoppedError(f"the engine stopped: {served.runner.failure}")
 
 
 def listen(args: ServerArgs) -> socket.socket:
@@ -116,20 +116,20 @@ def assemble(args: ServerArgs, model: Model, loop: asyncio.AbstractEventLoop) ->
     def bring(rows: Sequence[OutputRow]) -> None:
         manager.deliver(rows)
 
-    deliver = Handover(loop, bring)
-    crash_after = args.test_crash_after_stream_outputs
-    engine_thread = EngineThread(
-        engine,
-        streamer,
-        CrashAfter(crash_after, deliver, lambda: crash_soon(loop)) if crash_after else deliver,
+    on_loop = model.module is None  # it takes no time
+    deliver: Callable[[Sequence[OutputRow]], None] = bring if on_loop else Handover(loop, bring)
+    if crash_after := args.test_crash_after_stream_outputs:
+        deliver = CrashAfter(crash_after, deliver, lambda: crash_soon(loop))
+    runner: EngineRunner = (
+        EngineOnLoop(engine, streamer, deliver, loop) if on_loop else EngineThread(engine, streamer, deliver)
     )
-    manager = RequestManager(engine_thread, tokenizer)
+    manager = RequestManager(runner, tokenizer)
     return Served(
         args=replace(args, max_total_tokens=engine.max_total_tokens),
         model=model,
         tokenizer=tokenizer,
         engine=engine,
-        engine_thread=engine_thread,
+        runner=runner,
         manager=manager,
         facts=_facts(model, args.page_size),
     )

@@ -8,7 +8,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from tokenwire_reference.api.errors import RefusalError
-from tokenwire_reference.api.event_stream import Chunks, EventStream, unless_client_leaves
+from tokenwire_reference.api.event_stream import Chunks, EventStream, once_client_leaves, unless_client_leaves
 from tokenwire_reference.api.json_answer import Json, json_answer
 from tokenwire_reference.api.served import Served
 from tokenwire_reference.api.submission import raise_for_server_abort, submit
@@ -46,10 +46,12 @@ async def answer_stream(
 ) -> Response:
     """Run requests and answer as they go. What fails before the first token is a refusal, not a stream."""
     generation = submit(served, requests, group=group)
+    leaving = once_client_leaves(http_request, generation.hang_up)
     try:
-        first = await unless_client_leaves(http_request, generation.first(delivery))
+        first = await generation.first(delivery)
         raise_for_server_abort([first], unless_it_has_ids=True)
     except BaseException:
+        leaving.cancel()
         generation.close()
         raise
-    return EventStream(generation, first, chunks, delivery=delivery, last_words=last_words)
+    return EventStream(generation, first, chunks, leaving=leaving, delivery=delivery, last_words=last_words)

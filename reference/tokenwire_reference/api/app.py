@@ -15,11 +15,11 @@ from tokenwire_reference.api.chat import chat_completions
 from tokenwire_reference.api.completions import PATH as COMPLETIONS_PATH
 from tokenwire_reference.api.completions import completions
 from tokenwire_reference.api.errors import RefusalError, refusal_answer
-from tokenwire_reference.api.event_stream import ClientLeftError
 from tokenwire_reference.api.generate import generate
 from tokenwire_reference.api.json_answer import json_answer
 from tokenwire_reference.api.keys import RequireKey
 from tokenwire_reference.api.served import Served, served_by
+from tokenwire_reference.delivery.request_manager import ClientLeftError
 from tokenwire_reference.faults.faulty_wire import FaultyWire
 
 SGLANG_ROUTES = [

@@ -13,10 +13,10 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 
 from tokenwire_reference.api.errors import INVALID, MALFORMED, RefusalError
-from tokenwire_reference.api.event_stream import ClientLeftError
 from tokenwire_reference.api.json_answer import Json
 from tokenwire_reference.api.schemas import request_schema
 from tokenwire_reference.api.served import served_by
+from tokenwire_reference.delivery.request_manager import ClientLeftError
 
 LONG_BODY_BYTES = 32 * 1024
 """What takes longer to read than a thread takes to start."""

@@ -35,7 +35,7 @@ async def flush_cache(http_request: HttpRequest) -> Response:
     """Forget all cached prefixes; refused while requests are running or waiting."""
     refuse_control(http_request)
     served = served_by(http_request)
-    flushed = await asyncio.wrap_future(served.engine_thread.call(served.engine.flush_cache))
+    flushed = await asyncio.wrap_future(served.runner.call(served.engine.flush_cache))
     if flushed:
         return PlainTextResponse("Cache flushed.\n")
     return PlainTextResponse("Cache not flushed: requests are running or waiting.\n", status_code=400)
@@ -52,7 +52,7 @@ async def pause_generation(http_request: HttpRequest) -> Response:
     body = await read_object(http_request)
     hold_against_schema(body, "pause-request")
     mode = body.get("mode", "abort")
-    await asyncio.wrap_future(served.engine_thread.call(lambda: served.engine.pause(mode)))
+    await asyncio.wrap_future(served.runner.call(lambda: served.engine.pause(mode)))
     return json_answer({"message": "Generation paused successfully.", "status": "ok"})
 
 
@@ -61,5 +61,5 @@ async def continue_generation(http_request: HttpRequest) -> Response:
     refuse_control(http_request)
     served = served_by(http_request)
     hold_against_schema(await read_object(http_request, empty=True), "continue-request")
-    await asyncio.wrap_future(served.engine_thread.call(served.engine.continue_generation))
+    await asyncio.wrap_future(served.runner.call(served.engine.continue_generation))
     return json_answer({"message": "Generation continued successfully.", "status": "ok"})

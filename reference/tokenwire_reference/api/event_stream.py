@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.json_answer import Json, to_json
-from tokenwire_reference.delivery.request_manager import Delivery, Emission, Generation
+from tokenwire_reference.delivery.request_manager import ClientLeftError, Delivery, Emission, Generation
 
 logger = logging.getLogger(__name__)
 Value = TypeVar("Value")
@@ -21,10 +21,6 @@ Value = TypeVar("Value")
 DONE = b"data: [DONE]\n\n"
 WRITE_BYTES = 1 << 16
 """Events that are due together are written together, up to about this many bytes."""
-
-
-class ClientLeftError(Exception):
-    """The connection was closed before there was an answer."""
 
 
 class Chunks(Protocol):
@@ -50,10 +46,11 @@ class EventStream(Response):
         first: Emission,
         chunks: Chunks,
         *,
+        leaving: asyncio.Future[None],
         delivery: Delivery,
         last_words: Callable[[RefusalError], Json],
     ) -> None:
-        """`first` was taken already."""
+        """`first` was taken already; `leaving` watches the client, and is done once it left."""
         self.status_code = 200
         self.media_type = "text/event-stream"
         self.background = None
@@ -61,25 +58,26 @@ class EventStream(Response):
         self._generation = generation
         self._first: Emission | None = first
         self._chunks = chunks
+        self._leaving = leaving
         self._delivery = delivery
         self._last_words = last_words
         self._over = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        del scope
-        leaving = asyncio.ensure_future(_disconnect(receive))
-        leaving.add_done_callback(lambda _: self._generation.wake())
+        del scope, receive
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            while not leaving.done():
+            while True:
                 for part in _joined(self._due()):
                     await send({"type": "http.response.body", "body": part, "more_body": True})
                 if self._over:
-                    await send({"type": "http.response.body", "body": b"", "more_body": False})
                     break
                 await self._generation.woken()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except ClientLeftError:
+            return
         finally:
-            leaving.cancel()
+            self._leaving.cancel()
             self._generation.close()
 
     def _due(self) -> Iterator[bytes]:
@@ -138,6 +136,16 @@ async def unless_client_leaves(http_request: HttpRequest, work: Awaitable[Value]
     finally:
         working.cancel()
         leaving.cancel()
+
+
+def once_client_leaves(http_request: HttpRequest, call: Callable[[], None]) -> asyncio.Future[None]:
+    """Call a function once the client has closed the connection, or this is cancelled.
+
+    The body of the request must have been read.
+    """
+    leaving = asyncio.ensure_future(_disconnect(http_request.receive))
+    leaving.add_done_callback(lambda _: call())
+    return leaving
 
 
 async def _disconnect(receive: Receive) -> None:

@@ -18,7 +18,7 @@ from tokenwire_reference.engine.load import EngineLoad
 
 
 async def _engine_load(served: Served) -> EngineLoad:
-    return await asyncio.wrap_future(served.engine_thread.call(lambda: served.engine.load))
+    return await asyncio.wrap_future(served.runner.call(lambda: served.engine.load))
 
 
 async def loads(http_request: HttpRequest) -> Response:

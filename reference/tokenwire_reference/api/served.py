@@ -1,4 +1,4 @@
-"""What the HTTP routes work with: one served model, its manager and its engine's thread."""
+"""What the HTTP routes work with: one served model, its manager and what runs its engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request as HttpRequest
 
-from tokenwire_reference.delivery.engine_thread import EngineThread
+from tokenwire_reference.delivery.engine_runner import EngineRunner
 from tokenwire_reference.delivery.request_manager import RequestManager
 from tokenwire_reference.server_args import ServerArgs
 from tokenwire_reference.text.tokenizer import Tokenizer
@@ -28,7 +28,7 @@ class Served:
     tokenizer: Tokenizer | None
     """None with `--skip-tokenizer-init`."""
     engine: Engine
-    engine_thread: EngineThread
+    runner: EngineRunner
     manager: RequestManager
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the server was told to end: what runs may finish, and nothing new is taken."""
@@ -39,7 +39,7 @@ class Served:
     @property
     def why_closed(self) -> str | None:
         """Why no new request is taken, or None."""
-        if (failure := self.engine_thread.failure) is not None:
+        if (failure := self.runner.failure) is not None:
             return f"the engine stopped: {failure}; restart the server"
         return "the server is about to end; ask another one" if self.draining.is_set() else None
 

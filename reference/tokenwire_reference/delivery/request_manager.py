@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from tokenwire_reference.delivery.engine_thread import EngineThread
+from tokenwire_reference.delivery.engine_runner import EngineRunner
 from tokenwire_reference.delivery.meters import Meters
 from tokenwire_reference.faults.fault import Fault, current_fault
 from tokenwire_reference.request import DraftCounts, FinishReason, OutputRow, Request, SamplingParams
@@ -179,6 +179,10 @@ class DuplicateRequestIdError(ValueError):
     """A request id that a live request has."""
 
 
+class ClientLeftError(Exception):
+    """The connection was closed before there was an answer."""
+
+
 class Generation:
     """The records of one HTTP request, in the order of their index."""
 
@@ -186,20 +190,27 @@ class Generation:
         self.records = records
         self._wake = wake
         self._abort = abort
+        self._left = False
 
     @property
     def ended(self) -> bool:
         """Whether each record has given its finish."""
         return all(record.taken_finish for record in self.records)
 
-    def wake(self) -> None:
-        """Let the consumer look, though nothing came."""
+    def hang_up(self) -> None:
+        """Tell the consumer that its client has left: it waits for nothing more."""
+        self._left = True
         self._wake.set()
 
     async def woken(self) -> None:
-        """Wait until something came since the last time."""
+        """Wait until something came since the last time. Raises ClientLeftError after `hang_up`.
+
+        Nothing lies between the waker and the consumer: what a step brings is taken before the next step.
+        """
         await self._wake.wait()
         self._wake.clear()
+        if self._left:
+            raise ClientLeftError
 
     def take(self, delivery: Delivery) -> Iterator[Emission]:
         """Take what is pending, an emission of each record that has something."""
@@ -232,7 +243,7 @@ class RequestManager:
 
     def __init__(
         self,
-        engine: EngineThread,
+        engine: EngineRunner,
         tokenizer: Tokenizer | None,
     ) -> None:
         self._engine = engine

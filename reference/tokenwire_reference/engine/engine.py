@@ -120,6 +120,13 @@ class Engine:
         return not self._ended and (self._paused or self.scheduler.empty)
 
     @property
+    def takes_time(self) -> bool:
+        """Whether the next step may let its caller wait: a model computes, or a script sleeps."""
+        return self.model.module is not None or any(
+            sequence.drafter is not None and sequence.drafter.takes_time for sequence in self.scheduler
+        )
+
+    @property
     def load(self) -> EngineLoad:
         pool = self.scheduler.pool
         pages = {page for sequence in self.scheduler.running for page in sequence.pages}

@@ -40,6 +40,9 @@ SAMPLED_LEAD = 50.0
 
 NOISE = gumbel_noise([1], VOCAB_SIZE, torch.device("cpu"))[0].float().repeat(2)
 """What logits are made of, twice: each row begins at a place of its own, and goes round."""
+ROWS = NOISE.unfold(0, VOCAB_SIZE, 1)
+"""[begin, vocabulary]: a view of it."""
+HIGHEST = NOISE.max()
 
 Json = Any
 
@@ -95,6 +98,10 @@ class Script:
                         f"{name}.{key} is {value!r}; give a text, ids (at least one, each from 0 to "
                         f"{VOCAB_SIZE - 1}), sleep_ms (a number) or error (a string)"
                     )
+
+    @property
+    def takes_time(self) -> bool:
+        return bool(self._sleep)
 
     def draft(self, token_ids: Sequence[int], room: int) -> Sequence[int]:
         """Begin the next step: sleep, or fail, as the script has it, and give all of its ids but the last."""
@@ -198,6 +205,6 @@ class ScriptedModel:
             # So that no two places have one logprob.
             lead = GREEDY_LEAD if sampling.greedy else SAMPLED_LEAD * sampling.temperature
             leads.append(lead + made_up / 2**33)
-        logits = NOISE.unfold(0, VOCAB_SIZE, 1).index_select(0, torch.tensor(begins))
-        ahead = NOISE.max() + torch.tensor(leads)
+        logits = ROWS.index_select(0, torch.tensor(begins))
+        ahead = HIGHEST + torch.tensor(leads)
         return logits.scatter_(-1, torch.tensor(ids)[:, None], ahead[:, None])

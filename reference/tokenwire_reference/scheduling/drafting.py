@@ -13,6 +13,10 @@ class SequenceError(Exception):
 class Drafter(Protocol):
     """Drafts for one sequence."""
 
+    @property
+    def takes_time(self) -> bool:
+        """Whether drafting may make a step wait."""
+
     def draft(self, token_ids: Sequence[int], room: int) -> Sequence[int]:
         """At most `room` ids that may follow `token_ids` (the prompt and all output so far).
 

@@ -11,6 +11,8 @@ LONGEST = 4
 class NgramDrafter:
     """Drafts up to `num_draft_tokens` ids for one sequence, which may only grow."""
 
+    takes_time = False
+
     def __init__(self, num_draft_tokens: int) -> None:
         self._count = num_draft_tokens
         self._followed: dict[tuple[int, ...], int] = {}

@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 
 from tokenwire_reference.api.app import build_app
 from tokenwire_reference.api.served import Served
-from tokenwire_reference.delivery.engine_thread import EngineThread
+from tokenwire_reference.delivery.engine_runner import EngineThread
 from tokenwire_reference.delivery.output_streamer import OutputStreamer
 from tokenwire_reference.delivery.request_manager import RequestManager
 from tokenwire_reference.engine.load import EngineLoad

@@ -11,17 +11,17 @@ SERVER = """
 import sys
 from tokenwire_reference.cache.kv import PageAccountingError
 from tokenwire_reference.cli import main
-from tokenwire_reference.delivery.engine_thread import EngineThread
+from tokenwire_reference.delivery.engine_runner import EngineOnLoop
 from tokenwire_reference.scheduling.scheduler import Scheduler
 
 def advance(*_):
     raise PageAccountingError("page 7 is in two places at once")
 
-def start(thread, really=EngineThread.start):  # what probes the engine before that must succeed
+def start(thread, really=EngineOnLoop.start):  # what probes the engine before that must succeed
     Scheduler.advance = advance
     really(thread)
 
-EngineThread.start = start
+EngineOnLoop.start = start
 sys.argv = ["tokenwire-reference", "serve", "--model", "builtin:scripted", "--port", "0"]
 main()
 """

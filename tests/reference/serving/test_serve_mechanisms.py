@@ -29,8 +29,7 @@ def test_a_script_is_followed_step_by_step(start_reference, tmp_path):
         "--model", "builtin:scripted", "--script", str(path), "--incremental-streaming-output"
     )
     events = [event["output_ids"] for event in stream(url, input_ids=[40])]
-    assert events[0][:3] == [50, 51, 52]
-    assert list(chain(*events)) == [50, 51, 52, 53, 2]
+    assert events == [[50, 51, 52], [53], [2]]
     own = {"custom_params": {"script": [[60, 61], {"error": "out of luck"}]}}
     *_, last = stream(url, input_ids=[40], sampling_params=own)
     assert "out of luck" in json.dumps(last)

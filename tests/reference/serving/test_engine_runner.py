@@ -1,13 +1,14 @@
-"""The engine's thread: what goes in, what comes out, and how it ends."""
+"""What runs an engine, on a thread or on the loop: what goes in, what comes out, and how it ends."""
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 
 import pytest
 
-from tokenwire_reference.delivery.engine_thread import EngineThread
+from tokenwire_reference.delivery.engine_runner import EngineOnLoop, EngineThread
 from tokenwire_reference.delivery.output_streamer import OutputStreamer
 from tokenwire_reference.faults.fault import Fault
 from tokenwire_reference.request import Request, SamplingParams
@@ -18,20 +19,34 @@ def ask(rid="r", prompt=(1,)):
 
 
 @pytest.fixture
-def started(scripted_engine):
-    """Give a function that starts a thread around an engine, and gives the queue of its deliveries."""
-    threads = []
+def loop():
+    """An event loop that runs."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield loop
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+@pytest.fixture(params=["thread", "loop", "loop, with steps that take time"])
+def started(request, loop):
+    """Give a function that lets an engine run, and gives what runs it and the queue of its deliveries."""
+    runners = []
 
     def start(engine):
         rows: queue.Queue = queue.Queue()
-        thread = EngineThread(engine, OutputStreamer(stream_interval=1), rows.put)
-        thread.start()
-        threads.append(thread)
-        return thread, rows
+        parts = engine, OutputStreamer(stream_interval=1), rows.put
+        engine.takes_time = request.param != "loop"
+        runner = EngineThread(*parts) if request.param == "thread" else EngineOnLoop(*parts, loop)
+        loop.call_soon_threadsafe(runner.start)
+        runners.append(runner)
+        return runner, rows
 
     yield start
-    for thread in threads:
-        thread.stop()
+    for runner in runners:
+        runner.stop()
 
 
 def until_finish(rows):
@@ -154,3 +169,35 @@ def test_the_end_of_an_engine_is_told_once(started, scripted_engine, caplog):
     assert isinstance(ends.get(timeout=120), RuntimeError)
     assert ends.empty()
     assert list(engine.live) == ["a"], "what came later never reached the engine that is gone"
+
+
+def test_a_step_that_takes_time_does_not_hold_the_loop_up(loop, scripted_engine):
+    may_go_on = threading.Event()
+
+    class Slow(scripted_engine):
+        takes_time = True
+
+        def step(self):
+            assert may_go_on.wait(timeout=120)
+            return super().step()
+
+    rows: queue.Queue = queue.Queue()
+    runner = EngineOnLoop(Slow([[5]]), OutputStreamer(stream_interval=1), rows.put, loop)
+    loop.call_soon_threadsafe(runner.start)
+    runner.add(ask())
+    loop.call_soon_threadsafe(may_go_on.set)
+    assert until_finish(rows)[0].output_ids == [5]
+    runner.stop()
+
+
+def test_an_engine_on_a_loop_that_has_ended_ends(scripted_engine):
+    loop = asyncio.new_event_loop()
+    engine, rows = scripted_engine([[5], [6]]), []
+    engine.takes_time = False
+    runner = EngineOnLoop(engine, OutputStreamer(stream_interval=1), rows.extend, loop)
+    runner.start()
+    runner.add(ask())
+    loop.run_until_complete(asyncio.sleep(0))
+    runner.stop()
+    assert asyncio.all_tasks(loop) == set()
+    loop.close()
