@@ -181,11 +181,12 @@ class Request:
                 values.append(None)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class OutputRow:
     """What the output streamer emits for one request: one range of tokens of its record.
 
-    `start` and `end` are positions in `output_ids`; every list here covers exactly that range.
+    `start` and `end` are positions in `output_ids`; every list here covers exactly that range. Not frozen,
+    as there is one for each token: a frozen one takes three times as long to make.
     """
 
     rid: str

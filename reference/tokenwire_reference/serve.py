@@ -39,6 +39,8 @@ class EngineStoppedError(RuntimeError):
     """The engine is broken for good; every client was told, and the process ends."""
 
 
+MOST_HEAD_BYTES = 1 << 16
+"""Of a request, before its body."""
 SHUTDOWN_SECONDS = 1
 """How long an open answer may go on after all requests were ended."""
 
@@ -166,6 +168,22 @@ class _Outgoing:
             self._transport.write(data)
 
 
+class _Connection(h11.Connection):
+    """Frames the parts of a chunked body itself: between them nothing changes of what h11 keeps."""
+
+    _in_chunks = False
+
+    def send(self, event: h11.Event) -> bytes | None:
+        if self._in_chunks and type(event) is h11.Data and event.data:
+            return b"%x\r\n%b\r\n" % (len(event.data), event.data)
+        output = super().send(event)
+        if type(event) is h11.Response:
+            self._in_chunks = output is not None and b"\r\nTransfer-Encoding: chunked\r\n" in output
+        elif type(event) is h11.EndOfMessage:
+            self._in_chunks = False
+        return output
+
+
 class Protocol(H11Protocol):  # type: ignore[misc]  # uvicorn is not followed by mypy here
     """HTTP that stops writing as soon as the kernel takes no more: outputs wait where they can coalesce.
 
@@ -174,6 +192,7 @@ class Protocol(H11Protocol):  # type: ignore[misc]  # uvicorn is not followed by
 
     def __init__(self, *args: Any, receive_seconds: float, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.conn = _Connection(h11.SERVER, self.config.h11_max_incomplete_event_size or MOST_HEAD_BYTES)
         self._receive_seconds = receive_seconds
         self._too_late: asyncio.TimerHandle | None = None
 
