@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import socket
 import statistics
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from rich.table import Table
 STREAMS = (1, 16, 64, 256)
 TOKENS = 128
 """Of one stream."""
+LOOK_SECONDS = 0.005
 EVENTS = 8192
 """Of one side of a case at least, if each token has one: fewer streams are asked for several times."""
 LENGTHS = (1024, 4096, 16384, 32768)
@@ -78,42 +80,37 @@ def server(*command: str) -> Iterator[tuple[int, int]]:
             process.terminate()
 
 
-class Client(asyncio.Protocol):
-    """Sends one request and keeps what comes, up to the end of a chunked answer."""
+def ask(port: int, bodies: Sequence[bytes], path: str = "/generate") -> list[bytes]:
+    """Send requests at the same time; their answers, up to the end of a chunked one.
 
-    def __init__(self, request: bytes) -> None:
-        self._request = request
-        self._parts: list[bytes] = []
-        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.write(self._request)
-
-    def data_received(self, data: bytes) -> None:
-        self._parts.append(data)
-        if data.endswith(b"0\r\n\r\n"):
-            self.answer.set_result(b"".join(self._parts))
-            self._transport.abort()
-
-    def connection_lost(self, _: Exception | None) -> None:
-        if not self.answer.done():
-            self.answer.set_exception(
-                ConnectionError(f"the answer was cut: {b''.join(self._parts)[-300:]!r}")
-            )
-
-
-async def ask(port: int, bodies: Sequence[bytes], path: str = "/generate") -> list[bytes]:
-    """Send requests at the same time; their answers."""
+    The client looks every few milliseconds and never waits for bytes: to wake a reader for each event costs a
+    server about as much as the event, and nothing where events come so fast that no reader falls asleep.
+    """
     head = f"POST {path} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: "
-    loop = asyncio.get_running_loop()
-    clients = [
-        (await loop.create_connection(lambda: Client(request), "127.0.0.1", port))[1]  # noqa: B023
-        for body in bodies
-        for request in [head.encode() + b"%d\r\n\r\n" % len(body) + body]
-    ]
-    return [await client.answer for client in clients]
+    waiting: list[tuple[int, socket.socket]] = []
+    answers = [bytearray() for _ in bodies]
+    for at, body in enumerate(bodies):
+        connection = socket.create_connection(("127.0.0.1", port))
+        connection.sendall(head.encode() + b"%d\r\n\r\n" % len(body) + body)
+        connection.setblocking(False)
+        waiting.append((at, connection))
+    while waiting:
+        time.sleep(LOOK_SECONDS)
+        waiting = [(at, connection) for at, connection in waiting if not _ended(connection, answers[at])]
+    return [bytes(answer) for answer in answers]
+
+
+def _ended(connection: socket.socket, answer: bytearray) -> bool:
+    """Read what is there; whether the answer has ended."""
+    try:
+        while not answer.endswith(b"0\r\n\r\n"):
+            if not (data := connection.recv(1 << 20)):
+                raise ConnectionError(f"the answer was cut: {bytes(answer[-300:])!r}")
+            answer += data
+    except BlockingIOError:
+        return False
+    connection.close()
+    return True
 
 
 def events_of(answer: bytes) -> list[bytes]:
@@ -146,7 +143,7 @@ def cost(pid: int, port: int, bodies: Sequence[bytes], times: int) -> tuple[floa
     """Microseconds of the processor for each event, and one of the answers."""
     begun, events, answers = processor_seconds(pid), 0, [b""]
     for _ in range(times):
-        answers = asyncio.run(ask(port, bodies))
+        answers = ask(port, bodies)
         events += sum(answer.count(b"data: ") for answer in answers)
     return 1e6 * (processor_seconds(pid) - begun) / events, answers[0]
 
@@ -156,9 +153,9 @@ def measure(
 ) -> Measured:
     bodies = [body(ids, case)] * case.streams
     times = max(1, EVENTS // (TOKENS * case.streams))
-    (answer,) = asyncio.run(ask(ours[1], bodies[:1]))
+    (answer,) = ask(ours[1], bodies[:1])
     frames = json.dumps([event.decode() for event in events_of(answer)]).encode()
-    asyncio.run(ask(bare[1], [frames], "/frames"))
+    ask(bare[1], [frames], "/frames")
     taken = [
         (cost(*ours, bodies, times)[0], cost(*bare, [b"{}"] * case.streams, times)[0]) for _ in range(turns)
     ]
