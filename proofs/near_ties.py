@@ -3,8 +3,10 @@
 The reference engine is started so that a share of its greedy answers go another way at a near tie and that
 its logprobs move a little, and is checked as any server. No row may be a FAIL: nothing is at fault.
 
-    python -m proofs.near_ties                                      eight standard runs at each of four shares
-    python -m proofs.near_ties --budget quick --runs 1 --share 0.2
+    python -m proofs.near_ties                          four standard runs of each model at each share
+    python -m proofs.near_ties --budget quick --runs 1 --share 0.2 --model builtin:parrot
+
+Each run also holds the server against itself, as a gateway against its worker.
 
 Exit status: 0 no FAIL in any run, 1 some.
 """
@@ -12,6 +14,7 @@ Exit status: 0 no FAIL in any run, 1 some.
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 
 from proofs.killing.serving import serve
@@ -20,6 +23,10 @@ from tokenwire.asking.scenario import Budget
 from tokenwire.judging.verdict import Verdict
 
 SHARES = (0.02, 0.05, 0.1, 0.2)
+MODELS = ("builtin:tiny", "builtin:parrot", "builtin:tiny-moe")
+"""The parrot is as good as certain of each id, and its right logprobs are known; a mixture of experts is torn
+between experts, too.
+"""
 
 
 def main() -> int:
@@ -27,18 +34,19 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--share", type=float, action="append", metavar="P", help=f"of {SHARES}; repeatable")
-    parser.add_argument("--runs", type=int, default=8, metavar="N", help="at each share; 8")
+    parser.add_argument("--model", action="append", metavar="NAME", help=f"of {MODELS}; repeatable")
+    parser.add_argument("--runs", type=int, default=4, metavar="N", help="of each model at each share; 4")
     parser.add_argument("--budget", type=Budget, choices=list(Budget), default=Budget.STANDARD)
     parser.add_argument("--dialect", action="append", default=[], metavar="NAME", help="all; repeatable")
     options = parser.parse_args()
     red = runs = 0
-    for share in options.share or SHARES:
-        name = f"--near-ties {share}"
+    for share, model in itertools.product(options.share or SHARES, options.model or MODELS):
+        name = f"--near-ties {share} --model {model}"
         with serve([name]) as urls:
             for _ in range(options.runs):
-                judged = check(urls[name], options.budget, options.dialect)
+                judged = check(urls[name], options.budget, options.dialect, worker=urls[name])
                 failed = {row: each for row, each in judged.items() if each.verdict is Verdict.FAIL}
-                print(f"share {share}: {len(failed)} of {len(judged)} rows FAIL", flush=True)
+                print(f"{model}, share {share}: {len(failed)} of {len(judged)} rows FAIL", flush=True)
                 for row, each in failed.items():
                     print(f"  {row} in {each.scenario}: {each.message}")
                 runs, red = runs + 1, red + bool(failed)

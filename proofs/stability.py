@@ -52,9 +52,9 @@ def burning(processes: int) -> Iterator[None]:
         yield
 
 
-def check(url: str, budget: Budget, dialects: Sequence[str]) -> Run:
+def check(url: str, budget: Budget, dialects: Sequence[str], *, worker: str = "") -> Run:
     """Ask and judge once. Raises RuntimeError where the server does not answer to the end."""
-    plan = Plan(url, timeout_s=_TIMEOUT_S, budget=budget, dialects=tuple(dialects))
+    plan = Plan(url, timeout_s=_TIMEOUT_S, budget=budget, dialects=tuple(dialects), worker=worker)
     subject = asyncio.run(interrogate(plan, Progress()))
     if isinstance(subject, Unreached) or subject.broken_off:
         why = subject.diagnosis if isinstance(subject, Unreached) else subject.broken_off

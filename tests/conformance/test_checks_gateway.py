@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from stream_builder import (
+    IDS,
     PROMPT,
     STOP,
     Told,
@@ -91,6 +92,24 @@ def test_prompt_series_are_compared_where_they_first_stand() -> None:
 def test_logprobs_may_differ_by_rounding() -> None:
     close = [[-4.50001, 15, None], [-5.5, 16, None]]
     assert wrong("the-series", STREAMED, change(RE_CUT, series={"output_token_logprobs": close})) == 0
+
+
+def test_numbers_of_the_prompt_are_held_to_what_repetitions_show() -> None:
+    moved = {"input_token_logprobs": [[None, 1, None], [-1.002, 2, None], [-2.0, 3, None]]}
+    other = change(RE_CUT, at=0, prompt_series=moved)
+    (found,) = (one for one in seen("the-series", STREAMED, other) if not one.holds)
+    assert found.by_chance
+    check = CHECKS["gateway-keeps-the-series"].on_comparison
+    assert check is not None
+    assert all(one.holds for one in check(Comparison(STREAMED, other, rounding=0.008), Target()))
+
+
+@pytest.mark.parametrize("requirement", COMPARING)
+def test_a_near_tie_explains_all_that_follows_from_it(requirement: str) -> None:
+    """Another id was as likely, and with it the answer stops early."""
+    other = named(incremental(replace(TOLD, ids=[*IDS[:3], 94], text="abcx", finish=STOP)), "g")
+    lost = [one for one in seen(requirement, named(incremental(Told()), "w"), other) if not one.holds]
+    assert all(one.by_chance for one in lost)
 
 
 def test_usage_is_counted_and_what_came_from_the_cache_is_not() -> None:

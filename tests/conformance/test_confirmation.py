@@ -7,13 +7,15 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from stream_builder import IDS, Told, incremental, named, whole
+from stream_builder import IDS, Told, incremental, named, whole, with_exchange
 
-from tokenwire.asking.confirmation import confirm, under_another_id
+from tokenwire.asking.confirmation import ACROSS_RESPONSES, ACROSS_TARGETS, confirm, under_another_id
 from tokenwire.judging.judge import Run, judge_requirement
 from tokenwire.judging.verdict import Verdict, worst
 from tokenwire.record import Stream
 from tokenwire.requirement import load_requirements
+from tokenwire.target.beside import GATEWAY, WORKER
+from tokenwire.target.determinism import side_by_side
 from tokenwire.wire.exchange import HttpRequest
 
 WHOLE = named(whole(prompt_key="p"), "sglang-generate/one/whole")
@@ -33,7 +35,7 @@ def after_asking_again(
         asked[stream.exchange.name.partition("-confirm-")[0].rpartition("/")[2]] += 1
         all_of_it.append(named(answers(stream, turn), f"{stream.exchange.name}-confirm-{turn}"))
 
-    asyncio.run(confirm(lambda: Run(tuple(all_of_it)), ask_again))
+    asyncio.run(confirm(lambda: Run(tuple(all_of_it)), ask_again, ACROSS_RESPONSES))
     row = load_requirements()["stream-ids-equal-whole"]
     return worst(one.verdict for one in judge_requirement(row, Run(tuple(all_of_it)))), asked
 
@@ -88,6 +90,35 @@ def test_it_is_asked_again_under_another_id() -> None:
     again = under_another_id(request, "a1", "a2")
     assert again.body == {"rid": "a2", "text": "a1 and more", "batch": [{"rid": "a2"}], "seed": 1}
     assert again.headers == (("x-request-id", "a2"), ("x-other", "b"))
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+def test_a_gateway_and_its_worker_are_each_asked_again(repeats: bool) -> None:
+    """They are asked the same, and yet are two servers. Each gave its answer twice, perhaps by chance."""
+    asked: Counter[str] = Counter()
+    theirs = {WORKER: WHOLE, GATEWAY: whole(GOES_ANOTHER_WAY, prompt_key="p")}
+    said = {
+        side: [
+            with_exchange(named(one, f"sglang-generate/{side}/{name}"), scenario=side) for name in ("a", "b")
+        ]
+        for side, one in theirs.items()
+    }
+
+    async def ask_again(stream: Stream, turn: int) -> None:
+        side = stream.exchange.scenario
+        asked[side] += 1
+        name = f"{stream.exchange.name}-confirm-{turn}"
+        said[side].append(with_exchange(named(stream if repeats else WHOLE, name), scenario=side))
+
+    def run() -> Run:
+        beside = side_by_side(said[WORKER], said[GATEWAY])
+        return Run((), beside=tuple(beside), worker_asked=True)
+
+    asyncio.run(confirm(run, ask_again, ACROSS_TARGETS))
+    assert asked == {WORKER: 2, GATEWAY: 2} if repeats else asked[GATEWAY] > 0
+    row = load_requirements()["gateway-keeps-the-ids"]
+    verdict = worst(one.verdict for one in judge_requirement(row, run()))
+    assert verdict is (Verdict.FAIL if repeats else Verdict.INCONCLUSIVE)
 
 
 def test_what_chance_does_not_explain_is_not_asked_again() -> None:

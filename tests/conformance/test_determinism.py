@@ -140,6 +140,54 @@ def test_numbers_are_held_to_what_repetitions_show(requirement: str) -> None:
     assert verdicts(requirement, *varying) == {Verdict.PASS}
 
 
+def moved_beside(by: float) -> dict[str, Told]:
+    """Numbers that move by so much, where those of the sampled ids, which are as good as certain, do not."""
+    sure = [[-0.001, token, None] for token in IDS]
+    entries = [{"token": "a", "logprob": -0.001, "top_logprobs": [{"token": "b", "logprob": -7.0 - by}]}]
+    return {
+        "the likeliest": Told(
+            series={
+                "output_token_logprobs": sure,
+                "output_top_logprobs": [[[-0.001, token, None], [-7.0 - by, 90, None]] for token in IDS],
+            }
+        ),
+        "chosen ids": Told(
+            series={
+                "output_token_logprobs": sure,
+                "output_token_ids_logprobs": [[[-7.0 - by, 5, None], [-9.0, 7, None]] for _ in IDS],
+            }
+        ),
+        "chat": Told(series={"logprobs_content": entries * len(IDS)}),
+        "completions": Told(series={"top_logprobs": [{"a": -0.001, "b": -7.0 - by} for _ in IDS]}),
+        "the prompt": Told(
+            series={"output_token_logprobs": sure},
+            prompt_series={"input_token_logprobs": [[None, 1, None], [-3.0 - by, 2, None], [-4.0, 3, None]]},
+        ),
+    }
+
+
+@pytest.mark.parametrize("where", moved_beside(0.0))
+def test_candidates_and_prompts_show_how_far_numbers_lie_apart(where: str) -> None:
+    """Where ids are as good as certain, their own logprobs hardly move: the others are measured as well."""
+    row = "stream-prompt-series-equal-whole" if where == "the prompt" else "stream-series-equal-whole"
+    theirs = copies(incremental(moved_beside(0.0026)[where]), "cd")
+    first, second = (whole(moved_beside(by)[where]) for by in (0.0, 0.002))
+    assert verdicts(row, *copies(first, "ab"), *theirs) == {Verdict.FAIL}
+    assert verdicts(row, *copies(first, "a"), *copies(second, "b"), *theirs) == {Verdict.PASS}
+
+
+def test_candidates_under_one_name_are_not_taken_for_each_other() -> None:
+    """Halves of characters are all written alike."""
+    several = [[{"token": "\ufffd", "logprob": -7.0}, {"token": "\ufffd", "logprob": -8.0}]]
+    turned = [several[0][::-1]]
+    entries = [
+        Told(series={"logprobs_content": [{"token": "a", "logprob": -0.5, "top_logprobs": row}]})
+        for row in (*several, *turned)
+    ]
+    found = determinism([*copies(whole(entries[0]), "a"), *copies(whole(entries[1]), "b")])
+    assert set(found.noise.values()) == {0.0}
+
+
 def test_numbers_that_vary_like_those_of_different_positions_tell_nothing() -> None:
     varying = [*copies(whole(moved(0.0)), "a"), *copies(whole(moved(0.3)), "b")]
     streams = [*varying, *copies(incremental(moved(1.0)), "cd")]

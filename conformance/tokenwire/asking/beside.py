@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
+from tokenwire.asking.confirmation import ACROSS_TARGETS, confirm, send_again
 from tokenwire.asking.preflight import Preflight
 from tokenwire.asking.scenario import Budget, Conversation, Sender, Transcript, load_scenarios
+from tokenwire.judging.judge import Run
+from tokenwire.record import Stream
 from tokenwire.target.beside import GATEWAY, WORKER
 from tokenwire.target.determinism import side_by_side
 
@@ -18,19 +22,36 @@ def shared(worker: Preflight, gateway: Preflight) -> Preflight:
 
 
 async def ask_both(
-    worker: Preflight, to_worker: Sender, gateway: Preflight, to_gateway: Sender, transcript: Transcript
+    worker: Preflight,
+    to_worker: Sender,
+    gateway: Preflight,
+    to_gateway: Sender,
+    *,
+    transcript: Transcript,
+    run_so_far: Callable[[], Run],
 ) -> None:
-    """Ask the worker and its gateway the same, in the words of the worker; the transcript gets the pairs."""
+    """Ask the worker and its gateway the same, in the words of the worker; the transcript gets the pairs.
+
+    Where chance may explain that they differ, each is asked again.
+    """
     asked = load_scenarios()[GATEWAY]
     theirs = Transcript()
     told = Transcript(not_asked=transcript.not_asked, on_answer=transcript.on_answer)
-    talks = []
+    sides = {WORKER: (worker, to_worker, theirs), GATEWAY: (gateway, to_gateway, told)}
+    talks: dict[tuple[str, str], Conversation] = {}
     for dialect in shared(worker, gateway).speaks:
-        for name, side, sender, heard in (
-            (WORKER, worker, to_worker, theirs),
-            (GATEWAY, gateway, to_gateway, told),
-        ):
-            talk = Conversation(name, dialect, sender, worker.advertised, heard, side.model, Budget.STANDARD)
-            talks.append(asked.run(talk))
-    await asyncio.gather(*talks)
-    transcript.beside += side_by_side(theirs.streams, told.streams)
+        for name, (side, sender, heard) in sides.items():
+            talks[name, dialect.name] = Conversation(
+                name, dialect, sender, worker.advertised, heard, side.model, Budget.STANDARD
+            )
+    await asyncio.gather(*map(asked.run, talks.values()))
+
+    def run() -> Run:
+        transcript.beside = side_by_side(theirs.streams, told.streams)
+        return run_so_far()
+
+    async def ask_again(stream: Stream, turn: int) -> None:
+        await send_again(talks[stream.exchange.scenario, stream.dialect], stream, turn)
+
+    await confirm(run, ask_again, ACROSS_TARGETS)
+    transcript.beside = side_by_side(theirs.streams, told.streams)

@@ -12,9 +12,11 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import replace
 from typing import Any
 
+from tokenwire.asking.scenario import Conversation
 from tokenwire.judging.judge import Judgement, Run, judge
 from tokenwire.record import Stream
 from tokenwire.requirement import load_requirements
+from tokenwire.target.beside import GATEWAY, WORKER
 from tokenwire.target.determinism import request_of
 from tokenwire.wire.exchange import HttpRequest
 
@@ -24,8 +26,8 @@ _OFTEN = 6
 """And so often where the target was seen not to repeat itself: few alike answers prove little there."""
 _MOST = 160
 """Requests that are asked again in all."""
-_BY_COMPARISON = frozenset({"across-responses", "across-targets"})
-"""Oracles of requirements that hold answers against each other."""
+ACROSS_RESPONSES, ACROSS_TARGETS = "across-responses", "across-targets"
+"""Oracles of rows that hold answers against each other: of one target; of a worker and its gateway."""
 
 
 def _sides(judgement: Judgement, run: Run) -> list[Stream]:
@@ -35,9 +37,19 @@ def _sides(judgement: Judgement, run: Run) -> list[Stream]:
     for difference in (*judgement.violations, *judgement.doubted):
         names = dict.fromkeys(place.exchange for place in (difference.place, *difference.related))
         sides = [run.by_exchange[name] for name in names if name in run.by_exchange]
-        if all(map(request_of, sides)) and not run.determinism.unsteady.keys() & names.keys():
+        if all(map(request_of, sides)) and not any(
+            known.unsteady.keys() & names.keys() for known in run.seen
+        ):
             return sides
     return []
+
+
+async def send_again(talk: Conversation, stream: Stream, turn: int) -> None:
+    """Send the request of an answer once more."""
+    request = stream.exchange.request
+    if named := stream.asked.request_id:
+        request = under_another_id(request, named, f"{named}-confirm-{turn}")
+    await talk.send(f"{stream.exchange.name.rpartition('/')[2]}-confirm-{turn}", request)
 
 
 def under_another_id(request: HttpRequest, old: str, new: str) -> HttpRequest:
@@ -54,20 +66,28 @@ def under_another_id(request: HttpRequest, old: str, new: str) -> HttpRequest:
     return replace(request, body=renamed(request.body), headers=headers)
 
 
-async def confirm(run_so_far: Callable[[], Run], ask_again: Callable[[Stream, int], Awaitable[None]]) -> None:
-    """Ask again until each difference by chance stands or falls.
+def _asked(stream: Stream) -> Hashable:
+    """Equal for answers of one server to one request: a gateway and its worker are asked the same."""
+    scenario = stream.exchange.scenario
+    return scenario if scenario in (GATEWAY, WORKER) else "", request_of(stream)
+
+
+async def confirm(
+    run_so_far: Callable[[], Run], ask_again: Callable[[Stream, int], Awaitable[None]], oracle: str
+) -> None:
+    """Ask again until each difference by chance that requirements of an oracle see stands or falls.
 
     `ask_again` gets an answer whose request is to be sent once more, and the number of that turn.
     """
-    rows = {row.id: row for row in load_requirements().values() if row.oracle in _BY_COMPARISON}
+    rows = {row.id: row for row in load_requirements().values() if row.oracle == oracle}
     asked: Counter[Hashable] = Counter()
     while asked.total() < _MOST:
         run = run_so_far()
-        turns = _OFTEN if run.determinism.unsteady else _AGAIN
+        turns = _OFTEN if any(known.unsteady for known in run.seen) else _AGAIN
         due: dict[Hashable, Stream] = {}
         in_question: set[str] = set()
         for judgement in judge([run], rows.values()):
-            sides = {request_of(one): one for one in _sides(judgement, run)}
+            sides = {_asked(one): one for one in _sides(judgement, run)}
             if any(asked[request] < turns for request in sides):
                 due |= sides
                 in_question.add(judgement.requirement.id)

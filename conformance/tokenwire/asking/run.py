@@ -15,7 +15,7 @@ from typing import Any
 
 from tokenwire import __version__
 from tokenwire.asking.beside import ask_both
-from tokenwire.asking.confirmation import confirm, under_another_id
+from tokenwire.asking.confirmation import ACROSS_RESPONSES, confirm, send_again
 from tokenwire.asking.detokenization import ask_for_texts
 from tokenwire.asking.exploration import Exploration
 from tokenwire.asking.parroting import find_parrot
@@ -234,14 +234,9 @@ class _Interrogation:
         dialects = {dialect.name: dialect for dialect in self.found.speaks}
 
         async def ask_again(stream: Stream, turn: int) -> None:
-            exchange = stream.exchange
-            request = exchange.request
-            if named := stream.asked.request_id:
-                request = under_another_id(request, named, f"{named}-confirm-{turn}")
-            talk = self._talk(exchange.scenario, dialects[stream.dialect])
-            await talk.send(f"{exchange.name.rpartition('/')[2]}-confirm-{turn}", request)
+            await send_again(self._talk(stream.exchange.scenario, dialects[stream.dialect]), stream, turn)
 
-        await confirm(self.run, ask_again)
+        await confirm(self.run, ask_again, ACROSS_RESPONSES)
 
     async def ask_perilous(self) -> None:
         """Talk the perilous scenarios through, one after another: should the server die, it is known of what,
@@ -264,7 +259,9 @@ class _Interrogation:
         to_worker = self.sender.to(
             vitals, worker.speaks, worker.advertised.context_length or SMALLEST_CONTEXT
         )
-        await ask_both(worker, to_worker, self.found, self.sender, self.transcript)
+        await ask_both(
+            worker, to_worker, self.found, self.sender, transcript=self.transcript, run_so_far=self.run
+        )
 
     async def explore(self) -> None:
         """Have requests drawn, of what the target was seen to have."""

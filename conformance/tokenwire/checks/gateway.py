@@ -7,8 +7,10 @@ lost or change.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
+from tokenwire.checks.chance import DRIFT, goes_apart
 from tokenwire.checks.check import Observation, Target, compare, demand, observe
 from tokenwire.checks.difference import first_difference, observe_sequence
 from tokenwire.checks.refusals import ABOUT_ACCESS_OR_LOAD, was_refused, words_of
@@ -137,10 +139,10 @@ def gateway_keeps_the_series(comparison: Comparison, _target: Target) -> Iterato
     """Every per-token series of output and prompt, up to rounding."""
     for ours, theirs in _pairs(comparison):
         yield from same_series((ours, theirs), _SOURCE, comparison.rounding)
-        yield from _same_prompt_series(ours, theirs)
+        yield from _same_prompt_series(ours, theirs, comparison.rounding)
 
 
-def _same_prompt_series(ours: Choice, theirs: Choice) -> Iterator[Observation]:
+def _same_prompt_series(ours: Choice, theirs: Choice, rounding: float) -> Iterator[Observation]:
     carried = []
     for choice in (ours, theirs):
         first: dict[str, tuple[list[Any], Place]] = {}
@@ -152,7 +154,7 @@ def _same_prompt_series(ours: Choice, theirs: Choice) -> Iterator[Observation]:
         carried.append(first)
     for name in sorted(carried[0].keys() & carried[1].keys()):
         (expected, related), (actual, place) = carried[0][name], carried[1][name]
-        at = first_difference(expected, actual, alike)
+        at = first_difference(expected, actual, partial(alike, tolerance=rounding))
         message = f"{name} differs from {_SOURCE} at position {at}"
         yield demand(
             place,
@@ -161,6 +163,7 @@ def _same_prompt_series(ours: Choice, theirs: Choice) -> Iterator[Observation]:
             actual=actual if at is None else actual[at : at + 1],
             message=message,
             related=(related,),
+            by_chance=alike(expected, actual, DRIFT),
         )
 
 
@@ -186,6 +189,7 @@ def gateway_keeps_the_finish(comparison: Comparison, _target: Target) -> Iterato
             message=f"choice {choice.index} ended with {told}, but in {_SOURCE} with "
             f"{(choice.finish.type, choice.finish.matched)}",
             related=(last.at("finish"),),
+            by_chance=other is not None and goes_apart((choice, other)),
         )
 
 
@@ -215,15 +219,18 @@ def gateway_keeps_the_counts(comparison: Comparison, _target: Target) -> Iterato
             expected, actual = ours.counter(name), theirs.counter(name)
             if expected is not None and actual is not None:
                 place = theirs.emissions[-1].at(name)
-                yield _same_count(name, expected, actual, place, ours.emissions[-1].at(name))
+                count = _same_count(name, expected, actual, place, ours.emissions[-1].at(name))
+                yield count._replace(by_chance=name != "prompt_tokens" and goes_apart((ours, theirs)))
     worker, gateway = comparison.baseline, comparison.other
     if not comparison.repeats or not _answered(comparison):
         return
+    apart = any(map(goes_apart, _pairs(comparison)))
     for name in _USAGE:
         counts = [integer((stream.usage or {}).get(name)) for stream in (worker, gateway)]
         if counts[0] is not None and counts[1] is not None:
             places = [stream.usage_place or end_place(stream) for stream in (gateway, worker)]
-            yield _same_count(f"usage {name}", counts[0], counts[1], *places)
+            count = _same_count(f"usage {name}", counts[0], counts[1], *places)
+            yield count._replace(by_chance=name != "prompt_tokens" and apart)
 
 
 def _same_count(name: str, expected: int, actual: int, place: Place, related: Place) -> Observation:

@@ -28,6 +28,7 @@ from tokenwire.checks.logprob_entry import (
     read_position,
 )
 from tokenwire.checks.prompt import prompt_logprobs
+from tokenwire.checks.sameness import rounding_of
 from tokenwire.checks.walk import as_list, bringing, integer
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.parrot.law import EXACT_ABOVE, Parrot
@@ -36,7 +37,6 @@ from tokenwire.parrot.script import Truth
 from tokenwire.parrot.vocabulary import Words
 from tokenwire.record import Choice, Place, Stream
 from tokenwire.requirement import tolerance
-from tokenwire.target.alike import ROUNDING
 
 _MOST_RANKED = 20
 """So many of the likeliest are known in their order, whatever the type of the weights."""
@@ -44,18 +44,37 @@ _COARSE = tolerance("coarse_share")
 """How far a logprob that is no more exact than the weights may lie from the right one, as a share of it."""
 
 
-def _right_number(told: object, due: float) -> bool:
-    number = number_of(told)
-    tolerance = ROUNDING if due > EXACT_ABOVE else _COARSE * -due
-    return number is not None and abs(number - due) <= tolerance
-
-
 Entry = list[Any]
 """A logprob and, where it is told, the id that it is of."""
 
 
-def _same_entry(due: Entry, told: Entry) -> bool:
-    return _right_number(told[0], due[0]) and (len(told) < 2 or told[1] == due[1])
+@dataclass(frozen=True)
+class _Right:
+    """The right logprobs, and how far from them those of a target may lie."""
+
+    law: Parrot
+    rounding: float
+
+    def number(self, due: float, told: object) -> bool:
+        number = number_of(told)
+        tolerance = self.rounding if due > EXACT_ABOVE else max(self.rounding, _COARSE * -due)
+        return number is not None and abs(number - due) <= tolerance
+
+    def entry(self, due: Entry, told: Entry) -> bool:
+        return self.number(due[0], told[0]) and (len(told) < 2 or told[1] == due[1])
+
+    def row(self, due: list[Entry], told: list[Entry]) -> bool:
+        return len(due) == len(told) and all(map(self.entry, due, told))
+
+    def values(self, due: list[Entry], told: list[Entry]) -> bool:
+        return len(due) == len(told) and all(
+            self.number(right[0], entry[0]) for entry, right in zip(told, due, strict=True)
+        )
+
+    def by_text(self, due: list[Entry], told: list[Entry]) -> bool:
+        """Those of one text share an entry; none is of another id."""
+        of_some = (any(self.number(right[0], entry[0]) for right in due) for entry in told)
+        return 0 < len(told) <= len(due) and all(of_some)
 
 
 def _told_entry(entry: LogprobEntry | None, written: object) -> Entry:
@@ -82,13 +101,13 @@ def _numbers_of(target: Target) -> Parrot | None:
     return law if isinstance(law, Parrot) else None
 
 
-def _with_logprobs(stream: Stream, target: Target) -> Iterator[tuple[Known, Parrot]]:
+def _with_logprobs(stream: Stream, target: Target) -> Iterator[tuple[Known, _Right]]:
     """The choices whose logprobs are known and complete; thoughts may have taken theirs along."""
     law = _numbers_of(target)
     if law is not None and stream.asked.uniform:
         for one in known_choices(stream, target):
             if not one.choice.parsed and not one.right.barred:
-                yield one, law
+                yield one, _Right(law, rounding_of(stream, target))
 
 
 def _due(stream: Stream, one: Known, told: int, name: str) -> Ids | None:
@@ -120,12 +139,12 @@ def _observed_series(
 @check("script-logprobs-are-right")
 def script_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """Each id has an entry, and its logprob is the right one."""
-    for one, law in _with_logprobs(stream, target):
+    for one, right in _with_logprobs(stream, target):
         for name, told in _sampled(one.choice):
             ids = _due(stream, one, len(told), name)
             if ids:
-                due = [[law.logprob(token, token), token] for token in ids]
-                yield _observed_series(one.choice, name, due, told, _same_entry)
+                due = [[right.law.logprob(token, token), token] for token in ids]
+                yield _observed_series(one.choice, name, due, told, right.entry)
 
 
 def _beginnings(right: Truth, words: Words) -> Iterator[int | None]:
@@ -172,7 +191,7 @@ def _ranked(choice: Choice) -> Iterator[tuple[str, list[list[LogprobEntry] | Non
 class _Position:
     """Where the likeliest are asked for: after a text, an id of which is said or stands there."""
 
-    law: Parrot
+    right: _Right
     said: int
     own: int
     """The id that stands at the position: itself, but in a prompt."""
@@ -180,7 +199,7 @@ class _Position:
 
     def is_told(self, entries: list[LogprobEntry] | None) -> bool:
         """Whether entries are the likeliest: by value, each with its own id where it has one."""
-        law = self.law
+        law, is_right = self.right.law, self.right.number
         if entries is None:
             return False
         numbers = [number_of(entry.logprob) for entry in entries]
@@ -190,7 +209,7 @@ class _Position:
         for entry in entries:
             token = integer(entry.token_id)
             if token is not None and not (
-                0 <= token < law.vocab_size and _right_number(entry.logprob, law.logprob(self.said, token))
+                0 <= token < law.vocab_size and is_right(law.logprob(self.said, token), entry.logprob)
             ):
                 return False
         if len(known) < len(entries) or not known:
@@ -198,17 +217,17 @@ class _Position:
         if any(entry.token_id is None for entry in entries):
             # Those of one text may share an entry; the likeliest is there, and no other than they.
             among = [*right, own]
-            return _right_number(known[0], right[0]) and all(
-                any(_right_number(number, one) for one in among) for number in known
+            return is_right(right[0], known[0]) and all(
+                any(is_right(one, number) for one in among) for number in known
             )
         beside = [*right[: self.count], *([own] if len(known) > self.count else [])]
         due = sorted(beside, reverse=True)
-        return len(known) == len(due) and all(map(_right_number, known, due))
+        return len(known) == len(due) and all(map(is_right, due, known))
 
     @property
     def shown(self) -> list[Entry]:
         """What is right, for a reader."""
-        return [[round(logprob, 5), token] for token, logprob in self.law.top(self.said, self.count)]
+        return [[round(logprob, 5), token] for token, logprob in self.right.law.top(self.said, self.count)]
 
 
 def _same_ranked(due: _Position, told: list[LogprobEntry] | None) -> bool:
@@ -233,17 +252,13 @@ def _observed_ranks(
 def script_top_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """At each id the likeliest, compared by value."""
     count = stream.asked.top_logprobs
-    for one, law in _with_logprobs(stream, target) if 1 <= count <= _MOST_RANKED else ():
+    for one, right in _with_logprobs(stream, target) if 1 <= count <= _MOST_RANKED else ():
         for name, told in _ranked(one.choice):
             ids = _due(stream, one, len(told), name)
             if ids:
-                due = [_Position(law, token, token, count) for token in ids]
+                due = [_Position(right, token, token, count) for token in ids]
                 place = bringing(one.choice, name, first_difference(due, told, _same_ranked)).at(name)
                 yield _observed_ranks(place, name, due, told)
-
-
-def _same_row(due: list[Entry], told: list[Entry]) -> bool:
-    return len(due) == len(told) and all(map(_same_entry, due, told))
 
 
 def _row(value: object) -> list[Entry]:
@@ -254,65 +269,50 @@ def _row(value: object) -> list[Entry]:
 def script_chosen_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """At each id the logprobs of the asked ids, in the order in which they were asked for."""
     asked = stream.asked.chosen_ids
-    for one, law in _with_logprobs(stream, target) if asked else ():
-        rows = one.choice.series(CHOSEN)
+    for one, right in _with_logprobs(stream, target) if asked else ():
+        law, rows = right.law, one.choice.series(CHOSEN)
         if rows is None or not all(0 <= token < law.vocab_size for token in asked):
             continue
         told = [_row(row) for row in rows]
         ids = _due(stream, one, len(told), CHOSEN)
         if ids:
             due = [_chosen_row(law, asked, token) for token in ids]
-            yield _observed_series(one.choice, CHOSEN, due, told, _same_row)
+            yield _observed_series(one.choice, CHOSEN, due, told, right.row)
     yield from _in_place_of_top(stream, target)
 
 
 def _in_place_of_top(stream: Stream, target: Target) -> Iterator[Observation]:
     """Chosen ids among the top logprobs, behind the one that is said; by value, as their ids are not told."""
     asked = stream.asked.chosen_in_top
-    for one, law in _with_logprobs(stream, target) if asked else ():
+    for one, right in _with_logprobs(stream, target) if asked else ():
+        law = right.law
         for name, rows in _ranked(one.choice) if all(0 <= token < law.vocab_size for token in asked) else ():
             told = [[_told_entry(entry, None) for entry in row or []] for row in rows]
             ids = _due(stream, one, len(told), name)
             if ids:
                 due = [_chosen_row(law, tuple(dict.fromkeys((token, *asked))), token) for token in ids]
-                by_text = _same_by_text if name == NAMED_TOP else _same_values
-                yield _observed_series(one.choice, name, due, told, by_text)
-
-
-def _same_values(due: list[Entry], told: list[Entry]) -> bool:
-    return len(due) == len(told) and all(
-        _right_number(entry[0], right[0]) for entry, right in zip(told, due, strict=True)
-    )
-
-
-def _same_by_text(due: list[Entry], told: list[Entry]) -> bool:
-    """Those of one text share an entry; none is of another id."""
-    of_some = (any(_right_number(entry[0], right[0]) for right in due) for entry in told)
-    return 0 < len(told) <= len(due) and all(of_some)
+                same = right.by_text if name == NAMED_TOP else right.values
+                yield _observed_series(one.choice, name, due, told, same)
 
 
 @check("script-prompt-logprobs-are-right")
 def script_prompt_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """Each id of the prompt has the logprob that it has after those before it."""
-    for one, law in _with_logprobs(stream, target):
-        carried = prompt_logprobs(stream, one.choice)
+    for one, right in _with_logprobs(stream, target):
+        law, carried = right.law, prompt_logprobs(stream, one.choice)
         if carried is not None and carried[1]:
             place, told = carried
             positions = sorted(at for at in told if 0 < at < len(one.prompt))
             due = [law.logprob(one.prompt[at - law.lag(at)], one.prompt[at]) for at in positions]
             actual = [told[at] for at in positions]
             what = f"logprob (counted from prompt position {positions[0]})" if positions else "logprob"
-            yield observe_sequence(place, what, expected=due, actual=actual, source=SOURCE, same=_right_due)
-        yield from _beside_the_prompt(stream, one, law)
+            yield observe_sequence(place, what, expected=due, actual=actual, source=SOURCE, same=right.number)
+        yield from _beside_the_prompt(stream, one, right)
 
 
-def _right_due(due: float, told: object) -> bool:
-    return _right_number(told, due)
-
-
-def _beside_the_prompt(stream: Stream, one: Known, law: Parrot) -> Iterator[Observation]:
+def _beside_the_prompt(stream: Stream, one: Known, right: _Right) -> Iterator[Observation]:
     """The likeliest and the chosen ids at each position of a prompt, in SGLang's shape."""
-    asked, prompt = stream.asked, one.prompt
+    asked, prompt, law = stream.asked, one.prompt, right.law
     start = asked.logprob_start
     for emission in one.choice.emissions[:1] if start is not None else ():
         ranks = as_list(emission.prompt_series.get(PROMPT_TOP))
@@ -320,7 +320,7 @@ def _beside_the_prompt(stream: Stream, one: Known, law: Parrot) -> Iterator[Obse
         said = [prompt[at - law.lag(at)] for at in positions]
         if ranks is not None and 1 <= asked.top_logprobs <= _MOST_RANKED and positions:
             due = [
-                _Position(law, token, prompt[at], asked.top_logprobs)
+                _Position(right, token, prompt[at], asked.top_logprobs)
                 for at, token in zip(positions, said, strict=True)
             ]
             told = [read_position(row) for row in ranks[1:]]
@@ -334,7 +334,7 @@ def _beside_the_prompt(stream: Stream, one: Known, law: Parrot) -> Iterator[Obse
                 expected=[_chosen_row(law, asked.chosen_ids, token) for token in said],
                 actual=[_row(value) for value in rows[1:]],
                 source=SOURCE,
-                same=_same_row,
+                same=right.row,
             )
 
 

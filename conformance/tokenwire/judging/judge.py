@@ -157,9 +157,10 @@ class Run:
         return determinism(self.heard)
 
     @cached_property
-    def _determinism_beside(self) -> tuple[Determinism, Determinism]:
-        """Of the worker and of its gateway."""
+    def seen(self) -> tuple[Determinism, ...]:
+        """What was seen to be repeated: by the target, and by the worker and its gateway."""
         return (
+            self.determinism,
             determinism(pair.baseline for pair in self.beside),
             determinism(pair.other for pair in self.beside),
         )
@@ -168,8 +169,7 @@ class Run:
         """Why a difference by chance is no violation, in words; empty where it is one."""
         places = (difference.place, *difference.related)
         names = {place.exchange: None for place in places if place.exchange in self.by_exchange}
-        seen = (self.determinism, *self._determinism_beside)
-        return doubt(names, seen)
+        return doubt(names, self.seen)
 
     @cached_property
     def comparisons(self) -> list[Comparison]:

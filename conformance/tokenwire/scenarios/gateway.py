@@ -45,6 +45,8 @@ async def gateway(talk: Conversation) -> None:
     for form, ask in (("words", words), ("ids", ids)):
         for label, one in flagged(talk.dialect, ask).items():
             asks[f"{form}-{label}-whole"] = one
+            if one.top_logprobs or one.logprob_start is not None:
+                asks[f"{form}-{label}-again"] = one  # how far numbers lie apart is measured then
         for label, one in flagged(talk.dialect, replace(ask, stream=True)).items():
             asks[f"{form}-{label}-stream"] = one
     samples = replace(words, n=2, logprobs=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ ROUNDING = tolerance("rounding")
 Batching, chunked prefill and other kernels move float32 logprobs by some 1e-5; entries of a wrong position
 differ by far more than this.
 """
-_LOGPROB, _RANK = "logprob", "rank"
+_LOGPROB, _RANK, _TOP = "logprob", "rank", "top_logprobs"
 
 
 def alike(one: object, other: object, tolerance: float = ROUNDING) -> bool:
@@ -87,6 +88,32 @@ def _keyed(entries: Mapping[Any, object]) -> Candidates:
             return ()
         read.append((key, logprob))
     return read
+
+
+def apart(one: object, other: object) -> float:
+    """How far the logprobs lie apart that two entries of one position tell of one id, at most.
+
+    That is the id which was sampled, and candidates that both list, by their names, wherever they stand.
+    """
+    if isinstance(one, float) and isinstance(other, float):
+        return abs(one - other) if one != other else 0.0
+    if isinstance(one, Mapping) and isinstance(other, Mapping) and _LOGPROB in one and _LOGPROB in other:
+        return max(apart(one[_LOGPROB], other[_LOGPROB]), apart(one.get(_TOP), other.get(_TOP)))
+    ours, theirs = _candidate(one), _candidate(other)
+    if ours is not None and theirs is not None:
+        return apart(ours[1], theirs[1]) if ours[0] == theirs[0] else 0.0
+    known = _by_name(other)
+    return max((apart(logprob, known.get(name)) for name, logprob in _by_name(one).items()), default=0.0)
+
+
+def _by_name(entries: object) -> dict[object, float]:
+    """The logprobs of the candidates of a position, but of those that share a name (half characters do)."""
+    if isinstance(entries, Mapping):
+        read = _keyed(entries)
+    else:
+        read = _listed(entries) if isinstance(entries, (list, tuple)) else ()
+    times = Counter(name for name, _ in read)
+    return {name: logprob for name, logprob in read if times[name] == 1}
 
 
 def _tied(one: Candidates, other: Candidates, tolerance: float) -> bool:

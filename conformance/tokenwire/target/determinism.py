@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tokenwire.record import Choice, Stream
-from tokenwire.target.alike import ROUNDING
+from tokenwire.target.alike import ROUNDING, apart
 from tokenwire.wire.exchange import Ending
 
 PROBE = "probe"
@@ -218,21 +218,25 @@ def _series_apart(one: Choice, other: Choice) -> float:
         return 0.0
     furthest = 0.0
     for name in one.series_names & other.series_names - one.customized:
-        ours, theirs = one.series(name), other.series(name)
-        if ours is not None and theirs is not None and len(ours) == len(theirs):
-            furthest = max(furthest, *map(_apart, ours, theirs), 0.0)
+        furthest = max(furthest, _entries_apart(one.series(name), other.series(name)))
+    theirs = _of_prompt(other)
+    for name, entries in _of_prompt(one).items():
+        furthest = max(furthest, _entries_apart(entries, theirs.get(name)))
     return furthest
 
 
-def _apart(one: object, other: object) -> float:
-    """How far two sampled logprobs lie apart; candidates, which may change places, are left out."""
-    if isinstance(one, float) and isinstance(other, float):
-        return abs(one - other) if one != other else 0.0
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return _apart(one.get("logprob"), other.get("logprob"))
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)) and one and other:
-        return _apart(one[0], other[0]) if one[1:2] == other[1:2] else 0.0
-    return 0.0
+def _of_prompt(choice: Choice) -> dict[str, Any]:
+    """The prompt-side series of a choice, each as it stands where it comes first."""
+    found: dict[str, Any] = {}
+    for emission in choice.emissions:
+        found = {**emission.prompt_series, **found} if emission.prompt_series else found
+    return found
+
+
+def _entries_apart(ours: Any, theirs: Any) -> float:
+    """How far the logprobs of two series lie apart at most; 0 where they are not of the same positions."""
+    both = isinstance(ours, (list, tuple)) and isinstance(theirs, (list, tuple)) and len(ours) == len(theirs)
+    return max(map(apart, ours, theirs), default=0.0) if both else 0.0
 
 
 def _series_in_common(one: Stream, other: Stream) -> int:
