@@ -27,6 +27,7 @@ from rich.table import Table
 
 from tokenwire.dialects.recognition import Spoken
 from tokenwire.judging.judge import judge
+from tokenwire.judging.settled import settled
 from tokenwire.replay import read_run
 from tokenwire.spec_files import load_schema
 from tokenwire.wire.capture import read_capture
@@ -94,6 +95,7 @@ def _of(position: list[Any], token: int) -> list[Any]:
     return [logprob - 1 / (1 + token), token, text]
 
 
+@settled()
 def ours(exchanges: Sequence[Exchange]) -> None:
     """Read and judge answers by all requirements."""
     run, _ = read_run(exchanges, Spoken(exchanges), "")

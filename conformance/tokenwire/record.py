@@ -5,7 +5,7 @@ Checks see nothing but these classes. Nothing here knows a server, a file or the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -89,10 +89,16 @@ class Events(Sequence[Event]):
     """The events of a stream, each made when it is looked at: most are never looked at."""
 
     def __init__(
-        self, data: Sequence[Any], place: Callable[[int], Place], apart: Mapping[int, Apart] | None = None
+        self,
+        data: Sequence[Any],
+        sizes: Sequence[int],
+        place: Callable[[int], Place],
+        apart: Mapping[int, Apart],
     ) -> None:
         self.data = data
-        self.apart = apart or {}
+        self.sizes = sizes
+        """In bytes."""
+        self.apart = apart
         """Events of which there is anything to say but their data, by position."""
         self._place = place
         self._made: dict[int, Event] = {}
@@ -102,8 +108,12 @@ class Events(Sequence[Event]):
         """Events that were made already."""
         made = dict(enumerate(events))
         said = {at: Apart(one.name, one.done, one.problem, one.schema_errors) for at, one in made.items()}
-        own = cls([one.data for one in made.values()], lambda at: made[at].place)
-        own.apart = {at: apart for at, apart in said.items() if apart != Apart()}
+        own = cls(
+            [one.data for one in made.values()],
+            [one.place.end - one.place.start for one in made.values()],
+            lambda at: made[at].place,
+            {at: apart for at, apart in said.items() if apart != Apart()},
+        )
         own._made = made
         return own
 
@@ -122,7 +132,7 @@ class Events(Sequence[Event]):
         return event
 
     def __iter__(self) -> Iterator[Event]:
-        return iter(self._all)
+        return iter(self._all if len(self._made) == len(self) else map(self.__getitem__, range(len(self))))
 
     @cached_property
     def _all(self) -> tuple[Event, ...]:
@@ -250,7 +260,7 @@ class Columns:
 
     events: list[int]
     """The index of the event of each."""
-    keys: Sequence[Collection[str]]
+    keys: Sequence[frozenset[str]]
     """The names of the fields that are present, as in `pointers`."""
     text: Column
     reasoning: Column
@@ -269,7 +279,7 @@ class Columns:
         """Those of emissions that were made already."""
         return cls(
             [one.event.index for one in emissions],
-            [one.pointers.keys() for one in emissions],
+            [frozenset(one.pointers) for one in emissions],
             text=[one.text for one in emissions],
             reasoning=[one.reasoning for one in emissions],
             calls=[one.calls for one in emissions],
@@ -283,12 +293,45 @@ class Columns:
             customized=frozenset().union(*(one.customized for one in emissions)),
         )
 
+    def cut(self, kept: Sequence[int]) -> Columns:
+        """Those of some of the emissions."""
+
+        def some(column: Sequence[Any]) -> list[Any]:
+            return [column[at] for at in kept]
+
+        def each(columns: Mapping[str, Column]) -> dict[str, Column]:
+            cut = {name: some(column) for name, column in columns.items()}
+            return {name: column for name, column in cut.items() if column.count(ABSENT) < len(column)}
+
+        return Columns(
+            some(self.events),
+            some(self.keys),
+            text=some(self.text),
+            reasoning=some(self.reasoning),
+            calls=some(self.calls),
+            output_ids=some(self.output_ids),
+            prompt_token_ids=some(self.prompt_token_ids),
+            finish=some(self.finish),
+            series=each(self.series),
+            prompt_series=each(self.prompt_series),
+            counters=each(self.counters),
+            details=each(self.details),
+            customized=self.customized,
+        )
+
     @cached_property
     def told_details(self) -> frozenset[str]:
         """The details of which any is neither absent nor null."""
         absent = (None, ABSENT)
         told = self.details.items()
         return frozenset(name for name, column in told if any(one not in absent for one in column))
+
+    def tells(self, name: str) -> bool:
+        """Whether a field of a mapping is told anywhere, and is not null."""
+        for columns in (self.details, self.series, self.prompt_series, self.counters):
+            if any(value is not None and value is not ABSENT for value in columns.get(name, ())):
+                return True
+        return False
 
     @cached_property
     def failed(self) -> bool:
@@ -324,7 +367,7 @@ class Emissions(Sequence[Emission]):
         return emission
 
     def __iter__(self) -> Iterator[Emission]:
-        return iter(self._all)
+        return iter(self._all if len(self._made) == len(self) else map(self.__getitem__, range(len(self))))
 
     def __reversed__(self) -> Iterator[Emission]:
         return (self[at] for at in reversed(range(len(self))))

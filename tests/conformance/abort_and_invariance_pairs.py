@@ -152,11 +152,9 @@ def growing(stream: Stream) -> Stream:
     def longer(place: Place) -> Place:
         return place._replace(end=place.end + 20 * (place.event or 0))
 
-    emissions = tuple(
-        replace(one, event=replace(one.event, place=longer(one.event.place)))
-        for one in stream.choices[0].emissions
-    )
-    return replace(stream, choices=(replace(stream.choices[0], emissions=emissions),))
+    events = tuple(replace(event, place=longer(event.place)) for event in stream.events)
+    emissions = tuple(replace(one, event=events[one.event.index]) for one in stream.choices[0].emissions)
+    return replace(stream, events=events, choices=(replace(stream.choices[0], emissions=emissions),))
 
 
 ABORT_AND_INVARIANCE_PAIRS = [

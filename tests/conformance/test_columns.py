@@ -97,7 +97,7 @@ def streams(draw: st.DrawFn) -> Stream:
             edited = draw(st.sampled_from(_objects(event)))
             key = draw(st.sampled_from([*edited, "x", "y"]))
             if draw(st.booleans()):
-                edited[key] = draw(st.sampled_from(_ODD))
+                edited[key] = deepcopy(draw(st.sampled_from(_ODD)))
             else:
                 edited.pop(key, None)
         choices = event.get("choices")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tokenwire.checks.difference import first_difference
-from tokenwire.checks.logprob_entry import number_of, sampled_entries, told_of
+from tokenwire.checks.logprob_entry import number_of, plainly, sampled_entries, told_of
 from tokenwire.checks.walk import integer, joined_ids, joined_text
 from tokenwire.record import Choice
 from tokenwire.requirement import tolerance
@@ -31,6 +31,9 @@ Pair = tuple[Choice, Choice]
 
 def sampled_logprobs(choice: Choice) -> list[Any]:
     """The logprobs of the output ids of a choice, by position, in whatever shape they are told."""
+    plain = plainly(choice)
+    if plain is not None:
+        return list(plain.sampled.logprobs)
     return [entry.logprob if entry else None for entry in sampled_entries(choice)]
 
 

@@ -6,9 +6,11 @@ that looked at nothing yields nothing, and a requirement without witnesses canno
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from tokenwire.dialects.control import Call
@@ -100,6 +102,39 @@ def _furthest(things: Sequence[One], look: Callable[[One], Observation]) -> Obse
             break
         furthest = before
     return furthest
+
+
+class Look(NamedTuple):
+    """Things that stand one behind the other in a choice, and the look at one of them."""
+
+    at: Sequence[int]
+    """Their positions, in the order of the wire."""
+    events: Sequence[int]
+    """The event of each."""
+    surely: Iterable[bool] | None
+    """Of each, whether it holds beyond doubt; None where all do."""
+    look: Callable[[int], Observation]
+    """The look at a position."""
+
+
+def look_along(looks: Iterable[Look]) -> Iterator[Observation]:
+    """As `look_at_each`, along several columns: of all that surely hold, the furthest is looked at."""
+    held, furthest = 0, -1
+    shown: tuple[Callable[[int], Observation], int] | None = None
+    odd: list[tuple[int, Callable[[int], Observation], int]] = []
+    for at, events, surely, look in looks:
+        sure = None if surely is None else list(surely)
+        if sure is not None and not all(sure):
+            odd += [(events[one], look, at[one]) for one, holds in enumerate(sure) if not holds]
+            at, events = list(compress(at, sure)), list(compress(events, sure))  # noqa: PLW2901
+        held += len(at)
+        if at and events[-1] > furthest:
+            furthest = events[-1]
+            shown = look, at[bisect_left(events, furthest)]  # of several in one event, the first
+    yield from (look(at) for _, look, at in sorted(odd, key=itemgetter(0)))
+    if shown is not None:
+        look, position = shown
+        yield look(position)._replace(witnesses=held)
 
 
 @dataclass(frozen=True)

@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from operator import sub
+from typing import Any, NamedTuple
 
 from tokenwire.checks.check import (
+    Look,
     Observation,
     Target,
     check,
     check_run,
     condition_seen,
     demand,
-    look_at_each,
+    look_along,
     observe,
 )
-from tokenwire.checks.difference import observe_sequence, observe_text
+from tokenwire.checks.difference import first_difference, observe_sequence, observe_text
 from tokenwire.checks.lockstep import lockstep
 from tokenwire.checks.logprob_entry import LISTS
 from tokenwire.checks.walk import (
+    Field,
     Step,
+    Walked,
     as_list,
-    by_choice,
     ended,
     finished_choices,
     integer,
     streamed,
     untold_count,
-    walk,
+    walked,
+    walked_as_begun,
 )
 from tokenwire.dialects.dialect import dialect_of, policy_of
-from tokenwire.record import Choice, Delivery, Emission, Stream
+from tokenwire.record import Choice, Columns, Delivery, Place, Stream
 
 LONG_ANSWER = 50
 """Answers up to this many ids prove nothing about accumulation: servers may collect them in one piece.
@@ -56,55 +61,70 @@ def interval_of(stream: Stream, target: Target) -> int | None:
     return interval if interval is not None and interval > 0 else None
 
 
-def _mode_of_length(length: int, count: int, count_before: int) -> Delivery | None:
+def _mode_of_length(length: int, count: int, grown: int) -> Delivery | None:
     """What the length of a list says of its mode, where there was something before; None if it fits none."""
-    if length == count - count_before:
+    if length == grown:
         return Delivery.INCREMENTAL
     return Delivery.CUMULATIVE if length == count else None
 
 
-def _mode_of_text(emissions: Iterable[Emission]) -> Delivery | None:
+def _mode_of_text(columns: Columns) -> Delivery | None:
     """What the texts of a choice say of their mode; None where that is not clear."""
-    shown = [(emission, emission.text) for emission in emissions if emission.text]
-    pairs = [(a[1], b[1], _repeats_ids(a[0], b[0])) for a, b in pairwise(shown)]
-    grown = sum(after.startswith(before) and after != before for before, after, _ in pairs)
-    broken = sum(not after.startswith(before) for before, after, _ in pairs)
-    telling = sum(after.startswith(before) and after != before for before, after, same in pairs if not same)
+    shown = [(ids, text) for ids, text in zip(columns.output_ids, columns.text, strict=True) if text]
+    grown = broken = telling = 0
+    for (ids, before), (others, after) in pairwise(shown):
+        if not after.startswith(before):
+            broken += 1
+        elif after != before:
+            grown += 1
+            telling += not _begins_with(others, ids)
     if broken > grown:
         return Delivery.INCREMENTAL
     return Delivery.CUMULATIVE if not broken and telling >= TELLING_GROWTHS else None
 
 
-def _repeats_ids(before: Emission, after: Emission) -> bool:
+def _begins_with(ids: Sequence[Any] | None, before: Sequence[Any] | None) -> bool:
     """Whether the ids of an emission begin with those of the one before: then its text does, in any mode."""
-    ids = list(before.output_ids or ())
-    return bool(ids) and ids == list(after.output_ids or ())[: len(ids)]
+    return bool(before) and list(before or ()) == list(ids or ())[: len(before or ())]
 
 
-def _modes(steps: list[Step]) -> Iterator[tuple[Step, str, Delivery]]:
+class _Shown(NamedTuple):
+    """The modes that a list field shows, and in which emissions."""
+
+    name: str
+    at: Sequence[int]
+    modes: Sequence[Delivery]
+
+
+def _modes(own: Walked) -> list[_Shown]:
     """Which mode each list field of one choice shows, emission by emission, where it can be told.
 
     Counted against completion_tokens; where there is no counter, against the ids, which then cannot be wrong.
     """
-    count_before: int | None = 0
-    for step in steps:
-        counter = integer(step.emission.counters.get("completion_tokens"))
-        count, before = (step.after, step.before) if counter is None else (counter, count_before)
-        count_before = counter
-        if before is None or not 0 < before < count:
-            continue  # nothing tells
-        own = () if counter is None or "output_ids" in step.emission.series else (("output_ids", step.ids),)
-        for name, value in (*own, *step.emission.series.items()):
-            entries = as_list(value)
-            mode = None if entries is None else _mode_of_length(len(entries), count, before)
-            if mode is not None:
-                yield step, name, mode
-
-
-def _look_at_mode(shown: tuple[Step, str, Delivery], first: Delivery | None) -> Observation:
-    step, name, mode = shown
-    message = f"{name} is {mode} in a stream that began {first}"
-    return observe(step.emission.at(name), expected=str(first), actual=str(mode), message=message)
+    counters = list(map(integer, own.columns.counters.get("completion_tokens", [None] * len(own.at))))
+    told: list[tuple[int, int, int]] = []
+    before: int | None = 0
+    for at, counter in enumerate(counters):
+        count, last = (own.after[at], own.before[at]) if counter is None else (counter, before)
+        before = counter
+        if last is not None and 0 < last < count:
+            told.append((at, count, count - last))
+    where, counts, grown = (list(column) for column in zip(*told, strict=True)) if told else ([], [], [])
+    lists = dict(own.columns.series)
+    if "output_ids" not in lists:
+        counted = [None if counter is None else ids for counter, ids in zip(counters, own.ids, strict=True)]
+        lists = {"output_ids": counted} | lists
+    shown = []
+    for name, column in lists.items():
+        entries = [as_list(column[at]) for at in where]
+        sizes = [-1 if one is None else len(one) for one in entries]
+        if sizes == grown:
+            shown.append(_Shown(name, where, [Delivery.INCREMENTAL] * len(where)))
+        elif sizes:
+            modes = map(_mode_of_length, sizes, counts, grown)
+            known = [(at, mode) for at, mode in zip(where, modes, strict=True) if mode is not None]
+            shown.append(_Shown(name, [at for at, _ in known], [mode for _, mode in known]))
+    return [one for one in shown if one.at]
 
 
 @check("one-mode-per-stream")
@@ -112,18 +132,31 @@ def one_mode_per_stream(stream: Stream, _target: Target) -> Iterator[Observation
     """All fields are of the mode that the first telling field shows, ids before series before text."""
     if not streamed(stream):
         return
-    choices = {choice.index: choice for choice in stream.choices}
+
+    def look(at: int, own: Walked, shown: _Shown, first: Delivery | None) -> Observation:
+        mode = shown.modes[bisect_left(shown.at, at)]
+        message = f"{shown.name} is {mode} in a stream that began {first}"
+        place = own.emission(at).at(shown.name)
+        return observe(place, expected=str(first), actual=str(mode), message=message)
+
     first: Delivery | None = None
-    for index, steps in by_choice(walk(stream)).items():
-        modes = list(_modes(steps))
-        first = first or next((mode for *_, mode in modes), None)
-        yield from look_at_each(
-            modes, (mode is first for *_, mode in modes), partial(_look_at_mode, first=first)
+    for own in walked_as_begun(stream):
+        modes = _modes(own)
+        first = first or next((one.modes[0] for one in sorted(modes, key=lambda one: one.at[0])), None)
+        yield from look_along(
+            own.look(
+                one.at,
+                (mode is first for mode in one.modes),
+                partial(look, own=own, shown=one, first=first),
+            )
+            for one in modes
         )
-        text_mode = _mode_of_text(choices[index].emissions)
+        columns = own.choice.columns
+        text_mode = _mode_of_text(columns)
         if first is not None and text_mode is not None:
-            place = next(e for e in reversed(choices[index].emissions) if e.text is not None).at("text")
+            last = max(at for at, text in enumerate(columns.text) if text is not None)
             message = f"text is {text_mode} in a stream whose ids and series are {first}"
+            place = own.choice.emissions[last].at("text")
             yield observe(place, expected=str(first), actual=str(text_mode), message=message)
 
 
@@ -136,82 +169,73 @@ def mode_is_advertised(stream: Stream, target: Target) -> Iterator[Observation]:
     advertised, dialect = target.advertised_delivery, dialect_of(stream)
     if advertised is None or not streamed(stream) or (dialect is not None and dialect.fixed_delivery):
         return
-    for steps in by_choice(walk(stream)).values():
-        for step, name, mode in _modes(steps):
-            if name == "output_ids":
-                message = f"the server advertises {advertised} streams, but output_ids is {mode}"
-                yield observe(
-                    step.emission.at(name), expected=str(advertised), actual=str(mode), message=message
+    for own in walked_as_begun(stream):
+        shown = next((one for one in _modes(own) if one.name == "output_ids"), None)
+        if shown is not None:
+            mode = shown.modes[0]
+            message = f"the server advertises {advertised} streams, but output_ids is {mode}"
+            place = own.emission(shown.at[0]).at(shown.name)
+            yield observe(place, expected=str(advertised), actual=str(mode), message=message)
+
+
+Told = Callable[[Walked], Iterable[tuple[str, Field]]]
+
+
+def _stays(stream: Stream, told: Told, observed: Callable[..., Observation]) -> Iterator[Observation]:
+    """Look whether what was sent of some fields in a cumulative stream stays, and stays first."""
+    if not streamed(stream) or stream.delivery is not Delivery.CUMULATIVE:
+        return
+
+    def look(at: int, own: Walked, name: str, field: Field) -> Observation:
+        position = bisect_left(field.at, at)
+        before, now = field.values[position - 1], field.values[position]
+        place, source = own.emission(at).at(name), "the emission before it"
+        return observed(place, name, expected=before, actual=now[: len(before)], source=source)
+
+    def looks() -> Iterator[Look]:
+        for own in walked(stream):
+            for name, field in told(own):
+                stays = (
+                    now is before or first_difference(before, now[: len(before)]) is None
+                    for before, now in pairwise(field.values)
                 )
-                break
+                yield own.look(field.at[1:], stays, partial(look, own=own, name=name, field=field))
 
-
-def _cumulative(stream: Stream) -> tuple[Step, ...]:
-    return walk(stream) if streamed(stream) and stream.delivery is Delivery.CUMULATIVE else ()
+    yield from look_along(looks())
 
 
 @check("cumulative-ids-extend")
 def cumulative_ids_extend(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Output ids that were sent stay, and stay first."""
-    held: dict[int, list[Any]] = {}
-    for step in _cumulative(stream):
-        if step.ids is None:
-            continue
-        before = held.get(step.emission.choice)
-        if before is not None:
-            yield observe_sequence(
-                step.emission.at("output_ids"),
-                "output id",
-                expected=before,
-                actual=step.ids[: len(before)],
-                source="the emission before it",
-            )
-        held[step.emission.choice] = step.ids
+
+    def observed(place: Place, _name: str, **compared: Any) -> Observation:
+        return observe_sequence(place, "output id", **compared)
+
+    yield from _stays(stream, lambda own: [("output_ids", own.carrying)], observed)
 
 
 @check("cumulative-text-extends")
 def cumulative_text_extends(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Text that was sent stays, and stays first."""
-    held: dict[int, str] = {}
-    for step in _cumulative(stream):
-        text = step.emission.text
-        if not isinstance(text, str):
-            continue
-        before = held.get(step.emission.choice)
-        if before is not None:
-            yield observe_text(
-                step.emission.at("text"),
-                expected=before,
-                actual=text[: len(before)],
-                source="the emission before it",
-            )
-        held[step.emission.choice] = text
+
+    def observed(place: Place, _name: str, **compared: Any) -> Observation:
+        return observe_text(place, **compared)
+
+    yield from _stays(stream, lambda own: [("text", own.where(own.columns.text))], observed)
 
 
 @check("cumulative-series-extend")
 def cumulative_series_extend(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Entries that were sent stay as they are, and stay first."""
-    held: dict[tuple[int, str], list[Any]] = {}
-    for step in _cumulative(stream):
-        for name, value in step.emission.series.items():
-            entries, key = as_list(value), (step.emission.choice, name)
-            if entries is None:
-                continue
-            if key in held:
-                yield observe_sequence(
-                    step.emission.at(name),
-                    f"{name} entry",
-                    expected=held[key],
-                    actual=entries[: len(held[key])],
-                    source="the emission before it",
-                )
-            held[key] = entries
 
+    def observed(place: Place, name: str, **compared: Any) -> Observation:
+        return observe_sequence(place, f"{name} entry", **compared)
 
-def _look_at_growth(growth: tuple[Step, int, int, int]) -> Observation:
-    step, before, count, carried = growth
-    message = f"{carried} output ids came while completion_tokens grew from {before} to {count}"
-    return observe(step.emission.at("output_ids"), expected=count - before, actual=carried, message=message)
+    def series(own: Walked) -> Iterator[tuple[str, Field]]:
+        for name, column in own.columns.series.items():
+            yield name, own.where(list(map(as_list, column)))
+
+    yield from _stays(stream, series, observed)
 
 
 @check("incremental-ids-are-new")
@@ -219,19 +243,26 @@ def incremental_ids_are_new(stream: Stream, _target: Target) -> Iterator[Observa
     """An emission carries as many ids as completion_tokens grew by: none again, none left out."""
     if not streamed(stream) or stream.delivery is not Delivery.INCREMENTAL:
         return
-    for steps in by_choice(walk(stream)).values():
-        if all(step.ids is None for step in steps):
-            continue
-        counted, carried = 0, 0
-        growths: list[tuple[Step, int, int, int]] = []
-        for step in steps:
-            carried += len(step.ids or ())
-            count = integer(step.emission.counters.get("completion_tokens"))
-            if count is not None:
-                growths.append((step, counted, count, carried))
-                counted, carried = count, 0
-        new = (count - before == brought for _, before, count, brought in growths)
-        yield from look_at_each(growths, new, _look_at_growth)
+
+    def look(at: int, own: Walked, growths: Field) -> Observation:
+        before, count, carried = growths[at]
+        message = f"{carried} output ids came while completion_tokens grew from {before} to {count}"
+        place = own.emission(at).at("output_ids")
+        return observe(place, expected=count - before, actual=carried, message=message)
+
+    def looks() -> Iterator[Look]:
+        for own in walked(stream):
+            if not own.carrying.at:
+                continue
+            told = own.counter("completion_tokens")
+            told = told if told.integers else told.some(integer(count) is not None for count in told.values)
+            ends = told.of(own.after)
+            carried = map(sub, ends, [0, *ends[:-1]])
+            growths = Field(told.at, list(zip([0, *told.values[:-1]], told.values, carried, strict=False)))
+            new = (count - before == brought for before, count, brought in growths.values)
+            yield own.look(growths.at, new, partial(look, own=own, growths=growths))
+
+    yield from look_along(looks())
 
 
 @check("first-emission-has-a-token")
@@ -239,13 +270,12 @@ def first_emission_has_a_token(stream: Stream, _target: Target) -> Iterator[Obse
     """Ids start with an id, not with an empty list."""
     if not streamed(stream):
         return
-    for choice, steps in by_choice(walk(stream)).items():
-        carrying = [step for step in steps if step.ids is not None]
-        if any(step.ids for step in carrying):
-            message = f"the first emission of choice {choice} carries no output id"
-            size = len(carrying[0].ids or ())
+    for own in walked_as_begun(stream):
+        if any(own.carrying.values):
+            message = f"the first emission of choice {own.choice.index} carries no output id"
+            size = len(own.carrying.values[0])
             yield demand(
-                carrying[0].emission.at("output_ids"),
+                own.emission(own.carrying.at[0]).at("output_ids"),
                 size > 0,
                 expected="at least one id",
                 actual=size,
@@ -263,32 +293,28 @@ def interval_is_kept(stream: Stream, target: Target) -> Iterator[Observation]:
     if interval is None or interval == 1 or not streamed(stream):
         return
 
-    def look(step: Step) -> Observation:
-        message = f"{step.new} new output ids at a stream_interval of {interval}"
-        expected, place = f"at least {interval} new ids", step.emission.at("output_ids")
-        return demand(place, step.new >= interval, expected=expected, actual=step.new, message=message)
+    def look(at: int, own: Walked) -> Observation:
+        new, place = own.new[at], own.emission(at).at("output_ids")
+        message = f"{new} new output ids at a stream_interval of {interval}"
+        return demand(
+            place, new >= interval, expected=f"at least {interval} new ids", actual=new, message=message
+        )
 
-    inner = [
-        step
-        for step in walk(stream)
-        if step.before > 0
-        and not step.last
-        and step.emission.finish is None
-        and step.ids is not None
-        and step.new > 0
-    ]
-    yield from look_at_each(inner, (step.new >= interval for step in inner), look)
+    def looks() -> Iterator[Look]:
+        for own in walked(stream):
+            last = len(own.choice.emissions) - 1
+            inner = [
+                at
+                for at in own.at
+                if own.before[at] > 0
+                and own.new[at] > 0
+                and own.kept[at] != last
+                and own.columns.finish[at] is None
+                and own.ids[at] is not None
+            ]
+            yield own.look(inner, (own.new[at] >= interval for at in inner), partial(look, own=own))
 
-
-def _look_for_something(told: tuple[Step, bool]) -> Observation:
-    step, brings = told
-    return demand(
-        step.emission.at("output_ids"),
-        brings,
-        expected="a new id, new text or a finish reason",
-        actual="something new" if brings else "nothing new",
-        message="the emission brings no new id, no new text and no finish reason",
-    )
+    yield from look_along(looks())
 
 
 @check("no-idle-emissions")
@@ -296,18 +322,32 @@ def no_idle_emissions(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every emission brings something: an id, text, a finish reason, or the role that opens a chat choice."""
     if not streamed(stream):
         return
-    for steps in by_choice(walk(stream)).values():
-        if all(step.ids is None for step in steps):
-            continue
-        held: Any = ""
-        told: list[tuple[Step, bool]] = []
-        for step in steps:
-            text = step.emission.text
-            new_text = bool(text) and (step.delivery is Delivery.INCREMENTAL or text != held)
-            held = held if text is None else text
-            if step.emission.details.get("role") is None:
-                told.append((step, step.new > 0 or new_text or step.emission.finish is not None))
-        yield from look_at_each(told, (brings for _, brings in told), _look_for_something)
+
+    def look(at: int, own: Walked, brings: Sequence[bool]) -> Observation:
+        return demand(
+            own.emission(at).at("output_ids"),
+            brings[at],
+            expected="a new id, new text or a finish reason",
+            actual="something new" if brings[at] else "nothing new",
+            message="the emission brings no new id, no new text and no finish reason",
+        )
+
+    def looks() -> Iterator[Look]:
+        for own in walked(stream):
+            if not own.carrying.at:
+                continue
+            held: Any = ""
+            brings: list[bool] = []
+            for text, new, finish in zip(own.columns.text, own.new, own.columns.finish, strict=True):
+                new_text = bool(text) and (own.incremental or text != held)
+                held = held if text is None else text
+                brings.append(new > 0 or new_text or finish is not None)
+            told = Field(own.at, brings)
+            if "role" in own.columns.details:
+                told = told.some(role is None for role in own.details("role"))
+            yield own.look(told.at, told.values, partial(look, own=own, brings=brings))
+
+    yield from look_along(looks())
 
 
 @check("whole-accumulates")
@@ -358,24 +398,32 @@ def coalescing_keeps_all(stream: Stream, target: Target) -> Iterator[Observation
     if not streamed(stream):
         return
     interval = interval_of(stream, target) or 1
-    for steps in by_choice(walk(stream)).values():
-        names = sorted({name for step in steps for name in step.emission.series})
-        counted = 0
-        for step in steps:
-            emission = step.emission
+    for own in walked_as_begun(stream):
+        joined = _joined(own, interval)
+        names = sorted(own.columns.series) if joined else []
+        for at, size in joined:
+            emission = own.emission(at)
+            yield condition_seen(
+                emission.at("output_ids"), f"an emission of {size} ids at interval {interval}"
+            )
             count = integer(emission.counters.get("completion_tokens"))
-            grown = 0 if count is None else count - counted
-            counted = counted if count is None else count
-            if step.ids is None or max(step.new, grown) <= (1 if step.before == 0 else interval):
-                continue
-            place = emission.at("output_ids")
-            yield condition_seen(place, f"an emission of {max(step.new, grown)} ids at interval {interval}")
             if count is not None:
-                message = f"the joined emission counts {count} tokens, but {step.after} ids were delivered"
-                yield observe(
-                    emission.at("completion_tokens"), expected=step.after, actual=count, message=message
-                )
-            yield from lockstep([(step, names)])
+                message = f"the joined emission counts {count} tokens, but {own.after[at]} ids were delivered"
+                place = emission.at("completion_tokens")
+                yield observe(place, expected=own.after[at], actual=count, message=message)
+            yield from look_along(lockstep(own, names, at))
+
+
+def _joined(own: Walked, interval: int) -> list[tuple[int, int]]:
+    """The emissions that carry more ids than one output holds, each with how many."""
+    counted, joined = 0, []
+    counts = own.columns.counters.get("completion_tokens", [None] * len(own.at))
+    for at, (new, count) in enumerate(zip(own.new, map(integer, counts), strict=True)):
+        size = new if count is None else max(new, count - counted)
+        counted = counted if count is None else count
+        if size > (1 if own.before[at] == 0 else interval) and own.ids[at] is not None:
+            joined.append((at, size))
+    return joined
 
 
 _TELLING_STREAMS = 4
@@ -388,10 +436,10 @@ def _first_steps(streams: tuple[Stream, ...], target: Target) -> Iterator[tuple[
         interval = interval_of(stream, target) or 0
         if interval < 2 or not streamed(stream) or stream.asked.stop:
             continue
-        for steps in by_choice(walk(stream)).values():
-            first = next((step for step in steps if step.ids and step.new), None)
-            if first is not None and steps[-1].after > interval:
-                yield first, interval
+        for own in walked_as_begun(stream):
+            first = next((at for at in own.at if own.ids[at] and own.new[at]), None)
+            if first is not None and own.after[-1] > interval:
+                yield own.step(first), interval
 
 
 @check_run("first-ids-at-once")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from tokenwire.checks.check import Observation, Target, check, demand, look_at_each, observe
 from tokenwire.checks.walk import end_place, start_place, witnessed
 from tokenwire.dialects.dialect import policy_of
-from tokenwire.record import Event, Place, Stream
+from tokenwire.record import Apart, Place, Stream
 from tokenwire.wire.exchange import Ending
 
 NAMED_EVENTS_HEADER = "x-sglext-ids-framed"
@@ -23,6 +23,12 @@ def _media_type(stream: Stream) -> str:
 def _is_stream(stream: Stream) -> bool:
     """Whether a stream was asked for, and a status says that one comes."""
     return stream.asked.stream and stream.exchange.status == 200
+
+
+def _events_without(stream: Stream, out: Callable[[Apart], bool]) -> Sequence[int]:
+    """The positions of the events but for some."""
+    left_out = {at for at, one in stream.in_order.apart.items() if out(one)}
+    return [at for at in range(len(stream.events)) if at not in left_out]
 
 
 @check("answer-content-type")
@@ -61,23 +67,26 @@ def stream_is_utf8(stream: Stream, _target: Target) -> Iterator[Observation]:
 def events_are_json_objects(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every event but the end mark is one strict JSON object."""
 
-    def look(event: Event) -> Observation:
+    def look(at: int) -> Observation:
+        event = stream.events[at]
         what = event.problem or f"the data is a JSON {type(event.data).__name__}, not an object"
         holds = not event.problem and isinstance(event.data, dict)
         actual = "one" if holds else what
         return demand(event.place, holds, expected="one strict JSON object", actual=actual, message=what)
 
     if _is_stream(stream):
-        events = [event for event in stream.events if not event.done]
-        objects = (type(event.data) is dict and not event.problem for event in events)
-        yield from witnessed(stream, look_at_each(events, objects, look))
+        data, apart = stream.in_order.data, stream.in_order.apart
+        sent = _events_without(stream, lambda one: one.done)
+        objects = (type(data[at]) is dict and not (at in apart and apart[at].problem) for at in sent)
+        yield from witnessed(stream, look_at_each(sent, objects, look))
 
 
 @check("events-fit-schema")
 def events_fit_schema(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every event has the shape that its endpoint gives it."""
 
-    def look(event: Event) -> Observation:
+    def look(at: int) -> Observation:
+        event = stream.events[at]
         faults = list(event.schema_errors)
         expected = f"an event valid against {stream.schema}"
         actual = faults[:5] or "valid"
@@ -86,8 +95,10 @@ def events_fit_schema(stream: Stream, _target: Target) -> Iterator[Observation]:
         )
 
     if _is_stream(stream) and stream.schema:
-        events = [event for event in stream.events if not event.done and not event.problem]
-        yield from witnessed(stream, look_at_each(events, (not each.schema_errors for each in events), look))
+        apart = stream.in_order.apart
+        read = _events_without(stream, lambda one: one.done or bool(one.problem))
+        valid = (at not in apart or not apart[at].schema_errors for at in read)
+        yield from witnessed(stream, look_at_each(read, valid, look))
 
 
 @check("done-ends-the-stream")
@@ -95,7 +106,7 @@ def done_ends_the_stream(stream: Stream, _target: Target) -> Iterator[Observatio
     """One end mark, and nothing after it. A stream that was cut off promises no end mark."""
     if not _is_stream(stream) or not stream.events or not policy_of(stream).get("end_mark", True):
         return
-    marks = [position for position, event in enumerate(stream.events) if event.done]
+    marks = sorted(at for at, one in stream.in_order.apart.items() if one.done)
     if not marks and stream.exchange.ending is not Ending.COMPLETE:
         return
     last = len(stream.events) - 1
@@ -145,9 +156,12 @@ def events_are_unnamed(stream: Stream, _target: Target) -> Iterator[Observation]
     if not _is_stream(stream) or asked_for_names:
         return
 
-    def look(event: Event) -> Observation:
+    def look(at: int) -> Observation:
+        event = stream.events[at]
         holds, message = event.name in _HEARD_AS_MESSAGES, f"the event is named {event.name!r}"
         return demand(event.place, holds, expected="no event name", actual=event.name, message=message)
 
-    unnamed = (not event.name for event in stream.events)
-    yield from witnessed(stream, look_at_each(stream.events, unnamed, look))
+    apart = stream.in_order.apart
+    every = range(len(stream.events))
+    unnamed = (at not in apart or not apart[at].name for at in every)
+    yield from witnessed(stream, look_at_each(every, unnamed, look))

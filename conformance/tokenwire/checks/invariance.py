@@ -8,7 +8,7 @@ from statistics import median
 from tokenwire.checks.agreement import agree, as_declared, choice_pairs
 from tokenwire.checks.check import Observation, Target, check, check_run, demand
 from tokenwire.checks.isolation import beginnings
-from tokenwire.checks.walk import by_choice, integer, streamed, walk
+from tokenwire.checks.walk import integer, streamed, walked_choice
 from tokenwire.record import Delivery, Stream
 from tokenwire.requirement import tolerance
 
@@ -84,21 +84,21 @@ def events_do_not_grow(stream: Stream, _target: Target) -> Iterator[Observation]
     """
     if not streamed(stream) or stream.delivery is not Delivery.INCREMENTAL or len(stream.choices) != 1:
         return
-    (steps,) = by_choice(walk(stream)).values() or ([],)
-    inner = [step for step in steps if not step.first and step.emission.finish is None]
-    counts = [step.new for step in inner]
+    own = walked_choice(stream.choices[0])
+    new, finishes = own.new, own.columns.finish
+    inner = [at for at in own.at if own.kept[at] and finishes[at] is None]
+    counts = [new[at] for at in inner]
     usual = max(set(counts), key=counts.count, default=0)
-    places = [step.emission.event.place for step in inner if step.new == usual]
-    if len(places) < _LEAST_EVENTS:
+    alike = [own.columns.events[at] for at in inner if new[at] == usual]
+    if len(alike) < _LEAST_EVENTS:
         return
-    quarter = len(places) // 4
+    quarter = len(alike) // 4
     early, late = (
-        int(median(place.end - place.start for place in part))
-        for part in (places[:quarter], places[-quarter:])
+        int(median(stream.in_order.sizes[at] for at in part)) for part in (alike[:quarter], alike[-quarter:])
     )
     message = f"early events have some {early} bytes, late ones {late}, for as many ids"
     yield demand(
-        places[-quarter],
+        stream.events[alike[-quarter]].place,
         late <= _GROWTH * early + _SLACK_BYTES,
         expected=f"some {early} bytes",
         actual=late,

@@ -7,8 +7,8 @@ from functools import partial
 
 from tokenwire.checks.channel_reading import offered
 from tokenwire.checks.check import Observation, Target, check, demand, look_at_each
-from tokenwire.checks.walk import ended, is_error, streamed
-from tokenwire.record import Choice, Emission, Stream
+from tokenwire.checks.walk import ended, streamed, walked_choice
+from tokenwire.record import Choice, Stream
 
 _FEWEST = 3
 """Only between a first and a last emission can a key be missing."""
@@ -17,10 +17,10 @@ _OF_CHANNELS = frozenset({"text", "content", "reasoning", "tool_calls"})
 
 def _keys_of_all(choice: Choice) -> frozenset[str]:
     """The bound keys that stand in the first emission of a choice and in its last one."""
-    emissions = [emission for emission in choice.emissions if not is_error(emission.finish)]
-    if len(emissions) < _FEWEST:
+    own = walked_choice(choice)
+    if len(own.at) < _FEWEST:
         return frozenset()
-    return frozenset(emissions[0].pointers) & frozenset(emissions[-1].pointers)
+    return own.columns.keys[0] & own.columns.keys[-1]
 
 
 @check("keys-do-not-come-and-go")
@@ -29,7 +29,8 @@ def keys_do_not_come_and_go(stream: Stream, _target: Target) -> Iterator[Observa
     if not streamed(stream) or not ended(stream):
         return
 
-    def look(emission: Emission, expected: frozenset[str]) -> Observation:
+    def look(at: int, choice: Choice, expected: frozenset[str]) -> Observation:
+        emission = choice.emissions[at]
         missing = ", ".join(sorted(expected - emission.pointers.keys()))
         message = f"{missing} of choice {emission.choice}, there before and after, missing here"
         return demand(
@@ -45,6 +46,6 @@ def keys_do_not_come_and_go(stream: Stream, _target: Target) -> Iterator[Observa
         if choice.parsed or offered(stream) is not None:  # a channel brings what is its own, and when
             expected -= _OF_CHANNELS
         if expected:
-            between = choice.emissions[1:-1]
-            there = (expected <= emission.pointers.keys() for emission in between)
-            yield from look_at_each(between, there, partial(look, expected=expected))
+            between, keys = range(1, len(choice.emissions) - 1), choice.columns.keys
+            there = (expected <= keys[at] for at in between)
+            yield from look_at_each(between, there, partial(look, choice=choice, expected=expected))

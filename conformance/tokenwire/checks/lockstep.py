@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
-from tokenwire.checks.check import Observation, demand, look_at_each
-from tokenwire.checks.walk import Step, as_list
-from tokenwire.record import Delivery
+from tokenwire.checks.check import Look, Observation, demand
+from tokenwire.checks.walk import Step, Walked, as_list
+from tokenwire.record import Column, Delivery
+from tokenwire.wire.json_pointer import ABSENT
 
 
 def _said(step: Step, count: int) -> str:
@@ -28,19 +30,34 @@ def observe_length(step: Step, name: str, value: object) -> Observation:
     return demand(place, len(entries) == count, expected=count, actual=len(entries), message=message)
 
 
-def lockstep(steps: Iterable[tuple[Step, Iterable[str]]]) -> Iterator[Observation]:
-    """Look at some series of some steps, each with the names of its own.
+def lockstep(own: Walked, names: Iterable[str], only: int | None = None) -> Iterator[Look]:
+    """Look at some series of a choice, in all of its emissions or in one.
 
     A series that a choice carries anywhere is expected wherever there are ids; where there are none it may
     be left out.
     """
-    told = [
-        (step, name, value, due)
-        for step, names in steps
-        if step.counted
-        for due in (step.expected_entries,)
-        for name in names
-        if (value := step.emission.series.get(name)) is not None or due > 0
-    ]
-    as_due = (type(value) is list and len(value) == due for *_, value, due in told)
-    yield from look_at_each(told, as_due, lambda one: observe_length(*one[:3]))
+    for name in names:
+        column, due = own.columns.series.get(name), own.due
+        look = partial(_look_at_length, own=own, name=name)
+        if only is None and column is not None and own.counted is None and _as_long_as(column, due):
+            yield own.look(own.at, None, look)
+            continue
+        values = own.where([ABSENT] * len(due) if column is None else column)
+        told = dict(zip(values.at, values.values, strict=True))
+        every = own.at if only is None else [only]
+        at = [
+            one
+            for one in every
+            if (own.counted is None or own.counted[one]) and (one in told or due[one] > 0)
+        ]
+        as_due = [type(told.get(one)) is list and len(told[one]) == due[one] for one in at]
+        yield own.look(at, as_due, look)
+
+
+def _as_long_as(column: Column, due: Sequence[int]) -> bool:
+    return set(map(type, column)) == {list} and list(map(len, column)) == due
+
+
+def _look_at_length(at: int, own: Walked, name: str) -> Observation:
+    step = own.step(at)
+    return observe_length(step, name, step.emission.series.get(name))

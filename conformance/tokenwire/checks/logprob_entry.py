@@ -10,10 +10,23 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple, cast
 
-from tokenwire.checks.walk import BROKEN, Step, as_list, integer, is_error, read_once, steps_of, walk
-from tokenwire.record import Choice, Emission, Stream
+from tokenwire.checks.walk import (
+    BROKEN,
+    Field,
+    Step,
+    Walked,
+    as_list,
+    integer,
+    is_error,
+    read_once,
+    steps_of,
+    walk,
+    walked_choice,
+)
+from tokenwire.record import Choice, Columns, Stream
 
 SAMPLED = "output_token_logprobs"
 TOP = "output_top_logprobs"
@@ -178,6 +191,9 @@ def told_of(choice: Choice) -> tuple[tuple[Step, tuple[Told, ...]], ...]:
 @read_once
 def sampled_entries(choice: Choice) -> tuple[LogprobEntry | None, ...]:
     """The entries of the output ids of a choice, by position, in the first shape that tells them."""
+    plain = plainly(choice)
+    if plain is not None:
+        return tuple(read_entry(entry) for part in plain.told.values for entry in part)
     told = (several[:1] for step, several in told_of(choice) if not is_error(step.emission.finish))
     return tuple(at.sampled for first in told for one in first for at in one.positions)
 
@@ -189,14 +205,104 @@ def told_in(stream: Stream) -> tuple[tuple[Step, Told], ...]:
     return tuple((step, one) for step in walk(stream) for one in told[id(step.emission)])
 
 
-def logprob_series(emission: Emission) -> tuple[str, ...]:
-    """The names of the series of an emission that hold logprobs of the server's own, in their order."""
-    return _of_logprobs(tuple(emission.series), emission.customized) if emission.series else ()
+def logprob_series(columns: Columns) -> tuple[str, ...]:
+    """The names of the series of a choice that hold logprobs of the server's own, in their order."""
+    return _of_logprobs(tuple(columns.series), columns.customized) if columns.series else ()
 
 
 @lru_cache(maxsize=1 << 8)
 def _of_logprobs(names: tuple[str, ...], customized: frozenset[str]) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if "logprob" in name and name not in customized))
+
+
+class Flat(NamedTuple):
+    """All entries `[logprob, id, text]` of a series, one behind the other."""
+
+    entries: list[list[Any]]
+    logprobs: list[float]
+    ids: list[Any]
+    width: int | None
+    """How many stand in a list at each position; None where that differs, 0 where one stands in none."""
+
+    @property
+    def legal(self) -> bool:
+        """Whether all logprobs are finite and not above 0."""
+        return all(map((0.0).__ge__, self.logprobs)) and all(map((-math.inf).__lt__, self.logprobs))
+
+    @property
+    def finite(self) -> bool:
+        return all(map(math.isfinite, self.logprobs))
+
+    @property
+    def by_id(self) -> bool:
+        """Whether every entry names an id."""
+        return set(map(type, self.ids)) <= {int}
+
+
+def flat(own: Walked, name: str) -> Flat | None:
+    """The entries that a series of a choice tells first, at all positions; None where one is not plainly an
+    entry, with a logprob that is a fraction, or a list of entries.
+    """
+    kept = vars(own).setdefault("flat", {})
+    if name not in kept:
+        kept[name] = _flat(list(chain.from_iterable(own.unseen(name).values)))
+    return cast("Flat | None", kept[name])
+
+
+def _flat(entries: list[Any]) -> Flat | None:
+    width: int | None = 0
+    if not _are_lists(entries):
+        return None
+    if entries and type(entries[0][0]) is list:
+        sizes = set(map(len, entries))
+        width = sizes.pop() if len(sizes) == 1 else None
+        entries = list(chain.from_iterable(entries))
+        if not _are_lists(entries):
+            return None
+    logprobs = [entry[0] for entry in entries]
+    if not set(map(type, logprobs)) <= {float} or min(map(len, entries), default=2) < 2:
+        return None
+    return Flat(entries, logprobs, [entry[1] for entry in entries], width)
+
+
+def _are_lists(values: list[Any]) -> bool:
+    return set(map(type, values)) <= {list} and all(values)
+
+
+def sizes_of(told: Field) -> list[int]:
+    return list(map(len, told.values))
+
+
+class Plainly(NamedTuple):
+    """What a choice tells of its ids in lists `[logprob, id, text]`, and in no other shape."""
+
+    told: Field
+    """The entries of each emission."""
+    sampled: Flat
+    top: Flat | None
+    """The alternatives; None where they do not stand at all positions, as many at each."""
+
+
+@read_once
+def plainly(choice: Choice) -> Plainly | None:
+    """What a choice tells of the logprobs of its ids, where that is plain; `told_of` reads all others."""
+    own = walked_choice(choice)
+    sampled, names = flat(own, SAMPLED), own.columns.series
+    if sampled is None or sampled.width != 0 or CONTENT in names or NAMED in names:
+        return None
+    told, beside = own.unseen(SAMPLED), own.unseen(TOP)
+    if TOP not in names:
+        return Plainly(told, sampled, None)
+    top = flat(own, TOP)
+    if top is None or not top.width or told.at != beside.at or sizes_of(told) != sizes_of(beside):
+        return None
+    return Plainly(told, sampled, top)
+
+
+def told_along(own: Walked) -> list[tuple[int, Step, Told]]:
+    """All that a choice tells of the logprobs of its new ids, with where it stands."""
+    told = told_of(own.choice)
+    return [(at, told[position][0], one) for at, position in enumerate(own.kept) for one in told[position][1]]
 
 
 def ids_listed(value: object) -> list[Any] | None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tokenwire.checks.check import Observation, Target, check_run, demand
 from tokenwire.checks.logprob_entry import LogprobEntry, number_of, told_by
-from tokenwire.checks.walk import finished_choices, read_once, walk
+from tokenwire.checks.walk import finished_choices, read_once, walked
 from tokenwire.record import Asked, Place, Stream
 from tokenwire.requirement import tolerance
 from tokenwire.target.advertised import LOGPROB_RULES
@@ -69,7 +69,8 @@ def _first_top(stream: Stream) -> _Top | None:
         return None
     if not finished_choices(stream):
         return None
-    for step in walk(stream):
+    own = next(walked(stream), None)
+    for step in map(own.step, own.at) if own is not None else ():
         for told in told_by(step):
             top = told.positions[0].top if told.positions else None
             read = {name: number_of(e.logprob) for e in top or [] if (name := _name(e)) is not None}

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
+from operator import ge
 from typing import Any
 
-from tokenwire.checks.check import Observation, Target, check, check_run, demand, look_at_each, observe
-from tokenwire.checks.difference import observe_sequence
+from tokenwire.checks.check import (
+    Look,
+    Observation,
+    Target,
+    check,
+    check_run,
+    demand,
+    look_along,
+    look_at_each,
+    observe,
+)
+from tokenwire.checks.difference import first_difference, observe_sequence
 from tokenwire.checks.lockstep import lockstep
 from tokenwire.checks.logprob_entry import (
     CHOSEN,
@@ -22,23 +33,29 @@ from tokenwire.checks.logprob_entry import (
     RANKED,
     SAMPLED,
     TOP,
+    Flat,
     LogprobEntry,
     Position,
     Told,
+    flat,
     ids_listed,
     illegal_logprobs,
     logprob_series,
     number_of,
+    plainly,
     read_entry,
     read_position,
+    sizes_of,
     surely_legal,
-    told_in,
+    told_along,
 )
 from tokenwire.checks.tito import told_once_for_all
 from tokenwire.checks.walk import (
+    NOWHERE,
+    Field,
     Step,
+    Walked,
     as_list,
-    by_choice,
     ended,
     finished_choices,
     integer,
@@ -46,6 +63,8 @@ from tokenwire.checks.walk import (
     streamed,
     untold_count,
     walk,
+    walked,
+    walked_as_begun,
 )
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.record import Choice, Delivery, Emission, Stream, Wanted
@@ -72,7 +91,8 @@ def _in_lockstep(
     left_out = frozenset() if stream.asked.top_logprobs else frozenset({NAMED_TOP})
     wanted = {choice.index: sorted(names(choice) - left_out) for choice in stream.choices}
     if any(wanted.values()):
-        yield from lockstep((step, wanted[step.emission.choice]) for step in walk(stream))
+        each = (lockstep(own, wanted[own.choice.index]) for own in walked(stream))
+        yield from look_along(chain.from_iterable(each))
     for choice in finished_choices(stream):
         due = untold_count(stream, choice)
         for name in sorted(LISTS.intersection(wanted[choice.index])) if due is not None else ():
@@ -150,9 +170,10 @@ def customized_info_has_a_value(stream: Stream, _target: Target) -> Iterator[Obs
         for name in sorted(choice.customized):
             values = choice.series(name)
             if values:
-                carrying = next(e for e in reversed(choice.emissions) if name in e.series)
+                column = choice.columns.series[name]
+                last = max(at for at, value in enumerate(column) if value is not ABSENT)
                 yield demand(
-                    carrying.at(name),
+                    choice.emissions[last].at(name),
                     any(value is not None for value in values),
                     expected="a value that is not null",
                     actual=f"null {len(values)} times",
@@ -193,44 +214,65 @@ def customized_info_is_fixed_at_sampling(stream: Stream, _target: Target) -> Ite
 def logprobs_name_their_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The logprob at a place belongs to the id at that place, where its shape names ids."""
 
-    def look(one: tuple[Step, Told, list[Any], list[Any]]) -> Observation:
-        step, told, ids, named = one
-        place, what = step.emission.at(told.series), f"the id of {told.series} entry"
+    def look(one: tuple[Emission, str, list[Any], list[Any]]) -> Observation:
+        emission, series, ids, named = one
+        place, what = emission.at(series), f"the id of {series} entry"
         return observe_sequence(place, what, expected=ids, actual=named, source="the output ids")
 
-    beside_ids: list[tuple[Step, Told, list[Any], list[Any]]] = []
-    for step, told in told_in(stream):
-        ids = step.unseen(step.ids) if step.ids is not None else []
-        named = [one.sampled.token_id if one.sampled else None for one in told.positions]
-        names_ids = told.series == SAMPLED or any(one is not None for one in named)
-        if ids and len(named) == len(ids) and names_ids:
-            beside_ids.append((step, told, ids, named))
-    same = (_are_the_same_ids(ids, named) for *_, ids, named in beside_ids)
-    yield from look_at_each(beside_ids, same, look)
+    def look_plainly(at: int, own: Walked) -> Observation:
+        entries = own.unseen(SAMPLED)[at]
+        return look((own.emission(at), SAMPLED, own.unseen_ids[at], [entry[1] for entry in entries]))
+
+    def looks() -> Iterator[Look]:
+        for own in walked(stream):
+            if _surely_named(own):
+                at = own.unseen_ids.some(own.unseen_ids.values).at
+                yield own.look(at, None, partial(look_plainly, own=own))
+                continue
+            beside_ids: list[tuple[int, tuple[Emission, str, list[Any], list[Any]]]] = []
+            for position, step, told in told_along(own):
+                ids = step.unseen(step.ids) if step.ids is not None else []
+                named = [one.sampled.token_id if one.sampled else None for one in told.positions]
+                names_ids = told.series == SAMPLED or any(one is not None for one in named)
+                if ids and len(named) == len(ids) and names_ids:
+                    beside_ids.append((position, (step.emission, told.series, ids, named)))
+            yield own.look_at(beside_ids, lambda one: _are_the_same_ids(one[2], one[3]), look)
+
+    yield from look_along(looks())
+
+
+def _surely_named(own: Walked) -> bool:
+    """Whether a choice plainly tells one entry for each of its ids, which names it."""
+    told, ids = plainly(own.choice), own.unseen_ids
+    if told is None or told.told.at != ids.at or sizes_of(told.told) != sizes_of(ids):
+        return False
+    return told.sampled.by_id and told.sampled.ids == list(chain.from_iterable(ids.values))
 
 
 @check("logprob-values-are-legal")
 def logprob_values_are_legal(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Logarithms of probabilities: finite, and not above 0."""
 
-    def look(told: tuple[Step, str, list[Any]]) -> Observation:
-        step, name, entries = told
-        wrong = [value for entry in entries for value in illegal_logprobs(entry)]
+    def look(at: int, own: Walked, name: str) -> Observation:
+        wrong = [value for entry in own.unseen(name)[at] for value in illegal_logprobs(entry)]
         return demand(
-            step.emission.at(name),
+            own.emission(at).at(name),
             not wrong,
             expected="finite numbers not above 0",
             actual=wrong[:3] or "as expected",
             message=f"{name} holds {wrong[0]!r}, which is no logprob" if wrong else "",
         )
 
-    told = [
-        (step, name, entries)
-        for step in walk(stream)
-        for name in logprob_series(step.emission)
-        if is_logprob_series(name) and (entries := step.unseen(as_list(step.emission.series[name]) or []))
-    ]
-    yield from look_at_each(told, (all(map(surely_legal, entries)) for *_, entries in told), look)
+    def looks() -> Iterator[Look]:
+        for own in walked(stream):
+            for name in filter(is_logprob_series, logprob_series(own.columns)):
+                told, entries = own.unseen(name).some(own.unseen(name).values), flat(own, name)
+                legal = None
+                if entries is None or not entries.legal:
+                    legal = (all(map(surely_legal, part)) for part in told.values)
+                yield own.look(told.at, legal, partial(look, own=own, name=name))
+
+    yield from look_along(looks())
 
 
 _ENOUGH_IDS = 8
@@ -275,39 +317,56 @@ def _known_by(entry: LogprobEntry) -> Hashable:
 
 def _sampled_logprobs(stream: Stream) -> Iterator[tuple[Emission, str, dict[Hashable, set[float]]]]:
     """The logprobs that each choice gives its own tokens, by token, in each series that tells them."""
-    series: dict[int, dict[str, dict[Hashable, set[float]]]] = {}
-    for step, told in told_in(stream):
-        own = series.setdefault(step.emission.choice, {}).setdefault(told.series, {})
+    for own in walked(stream):
+        series: dict[str, dict[Hashable, set[float]]] = {}
+        plain = plainly(own.choice)
+        if plain is not None and plain.sampled.by_id and plain.sampled.finite:
+            told = series.setdefault(SAMPLED, {})
+            for entry in plain.sampled.entries:
+                told.setdefault(entry[1] or _known_by(LogprobEntry(*entry[:3])), set()).add(entry[0])
+        else:
+            _gather(told_along(own), series)
+        last = own.emission(-1) if any(series.values()) else None
+        yield from ((last, name, values) for name, values in series.items() if last is not None and values)
+
+
+def _gather(told_by: Iterable[tuple[int, Step, Told]], series: dict[str, dict[Hashable, set[float]]]) -> None:
+    for _, _, told in told_by:
+        own = series.setdefault(told.series, {})
         for one in told.positions:
             number = number_of(one.sampled.logprob) if one.sampled else None
             if one.sampled and number is not None:
                 own.setdefault(_known_by(one.sampled), set()).add(number)
-    last = {step.emission.choice: step.emission for step in walk(stream)}
-    for choice, emission in last.items():
-        yield from ((emission, name, values) for name, values in series.get(choice, {}).items() if values)
 
 
 @check("logprob-counter-follows")
 def logprob_counter_follows(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The counter of logprob entries counts those that were delivered."""
 
-    def look(told: tuple[Emission, int, Any]) -> Observation:
-        emission, count, counter = told
-        message = f"{LENGTH} is {counter!r} after {count} delivered entries"
-        return observe(emission.at(LENGTH), expected=count, actual=counter, message=message)
+    def look(at: int, own: Walked, counters: Field, counts: Field) -> Observation:
+        message = f"{LENGTH} is {counters[at]!r} after {counts[at]} delivered entries"
+        place = own.emission(at).at(LENGTH)
+        return observe(place, expected=counts[at], actual=counters[at], message=message)
 
-    delivered: dict[int, int] = {}
-    told: list[tuple[Emission, int, Any]] = []
-    for step in walk(stream):
-        emission, choice = step.emission, step.emission.choice
-        entries = as_list(emission.series.get(SAMPLED))
-        if entries is not None:
-            before = delivered.get(choice, 0) if step.delivery is Delivery.INCREMENTAL else 0
-            delivered[choice] = before + len(entries)
-        counter = emission.counters.get(LENGTH, emission.details.get(LENGTH))
-        if counter is not None and choice in delivered:
-            told.append((emission, delivered[choice], counter))
-    yield from look_at_each(told, (type(own) is int and own == count for _, count, own in told), look)
+    def looks() -> Iterator[Look]:
+        for own in walked(stream):
+            column = own.columns.counters.get(LENGTH, own.columns.details.get(LENGTH))
+            entries = own.columns.series.get(SAMPLED)
+            if column is None or entries is None:
+                continue
+            delivered, held = None, []
+            for part in map(as_list, entries):
+                if part is not None:
+                    delivered = len(part) + ((delivered or 0) if own.incremental else 0)
+                held.append(delivered)
+            told = own.where(column)
+            told = told.some(count is not None for count in told.of(held))
+            counts = Field(told.at, told.of(held))
+            yield own.look(
+                told.at, told.equals(counts.values), partial(look, own=own, counters=told, counts=counts)
+            )
+
+    yield from look_along(looks())
 
 
 def _fault_in_top(told: Told, at: Position, k: int, *, fewer: bool) -> str:
@@ -344,9 +403,9 @@ def _first_fault(step: Step, told: Told, fault_in: Callable[[Position], str]) ->
     return f"position {at + before} of {told.top_series} {words}"
 
 
-def _shown_fault(found: tuple[Step, Told, str], expected: str) -> Observation:
-    step, told, fault = found
-    place = step.emission.at(told.top_series)
+def _shown_fault(found: tuple[Emission, str, str], expected: str) -> Observation:
+    emission, series, fault = found
+    place = emission.at(series)
     return demand(place, not fault, expected=expected, actual=fault or expected, message=fault)
 
 
@@ -355,10 +414,15 @@ def top_logprobs_have_k(stream: Stream, _target: Target) -> Iterator[Observation
     """As many alternatives at each position as were asked for."""
     k, fewer = stream.asked.top_logprobs, bool(policy_of(stream).get("fewer_top_logprobs", False))
 
-    def look(told: Told) -> Callable[[Position], str]:
+    def surely(_: Flat, top: Flat) -> bool:
+        rows = zip(*[iter(top.ids)] * k, strict=True)
+        return top.width == k and top.by_id and set(map(len, map(set, rows))) <= {k}
+
+    def fault(told: Told) -> Callable[[Position], str]:
         return partial(_fault_in_top, told, k=k, fewer=fewer)
 
-    yield from _look_at_top(stream, look, f"{k} entries with different ids")
+    if k > 0:
+        yield from _look_at_top(stream, surely, fault, f"{k} entries with different ids")
 
 
 @check("top-logprobs-fall")
@@ -366,26 +430,48 @@ def top_logprobs_fall(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The most likely comes first; objects by text have no order."""
     sampled_first = bool(policy_of(stream).get("top_logprobs_begin_with_sampled", False))
 
-    def look(told: Told) -> Callable[[Position], str] | None:
+    def surely(_: Flat, top: Flat) -> bool:
+        ranks = [top.logprobs[rank :: top.width] for rank in range(sampled_first, top.width or 0)]
+        return all(all(map(ge, one, next_one)) for one, next_one in pairwise(ranks))
+
+    def fault(told: Told) -> Callable[[Position], str] | None:
         return None if told.by_text else partial(_fault_in_order, sampled_first=sampled_first)
 
-    yield from _look_at_top(stream, look, "logprobs in falling order")
+    if stream.asked.top_logprobs > 0:
+        yield from _look_at_top(stream, surely, fault, "logprobs in falling order")
 
 
 def _look_at_top(
-    stream: Stream, look: Callable[[Told], Callable[[Position], str] | None], expected: str
+    stream: Stream,
+    surely: Callable[[Flat, Flat], bool],
+    fault: Callable[[Told], Callable[[Position], str] | None],
+    expected: str,
 ) -> Iterator[Observation]:
-    """Look at the top logprobs of all positions, where they were asked for, emission by emission."""
-    if stream.asked.top_logprobs < 1:
-        return
-    found: list[tuple[Step, Told, str]] = []
-    for step, told in told_in(stream):
-        fault_in = look(told) if told.top_series and told.positions else None
-        if fault_in is not None:
-            found.append((step, told, _first_fault(step, told, fault_in)))
-    yield from look_at_each(
-        found, (not fault for *_, fault in found), partial(_shown_fault, expected=expected)
-    )
+    """Look at the top logprobs of all positions, emission by emission.
+
+    `surely` says of the plain entries of a choice, the sampled and the top ones, whether all hold; `fault`
+    gives what tells the fault in one position.
+    """
+
+    def look_plainly(at: int, own: Walked) -> Observation:
+        return _shown_fault((own.emission(at), TOP, ""), expected)
+
+    def looks() -> Iterator[Look]:
+        for own in walked(stream):
+            plain = plainly(own.choice)
+            if plain is not None and (plain.top is None or surely(plain.sampled, plain.top)):
+                at = plain.told.some(plain.told.values).at if plain.top is not None else ()
+                yield own.look(at, None, partial(look_plainly, own=own))
+                continue
+            found: list[tuple[int, tuple[Emission, str, str]]] = []
+            for position, step, told in told_along(own):
+                fault_in = fault(told) if told.top_series and told.positions else None
+                if fault_in is not None:
+                    words = _first_fault(step, told, fault_in)
+                    found.append((position, (step.emission, told.top_series, words)))
+            yield own.look_at(found, lambda one: not one[2], partial(_shown_fault, expected=expected))
+
+    yield from look_along(looks())
 
 
 def _chose_the_first(stream: Stream) -> bool:
@@ -440,13 +526,22 @@ def top_logprobs_belong_to_position(stream: Stream, _target: Target) -> Iterator
     Two ids of equal logprob may stand in either order.
     """
     greedy = _chose_the_first(stream)
-    found = [
-        (step, told, _first_fault(step, told, partial(_fault_in_belonging, told=told, greedy=greedy)))
-        for step, told in told_in(stream)
-        if told.top_series and told.positions
-    ]
-    look = partial(_shown_fault, expected="the sampled id with its own logprob")
-    yield from look_at_each(found, (not fault for *_, fault in found), look)
+
+    def surely(sampled: Flat, top: Flat) -> bool:
+        ranks = range(top.width or 0)
+        ids, logprobs = ([told[rank :: top.width] for rank in ranks] for told in (top.ids, top.logprobs))
+        if not (sampled.by_id and top.by_id) or (greedy and ids[0] != sampled.ids):
+            return False
+        if greedy:
+            return logprobs[0] == sampled.logprobs
+        own = list(zip(sampled.ids, sampled.logprobs, strict=True))
+        pairs = chain.from_iterable(map(zip, ids, logprobs, repeat(own)))
+        return all(token != mine or logprob == number for token, logprob, (mine, number) in pairs)
+
+    def fault(told: Told) -> Callable[[Position], str]:
+        return partial(_fault_in_belonging, told=told, greedy=greedy)
+
+    yield from _look_at_top(stream, surely, fault, "the sampled id with its own logprob")
 
 
 @check("chosen-logprobs-are-the-asked-ids")
@@ -456,30 +551,38 @@ def chosen_logprobs_are_the_asked_ids(stream: Stream, _target: Target) -> Iterat
     if not asked:
         return
 
-    def look(told: tuple[Step, str, list[Any]]) -> Observation:
-        step, name, positions = told
+    def look(told: tuple[Emission, str, list[Any]]) -> Observation:
+        emission, name, positions = told
         named = [[e.token_id for e in read_position(value) or []] for value in positions]
         wrong = next((ids for ids in named if ids != asked), None)
         message = f"a position of {name} names {wrong} instead of {asked}"
-        place = step.emission.at(name)
+        place = emission.at(name)
         return demand(place, wrong is None, expected=asked, actual=wrong or asked, message=message)
 
-    told: list[tuple[Step, str, list[Any]]] = []
-    for step in walk(stream):
-        chosen = as_list(step.emission.series.get(CHOSEN))
-        if chosen and (positions := step.unseen(chosen)):
-            told.append((step, CHOSEN, positions))
-        of_prompt = as_list(step.emission.prompt_series.get(PROMPT_CHOSEN)) if step.first else None
-        if of_prompt and of_prompt[1:]:
-            told.append((step, PROMPT_CHOSEN, of_prompt[1:]))
-    as_asked = (all(ids_listed(one) == asked for one in positions) for *_, positions in told)
-    yield from look_at_each(told, as_asked, look)
+    def look_in(at: int, own: Walked, told: Field, name: str) -> Observation:
+        return look((own.emission(at), name, told[at]))
+
+    def looks() -> Iterator[Look]:
+        for own in walked(stream):
+            chosen, entries = own.unseen(CHOSEN).some(own.unseen(CHOSEN).values), flat(own, CHOSEN)
+            uniform = entries is not None and entries.width == len(asked) and entries.by_id
+            all_are = (
+                entries is not None and uniform and entries.ids == asked * (len(entries.ids) // len(asked))
+            )
+            of_prompt = own.columns.prompt_series.get(PROMPT_CHOSEN, [None])[0] if own.kept[0] == 0 else None
+            rest = (as_list(of_prompt) or [])[1:]
+            for name, told in ((CHOSEN, chosen), (PROMPT_CHOSEN, Field([0], [rest]) if rest else NOWHERE)):
+                as_asked = (all(ids_listed(one) == asked for one in positions) for positions in told.values)
+                surely = None if all_are and name == CHOSEN else as_asked
+                yield own.look(told.at, surely, partial(look_in, own=own, told=told, name=name))
+
+    yield from look_along(looks())
 
 
 def _first_carrying(choice: Choice, name: str) -> tuple[Emission, list[Any]] | None:
     """The first emission of a choice that carries a prompt-side series as a list, and that list."""
-    lists = ((emission, as_list(emission.prompt_series.get(name))) for emission in choice.emissions)
-    return next(((emission, entries) for emission, entries in lists if entries is not None), None)
+    lists = enumerate(map(as_list, choice.columns.prompt_series.get(name, ())))
+    return next(((choice.emissions[at], entries) for at, entries in lists if entries is not None), None)
 
 
 def _ids_of_ranked(entries: list[Any], prompt: list[Any]) -> list[Any]:
@@ -541,7 +644,7 @@ def prompt_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterato
 def prompt_logprobs_null_only_first(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Only what has nothing before it has no logprob."""
     for choice in finished_choices(stream):
-        for name in sorted({name for emission in choice.emissions for name in emission.prompt_series}):
+        for name in sorted(choice.columns.prompt_series):
             carried = _first_carrying(choice, name)
             if carried is None or not carried[1] or not is_logprob_series(name):
                 continue
@@ -566,24 +669,28 @@ def prompt_series_constant(stream: Stream, _target: Target) -> Iterator[Observat
     """The prompt does not change while it is answered."""
     if not streamed(stream):
         return
-    first: dict[tuple[int, str], Any] = {}
-    for step in walk(stream):
-        for name, value in step.emission.prompt_series.items():
-            key, place = (step.emission.choice, name), step.emission.at(name)
-            entries = as_list(value)
-            if key not in first:
-                first[key] = entries
-            elif entries is None or first[key] is None:
-                message = f"{name} is {value!r}, not a list"
-                yield demand(place, False, expected="a list", actual=value, message=message)
-            else:
-                yield observe_sequence(
-                    place,
-                    f"{name} entry",
-                    expected=first[key],
-                    actual=entries,
-                    source="the emission before it",
-                )
+
+    def look(at: int, own: Walked, name: str, told: Field) -> Observation:
+        place, first, entries = own.emission(at).at(name), as_list(told.values[0]), as_list(told[at])
+        if entries is None or first is None:
+            message = f"{name} is {told[at]!r}, not a list"
+            return demand(place, False, expected="a list", actual=told[at], message=message)
+        source = "the emission before it"
+        return observe_sequence(place, f"{name} entry", expected=first, actual=entries, source=source)
+
+    def same(first: Any, entries: Any) -> bool:
+        if type(first) is not list or type(entries) is not list:
+            return False
+        return (not first and not entries) or first_difference(first, entries) is None
+
+    def looks() -> Iterator[Look]:
+        for own in walked(stream):
+            for name, column in own.columns.prompt_series.items():
+                told = own.present(column)
+                surely = map(same, repeat(told.values[0]), told.values[1:])
+                yield own.look(told.at[1:], surely, partial(look, own=own, name=name, told=told))
+
+    yield from look_along(looks())
 
 
 @check("metadata-only-on-request")
@@ -599,19 +706,16 @@ def metadata_only_on_request(stream: Stream, _target: Target) -> Iterator[Observ
         unasked.append(lambda name: name == TOP)
     if not asked.chosen_ids:
         unasked.append(lambda name: name == CHOSEN)
-    for steps in by_choice(walk(stream)).values() if unasked else ():
-        found = next(
-            (
-                (step.emission, name)
-                for step in steps
-                for name, value in {**step.emission.series, **step.emission.prompt_series}.items()
-                if value is not None
-                and name not in step.emission.customized
-                and any(is_unasked(name) for is_unasked in unasked)
-            ),
-            None,
-        )
-        emission, name = found or (steps[-1].emission, "")
+    for own in walked_as_begun(stream) if unasked else ():
+        columns = own.columns.series | own.columns.prompt_series
+        candidates = [
+            (own.where(columns[name]).at[:1], name)
+            for name in columns.keys() - own.columns.customized
+            if any(is_unasked(name) for is_unasked in unasked)
+        ]
+        found = min(((at[0], name) for at, name in candidates if at), default=None)
+        at, name = found or (-1, "")
+        emission = own.emission(at)
         yield demand(
             emission.at(name),
             found is None,
@@ -622,8 +726,7 @@ def metadata_only_on_request(stream: Stream, _target: Target) -> Iterator[Observ
 
 
 def _has_logprobs(choice: Choice) -> bool:
-    told = any(emission.details.get("logprobs") is not None for emission in choice.emissions)
-    return told or any(is_logprob_series(name) for name in _own(choice))
+    return "logprobs" in choice.columns.told_details or any(is_logprob_series(name) for name in _own(choice))
 
 
 def _has_top(choice: Choice) -> bool:
@@ -633,7 +736,7 @@ def _has_top(choice: Choice) -> bool:
     content = as_list(choice.series(CONTENT))
     if content == [] or any(isinstance(one, Mapping) and one.get(NAMED_TOP) for one in content or ()):
         return True
-    infos = (emission.details.get("meta_info") for emission in choice.emissions)
+    infos = choice.columns.details.get("meta_info", ())
     return any(isinstance(info, Mapping) and any(str(key).startswith(TOP) for key in info) for info in infos)
 
 
@@ -646,10 +749,9 @@ def _has_texts(choice: Choice) -> bool:
 
 def _is_told(stream: Stream, wanted: Wanted, choice: Choice) -> bool:
     """Whether a choice has what was asked for, or the document has it beside the choices."""
-    fields = ({**e.details, **e.series, **e.prompt_series, **e.counters} for e in choice.emissions)
-    if any(named.get(name) is not None for named in fields for name in wanted.names):
+    if any(choice.columns.tells(name) for name in wanted.names):
         return True
-    found = (find(event.data, parse(at)) for event in stream.events for at in wanted.pointers)
+    found = (find(data, parse(at)) for data in stream.in_order.data for at in wanted.pointers)
     return any(value is not ABSENT and value is not None for value in found)
 
 
@@ -657,17 +759,20 @@ def _asked_fields(stream: Stream) -> Iterator[tuple[str, Callable[[Choice], bool
     """What a request asks for, each with the way to see it in a choice."""
     asked, native = stream.asked, not is_chat(stream)
     if asked.prompt_token_ids and not told_once_for_all(stream):
-        yield "prompt_token_ids", lambda c: any(e.prompt_token_ids is not None for e in c.emissions)
+        yield "prompt_token_ids", lambda c: any(ids is not None for ids in c.columns.prompt_token_ids)
     if asked.response_token_ids:
-        yield "output_ids", lambda c: any(e.output_ids is not None for e in c.emissions)
+        yield "output_ids", lambda c: any(ids is not None for ids in c.columns.output_ids)
     if asked.meta_info:
-        yield "meta_info", lambda c: any(isinstance(e.details.get("meta_info"), Mapping) for e in c.emissions)
+        yield (
+            "meta_info",
+            lambda c: any(isinstance(one, Mapping) for one in c.columns.details.get("meta_info", ())),
+        )
     for wanted in asked.wanted:
         yield (wanted.names or wanted.pointers)[0], partial(_is_told, stream, wanted)
     if not asked.uniform:
         return
     if asked.logprob_start is not None:
-        yield PROMPT, lambda c: any(any(map(is_logprob_series, e.prompt_series)) for e in c.emissions)
+        yield PROMPT, lambda c: any(map(is_logprob_series, c.columns.prompt_series))
     if asked.max_new_tokens == 0:  # there is no token to tell of
         return
     if asked.logprobs:

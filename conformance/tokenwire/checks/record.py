@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
+from itertools import chain, repeat
+from operator import eq, ge, not_
 from typing import Any
 
-from tokenwire.checks.check import Observation, Target, check, check_run, demand, look_at_each, observe
-from tokenwire.checks.logprob_entry import ids_named, logprob_series
+from tokenwire.checks.check import Look, Observation, Target, check, check_run, demand, look_along, observe
+from tokenwire.checks.logprob_entry import flat, ids_named, logprob_series
 from tokenwire.checks.refusals import was_refused
 from tokenwire.checks.walk import (
-    Step,
+    Field,
+    Walked,
     as_list,
-    by_choice,
-    carries,
     count_of,
     end_place,
     ended,
@@ -23,13 +25,15 @@ from tokenwire.checks.walk import (
     joined_text,
     start_place,
     streamed,
-    walk,
+    walked,
+    walked_choice,
     witnessed,
 )
 from tokenwire.dialects.dialect import known_as, policy_of
 from tokenwire.record import Choice, Emission, Place, Stream
 from tokenwire.requirement import Level
 from tokenwire.wire.exchange import Ending
+from tokenwire.wire.json_pointer import ABSENT
 
 ID_LIMIT = 2**31
 FINISH_TYPES = frozenset({"stop", "length", "abort"})
@@ -98,9 +102,9 @@ def _refused_prompts(stream: Stream) -> set[int]:
 def one_finish_per_choice(stream: Stream, _target: Target) -> Iterator[Observation]:
     """One finish for each choice: none is missing at the end, none is sent twice."""
     for choice in stream.choices if stream.answered else ():
-        finishes = [emission for emission in choice.emissions if emission.finish is not None]
+        finishes = [at for at, finish in enumerate(choice.columns.finish) if finish is not None]
         if finishes or ended(stream):
-            where = finishes[min(1, len(finishes) - 1)] if finishes else choice.emissions[-1]
+            where = choice.emissions[finishes[min(1, len(finishes) - 1)] if finishes else -1]
             message = f"choice {choice.index} finished {len(finishes)} times"
             yield observe(where.at("finish"), expected=1, actual=len(finishes), message=message)
 
@@ -122,7 +126,7 @@ def finish_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
     if not streamed(stream):
         return
     for choice in stream.choices:
-        finish = next((i for i, emission in enumerate(choice.emissions) if emission.finish is not None), None)
+        finish = next((at for at, one in enumerate(choice.columns.finish) if one is not None), None)
         if finish is None:
             continue
         later = ((emission, _content(emission)) for emission in choice.emissions[finish + 1 :])
@@ -148,11 +152,10 @@ def finish_type_is_known(stream: Stream, _target: Target) -> Iterator[Observatio
     """The finish reason has a known type."""
     known, open_list = _finish_types(stream), policy_of(stream).get("other_finish_types")
     for choice in stream.choices if stream.answered else ():
-        for emission in choice.emissions:
-            finish = emission.finish
+        for at, finish in enumerate(choice.columns.finish):
             if finish is None:
                 continue
-            place = emission.at("finish")
+            place = choice.emissions[at].at("finish")
             holds = isinstance(finish.type, str) and finish.type in known
             shown = finish.type or finish.raw
             message = f"the finish reason {shown!r} is none of {', '.join(sorted(known))}"
@@ -167,10 +170,10 @@ def stop_has_a_cause(stream: Stream, _target: Target) -> Iterator[Observation]:
     unstoppable = asked.ignore_eos and not asked.stop and not asked.stop_token_ids
     for choice in stream.choices if stream.answered else ():
         ids = joined_ids(choice)
-        for emission in choice.emissions:
-            finish, place = emission.finish, emission.at("finish")
+        for at, finish in enumerate(choice.columns.finish):
             if finish is None or finish.type not in {"stop", "length"}:
                 continue
+            place = choice.emissions[at].at("finish")
             if finish.type == "stop" and integer(finish.matched) is not None and ids:
                 message = f"stopped by id {finish.matched}, but the last output id is {ids[-1]!r}"
                 yield observe(place, expected=finish.matched, actual=ids[-1], message=message)
@@ -185,23 +188,51 @@ def _is_token_id(value: object) -> bool:
     return number is not None and 0 <= number < ID_LIMIT
 
 
-def _are_token_ids(values: list[Any]) -> bool:
-    for value in values:  # noqa: SIM110  # most often one: a loop takes half the time
-        if type(value) is not int or not 0 <= value < ID_LIMIT:
-            return False
-    return True
+def _are_token_ids(values: Collection[Any]) -> bool:
+    if not values:
+        return True
+    return set(map(type, values)) == {int} and min(values) >= 0 and max(values) < ID_LIMIT
 
 
-def _id_lists(step: Step) -> Iterator[tuple[str, list[Any] | None]]:
-    """The lists of token ids in an emission by name, without those that earlier emissions carried already."""
-    emission = step.emission
-    if carries(emission, "output_ids"):
-        yield "output_ids", None if step.ids is None else step.unseen(step.ids)
-    if carries(emission, "prompt_token_ids"):
-        yield "prompt_token_ids", as_list(emission.prompt_token_ids)
-    for name in logprob_series(emission):
-        entries = step.unseen(as_list(emission.series[name]) or [])
-        yield name, [token for value in entries for token in ids_named(value)]
+def _with_nulls(own: Walked, name: str, told: Field) -> Field:
+    """A list of ids, with None where the key stands without a list."""
+    missing = [] if len(told.at) == len(own.at) else [at for at in own.at if name in own.columns.keys[at]]
+    lists = dict.fromkeys(missing) | dict(zip(told.at, told.values, strict=True))
+    return Field(sorted(lists), [lists[at] for at in sorted(lists)]) if None in lists.values() else told
+
+
+def _changes(told: Field) -> Field:
+    """A list where it is not the one that was told before."""
+    last: list[Any] | None = None
+    changed = []
+    for ids in told.values:
+        changed.append(ids is None or (bool(ids) and ids != last))
+        last = ids or last
+    return told.some(changed)
+
+
+def _named(part: list[Any]) -> list[Any]:
+    return [token for value in part for token in ids_named(value)]
+
+
+def _id_lists(own: Walked) -> Iterator[tuple[str, Field, Callable[[Any], Any], bool]]:
+    """The lists that name token ids in the emissions of a choice, by name, without what earlier emissions
+    carried already; how to read the ids in one, and whether all are surely token ids.
+    """
+    prompts = own.where(own.columns.prompt_token_ids)
+    single = {
+        "output_ids": own.unseen_ids,
+        "prompt_token_ids": Field(prompts.at, list(map(as_list, prompts.values))),
+    }
+    for name, lists in single.items():
+        told = _with_nulls(own, name, lists)
+        all_are = told is lists and _are_token_ids(list(chain.from_iterable(told.values)))
+        yield name, _changes(told) if name == "prompt_token_ids" else told, lambda ids: ids, all_are
+    for name in logprob_series(own.columns):
+        entries, told = flat(own, name), own.unseen(name)
+        all_are = entries is not None and _are_token_ids(entries.ids)
+        named = told if all_are else told.some(map(_named, told.values))
+        yield name, named, _named, all_are
 
 
 @check("ids-are-token-ids")
@@ -209,27 +240,24 @@ def ids_are_token_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every id on the wire is a JSON integer in the range of token ids."""
     expected = "integers t with 0 <= t < 2^31"
 
-    def look(told: tuple[Emission, str, list[Any] | None]) -> Observation:
-        emission, name, ids = told
+    def look(at: int, own: Walked, name: str, told: Field, read: Callable[[Any], Any]) -> Observation:
+        place, ids = own.emission(at).at(name), told[at] and read(told[at])
         if ids is None:
             message = f"{name} is not a list of token ids"
-            return demand(emission.at(name), False, expected=expected, actual="no list", message=message)
+            return demand(place, False, expected=expected, actual="no list", message=message)
         wrong = [value for value in ids if not _is_token_id(value)]
         message = f"{name} holds {wrong[0]!r}, which is no token id" if wrong else ""
-        actual = wrong[:3] or ids[:3]
-        return demand(emission.at(name), not wrong, expected=expected, actual=actual, message=message)
+        return demand(place, not wrong, expected=expected, actual=wrong[:3] or ids[:3], message=message)
 
-    prompts: dict[int, list[Any]] = {}
-    told: list[tuple[Emission, str, list[Any] | None]] = []
-    for step in walk(stream):
-        choice = step.emission.choice
-        for name, ids in _id_lists(step):
-            is_prompt = name == "prompt_token_ids"
-            if ids is None or (ids and not (is_prompt and prompts.get(choice) == ids)):
-                told.append((step.emission, name, ids))
-                if is_prompt and ids:
-                    prompts[choice] = ids
-    yield from look_at_each(told, (ids is not None and _are_token_ids(ids) for *_, ids in told), look)
+    def looks() -> Iterator[Look]:
+        for own in walked(stream):
+            for name, lists, read, all_are in _id_lists(own):
+                told = lists.some(ids is None or ids for ids in lists.values)
+                surely = (ids is not None and _are_token_ids(read(ids)) for ids in told.values)
+                one = partial(look, own=own, name=name, told=told, read=read)
+                yield own.look(told.at, None if all_are else surely, one)
+
+    yield from look_along(looks())
 
 
 @check("ids-are-counted")
@@ -237,13 +265,13 @@ def ids_are_counted(stream: Stream, _target: Target) -> Iterator[Observation]:
     """All output ids of a finished choice number its completion_tokens."""
     for choice in finished_choices(stream):
         ids = joined_ids(choice)
-        counted = [e for e in choice.emissions if "completion_tokens" in e.counters]
-        if ids is not None and counted:
-            count = counted[-1].counters["completion_tokens"]
+        column = choice.columns.counters.get("completion_tokens")
+        if ids is not None and column is not None:
+            at = max(at for at, count in enumerate(column) if count is not ABSENT)
+            count = column[at]
             message = f"choice {choice.index} has {len(ids)} output ids, but completion_tokens is {count!r}"
-            yield observe(
-                counted[-1].at("completion_tokens"), expected=len(ids), actual=count, message=message
-            )
+            place = choice.emissions[at].at("completion_tokens")
+            yield observe(place, expected=len(ids), actual=count, message=message)
 
 
 @check("counter-follows-ids")
@@ -252,19 +280,20 @@ def counter_follows_ids(stream: Stream, _target: Target) -> Iterator[Observation
     if not streamed(stream):
         return
 
-    def look(told: tuple[Step, Any]) -> Observation:
-        step, count = told
-        message = f"completion_tokens is {count!r} after {step.after} delivered output ids"
-        place = step.emission.at("completion_tokens")
-        return observe(place, expected=step.after, actual=count, message=message)
+    def look(at: int, own: Walked, counts: Field) -> Observation:
+        count, due = counts[at], own.after[at]
+        message = f"completion_tokens is {count!r} after {due} delivered output ids"
+        return observe(own.emission(at).at("completion_tokens"), expected=due, actual=count, message=message)
 
-    counted = [
-        (step, step.emission.counters["completion_tokens"])
-        for step in walk(stream)
-        if step.ids is not None and "completion_tokens" in step.emission.counters
-    ]
-    follows = (type(count) is int and count == step.after for step, count in counted)
-    yield from look_at_each(counted, follows, look)
+    def looks() -> Iterator[Look]:
+        for own in walked(stream):
+            counts = own.counter("completion_tokens")
+            counts = counts.some(ids is not None for ids in counts.of(own.ids))
+            yield own.look(
+                counts.at, counts.equals(counts.of(own.after)), partial(look, own=own, counts=counts)
+            )
+
+    yield from look_along(looks())
 
 
 @check("counters-never-fall")
@@ -273,28 +302,35 @@ def counters_never_fall(stream: Stream, _target: Target) -> Iterator[Observation
     if not streamed(stream):
         return
 
-    def look(told: tuple[Emission, str, Any, int | None]) -> Observation:
-        emission, name, count, before = told
-        if before is None:
-            message = f"{name} is {count!r}, not an integer"
-            return demand(emission.at(name), False, expected="an integer", actual=count, message=message)
-        message = f"{name} fell from {before} to {count}"
-        least = f"at least {before}"
-        return demand(emission.at(name), count >= before, expected=least, actual=count, message=message)
+    def fallen(at: int, own: Walked, name: str, counts: Field, before: Field) -> Observation:
+        count, least = counts[at], before[at]
+        message, place = f"{name} fell from {least} to {count}", own.emission(at).at(name)
+        return demand(place, count >= least, expected=f"at least {least}", actual=count, message=message)
 
-    held: dict[tuple[int, str], int] = {}
-    counted: list[tuple[Emission, str, Any, int | None]] = []
-    for step in walk(stream):
-        emission = step.emission
-        for name, value in emission.counters.items():
-            key = emission.choice, name
-            if integer(value) is not None:
-                if key in held:
-                    counted.append((emission, name, value, held[key]))
-                held[key] = value
-            elif not isinstance(value, float) or name.endswith("_tokens"):
-                counted.append((emission, name, value, None))
-    yield from look_at_each(counted, (old is not None and new >= old for *_, new, old in counted), look)
+    def no_integer(at: int, own: Walked, name: str, told: Field) -> Observation:
+        place, message = own.emission(at).at(name), f"{name} is {told[at]!r}, not an integer"
+        return demand(place, False, expected="an integer", actual=told[at], message=message)
+
+    def looks() -> Iterator[Look]:
+        for own in walked(stream):
+            for name in own.columns.counters:
+                told = own.counter(name)
+                counts = told if told.integers else told.some(integer(one) is not None for one in told.values)
+                again, before = counts.after_the_first(), Field(counts.at[1:], counts.values[:-1])
+                look = partial(fallen, own=own, name=name, counts=again, before=before)
+                yield own.look(again.at, map(ge, again.values, before.values), look)
+                if counts is not told:
+                    wrong = [integer(one) is None for one in told.values]
+                    if not name.endswith("_tokens"):  # what is no number of tokens may have a fraction
+                        wrong = [
+                            no and not isinstance(one, float)
+                            for no, one in zip(wrong, told.values, strict=True)
+                        ]
+                    other = told.some(wrong)
+                    look = partial(no_integer, own=own, name=name, told=other)
+                    yield own.look(other.at, repeat(False, len(other.at)), look)
+
+    yield from look_along(looks())
 
 
 @check("prompt-tokens-constant")
@@ -303,24 +339,20 @@ def prompt_tokens_constant(stream: Stream, _target: Target) -> Iterator[Observat
     if not streamed(stream):
         return
 
-    def look(told: tuple[Emission, Any, Any]) -> Observation:
-        emission, expected, actual = told
+    def look(at: int, own: Walked, counts: Field) -> Observation:
+        expected, actual = counts.values[0], counts[at]
         message = f"prompt_tokens changed from {expected!r} to {actual!r}"
-        return observe(emission.at("prompt_tokens"), expected=expected, actual=actual, message=message)
+        place = own.emission(at).at("prompt_tokens")
+        return observe(place, expected=expected, actual=actual, message=message)
 
-    first: dict[int, Any] = {}
-    again: list[tuple[Emission, Any, Any]] = []
-    for step in walk(stream):
-        emission = step.emission
-        if "prompt_tokens" in emission.counters:
-            value = emission.counters["prompt_tokens"]
-            if emission.choice in first:
-                again.append((emission, first[emission.choice], value))
-            else:
-                first[emission.choice] = value
-    yield from look_at_each(
-        again, (type(one) is type(other) is int and one == other for _, one, other in again), look
-    )
+    def looks() -> Iterator[Look]:
+        for own in walked(stream):
+            counts = own.counter("prompt_tokens")
+            again = counts.after_the_first()
+            surely = again.equals(repeat(counts.values[0])) if again.at else ()
+            yield own.look(again.at, surely, partial(look, own=own, counts=counts))
+
+    yield from look_along(looks())
 
 
 def _fault_in_details(details: object, cached: int | None) -> str:
@@ -343,47 +375,54 @@ def _fault_in_details(details: object, cached: int | None) -> str:
 def cached_details_add_up(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The tiers of the cache share out what was cached, and no more."""
 
-    def look(told: tuple[Emission, Any, str]) -> Observation:
-        emission, details, fault = told
+    def look(at: int, own: Walked, details: Field, faults: Field) -> Observation:
         expected = "counts for device and host, together not above cached_tokens"
-        place = emission.at("cached_tokens_details")
-        return demand(place, not fault, expected=expected, actual=details, message=fault)
+        place, fault = own.emission(at).at("cached_tokens_details"), faults[at]
+        return demand(place, not fault, expected=expected, actual=details[at], message=fault)
 
-    told = [
-        (
-            step.emission,
-            details,
-            _fault_in_details(details, integer(step.emission.counters.get("cached_tokens"))),
-        )
-        for step in walk(stream)
-        if (details := step.emission.details.get("cached_tokens_details")) is not None
-    ]
-    yield from look_at_each(told, (not fault for *_, fault in told), look)
+    def looks() -> Iterator[Look]:
+        for own in walked(stream):
+            details = own.detail("cached_tokens_details")
+            details = details.some(one is not None for one in details.values)
+            cached = map(integer, details.of(own.columns.counters.get("cached_tokens", [None] * len(own.at))))
+            faults = Field(details.at, list(map(_fault_in_details, details.values, cached)))
+            yield own.look(
+                details.at, map(not_, faults.values), partial(look, own=own, details=details, faults=faults)
+            )
+
+    yield from look_along(looks())
 
 
 @check("cached-details-where-cached")
 def cached_details_where_cached(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Where nothing was cached there is nothing to share out; where something was, it came from somewhere."""
 
-    def look(told: tuple[Emission, int, Any]) -> Observation:
-        emission, cached, details = told
+    def look(at: int, own: Walked, told: Field) -> Observation:
+        details, cached = told[at]
         words = "null" if details is None else "counts"
         return demand(
-            emission.at("cached_tokens_details"),
+            own.emission(at).at("cached_tokens_details"),
             (details is not None) == (cached > 0),
             expected="counts" if cached > 0 else "null",
             actual=details,
             message=f"cached_tokens_details holds {words} beside {cached} cached tokens",
         )
 
-    told = [
-        (step.emission, cached, step.emission.details["cached_tokens_details"])
-        for step in walk(stream)
-        if "cached_tokens_details" in step.emission.details
-        and (cached := integer(step.emission.counters.get("cached_tokens"))) is not None
-    ]
-    where_cached = ((details is not None) == (cached > 0) for _, cached, details in told)
-    yield from look_at_each(told, where_cached, look)
+    def looks() -> Iterator[Look]:
+        for own in walked(stream):
+            details, cached = own.detail("cached_tokens_details"), own.counter("cached_tokens")
+            if details.at and cached.at:
+                counts = details.of(own.columns.counters["cached_tokens"])
+                pairs = Field(details.at, list(zip(details.values, counts, strict=True)))
+                told = (
+                    pairs
+                    if cached.integers and len(cached.at) == len(own.at)
+                    else pairs.some(integer(count) is not None for count in counts)
+                )
+                surely = ((details is not None) == (count > 0) for details, count in told.values)
+                yield own.look(told.at, surely, partial(look, own=own, told=told))
+
+    yield from look_along(looks())
 
 
 def _budget_of(stream: Stream, choice: int = 0) -> int | None:
@@ -422,15 +461,15 @@ def _budget_in_words(stream: Stream, budget: int) -> str:
 @check("budget-is-kept")
 def budget_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
     """No choice has more output ids than the request allowed."""
-    steps = by_choice(walk(stream))
     for choice in stream.choices if stream.answered else ():
         budget, count = _budget_of(stream, choice.index), count_of(stream, choice)
         if budget is None or count is None or is_error(choice.finish):
             continue
         words, place = _counted(stream, choice, count)
-        over = next((step for step in steps.get(choice.index, ()) if step.after > budget), None)
-        if over is not None and over.ids is not None:
-            place = over.emission.at("output_ids")
+        own = walked_choice(choice)
+        over = next((at for at, after in enumerate(own.after) if after > budget), None)
+        if over is not None and own.ids[over] is not None:
+            place = own.emission(over).at("output_ids")
         yield demand(
             place,
             count <= budget,
@@ -483,21 +522,21 @@ def zero_budget_has_no_ids(stream: Stream, _target: Target) -> Iterator[Observat
 def request_id_constant(stream: Stream, _target: Target) -> Iterator[Observation]:
     """One request id in all emissions of a choice."""
 
-    def look(told: tuple[Emission, Any, Any]) -> Observation:
-        emission, expected, actual = told
-        message = f"the request id is {actual!r}, not {expected!r}"
-        return observe(emission.at("request_id"), expected=expected, actual=actual, message=message)
+    def look(at: int, own: Walked, first: Any) -> Observation:
+        actual = own.details("request_id")[at]
+        message = f"the request id is {actual!r}, not {first!r}"
+        return observe(own.emission(at).at("request_id"), expected=first, actual=actual, message=message)
 
-    first: dict[int, Any] = {}
-    again: list[tuple[Emission, Any, Any]] = []
-    for step in walk(stream):
-        emission = step.emission
-        request_id = emission.details.get("request_id")
-        if emission.choice in first:
-            again.append((emission, first[emission.choice], request_id))
-        elif request_id is not None:
-            first[emission.choice] = request_id
-    yield from look_at_each(again, (type(one) is str and one == other for _, one, other in again), look)
+    def looks() -> Iterator[Look]:
+        for own in walked(stream):
+            told = own.details("request_id")
+            begin = next((at for at, one in enumerate(told) if one is not None), None)
+            if begin is not None:
+                first, later = told[begin], told[begin + 1 :]
+                same = map(eq, later, repeat(first)) if type(first) is str else repeat(False, len(later))
+                yield own.look(own.at[begin + 1 :], same, partial(look, own=own, first=first))
+
+    yield from look_along(looks())
 
 
 @check("request-id-is-the-clients")
@@ -551,8 +590,10 @@ def finish_length_counts_the_ids(stream: Stream, _target: Target) -> Iterator[Ob
 def answer_names_its_model(stream: Stream, target: Target) -> Iterator[Observation]:
     """The model is the one that was asked for, a version of it, or one that the server tells of."""
     names, asked = target.advertised.models, stream.asked.model
-    told = next((e.details["model"] for e in stream.emissions() if "model" in e.details), None)
-    if not stream.answered or told is None or not asked:
+    if not stream.answered or not asked or not any("model" in one.columns.details for one in stream.choices):
+        return
+    told = next(e.details["model"] for e in stream.emissions() if "model" in e.details)
+    if told is None:
         return
     holds = isinstance(told, str) and (told in names or told.startswith(asked))
     expected = f"{asked!r}" + (f", or one of {sorted(names)[:4]}" if names else "")

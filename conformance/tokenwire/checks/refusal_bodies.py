@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from tokenwire.checks.check import Observation, Target, check, check_run, demand
 from tokenwire.checks.refusals import was_refused
 from tokenwire.checks.walk import end_place, start_place
-from tokenwire.record import Stream
+from tokenwire.record import Stream, error_in
 
 _INTERNALS = re.compile(
     r"""Traceback\ \(most\ recent\ call\ last\)
@@ -59,7 +59,10 @@ def refusals_have_one_shape(streams: tuple[Stream, ...], _target: Target) -> Ite
 @check("errors-keep-internals")
 def errors_keep_internals(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Paths and lines of the server's own code help its developers, and others who look for a way in."""
-    errors = [(event.place, json.dumps(event.error)) for event in stream.events if event.error is not None]
+    said = [
+        (at, error) for at, one in enumerate(stream.in_order.data) if (error := error_in(one)) is not None
+    ]
+    errors = [(stream.events[at].place, json.dumps(error)) for at, error in said]
     if (stream.exchange.status or 0) >= 400:
         body = stream.exchange.body.decode(errors="replace")
         errors = [(start_place(stream), json.dumps(stream.error) + body)]

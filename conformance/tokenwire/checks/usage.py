@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from tokenwire.checks.chance import goes_apart
-from tokenwire.checks.check import Observation, Target, check, compare, demand, look_at_each, observe
-from tokenwire.checks.walk import end_place, ended, integer, joined_ids, start_place, walk
+from tokenwire.checks.check import Look, Observation, Target, check, compare, demand, look_along, observe
+from tokenwire.checks.walk import Field, Walked, end_place, ended, integer, joined_ids, start_place, walked
 from tokenwire.dialects.dialect import policy_of
-from tokenwire.record import Delivery, Emission, Place, Stream, Usage
+from tokenwire.record import Delivery, Place, Stream
 from tokenwire.requirement import Level
 from tokenwire.target.determinism import Comparison
 
@@ -69,27 +70,39 @@ def part_of(counts: Mapping[str, Any], whole: str, part: str) -> object:
 def _within(stream: Stream, whole: str, part: str) -> Iterator[Observation]:
     """Look whether a part of a count is no larger than its whole, in usage and in counters of a choice."""
 
-    def look(counted: tuple[Usage | Emission, object, int | None]) -> Observation:
-        where, said, most = counted
+    def look(place: Place, said: object, most: int | None) -> Observation:
         number = integer(said)
         return demand(
-            where.place if isinstance(where, Usage) else where.at(part),
+            place,
             number is not None and number >= 0 and (most is None or number <= most),
             expected="an integer from 0" if most is None else f"an integer from 0 to {most}",
             actual=said,
             message=f"{part} is {said!r} and {whole} {most}",
         )
 
-    held: list[tuple[Usage | Emission, Mapping[str, Any]]]
-    held = [(usage, usage.counts) for usage in stream.usages if stream.answered]
-    held += [(step.emission, step.emission.counters) for step in walk(stream)]
-    told = [
-        (where, said, integer(counts.get(whole)))
-        for where, counts in held
-        if (said := part_of(counts, whole, part)) is not None
-    ]
-    within = (type(said) is int and 0 <= said <= (said if most is None else most) for _, said, most in told)
-    yield from look_at_each(told, within, look)
+    def within(said: object, most: int | None) -> bool:
+        return type(said) is int and 0 <= said <= (said if most is None else most)
+
+    def look_in(at: int, own: Walked, told: Field, most: Field) -> Observation:
+        return look(own.emission(at).at(part), told[at], most[at])
+
+    def looks() -> Iterator[Look]:
+        usages = [
+            (usage.place, said, integer(usage.counts.get(whole)))
+            for usage in stream.usages
+            if stream.answered and (said := part_of(usage.counts, whole, part)) is not None
+        ]
+        surely = (within(said, most) for _, said, most in usages)
+        events = [place.event or 0 for place, *_ in usages]
+        yield Look(range(len(usages)), events, surely, lambda at: look(*usages[at]))
+        for own in walked(stream):
+            told = own.counter(part)
+            wholes = own.columns.counters.get(whole, [None] * len(own.at))
+            most = Field(told.at, list(map(integer, told.of(wholes))))
+            sure = map(within, told.values, most.values)
+            yield own.look(told.at, sure, partial(look_in, own=own, told=told, most=most))
+
+    yield from look_along(looks())
 
 
 @check("cached-within-prompt")

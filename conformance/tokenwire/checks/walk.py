@@ -7,14 +7,19 @@ to have the right one.
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import wraps
-from itertools import accumulate
+from dataclasses import dataclass
+from functools import cached_property, wraps
+from itertools import accumulate, compress
+from operator import eq, sub
+from types import NoneType
 from typing import Any, NamedTuple, TypeVar, cast
 
-from tokenwire.checks.check import Observation
-from tokenwire.record import Choice, Delivery, Emission, Finish, Place, Stream
+from tokenwire.checks.check import Look, Observation
+from tokenwire.record import Choice, Columns, Delivery, Emission, Finish, Place, Stream
 from tokenwire.wire.exchange import Ending
+from tokenwire.wire.json_pointer import ABSENT
 
 BROKEN = "\ufffd"
 """Stands in a text for bytes that are no whole character."""
@@ -65,16 +70,8 @@ def integer(value: object) -> int | None:
 
 
 def is_error(finish: Finish | None) -> bool:
-    """Whether a choice was ended by a failure instead of being finished: an abort with an HTTP status.
-
-    Such an ending replaces the answer; of what came with it nothing is promised.
-    """
-    return (
-        finish is not None
-        and finish.type == "abort"
-        and isinstance(finish.raw, Mapping)
-        and finish.raw.get("status_code") is not None
-    )
+    """Whether a choice was ended by a failure instead of being finished; see `Finish.failed`."""
+    return finish is not None and finish.failed
 
 
 def ended(stream: Stream) -> bool:
@@ -94,6 +91,7 @@ def finished_choices(stream: Stream) -> list[Choice]:
     return [choice for choice in stream.choices if choice.finish is not None and not is_error(choice.finish)]
 
 
+One = TypeVar("One")
 Source = TypeVar("Source", Stream, Choice)
 Result = TypeVar("Result")
 
@@ -117,26 +115,233 @@ def read_once(read: Callable[[Source], Result]) -> Callable[[Source], Result]:
 @read_once
 def steps_of(choice: Choice) -> tuple[Step, ...]:
     """The emissions of one choice in wire order."""
-    return tuple(_steps(choice))
+    own = _walked(choice, range(len(choice.emissions)))
+    return tuple(map(own.step, own.at))
 
 
-def _steps(choice: Choice) -> Iterator[Step]:
-    carries_ids = any(as_list(emission.output_ids) is not None for emission in choice.emissions)
-    incremental = choice.delivery is Delivery.INCREMENTAL
-    delivered = 0
-    for position, emission in enumerate(choice.emissions):
-        ids = as_list(emission.output_ids)
-        count = integer(emission.counters.get("completion_tokens"))
-        counted = True
-        if ids is not None:
-            after = delivered + len(ids) if incremental else len(ids)
-        elif carries_ids:
-            after, counted = delivered, incremental
-        else:
-            after, counted = (delivered, False) if count is None else (count, True)
-        first, last = position == 0, position == len(choice.emissions) - 1
-        yield Step(emission, choice.delivery, ids, delivered, after, first, last, counted)
-        delivered = after
+@dataclass(frozen=True, eq=False)
+class Field:
+    """A field where a choice tells it: the positions of those emissions, and what each says."""
+
+    at: Sequence[int]
+    values: Sequence[Any]
+
+    @cached_property
+    def integers(self) -> bool:
+        """Whether all are integers."""
+        return set(map(type, self.values)) <= {int}
+
+    def __getitem__(self, at: int) -> Any:
+        """What the emission at a position says, which tells the field."""
+        return self.values[bisect_left(self.at, at)]
+
+    def some(self, which: Iterable[object]) -> Field:
+        """The field in those of the emissions for which something is true."""
+        kept = list(map(bool, which))
+        if all(kept):
+            return self
+        return Field(list(compress(self.at, kept)), list(compress(self.values, kept)))
+
+    def after_the_first(self) -> Field:
+        return Field(self.at[1:], self.values[1:])
+
+    def of(self, column: Sequence[Any]) -> Sequence[Any]:
+        """What another column of the choice holds there."""
+        return column if len(column) == len(self.at) else [column[at] for at in self.at]
+
+    def equals(self, expected: Iterable[int]) -> Iterable[bool]:
+        """Whether each is the integer that is expected."""
+        if self.integers:
+            return map(eq, self.values, expected)
+        return (type(one) is int and one == due for one, due in zip(self.values, expected, strict=False))
+
+
+NOWHERE = Field((), ())
+
+
+@dataclass(frozen=True, eq=False)
+class Walked:
+    """One choice as a client follows it, field by field, and how many of its output ids were delivered before
+    and after each emission; see `Step`.
+    """
+
+    choice: Choice
+    columns: Columns
+    ids: Sequence[list[Any] | None]
+    before: Sequence[int]
+    after: Sequence[int]
+    counted: Sequence[bool] | None
+    """None where all are."""
+    kept: Sequence[int]
+    """Where its emissions stand among those of the choice."""
+
+    @property
+    def at(self) -> range:
+        """The positions of all emissions."""
+        return range(len(self.kept))
+
+    @property
+    def incremental(self) -> bool:
+        return self.choice.delivery is Delivery.INCREMENTAL
+
+    def emission(self, at: int) -> Emission:
+        return self.choice.emissions[self.kept[at]]
+
+    def step(self, at: int) -> Step:
+        position = self.kept[at]
+        return Step(
+            self.choice.emissions[position],
+            self.choice.delivery,
+            self.ids[at],
+            self.before[at],
+            self.after[at],
+            position == 0,
+            position == len(self.choice.emissions) - 1,
+            self.counted is None or self.counted[at],
+        )
+
+    def where(self, column: Sequence[Any]) -> Field:
+        """A column where it is neither absent nor null."""
+        if None not in column:
+            return self.present(column)
+        return self.present([ABSENT if value is None else value for value in column])
+
+    def present(self, column: Sequence[Any] | None) -> Field:
+        """A column where it is not absent; none is nowhere."""
+        if column is None:
+            return NOWHERE
+        told = Field(self.at, column)
+        return told if ABSENT not in column else told.some(value is not ABSENT for value in column)
+
+    def details(self, name: str) -> Sequence[Any]:
+        """What each emission says of a detail; None where it is absent or null."""
+        column = self.columns.details.get(name)
+        return [None] * len(self.at) if column is None else [None if one is ABSENT else one for one in column]
+
+    def detail(self, name: str) -> Field:
+        """A detail, be it null."""
+        return self.present(self.columns.details.get(name))
+
+    @cached_property
+    def _counters(self) -> dict[str, Field]:
+        return {}
+
+    def counter(self, name: str) -> Field:
+        """A counter, where it is told."""
+        if name not in self._counters:
+            self._counters[name] = self.present(self.columns.counters.get(name))
+        return self._counters[name]
+
+    @cached_property
+    def new(self) -> list[int]:
+        """How many ids of the choice each emission is the first to carry."""
+        return list(map(sub, self.after, self.before))
+
+    @property
+    def due(self) -> Sequence[int]:
+        """How many entries a per-token series of each emission must hold."""
+        return self.new if self.incremental else self.after
+
+    @cached_property
+    def carrying(self) -> Field:
+        """The output ids where there are any, or an empty list of them."""
+        return self.where(self.ids)
+
+    @cached_property
+    def _series(self) -> dict[str, Field]:
+        return {}
+
+    def unseen(self, name: str) -> Field:
+        """The entries of a series that no emission before carried, where it is a list."""
+        if name not in self._series:
+            column = self.columns.series.get(name)
+            self._series[name] = NOWHERE if column is None else self._unseen(column)
+        return self._series[name]
+
+    def _unseen(self, column: Sequence[Any]) -> Field:
+        told = self.where(list(map(as_list, column)) if not set(map(type, column)) <= {list} else column)
+        if self.incremental:
+            return told
+        return Field(
+            told.at, [part[self.before[at] :] for at, part in zip(told.at, told.values, strict=True)]
+        )
+
+    @cached_property
+    def unseen_ids(self) -> Field:
+        return self._unseen(self.ids)
+
+    def look(
+        self, at: Sequence[int], surely: Iterable[bool] | None, look: Callable[[int], Observation]
+    ) -> Look:
+        """The look at some of the emissions."""
+        events = self.columns.events
+        return Look(at, events if len(at) == len(events) else [events[one] for one in at], surely, look)
+
+    def look_at(
+        self,
+        things: Sequence[tuple[int, One]],
+        surely: Callable[[One], bool],
+        look: Callable[[One], Observation],
+    ) -> Look:
+        """The look at things, of which several may stand in an emission, each with its position."""
+        events = [self.columns.events[at] for at, _ in things]
+        sure = (surely(one) for _, one in things)
+        return Look(range(len(things)), events, sure, lambda at: look(things[at][1]))
+
+
+def _walked(choice: Choice, kept: Sequence[int]) -> Walked:
+    columns = choice.columns
+    ids = columns.output_ids
+    if not set(map(type, ids)) <= {list, NoneType}:
+        ids = list(map(as_list, ids))
+    after, counted = _counts(columns, ids, incremental=choice.delivery is Delivery.INCREMENTAL)
+    before = [0, *after[:-1]]
+    if len(kept) == len(after):
+        return Walked(choice, columns, ids, before, after, counted, kept)
+    ids, before, after = ([column[at] for at in kept] for column in (ids, before, after))
+    counted = counted and [counted[at] for at in kept]
+    return Walked(choice, columns.cut(kept), ids, before, after, counted, kept)
+
+
+def _counts(
+    columns: Columns, ids: Sequence[list[Any] | None], *, incremental: bool
+) -> tuple[list[int], list[bool] | None]:
+    """How many ids were delivered after each emission, and which of them are known; None for all."""
+    if None not in ids:
+        sizes = map(len, cast("Sequence[list[Any]]", ids))
+        return list(accumulate(sizes) if incremental else sizes), None
+    carries_ids = any(told is not None for told in ids)
+    counts = [integer(one) for one in columns.counters.get("completion_tokens", [None] * len(ids))]
+    delivered, counted = 0, carries_ids and incremental
+    after, known = [], []
+    for told, count in zip(ids, counts, strict=True):
+        if told is not None:
+            delivered = delivered + len(told) if incremental else len(told)
+        elif not carries_ids and count is not None:
+            delivered = count
+        after.append(delivered)
+        known.append(counted or told is not None or (not carries_ids and count is not None))
+    return after, None if all(known) else known
+
+
+@read_once
+def walked_choice(choice: Choice) -> Walked:
+    """One choice, without emissions that report a failure."""
+    kept: Sequence[int] = range(len(choice.emissions))
+    if choice.columns.failed:
+        kept = [at for at in kept if not is_error(choice.columns.finish[at])]
+    return _walked(choice, kept)
+
+
+def walked(stream: Stream) -> Iterator[Walked]:
+    """The choices of an answered stream that have an emission which reports no failure."""
+    every = map(walked_choice, stream.choices if stream.answered else ())
+    return (own for own in every if own.kept)
+
+
+def walked_as_begun(stream: Stream) -> list[Walked]:
+    """The same, in the order in which they begin."""
+    return sorted(walked(stream), key=lambda own: own.columns.events[0])
 
 
 @read_once

@@ -6,7 +6,6 @@ code here only where a table cannot say it.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import json
 import re
@@ -15,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import accumulate, islice
+from operator import sub
 from typing import Any
 
 import jsonschema_rs
@@ -72,6 +72,8 @@ _LONG = 4096
 """Bytes of an event that is worth being shared with the one before it."""
 _NO_NAMES: frozenset[str] = frozenset()
 _JSON_STARTS = (b"{", b"[")
+_HEAD = 4
+"""So many bytes tell whether JSON begins."""
 _BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"
 
 SchemaSource = Callable[[str], dict[str, Any]]
@@ -442,7 +444,9 @@ class Dialect:
                 choice = self._stream.index_of(value, 0)
                 latest[choice] = value = sharing(value, latest.get(choice))  # noqa: PLW2901
             data.append(value)
-        return Events(data, _Places(exchange, starts, ends), apart), unterminated, undecodable_at
+        sizes = list(map(sub, ends, starts))
+        events = Events(data, sizes, _Places(exchange, starts, ends), apart)
+        return events, unterminated, undecodable_at
 
     def _document(self, exchange: Exchange, kind: str) -> tuple[Event, int | None]:
         """The one document of an answer, and the offset of its first byte that is not UTF-8."""
@@ -486,12 +490,12 @@ class Dialect:
 
 
 def _begins_as_json(body: bytes) -> bool:
-    return body[:4].lstrip(_BEFORE_JSON).startswith(_JSON_STARTS)
+    return body[:_HEAD].lstrip(_BEFORE_JSON).startswith(_JSON_STARTS)
 
 
 def _is_event_stream(exchange: Exchange, asked: Asked) -> bool:
     """Whether a 200 is to be read as events: by what the body is, then by what was asked and said."""
-    if _begins_as_json(exchange.body):
+    if _begins_as_json(exchange.begin(_HEAD)):
         return False
     media_type = (exchange.header("content-type") or "").partition(";")[0].strip().lower()
     return asked.stream or media_type == "text/event-stream"
@@ -500,14 +504,14 @@ def _is_event_stream(exchange: Exchange, asked: Asked) -> bool:
 def json_values(exchange: Exchange) -> Iterator[Any]:
     """The JSON values that an answer consists of, whatever they say: its events' data, or its body."""
     body = exchange.body
-    if _begins_as_json(body):
-        texts = [body.decode(errors="replace")]
-    else:
+    texts = plain_data(body)
+    if texts is None and _begins_as_json(body):
+        texts = [body.decode(errors="replace").encode()]
+    elif texts is None:
         sent, _, _ = parse_event_stream(body, cut_off=exchange.ending is not Ending.COMPLETE)
-        texts = [event.data for event in sent]
-    for text in texts:
-        with contextlib.suppress(strict_json.StrictJsonError):  # an end mark, or no JSON at all
-            yield strict_json.loads(text)
+        texts = [event.data.encode() for event in sent]
+    read = strict_json.loads_each(texts, body)
+    yield from (value for value in read if not isinstance(value, strict_json.StrictJsonError))
 
 
 def _is_valid(valid: Callable[[Any], bool], value: Any) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -79,6 +79,12 @@ class Parrot:
         nothing again.
         """
         return self.lags[bisect_right(self.lags, position) - 1]
+
+    def spans(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Positions that have one lag: where they begin and end, and the lag."""
+        for lag, upto in zip(self.lags, (*self.lags[1:], end), strict=True):
+            if max(begin, lag) < min(end, upto):
+                yield max(begin, lag), min(end, upto), lag
 
     def answer(
         self, prompt: Sequence[int], count: int, barred: Collection[int] = (), least: int = 0
@@ -154,6 +160,11 @@ class Repeater:
     def lag(self, position: int) -> int:
         """How far before `position` the token stands that is said there; 0 where nobody knows."""
         return self.distance if position >= self.distance else 0
+
+    def spans(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Positions that have one lag: where they begin and end, and the lag."""
+        if end > self.distance:
+            yield max(begin, self.distance), end, self.distance
 
     def answer(
         self, prompt: Sequence[int], count: int, barred: Collection[int] = (), least: int = 0

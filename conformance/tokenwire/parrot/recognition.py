@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
-from operator import eq
+from operator import eq, ne
 
 from tokenwire.parrot.encoding import Encode, chat_text, encoder
 from tokenwire.parrot.law import Law, Parrot, Repeater, positions_of
@@ -109,12 +109,10 @@ class _Said:
         """
         whole, begin = (*self.prompt, *self.ids), len(self.prompt)
         kept = broken = 0
-        for at in range(begin, len(whole)):
-            lag = law.lag(at)
-            if self.nearest[at] == lag:
-                kept += lag > 1
-            elif lag > 1 and whole[at] != whole[at - lag]:
-                broken += 1
+        for start, end, lag in law.spans(begin, len(whole)):
+            if lag > 1:
+                kept += self.nearest[start:end].count(lag)
+                broken += sum(map(ne, whole[start:end], whole[start - lag : end - lag]))
         return kept, broken
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from tokenwire.record import Choice, Stream
 from tokenwire.target.alike import ROUNDING, apart
 from tokenwire.wire.exchange import Ending
+from tokenwire.wire.json_pointer import ABSENT
 
 PROBE = "probe"
 """The scenario whose repetition speaks for the whole run."""
@@ -227,16 +228,14 @@ def _series_apart(one: Choice, other: Choice) -> float:
 
 def _of_prompt(choice: Choice) -> dict[str, Any]:
     """The prompt-side series of a choice, each as it stands where it comes first."""
-    found: dict[str, Any] = {}
-    for emission in choice.emissions:
-        found = {**emission.prompt_series, **found} if emission.prompt_series else found
-    return found
+    columns = choice.columns.prompt_series.items()
+    return {name: next(one for one in column if one is not ABSENT) for name, column in columns}
 
 
 def _entries_apart(ours: Any, theirs: Any) -> float:
     """How far the logprobs of two series lie apart at most; 0 where they are not of the same positions."""
     both = isinstance(ours, (list, tuple)) and isinstance(theirs, (list, tuple)) and len(ours) == len(theirs)
-    return max(map(apart, ours, theirs), default=0.0) if both else 0.0
+    return max(map(apart, ours, theirs), default=0.0) if both and ours != theirs else 0.0
 
 
 def _series_in_common(one: Stream, other: Stream) -> int:

@@ -93,6 +93,15 @@ class Exchange:
     def body(self) -> bytes:
         return b"".join(read.data for read in self.reads)
 
+    def begin(self, size: int) -> bytes:
+        """The first bytes of the body, or all of it where it has fewer."""
+        begin = b""
+        for read in self.reads:
+            if len(begin) >= size:
+                break
+            begin += read.data
+        return begin[:size]
+
     @property
     def busy(self) -> bool:
         """Whether the server had no room for the request: that says nothing of the request itself."""
