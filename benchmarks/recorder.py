@@ -39,14 +39,16 @@ from tokenwire.wire.exchange import HttpRequest
 TICK_S = 0.01
 STREAMS = (1, 16, 64)
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-EVENT = b'data: {"text":" word","output_ids":[%d],"meta_info":{"sent":%d,"finish_reason":null%s}}\n\n'
-PADDING = b',"output_token_logprobs":[[-0.25,1,null]],"prompt_tokens":7' * 2
+EVENT = b'data: {"text":" word","output_ids":[%d],"meta_info":{"id":"a","sent":%d,"finish_reason":null%s}}\n\n'
+PADDING = b',"output_token_logprobs":[[-0.25,1,null]],"prompt_tokens":7'
+ASKED = b'{"input_ids":[1],"sampling_params":{"max_new_tokens":9},"stream":true}'
+ASK = b"POST /generate HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n%s" % (len(ASKED), ASKED)
 SENT = re.compile(rb'"sent":(\d+)')
 SIDES = ("raw socket", "httpx", "recorder", "recorder, to disk")
 
 
-async def serve(streams: int, ticks: int, told: Connection) -> None:
-    """As soon as so many have asked, send them all their events; then again."""
+async def serve(streams: int, ticks: int, told: Connection, tick_s: float, padding: bytes) -> None:
+    """As soon as so many have asked, send them all their events, one each tick; then again."""
     waiting: list[asyncio.StreamWriter] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -62,9 +64,9 @@ async def serve(streams: int, ticks: int, told: Connection) -> None:
         loop = asyncio.get_running_loop()
         begin = loop.time()
         for tick in range(ticks):
-            await asyncio.sleep(begin + tick * TICK_S - loop.time())
+            await asyncio.sleep(begin + tick * tick_s - loop.time())
             for writer in ready:
-                event = EVENT % (tick, time.monotonic_ns(), PADDING)
+                event = EVENT % (tick, time.monotonic_ns(), padding)
                 writer.write(b"%x\r\n%s\r\n" % (len(event), event))
         for writer in ready:
             writer.write(b"0\r\n\r\n")
@@ -77,26 +79,36 @@ async def serve(streams: int, ticks: int, told: Connection) -> None:
         await server.serve_forever()
 
 
-def process(streams: int, ticks: int, told: Connection) -> None:
-    asyncio.run(serve(streams, ticks, told))
+def process(
+    streams: int, ticks: int, told: Connection, tick_s: float = TICK_S, padding: bytes = PADDING
+) -> None:
+    """A server in a process of its own; it tells its port."""
+    asyncio.run(serve(streams, ticks, told, tick_s, padding))
 
 
 Arrivals = list[tuple[float, bytes]]
 
 
-def by_raw_socket(port: int, streams: int) -> Arrivals:
-    """Receive, note the time, and keep the bytes."""
+def by_raw_socket(port: int, streams: int, *, whole: bool = False) -> Arrivals:
+    """Receive, note the time, and keep the bytes; `whole`: up to the end of each event."""
     selector, arrived = selectors.DefaultSelector(), []
+    begun: dict[int, bytes] = {}
     for _ in range(streams):
         opened = socket.create_connection(("127.0.0.1", port))
-        opened.sendall(b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 2\r\n\r\n{}")
+        opened.sendall(ASK)
         opened.setblocking(False)
         selector.register(opened, selectors.EVENT_READ)
     while selector.get_map():
         for key, _ in selector.select():
             assert isinstance(key.fileobj, socket.socket)
             data = key.fileobj.recv(1 << 18)
-            arrived.append((time.monotonic(), data))
+            now = time.monotonic()
+            if whole and data:
+                data = begun.pop(key.fd, b"") + data
+                if not data.endswith(b"\n\n\r\n") and not data.endswith(b"0\r\n\r\n"):
+                    begun[key.fd] = data
+                    continue
+            arrived.append((now, data))
             if not data:
                 selector.unregister(key.fileobj)
                 key.fileobj.close()
@@ -153,6 +165,14 @@ def to_disk(port: int, streams: int) -> Arrivals:
         return by_recorder(port, streams, CaptureWriter(Path(folder)))
 
 
+def lateness(arrived: Arrivals, events: int) -> list[float]:
+    """Of each event, in order of lateness."""
+    late = sorted(at - int(found[1]) / 1e9 for at, data in arrived for found in SENT.finditer(data))
+    if len(late) != events:
+        raise SystemExit(f"{len(late)} of {events} events arrived whole")
+    return late
+
+
 @dataclass
 class Seen:
     """What one side took, over all turns."""
@@ -162,9 +182,7 @@ class Seen:
     p99: list[float] = field(default_factory=list)
 
     def add(self, arrived: Arrivals, cpu: float, events: int) -> None:
-        late = sorted(at - int(found[1]) / 1e9 for at, data in arrived for found in SENT.finditer(data))
-        if len(late) != events:
-            raise SystemExit(f"{len(late)} of {events} events arrived whole")
+        late = lateness(arrived, events)
         self.cpu.append(cpu / events)
         self.p50.append(late[len(late) // 2])
         self.p99.append(late[len(late) * 99 // 100])

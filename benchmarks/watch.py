@@ -1,10 +1,12 @@
-"""What `tokenwire watch` costs: streams straight from a server, and the same streams through the watcher.
+"""What `tokenwire watch` costs beside a proxy that does nothing but forward bytes.
 
-    python benchmarks/watch.py                    ends with a table and the ratios
+    python benchmarks/watch.py                    ends with tables
+    python benchmarks/watch.py --write FILE       and writes them down for `benchmarks/page.py`
 
-The server is our own and writes canned events, so that nothing but the way is measured. Both sides run in
-turns in one run. Two questions: how long until a small event is back (one event at a time, each waiting for
-the client's word), and how many bytes go through in a second. The judge works in its own process meanwhile.
+A server of our own sends one event on each of 64 streams at once, tick after tick, small ones or large ones.
+They are read straight from it, through the bare proxy and through the watcher, in turns in one run. What an
+event costs is the processor time of the proxy's process; the judge works in a process of its own meanwhile,
+and what it costs is told by itself, on streams of a real server.
 """
 
 from __future__ import annotations
@@ -13,138 +15,187 @@ import argparse
 import asyncio
 import json
 import multiprocessing
-import socket
 import statistics
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, cast
 
+from judging import stream
+from recorder import PADDING, by_raw_socket, lateness, process
 from rich.console import Console
 from rich.table import Table
 
+from tokenwire.watch.judging import Bench
 from tokenwire.watch.proxy import Address
 from tokenwire.watch.watcher import Watcher, WatchPlan
 
-HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-END = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
-ASKED = json.dumps({"input_ids": [1], "sampling_params": {"max_new_tokens": 9}, "stream": True}).encode()
-REQUEST = (
-    b"POST /generate HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\n"
-    b"content-length: %d\r\n\r\n%s" % (len(ASKED), ASKED)
-)
+STREAMS = 64
+SIZES = {"small": (PADDING, 0.01, 200), "large": (PADDING + b',"text":"%s"' % (b"x" * 65536), 0.05, 60)}
+"""What fills an event, the seconds between two, and how many of them a stream has."""
 
 
-def chunk(size: int) -> bytes:
-    """One event of about so many bytes, as a chunk."""
-    event = b'data: {"text":"%s"}\n\n' % (b"x" * size)
-    return b"%x\r\n%s\r\n" % (len(event), event)
+class _Forward(asyncio.Protocol):
+    """Half of a proxy that forwards, holds back, and does nothing else."""
+
+    def __init__(self, other: _Forward | None, target: int) -> None:
+        self.other = other
+        self.target = target
+        self.transport: asyncio.Transport | None = None
+        self.early = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        if self.other is None:
+            loop = asyncio.get_running_loop()
+            opening = loop.create_connection(lambda: _Forward(self, 0), "127.0.0.1", self.target)
+            self.opening = asyncio.ensure_future(opening)
+        else:
+            self.other.other = self
+            self.transport.write(bytes(self.other.early))
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is None or self.other.transport is None:
+            self.early += data
+        else:
+            self.other.transport.write(data)
+
+    def pause_writing(self) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.resume_reading()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.close()
 
 
-async def serve(told: Connection) -> None:
-    """After a request: for each `p` of the client a small event, for `m` many large ones to the end."""
-    small, large = chunk(60), chunk(64 << 10)
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await reader.readuntil(b"\r\n\r\n")
-        await reader.readexactly(len(ASKED))
-        writer.write(HEAD)
-        while order := await reader.read(1):
-            if order == b"p":
-                writer.write(small)
-            else:
-                for _ in range(1000):
-                    writer.write(large)
-                    await writer.drain()
-                writer.write(END)
-        writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+async def forward(target: int, told: Connection) -> None:
+    server = await asyncio.get_running_loop().create_server(
+        lambda: _Forward(None, target), "127.0.0.1", 0, backlog=256
+    )
     told.send(server.sockets[0].getsockname()[1])
-    async with server:
-        await server.serve_forever()
+    await server.serve_forever()
 
 
 async def watch(target: int, told: Connection) -> None:
-    """The watcher, with its judge, in front of the server."""
     plan = WatchPlan(Address("127.0.0.1", 0), Address("127.0.0.1", target))
     async with Watcher(plan) as watcher:
         told.send(watcher.listening.port)
-        await asyncio.Event().wait()
+        while True:
+            await asyncio.sleep(0.5)
+            told.send((watcher.tally.judged, dict(watcher.tally.gaps)))
 
 
-def run(main: Callable[..., Awaitable[None]], *words: object) -> None:
-    """What a child process does."""
-    asyncio.run(main(*words))  # type: ignore[arg-type]  # every such function is a coroutine function
+def bare(target: int, told: Connection) -> None:
+    asyncio.run(forward(target, told))
 
 
-def started(main: Callable[..., Awaitable[None]], *words: object) -> int:
-    """Start a process; the port that it listens at. It ends with us."""
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(
-        target=run, args=(main, *words, theirs), daemon=False
-    )
-    process.start()
-    PROCESSES.append(process)
-    return int(ours.recv())
+def watching(target: int, told: Connection) -> None:
+    asyncio.run(watch(target, told))
 
 
-PROCESSES: list[multiprocessing.process.BaseProcess] = []
+@dataclass
+class Side:
+    """A process to read from, and what came of it over all turns."""
+
+    port: int
+    of: multiprocessing.process.BaseProcess
+    pipe: Connection
+    cpu: list[float] = field(default_factory=list)
+    p50: list[float] = field(default_factory=list)
+    p99: list[float] = field(default_factory=list)
+
+    @classmethod
+    def started(cls, main: Callable[..., None], *words: object, more: tuple[object, ...] = ()) -> Side:
+        ours, theirs = multiprocessing.Pipe()
+        child = multiprocessing.get_context("spawn").Process(target=main, args=(*words, theirs, *more))
+        child.start()
+        return cls(int(ours.recv()), child, ours)
+
+    def processor(self) -> float:
+        """Seconds that its process computed so far."""
+        return time.clock_gettime((~cast(int, self.of.pid) << 3) | 2)
+
+    def turn(self, ticks: int) -> None:
+        began, events = self.processor(), STREAMS * ticks
+        late = lateness(by_raw_socket(self.port, STREAMS, whole=True), events)
+        self.cpu.append((self.processor() - began) / events * 1e6)
+        self.p50.append(late[len(late) // 2] * 1e6)
+        self.p99.append(late[len(late) * 99 // 100] * 1e6)
 
 
-async def ping_pong(port: int, rounds: int) -> float:
-    """Median seconds from a client's word to the event that answers it."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(REQUEST)
-    await reader.readexactly(len(HEAD))
-    size, took = len(chunk(60)), []
-    for _ in range(rounds):
-        begin = time.perf_counter()
-        writer.write(b"p")
-        await reader.readexactly(size)
-        took.append(time.perf_counter() - begin)
-    writer.transport.abort()
-    return statistics.median(took)
+def measure(size: str, turns: int) -> list[dict[str, Any]]:
+    padding, tick_s, ticks = SIZES[size]
+    server = Side.started(process, STREAMS, ticks, more=(tick_s, padding))
+    sides = {"straight": server}
+    try:
+        sides |= {"bare proxy": Side.started(bare, server.port), "watch": Side.started(watching, server.port)}
+        for _ in range(turns):
+            for side in sides.values():
+                side.turn(ticks)
+        judged, gaps = 0, {}
+        while sides["watch"].pipe.poll():
+            judged, gaps = sides["watch"].pipe.recv()
+    finally:
+        for side in sides.values():
+            side.of.terminate()
+    p50, p99 = (statistics.median(each) for each in (server.p50, server.p99))
+    return [
+        {
+            "events": size,
+            "side": name,
+            "cpu": statistics.median(side.cpu),
+            "p50": statistics.median(side.p50) - p50,
+            "p99": statistics.median(side.p99) - p99,
+            "judged": judged if name == "watch" else None,
+            "skipped": gaps if name == "watch" else None,
+        }
+        for name, side in sides.items()
+        if side is not server
+    ]
 
 
-async def bulk(port: int) -> float:
-    """Bytes in a second of one long stream."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
-    writer.write(REQUEST + b"m")
-    begin, total, last = time.perf_counter(), 0, b""
-    while not last.endswith(END):
-        data = await reader.read(1 << 20)
-        total += len(data)
-        last = (last + data)[-len(END) :]
-    seconds = time.perf_counter() - begin
-    writer.transport.abort()
-    return total / seconds
+def judge(turns: int) -> float:
+    """Events that the judge of the watcher hears in a second of one core."""
+    bench, answer = Bench(), stream(256)
+    taken = []
+    for _ in range(turns):
+        began = time.process_time()
+        for _ in range(8):
+            bench.hear(answer)
+        taken.append(8 * 256 / (time.process_time() - began))
+    return statistics.median(taken)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--turns", type=int, default=5, help="how often both sides take turns")
-    turns = parser.parse_args().turns
-    direct = started(serve)
-    through = started(watch, direct)
-    latency: dict[str, list[float]] = {"direct": [], "watched": []}
-    speed: dict[str, list[float]] = {"direct": [], "watched": []}
-    try:
-        for _ in range(turns):
-            for side, port in (("direct", direct), ("watched", through)):
-                latency[side].append(asyncio.run(ping_pong(port, 1000)))
-                speed[side].append(asyncio.run(bulk(port)))
-    finally:
-        for process in PROCESSES:
-            process.terminate()
-    table = Table("", "direct", "watched", "ratio")
-    for what, numbers, unit, scale in (
-        ("one small event there and back", latency, "µs", 1e6),
-        ("one stream of large events", speed, "MB/s", 1e-6),
-    ):
-        one, other = (statistics.median(numbers[side]) for side in ("direct", "watched"))
-        table.add_row(what, f"{one * scale:.0f} {unit}", f"{other * scale:.0f} {unit}", f"{other / one:.2f}")
-    Console().print(table)
+    parser.add_argument("--turns", type=int, default=5, help="how often the sides take turns")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write what was measured")
+    asked = parser.parse_args()
+    told = [row for size in SIZES for row in measure(size, asked.turns)]
+    beside = {row["events"]: row["cpu"] for row in told if row["side"] == "bare proxy"}
+    table = Table(
+        "events", "side", "CPU an event", "throughput beside bare", "added p50", "added p99", "judged"
+    )
+    for row in told:
+        row["throughput"] = beside[row["events"]] / row["cpu"]
+        skipped = ", ".join(f"{count} {reason}" for reason, count in (row["skipped"] or {}).items())
+        judged = "" if row["judged"] is None else f"{row['judged']}; gaps: {skipped or 'none'}"
+        table.add_row(
+            *(row["events"], row["side"], f"{row['cpu']:.1f} µs", f"{row['throughput']:.2f}"),
+            *(f"{row['p50']:.0f} µs", f"{row['p99']:.0f} µs", judged),
+        )
+    console, hears = Console(), judge(asked.turns)
+    console.print(table)
+    console.print(f"the judge hears {hears:,.0f} events in a second of one core")
+    if asked.write is not None:
+        asked.write.write_text(json.dumps({"sides": told, "judge": hears}, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from tokenwire.watch.distant_judge import DistantJudge, judge_command
 from tokenwire.watch.judge_process import exchanges, frame, opinion_line, read_opinion
 from tokenwire.watch.judging import Bench, Opinion, Violation
 from tokenwire.watch.live_page import live_page
+from tokenwire.watch.overheard import Overheard
 from tokenwire.watch.prometheus import exposition
 from tokenwire.watch.tally import Tally
 from tokenwire.watch.violation_folder import ViolationFolder
@@ -31,6 +32,14 @@ MUTE = "import sys; sys.stdin.read()"
 DEAD = "import sys; sys.stdin.buffer.read(8); sys.exit(1)"
 BABBLES = "import sys; sys.stdin.buffer.read(8); print('what?'); sys.stdout.flush(); sys.stdin.read()"
 """Judges that never answer, that die, and that talk nonsense."""
+
+
+def heard(exchange: Exchange) -> Overheard:
+    """An exchange as it is overheard."""
+    reads = exchange.reads
+    return Overheard(
+        replace(exchange, reads=()), [read.time for read in reads], [read.data for read in reads]
+    )
 
 
 def test_a_violation_is_named_with_its_place() -> None:
@@ -71,49 +80,49 @@ def test_opinions_and_exchanges_survive_the_pipe() -> None:
     line = opinion_line(opinion)
     assert line.count(b"\n") == 1
     assert read_opinion(line) == opinion
-    whole_frame = frame(GOOD)
+    whole_frame = b"".join(frame(heard(GOOD)))
     for cut, count in ((len(whole_frame), 2), (len(whole_frame) - 1, 1), (3, 1), (0, 1)):
         read = list(exchanges(BytesIO(whole_frame + whole_frame[:cut])))
         assert read == [GOOD] * count
 
 
 def _judged(command: list[str], scene: Callable[[DistantJudge], Awaitable[None]], **options: float):
-    heard: list[tuple[Exchange, Opinion]] = []
+    told: list[tuple[Exchange, Opinion]] = []
     missed: list[str] = []
 
     async def run() -> None:
         judge = DistantJudge(
             command,
-            lambda *told: heard.append(told),
+            lambda *words: told.append(words),
             missed.append,
             **options,  # type: ignore[arg-type]  # bytes and seconds
         )
         await scene(judge)
 
     asyncio.run(asyncio.wait_for(run(), 60))
-    return heard, missed
+    return told, missed
 
 
 def test_the_process_judges_and_keeps_what_violates(tmp_path: Path) -> None:
     async def scene(judge: DistantJudge) -> None:
         for exchange in (GOOD, BAD, GOOD):
-            judge.submit(exchange)
+            judge.submit(heard(exchange))
         await judge.close(30)
 
     folder = tmp_path / "violations"
-    heard, missed = _judged(judge_command(folder, 1 << 20), scene)
+    told, missed = _judged(judge_command(folder, 1 << 20), scene)
     assert missed == []
-    assert [len(opinion.violations) > 0 for _, opinion in heard] == [False, True, False]
+    assert [len(opinion.violations) > 0 for _, opinion in told] == [False, True, False]
     (path,) = folder.rglob("*.jsonl.gz")
-    assert heard[1][1].recorded == path.stat().st_size
+    assert told[1][1].recorded == path.stat().st_size
     assert list(read_capture(path)) == [BAD]
-    assert path.parent.name == heard[1][1].violations[0].requirement
+    assert path.parent.name == told[1][1].violations[0].requirement
     assert replay([folder]).runs[0].streams
 
 
 def test_the_process_judges_by_the_profiles_alone(tmp_path: Path) -> None:
     async def scene(judge: DistantJudge) -> None:
-        judge.submit(BAD)
+        judge.submit(heard(BAD))
         await judge.close(30)
 
     told = {}
@@ -129,17 +138,17 @@ def test_the_process_judges_by_the_profiles_alone(tmp_path: Path) -> None:
 def test_a_judge_that_dies_costs_one_gap_for_each_exchange(program: str) -> None:
     async def scene(judge: DistantJudge) -> None:
         for _ in range(3):
-            judge.submit(GOOD)
+            judge.submit(heard(GOOD))
         await judge.close(30)
 
-    heard, missed = _judged([sys.executable, "-c", program], scene)
-    assert heard == []
+    told, missed = _judged([sys.executable, "-c", program], scene)
+    assert told == []
     assert missed == ["judge-crashed"] * 3
 
 
 def test_a_judge_that_cannot_be_started_is_a_gap() -> None:
     async def scene(judge: DistantJudge) -> None:
-        judge.submit(GOOD)
+        judge.submit(heard(GOOD))
         await judge.close(30)
 
     assert _judged(["/nowhere/judge"], scene) == ([], ["judge-crashed"])
@@ -147,22 +156,33 @@ def test_a_judge_that_cannot_be_started_is_a_gap() -> None:
 
 def test_a_judge_that_is_too_slow_is_a_gap_as_soon_as_the_line_is_full() -> None:
     async def scene(judge: DistantJudge) -> None:
-        size = len(frame(GOOD))
+        size = heard(GOOD).size
         for _ in range(5):
-            judge.submit(GOOD)
+            judge.submit(heard(GOOD))
         assert judge.waiting == 2 * size
         await judge.close(0)
         assert judge.waiting == 0
 
-    heard, missed = _judged([sys.executable, "-c", MUTE], scene, most_waiting=2 * len(frame(GOOD)))
-    assert heard == []
+    told, missed = _judged([sys.executable, "-c", MUTE], scene, most_waiting=2 * heard(GOOD).size)
+    assert told == []
     assert missed == ["judge-too-slow"] * 3 + ["watch-ended"] * 2
+
+
+def test_room_for_exchanges_under_way_is_what_those_in_line_leave() -> None:
+    async def scene(judge: DistantJudge) -> None:
+        judge.submit(heard(GOOD))
+        assert [judge.lend(6), judge.lend(5), judge.lend(4), judge.lend(1)] == [True, False, True, False]
+        assert judge.lend(-10)
+        assert judge.lent == 0
+        await judge.close(0)
+
+    _judged([sys.executable, "-c", MUTE], scene, most_waiting=heard(GOOD).size + 10)
 
 
 def test_what_is_larger_than_the_line_is_judged_where_none_waits() -> None:
     async def scene(judge: DistantJudge) -> None:
-        judge.submit(GOOD)
-        judge.submit(GOOD)
+        judge.submit(heard(GOOD))
+        judge.submit(heard(GOOD))
         await judge.close(0)
 
     assert _judged([sys.executable, "-c", MUTE], scene, most_waiting=1)[1] == [
@@ -173,7 +193,7 @@ def test_what_is_larger_than_the_line_is_judged_where_none_waits() -> None:
 
 def test_a_judge_that_hangs_is_ended_and_the_next_one_goes_on() -> None:
     async def scene(judge: DistantJudge) -> None:
-        judge.submit(GOOD)
+        judge.submit(heard(GOOD))
         await judge.close(30)
 
     assert _judged([sys.executable, "-c", MUTE], scene, patience_s=0.01) == ([], ["judge-too-slow"])

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tokenwire.watch.overheard import Overheard
 from tokenwire.watch.overhearing import Overhearing
 from tokenwire.wire.exchange import Ending, Exchange
 from tokenwire.wire.redaction import REDACTED
@@ -28,6 +29,7 @@ class _Audience:
         self.open = 0
         self.exchanges: list[Exchange] = []
         self.gaps: list[str] = []
+        self.room = 1 << 30
 
     def name(self) -> str:
         return f"n/{len(self.exchanges)}"
@@ -35,13 +37,19 @@ class _Audience:
     def began(self) -> None:
         self.open += 1
 
-    def over(self, exchange: Exchange | None) -> None:
+    def over(self, heard: Overheard | None) -> None:
         self.open -= 1
-        if exchange is not None:
-            self.exchanges.append(exchange)
+        if heard is not None:
+            self.exchanges.append(heard.redacted())
 
     def missed(self, reason: str) -> None:
         self.gaps.append(reason)
+
+    def lend(self, size: int) -> bool:
+        if size > self.room:
+            return False
+        self.room -= size
+        return True
 
 
 @pytest.fixture
@@ -49,11 +57,22 @@ def audience() -> _Audience:
     return _Audience()
 
 
-def listen(
-    audience: _Audience, *, largest: int = 1000, clock: Callable[[], float] | None = None
-) -> Overhearing:
-    ticks = iter(range(10_000))
-    return Overhearing(audience, largest=largest, clock=clock or (lambda: float(next(ticks))))
+class _Listening:
+    """An ear, told each thing a second after the one before."""
+
+    def __init__(self, audience: _Audience, *, largest: int = 1000) -> None:
+        self._ear = Overhearing(audience, largest=largest)
+        self._now = 0.0
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def told(data: bytes = b"") -> None:
+            self._now += 1.0
+            getattr(self._ear, name)(self._now, data)
+
+        return told
+
+
+listen = _Listening
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 10_000])
@@ -72,6 +91,7 @@ def test_an_exchange_however_it_is_cut(audience: _Audience, size: int) -> None:
     times = [read.time for read in exchange.reads]
     assert times == sorted(times)
     assert times[0] > 0
+    assert audience.room == 1 << 30, "what was lent is given back"
     assert not audience.gaps
 
 
@@ -194,6 +214,22 @@ def test_an_exchange_of_exactly_the_size_is_heard(audience: _Audience) -> None:
     assert audience.gaps == ["too-large"]
 
 
+def test_where_no_room_is_left_an_exchange_is_followed_and_not_kept(audience: _Audience) -> None:
+    audience.room = 0
+    ear = listen(audience)
+    ear.sent(ASKED)
+    ear.received(ANSWERED[:-20])
+    audience.room = 1 << 20
+    ear.received(ANSWERED[-20:])
+    assert (audience.exchanges, audience.gaps, audience.open) == ([], ["judge-too-slow"], 0)
+    ear.sent(GET)
+    ear.received(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+    assert [exchange.body for exchange in audience.exchanges] == [b"{}"]
+    ear.sent(ASKED)
+    ear.received(b"\r\nnonsense\r\n\r\n")
+    assert audience.room == 1 << 20
+
+
 def test_an_answer_to_half_a_request_is_a_gap(audience: _Audience) -> None:
     """A server may refuse before it has read all; what it was asked is then not known."""
     ear = listen(audience)
@@ -214,11 +250,14 @@ def test_what_is_open_when_the_watcher_ends_is_a_gap(audience: _Audience) -> Non
     assert audience.open == 0
 
 
-def test_a_fault_of_our_own_is_a_gap_and_reaches_nobody(audience: _Audience) -> None:
-    def broken() -> float:
-        raise RuntimeError("no clock")
+def test_a_fault_of_our_own_is_a_gap_and_reaches_nobody(
+    audience: _Audience, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: object) -> None:
+        raise RuntimeError("no memory")
 
-    ear = listen(audience, clock=broken)
+    monkeypatch.setattr(Overhearing, "_borrow", broken)
+    ear = listen(audience, largest=1)
     ear.sent(ASKED)
     ear.received(ANSWERED)
     assert audience.gaps == ["reader-crashed"]

@@ -48,6 +48,8 @@ class Opinion:
     """Bytes that were written for it."""
     unrecorded: str = ""
     """Why it was not written, where it should have been."""
+    path: str = ""
+    """What was asked for, without credentials."""
 
 
 def single_answer_requirements(profiles: Collection[str] = ()) -> list[Requirement]:

@@ -1,12 +1,12 @@
 """Overhearing: exchanges made from copies of the bytes of one connection.
 
-Both directions are read by h11, each exchange anew, so one that was read badly spoils none before it. What
-h11 cannot read is told as missed, and the connection is not listened to any longer; its traffic goes on.
+Requests are read by h11, answers by our reader of answers, each exchange anew, so one that was read badly
+spoils none before it. What they cannot read is told as missed, and the connection is not listened to any
+longer; its traffic goes on.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,10 +14,16 @@ from typing import Protocol
 
 import h11
 
-from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
-from tokenwire.wire.redaction import Headers, Mask, redact_body, redact_reads, redact_settings
+from tokenwire.watch.overheard import Overheard
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
+from tokenwire.wire.http_answer import AnswerReader
+from tokenwire.wire.redaction import Headers
 
 _LARGEST_HEAD = 1 << 20
+_LENT_AT_ONCE = 64 << 10
+"""Bytes: few for an exchange, and many for an event."""
+_UNASKED = h11.Request(method="GET", target="/", headers=[("host", "")])
+"""What an answer is read by that comes before any request."""
 
 
 class Audience(Protocol):
@@ -29,11 +35,16 @@ class Audience(Protocol):
     def began(self) -> None:
         """A request has come."""
 
-    def over(self, exchange: Exchange | None) -> None:
+    def over(self, heard: Overheard | None) -> None:
         """An exchange that began is over; None where it was missed."""
 
     def missed(self, reason: str) -> None:
         """Something passed that cannot be judged."""
+
+    def lend(self, size: int) -> bool:
+        """Room for so many more bytes of an exchange that is under way, where there is any; below 0, it is
+        given back.
+        """
 
 
 @dataclass
@@ -45,8 +56,8 @@ class _Heard:
     request: h11.Request | None = None
     body: list[bytes] = field(default_factory=list)
     asked_all: bool = False
-    response: h11.Response | None = None
-    reads: list[Read] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    pieces: list[bytes] = field(default_factory=list)
     answered_all: bool = False
     size: int = 0
 
@@ -57,54 +68,55 @@ def _headers(head: h11.Request | h11.Response) -> Headers:
 
 
 class Overhearing:
-    """The ear of one connection. `largest`: bytes of body of one exchange beyond which it is not kept."""
+    """The ear of one connection. `largest`: bytes of body of one exchange beyond which it is not kept.
 
-    def __init__(
-        self, audience: Audience, *, largest: int, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    Whatever passes is told with its time, in the order in which it came.
+    """
+
+    def __init__(self, audience: Audience, *, largest: int) -> None:
         self._audience = audience
         self._largest = largest
-        self._clock = clock
         self._deaf = False
         self._client_left = False
-        self._next(b"", b"")
+        self._next(0.0, b"", b"")
 
-    def _next(self, asked: bytes, answered: bytes) -> None:
+    def _next(self, at: float, asked: bytes, answered: bytes) -> None:
         """Begin the next exchange, with the bytes of it that came already."""
-        self._asking = h11.Connection(h11.SERVER, max_incomplete_event_size=_LARGEST_HEAD)
-        self._answering = h11.Connection(h11.CLIENT, max_incomplete_event_size=_LARGEST_HEAD)
+        self._asking: h11.Connection | None = None
+        self._answering: AnswerReader | None = None
         self._heard = _Heard()
-        self._kept_back = False
+        self._kept_back = ""
+        self._lent = 0
         if asked:
-            self.sent(asked)
+            self.sent(at, asked)
         if answered:
-            self.received(answered)
+            self.received(at, answered)
 
-    def sent(self, data: bytes) -> None:
-        self._try(self._hear_request, data)
+    def sent(self, at: float, data: bytes) -> None:
+        self._try(self._hear_request, at, data)
 
-    def received(self, data: bytes) -> None:
-        self._try(self._hear_answer, data)
+    def received(self, at: float, data: bytes) -> None:
+        self._try(self._hear_answer, at, data)
 
-    def client_ended(self) -> None:
+    def client_ended(self, _at: float, _: bytes) -> None:
         self._client_left = True
 
-    def target_ended(self) -> None:
-        self._try(self._hear_end)
+    def target_ended(self, at: float, _: bytes) -> None:
+        self._try(self._hear_end, at, b"")
 
-    def closed(self) -> None:
-        self._try(self._hear_close)
+    def closed(self, at: float, _: bytes) -> None:
+        self._try(self._hear_close, at, b"")
         self._deaf = True
 
-    def interrupt(self) -> None:
+    def interrupt(self, _at: float, _: bytes) -> None:
         """The watcher itself ends."""
         self._miss("watch-ended", only_open=True)
 
-    def _try(self, hear: Callable[..., None], *data: bytes) -> None:
+    def _try(self, hear: Callable[[float, bytes], None], at: float, data: bytes) -> None:
         if self._deaf:
             return
         try:
-            hear(*data)
+            hear(at, data)
         except h11.ProtocolError:
             self._miss("unreadable")
         except Exception:  # whatever is wrong with our reading must not reach the traffic
@@ -115,6 +127,7 @@ class Overhearing:
         if self._deaf:
             return
         self._deaf = True
+        self._give_back()
         is_open = self._heard.request is not None
         if is_open:
             self._audience.over(None)
@@ -122,100 +135,118 @@ class Overhearing:
             self._audience.missed(reason)
         self._heard = _Heard()
 
-    def _hear_request(self, data: bytes) -> None:
+    def _hear_request(self, at: float, data: bytes) -> None:
         heard = self._heard
         if heard.request is None and not heard.started:
-            heard.began = self._clock()
+            heard.began = at
             heard.started = datetime.now(UTC).isoformat(timespec="milliseconds")
-        self._asking.receive_data(data)
+        asking = self._asking
+        if asking is None:
+            asking = self._asking = h11.Connection(h11.SERVER, max_incomplete_event_size=_LARGEST_HEAD)
+        asking.receive_data(data)
         while not self._deaf:
-            event = self._asking.next_event()
+            event = asking.next_event()
             if isinstance(event, h11.Request):
                 heard.request = event
-                self._answering.send(event)
+                if self._answering is not None:
+                    raise h11.RemoteProtocolError("an answer came before what it answers")
+                self._answering = AnswerReader(event, largest_head=_LARGEST_HEAD)
                 self._audience.began()
             elif isinstance(event, h11.Data):
-                self._keep(heard, heard.body, bytes(event.data))
+                heard.size += len(event.data)
+                if heard.size > self._lent:
+                    self._borrow()
+                if not self._kept_back:
+                    heard.body.append(bytes(event.data))
             elif isinstance(event, h11.EndOfMessage):
                 heard.asked_all = True
                 if heard.answered_all:
-                    self._complete()
+                    self._complete(at)
                 return
             else:  # more is needed, or the next request has come already
                 return
 
-    def _hear_answer(self, data: bytes) -> None:
-        heard = self._heard
-        self._answering.receive_data(data)
-        while not self._deaf:
-            event = self._answering.next_event()
-            if isinstance(event, h11.InformationalResponse):
-                if event.status_code == 101:
-                    self._miss("upgraded")
-            elif isinstance(event, h11.Response):
-                heard.response = event
-            elif isinstance(event, h11.Data):
-                piece = bytes(event.data)
-                if self._keep(heard, None, piece):
-                    heard.reads.append(Read(self._clock() - heard.began, piece))
-            elif isinstance(event, h11.EndOfMessage):
-                heard.answered_all = True
-                if heard.asked_all:
-                    self._complete()
-                return
-            else:
-                return
+    def _hear_answer(self, at: float, data: bytes) -> None:
+        heard, reader = self._heard, self._answering
+        if reader is None:
+            reader = self._answering = AnswerReader(_UNASKED, largest_head=_LARGEST_HEAD)
+        for piece in reader.feed(data):
+            heard.size += len(piece)
+            if heard.size > self._lent:
+                self._borrow()
+            if not self._kept_back:
+                heard.pieces.append(piece)
+                heard.times.append(at)
+        if reader.switched:
+            self._miss("upgraded")
+        elif reader.over and not heard.answered_all:
+            heard.answered_all = True
+            if heard.asked_all:
+                self._complete(at)
 
-    def _hear_end(self) -> None:
+    def _hear_end(self, at: float, _: bytes) -> None:
         if self._heard.request is None or self._heard.answered_all:
             return
         try:
-            self._hear_answer(b"")
+            self._hear_answer(at, b"")
         except h11.RemoteProtocolError as error:  # in the middle of an answer
-            self._cut_off(str(error))
+            self._cut_off(at, str(error))
 
-    def _hear_close(self) -> None:
+    def _hear_close(self, at: float, _: bytes) -> None:
         """Whatever is still open was not ended by HTTP."""
         if self._heard.request is None:
             return
         if self._heard.answered_all:
-            self._finish(Ending.COMPLETE)
+            self._finish(at, Ending.COMPLETE)
         else:
-            self._cut_off("the connection was closed")
+            self._cut_off(at, "the connection was closed")
 
-    def _keep(self, heard: _Heard, pieces: list[bytes] | None, piece: bytes) -> bool:
-        heard.size += len(piece)
-        if heard.size > self._largest:
-            self._kept_back = True
-            heard.body.clear()
-            heard.reads.clear()
-        elif pieces is not None:
-            pieces.append(piece)
-        return not self._kept_back
+    def _borrow(self) -> None:
+        """Get room for what is heard of an exchange, or keep nothing of it: its traffic is only followed."""
+        if self._kept_back:
+            return
+        size, lent = self._heard.size, self._lent
+        more = min(max(_LENT_AT_ONCE, size - lent), self._largest - lent)
+        if size > self._largest:
+            self._kept_back = "too-large"
+        elif self._audience.lend(more):
+            self._lent += more
+        else:
+            self._kept_back = "judge-too-slow"
+        if self._kept_back:
+            self._heard.body.clear()
+            self._heard.pieces.clear()
+            self._give_back()
 
-    def _complete(self) -> None:
-        asked, _ = self._asking.trailing_data
-        answered, _ = self._answering.trailing_data
-        self._finish(Ending.COMPLETE)
-        self._next(asked, answered)
+    def _give_back(self) -> None:
+        if self._lent:
+            self._audience.lend(-self._lent)
+            self._lent = 0
 
-    def _cut_off(self, why: str) -> None:
+    def _complete(self, at: float) -> None:
+        asked = self._asking.trailing_data[0] if self._asking is not None else b""
+        answered = self._answering.rest if self._answering is not None else b""
+        self._finish(at, Ending.COMPLETE)
+        self._next(at, asked, answered)
+
+    def _cut_off(self, at: float, why: str) -> None:
         """The exchange ended before its answer did: whose doing it was depends on who left first."""
         if self._client_left:
-            self._finish(Ending.HUNG_UP, "the client left")
-        elif self._heard.response is None:
-            self._finish(Ending.UNREACHABLE, why)
+            self._finish(at, Ending.HUNG_UP, "the client left")
+        elif self._answering is None or self._answering.head is None:
+            self._finish(at, Ending.UNREACHABLE, why)
         else:
-            self._finish(Ending.TRUNCATED, why)
+            self._finish(at, Ending.TRUNCATED, why)
         self._deaf = True
 
-    def _finish(self, ending: Ending, detail: str = "") -> None:
+    def _finish(self, at: float, ending: Ending, detail: str = "") -> None:
         heard, request = self._heard, self._heard.request
         assert request is not None
         self._heard = _Heard()
+        self._give_back()
         if self._kept_back or not heard.asked_all:
             self._audience.over(None)
-            self._audience.missed("too-large" if self._kept_back else "request-cut-off")
+            self._audience.missed(self._kept_back or "request-cut-off")
             return
         asked = HttpRequest(
             request.method.decode("latin-1"),
@@ -223,19 +254,17 @@ class Overhearing:
             raw_body=b"".join(heard.body) or None,
             headers=_headers(request),
         )
-        response, mask = heard.response, Mask.of(asked)
-        by_name = redact_settings if request.method == b"GET" else redact_body
-        self._audience.over(
-            Exchange(
-                name=self._audience.name(),
-                request=mask.whole_request(asked),
-                scenario="watch",
-                status=response.status_code if response is not None else None,
-                headers=mask.headers(_headers(response)) if response is not None else (),
-                reads=redact_reads(heard.reads, by_name, mask.body),
-                ending=ending,
-                detail=mask.text(detail),
-                duration=self._clock() - heard.began,
-                started=heard.started,
-            )
+        head = self._answering.head if self._answering is not None else None
+        exchange = Exchange(
+            name=self._audience.name(),
+            request=asked,
+            scenario="watch",
+            status=head.status_code if head is not None else None,
+            headers=_headers(head) if head is not None else (),
+            reads=(),
+            ending=ending,
+            detail=detail,
+            duration=at - heard.began,
+            started=heard.started,
         )
+        self._audience.over(Overheard(exchange, [at - heard.began for at in heard.times], heard.pieces))

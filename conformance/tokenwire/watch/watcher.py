@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +13,7 @@ from tokenwire.watch.admin import Admin, Page
 from tokenwire.watch.distant_judge import DistantJudge, judge_command
 from tokenwire.watch.judging import Opinion
 from tokenwire.watch.live_page import live_page
+from tokenwire.watch.overheard import Overheard
 from tokenwire.watch.overhearing import Overhearing
 from tokenwire.watch.prometheus import CONTENT_TYPE, exposition
 from tokenwire.watch.proxy import Address, Proxy
@@ -34,7 +37,7 @@ class WatchPlan:
     largest_exchange: int = 64 << 20
     """Bytes of bodies beyond which an exchange is passed on and not judged."""
     most_waiting: int = 256 << 20
-    """Bytes of exchanges that may wait for the judge."""
+    """Bytes of exchanges that may be under way or wait for the judge: no more of them is kept."""
     judge_patience_s: float = 60.0
     """For one exchange."""
     drain_s: float = 10.0
@@ -45,29 +48,56 @@ class WatchPlan:
     """How to trust a target that speaks TLS; the system's way where None."""
 
 
-class _Ear(Overhearing):
-    """The ear of one connection, which also counts it."""
+class _Ear:
+    """The ear of one connection: it counts, notes the time, and leaves the rest for later."""
 
     def __init__(self, watcher: Watcher) -> None:
-        super().__init__(watcher, largest=watcher.plan.largest_exchange)
         self._watcher = watcher
         self._tally = watcher.tally
+        self._later = watcher.later
+        self._heard = Overhearing(watcher, largest=watcher.plan.largest_exchange)
         self._tally.connections += 1
         self._tally.open_connections += 1
         watcher.ears.add(self)
 
     def sent(self, data: bytes) -> None:
         self._tally.sent_bytes += len(data)
-        super().sent(data)
+        self._later.hear(self._heard.sent, data)
 
     def received(self, data: bytes) -> None:
         self._tally.received_bytes += len(data)
-        super().received(data)
+        self._later.hear(self._heard.received, data)
+
+    def client_ended(self) -> None:
+        self._later.hear(self._heard.client_ended)
+
+    def target_ended(self) -> None:
+        self._later.hear(self._heard.target_ended)
 
     def closed(self) -> None:
-        super().closed()
+        self._later.hear(self._heard.closed)
         self._tally.open_connections -= 1
         self._watcher.ears.discard(self)
+
+    def interrupt(self) -> None:
+        self._later.hear(self._heard.interrupt)
+
+
+class _Later:
+    """What is heard, with its time, once all that has arrived on all connections is passed on."""
+
+    def __init__(self) -> None:
+        self._left: list[tuple[Callable[[float, bytes], None], float, bytes]] = []
+
+    def hear(self, hear: Callable[[float, bytes], None], data: bytes = b"") -> None:
+        self._left.append((hear, time.monotonic(), data))
+        if len(self._left) == 1:
+            asyncio.get_running_loop().call_soon(self.catch_up)
+
+    def catch_up(self) -> None:
+        left, self._left = self._left, []
+        for hear, at, data in left:
+            hear(at, data)
 
 
 class Watcher:
@@ -82,6 +112,7 @@ class Watcher:
         self.plan = plan
         self.tally = Tally()
         self.ears: set[_Ear] = set()
+        self.later = _Later()
         self.listening = plan.listen
         self.admin_listening = plan.admin
         self._on_opinion = on_opinion
@@ -118,6 +149,7 @@ class Watcher:
         for ear in list(self.ears):
             ear.interrupt()
         await self._proxy.close()
+        self.later.catch_up()
         await self._judge.close(self.plan.drain_s)
         self._admin.close()
 
@@ -128,11 +160,14 @@ class Watcher:
     def began(self) -> None:
         self.tally.open_exchanges += 1
 
-    def over(self, exchange: Exchange | None) -> None:
+    def over(self, heard: Overheard | None) -> None:
         self.tally.open_exchanges -= 1
         self.tally.exchanges += 1
-        if exchange is not None:
-            self._judge.submit(exchange)
+        if heard is not None:
+            self._judge.submit(heard)
+
+    def lend(self, size: int) -> bool:
+        return self._judge.lend(size)
 
     def missed(self, reason: str) -> None:
         self.tally.gaps[reason] += 1

@@ -7,7 +7,7 @@ the time; whatever is no plain chunk is given to h11 from there on, so that h11 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import h11
 
@@ -42,12 +42,19 @@ class AnswerReader:
         self._begun = b""
         """The beginning of a chunk's size, or of the last chunk."""
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
+    def feed(self, data: bytes) -> Iterable[bytes]:
         """The pieces of the body in the next bytes of the connection; take all of them.
 
         No bytes: the server has closed it. Raises h11.RemoteProtocolError for what is no answer, or no whole
         one, behind the pieces that came before.
         """
+        if self._plain and not (self._left or self._begun or self.over) and (found := _SIZE.match(data)):
+            start, end = found.end(), len(data) - 2  # most reads hold one whole chunk
+            if start < end == start + int(found[1], 16) and data.endswith(b"\r\n"):
+                return (data[start:end],)
+        return self._feed(data)
+
+    def _feed(self, data: bytes) -> Iterator[bytes]:
         if self.over:
             self.rest += data
         elif not self._plain:
