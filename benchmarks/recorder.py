@@ -39,7 +39,9 @@ from tokenwire.wire.exchange import HttpRequest
 TICK_S = 0.01
 STREAMS = (1, 16, 64)
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-EVENT = b'data: {"text":" word","output_ids":[%d],"meta_info":{"id":"a","sent":%d,"finish_reason":null%s}}\n\n'
+EVENT = (
+    b'data: {"text":" word","output_ids":[%d],"meta_info":{"id":"a","sent":%d,"finish_reason":null%s}}\n\n'
+)
 PADDING = b',"output_token_logprobs":[[-0.25,1,null]],"prompt_tokens":7'
 ASKED = b'{"input_ids":[1],"sampling_params":{"max_new_tokens":9},"stream":true}'
 ASK = b"POST /generate HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n%s" % (len(ASKED), ASKED)
