@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, wraps
 from itertools import chain
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 from tokenwire.wire.exchange import Exchange
 from tokenwire.wire.json_pointer import ABSENT
@@ -395,6 +395,21 @@ class Choice:
     likeliest: bool = True
     """Each id is the likeliest by the logprobs that are told; see `Asked.likeliest`."""
 
+    @property
+    def whole(self) -> Choice:
+        """The same, with all its emissions at hand; another object where they are not (`shelved`)."""
+        return self
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What is kept of it by `in_short`."""
+        return vars(self)
+
+    def last_at(self, name: str = "") -> Place:
+        """The place of a field of the last emission; of the whole emission where the field is absent."""
+        place, pointers = _last(self)
+        return place.at(pointers.get(name, ""))
+
     @cached_property
     def columns(self) -> Columns:
         """What the emissions carry, field by field."""
@@ -641,6 +656,21 @@ class Stream:
     """Offset of the first byte that is not UTF-8."""
 
     @property
+    def whole(self) -> Stream:
+        """The same, with all its content at hand; another object where it is not (`shelved`)."""
+        return self
+
+    @property
+    def at_hand(self) -> bool:
+        """Whether this holds its content itself."""
+        return True
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What is kept of it by `in_short`."""
+        return vars(self)
+
+    @property
     def answered(self) -> bool:
         """Whether there is a record to judge: a 200 that carries at least one choice."""
         return bool(self.choices) and not self.refused
@@ -658,3 +688,39 @@ class Stream:
     def _emissions(self) -> tuple[Emission, ...]:
         everything = [e for choice in self.choices for e in choice.emissions]
         return tuple(sorted(everything, key=lambda e: (e.event.index, e.choice)))
+
+
+Kept = TypeVar("Kept", Stream, Choice)
+Fact = TypeVar("Fact")
+
+IN_SHORT: dict[type, dict[str, Callable[[Any], Any]]] = {Stream: {}, Choice: {}}
+"""What is kept of streams and choices whose content is not: by name, what tells it."""
+
+
+def in_short(of: type[Kept]) -> Callable[[Callable[[Kept], Fact]], Callable[[Kept], Fact]]:
+    """Let what a function tells of a stream or choice, in few words, be kept where its content is not: it is
+    asked of all of a run.
+    """
+
+    def register(tell: Callable[[Kept], Fact]) -> Callable[[Kept], Fact]:
+        name = f"{tell.__module__}.{tell.__qualname__}"
+        IN_SHORT[of][name] = tell
+
+        @wraps(tell)
+        def told_or_kept(source: Kept) -> Fact:
+            facts = source.facts
+            if name not in facts:
+                facts[name] = tell(source.whole)
+            fact: Fact = facts[name]
+            return fact
+
+        return told_or_kept
+
+    return register
+
+
+@in_short(Choice)
+def _last(choice: Choice) -> tuple[Place, Mapping[str, str]]:
+    """The place of the last emission, and where its fields stand in it."""
+    last = choice.emissions[-1]
+    return last.event.place, dict(last.pointers)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from tokenwire.checks.logprob_rules import rules_seen
 from tokenwire.dialects.control import read_call
+from tokenwire.dialects.dialect import Dialect
 from tokenwire.dialects.recognition import Spoken
 from tokenwire.judging.judge import Run
 from tokenwire.judging.settled import settled
 from tokenwire.record import Stream
 from tokenwire.report.subject import Subject
+from tokenwire.shelved import Cabinet, ReadBy
 from tokenwire.target.advertised import advertised_by, information_path
 from tokenwire.target.beside import WORKER, apart
 from tokenwire.target.tokenizer import Tokenizer, told_by, way_of
@@ -42,15 +45,16 @@ def capture_files(path: Path) -> list[Path]:
     return files
 
 
-def captures(path: Path) -> Iterator[tuple[str, list[Exchange]]]:
-    """The exchanges at a path, one list for each server that was recorded.
+def captures(path: Path, cabinet: Cabinet | None = None) -> Iterator[tuple[str, list[Exchange]]]:
+    """The exchanges at a path, one list for each server that was recorded; a cabinet keeps them.
 
     A file of many exchanges is one server's; files of one exchange each, as `--record` writes them, belong
     together.
     """
     together: list[Exchange] = []
     for file in capture_files(path):
-        exchanges = list(read_any_capture(file))
+        read = read_any_capture(file)
+        exchanges = list(read if cabinet is None else map(cabinet.keep, read))
         if len(exchanges) == 1 and path.is_dir():
             together += exchanges
         else:
@@ -61,7 +65,11 @@ def captures(path: Path) -> Iterator[tuple[str, list[Exchange]]]:
 
 @settled()
 def read_run(
-    exchanges: Sequence[Exchange], spoken: Spoken, name: str, tokenizer: Tokenizer | None = None
+    exchanges: Sequence[Exchange],
+    spoken: Spoken,
+    name: str,
+    tokenizer: Tokenizer | None = None,
+    cabinet: Cabinet | None = None,
 ) -> tuple[Run, list[Exchange]]:
     """Read all exchanges of one server; the run, and the exchanges that no dialect knows.
 
@@ -69,12 +77,15 @@ def read_run(
     """
     advertised = advertised_by(exchanges)
     streams, unknown = [], []
+    cabinet = cabinet or Cabinet()
+    ways: dict[Dialect, ReadBy] = {}
     for exchange in exchanges:
         dialect = spoken.dialect_of(exchange)
         if dialect is None:
             unknown.append(exchange)
         else:
-            streams.append(dialect.read(exchange, delivery_hint=advertised.delivery))
+            way = ways.setdefault(dialect, partial(dialect.read, delivery_hint=advertised.delivery))
+            streams.append(cabinet.read(exchange, way))
     tokenizer = tokenizer or told_by(unknown)
     calls = tuple(call for exchange in unknown if (call := read_call(exchange)) is not None)
     asides = {call.exchange.name for call in calls}
@@ -130,8 +141,10 @@ def remarks(run: Run, unknown: Sequence[Exchange] = ()) -> Iterator[str]:
 
 
 @settled()
-def replay(paths: Sequence[Path], *, tokenizer: Tokenizer | None = None) -> Subject:
-    """Read captures, one run for each server that was recorded.
+def replay(
+    paths: Sequence[Path], *, tokenizer: Tokenizer | None = None, cabinet: Cabinet | None = None
+) -> Subject:
+    """Read captures, one run for each server that was recorded. What is much goes into a cabinet.
 
     `tokenizer` is that of the model behind all of them; without it, each server's own is taken for one.
     Raises NothingToReplay where there is nothing, CaptureError for a file that is no capture, OSError.
@@ -139,10 +152,11 @@ def replay(paths: Sequence[Path], *, tokenizer: Tokenizer | None = None) -> Subj
     runs: list[Run] = []
     told: list[str] = []
     detected: dict[str, str] = {}
+    cabinet = cabinet or Cabinet()
     for path in paths:
-        for name, exchanges in captures(path):
+        for name, exchanges in captures(path, cabinet):
             spoken = Spoken(exchanges)
-            run, unknown = read_run(exchanges, spoken, name, tokenizer)
+            run, unknown = read_run(exchanges, spoken, name, tokenizer, cabinet)
             runs.append(run)
             detected = spoken.why | detected
             told += remarks(run, unknown)

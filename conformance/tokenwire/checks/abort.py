@@ -105,7 +105,7 @@ def _ended_by(stream: Stream, target: Target, name: str | None, what: str) -> It
             if choice.finish.type == "length" and not _came_as_made(stream, over(call.exchange) or 0.0):
                 continue
             yield demand(
-                choice.emissions[-1].at("finish"),
+                choice.last_at("finish"),
                 choice.finish.type == "abort",
                 expected="an end before the budget",
                 actual=f"{choice.finish.type} after {'all' if count is None else count} tokens",
@@ -126,7 +126,7 @@ def abort_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
         if choice.finish is None or (choice.finish.type == "length" and used_up):
             continue
         message = f"the choice was ended by an abort, and finished with {choice.finish.type!r}"
-        place = choice.emissions[-1].at("finish")
+        place = choice.last_at("finish")
         yield observe(place, expected="abort", actual=choice.finish.type, message=message)
 
 
@@ -209,7 +209,7 @@ def abort_spares_others(streams: tuple[Stream, ...], target: Target) -> Iterator
             aborted = sorted({one for call in beside for one in call.ids})
             others = [one for one in aborted if name.startswith(one)] or aborted
             yield demand(
-                choice.emissions[-1].at("finish"),
+                choice.last_at("finish"),
                 not _was_aborted(choice),
                 expected="an end of its own",
                 actual=choice.finish.type if choice.finish else None,
@@ -220,15 +220,19 @@ def abort_spares_others(streams: tuple[Stream, ...], target: Target) -> Iterator
 @check_run("abort-of-nobody-is-no-failure")
 def abort_of_nobody_is_no_failure(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
     """An abort that comes too late, or for nobody, is no reason to fail."""
-    known = {name for stream in streams for name in names_of(stream)}
+    known: dict[str, list[Stream]] = {}
+    firsts: dict[str, Stream] = {}
+    for stream in streams:
+        firsts.setdefault(stream.exchange.scenario, stream)
+        for name in names_of(stream):
+            known.setdefault(name, []).append(stream)
     for call in target.calls:
         if call.deed is not Deed.ABORT or not call.ids:
             continue
-        named = (stream for stream in streams if names_of(stream) & call.ids) if call.ids & known else ()
-        late = [stream for stream in named if not overlap(stream.exchange, call.exchange)]
-        if call.ids & known and not late:
+        named = [stream for name in call.ids for stream in known.get(name, ())]
+        if named and all(overlap(stream.exchange, call.exchange) for stream in named):
             continue
-        beside = next((s for s in streams if s.exchange.scenario == call.exchange.scenario), None)
+        beside = firsts.get(call.exchange.scenario)
         if beside is None or call.exchange.ending is not Ending.COMPLETE:
             continue
         status = call.exchange.status or 0
@@ -257,7 +261,7 @@ def id_in_use_spares_the_first(streams: tuple[Stream, ...], target: Target) -> I
         finish = choice.finish if choice is not None else None
         holds = ended(first) and finish is not None and finish.type != "abort"
         yield demand(
-            choice.emissions[-1].at("finish") if choice else end_place(first),
+            choice.last_at("finish") if choice else end_place(first),
             holds,
             expected="an end of its own",
             actual=finish.type if finish else str(first.exchange.ending),

@@ -55,7 +55,7 @@ def _same_sampled(pair: Pair, upto: slice, source: str) -> Iterator[Observation]
     ours, theirs = (sampled_logprobs(choice)[upto] for choice in pair)
     if not ours or len(ours) != len(theirs):
         return
-    places = [choice.emissions[-1].event.place for choice in pair]
+    places = [choice.last_at() for choice in pair]
     yield observe_sequence(
         places[1],
         "the logprob of output id",
@@ -94,7 +94,7 @@ def agree(baseline: Side, other: Side, source: str, *, told_apart: bool = False)
     if not all(map(counts_its_ids, pair)):
         return
     ours, theirs = joined_ids(pair[0]), joined_ids(pair[1])
-    related = (baseline[1].emissions[-1].event.place,)
+    related = (baseline[1].last_at(),)
     if not ours or not theirs:
         yield from _same_text(pair, source, by_chance=True)
         return

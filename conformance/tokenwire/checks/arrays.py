@@ -37,7 +37,7 @@ def mask_holds_the_sampled_id(stream: Stream, _target: Target) -> Iterator[Obser
         ids, masks = joined_ids(choice), choice.series(MASK)
         if not ids or masks is None:
             continue
-        place = choice.emissions[-1].at(MASK)
+        place = choice.last_at(MASK)
         for position, (token, mask) in enumerate(zip(ids, masks, strict=False)):
             yield demand(
                 place,
@@ -55,7 +55,7 @@ def mask_logprob_is_legal(stream: Stream, _target: Target) -> Iterator[Observati
         for position, value in enumerate(choice.series(MASK_LOGPROBS) or ()):
             legal = type(value) in {int, float} and math.isfinite(value) and value <= 0
             yield demand(
-                choice.emissions[-1].at(MASK_LOGPROBS),
+                choice.last_at(MASK_LOGPROBS),
                 legal,
                 expected="a finite number not above 0",
                 actual=value,

@@ -15,7 +15,7 @@ from typing import Any
 from tokenwire.checks.difference import first_difference
 from tokenwire.checks.logprob_entry import number_of, plainly, sampled_entries, told_of
 from tokenwire.checks.walk import integer, joined_ids, joined_text
-from tokenwire.record import Choice
+from tokenwire.record import Choice, in_short
 from tokenwire.requirement import tolerance
 from tokenwire.target.alike import alike
 
@@ -35,6 +35,12 @@ def sampled_logprobs(choice: Choice) -> list[Any]:
     if plain is not None:
         return list(plain.sampled.logprobs)
     return [entry.logprob if entry else None for entry in sampled_entries(choice)]
+
+
+@in_short(Choice)
+def tells_sampled(choice: Choice) -> bool:
+    """Whether a choice tells the logprobs of its output ids."""
+    return bool(sampled_logprobs(choice))
 
 
 @dataclass

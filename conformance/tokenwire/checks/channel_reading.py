@@ -317,7 +317,7 @@ def say(stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer | N
 
 def said_of(stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer | None) -> Said | None:
     """As `say`, kept with the stream as by `read_once`: several requirements ask for it."""
-    known: dict[int, Said | None] = vars(stream).setdefault(f"{__name__}.said_of", {})
+    known: dict[int, Said | None] = vars(stream.whole).setdefault(f"{__name__}.said_of", {})
     if choice.index not in known:
         known[choice.index] = say(stream, choice, markup, tokenizer)
     return known[choice.index]

@@ -80,7 +80,7 @@ def chat_meta_info_in_every_choice(stream: Stream, _target: Target) -> Iterator[
         return
     for choice in finished_choices(stream):
         told = choice.emissions[-1].details.get("meta_info")
-        place, holds = choice.emissions[-1].at("meta_info"), isinstance(told, Mapping)
+        place, holds = choice.last_at("meta_info"), isinstance(told, Mapping)
         message = f"choice {choice.index} has no meta_info object"
         yield demand(place, holds, expected="a meta_info object", actual=told, message=message)
 

@@ -25,7 +25,6 @@ from tokenwire.checks.lockstep import lockstep
 from tokenwire.checks.logprob_entry import LISTS
 from tokenwire.checks.walk import (
     Field,
-    Step,
     Walked,
     as_list,
     ended,
@@ -37,7 +36,7 @@ from tokenwire.checks.walk import (
     walked_as_begun,
 )
 from tokenwire.dialects.dialect import dialect_of, policy_of
-from tokenwire.record import Choice, Columns, Delivery, Place, Stream
+from tokenwire.record import Choice, Columns, Delivery, Place, Stream, in_short
 
 LONG_ANSWER = 50
 """Answers up to this many ids prove nothing about accumulation: servers may collect them in one piece.
@@ -430,16 +429,27 @@ _TELLING_STREAMS = 4
 """In so many streams the first ids would hardly have been joined by chance each time."""
 
 
-def _first_steps(streams: tuple[Stream, ...], target: Target) -> Iterator[tuple[Step, int]]:
-    """The first step with ids of each choice that is longer than its interval, and that interval."""
+def _first_steps(streams: tuple[Stream, ...], target: Target) -> Iterator[tuple[Place, int, int]]:
+    """Where the first ids stand of each choice longer than its interval, how many, and that interval."""
     for stream in streams:
         interval = interval_of(stream, target) or 0
         if interval < 2 or not streamed(stream) or stream.asked.stop:
             continue
-        for own in walked_as_begun(stream):
-            first = next((at for at in own.at if own.ids[at] and own.new[at]), None)
-            if first is not None and own.after[-1] > interval:
-                yield own.step(first), interval
+        for place, new, after in _first_ids(stream):
+            if after > interval:
+                yield place, new, interval
+
+
+@in_short(Stream)
+def _first_ids(stream: Stream) -> tuple[tuple[Place, int, int], ...]:
+    """Of each choice where its first ids stand, how many they are, and how many there are in the end."""
+    begun = (
+        (own, next((at for at in own.at if own.ids[at] and own.new[at]), None))
+        for own in walked_as_begun(stream)
+    )
+    return tuple(
+        (own.emission(at).at("output_ids"), own.new[at], own.after[-1]) for own, at in begun if at is not None
+    )
 
 
 @check_run("first-ids-at-once")
@@ -450,14 +460,14 @@ def first_ids_at_once(streams: tuple[Stream, ...], target: Target) -> Iterator[O
     before the interval is full does. Where some do, each of them is a witness.
     """
     firsts = list(_first_steps(streams, target))
-    early = [(step, interval) for step, interval in firsts if step.new < interval]
-    for step, interval in early or (firsts if len(firsts) >= _TELLING_STREAMS else []):
+    early = [(place, new, interval) for place, new, interval in firsts if new < interval]
+    for place, new, interval in early or (firsts if len(firsts) >= _TELLING_STREAMS else []):
         yield demand(
-            step.emission.at("output_ids"),
-            step.new < interval,
+            place,
+            new < interval,
             expected=f"fewer than {interval} ids in the first emission of one of {len(firsts)} streams",
-            actual=step.new,
-            message=f"the first emission waited for {step.new} ids, as in all {len(firsts)} streams",
+            actual=new,
+            message=f"the first emission waited for {new} ids, as in all {len(firsts)} streams",
         )
 
 
@@ -470,14 +480,21 @@ _TOO_CLOSE_S = 2e-4
 """No server makes one event after the other so fast, but a burst of large ones arrives so."""
 
 
+@in_short(Stream)
+def _arrival(stream: Stream) -> tuple[int, float, float]:
+    """How many emissions there are, and when the first and the last one came."""
+    emissions = stream.emissions()
+    times = (emissions[0].event.place.time, emissions[-1].event.place.time) if emissions else (0.0, 0.0)
+    return len(emissions), *times
+
+
 @check_run("stream-comes-in-a-burst")
 def stream_comes_in_a_burst(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """Whether all long streams of an endpoint are held back; a single one may have had a late reader."""
     long: dict[str, list[tuple[float, Stream]]] = {}
     for stream in streams:
-        emissions = stream.emissions() if streamed(stream) and ended(stream) else ()
-        if len(emissions) >= _MANY and emissions[-1].event.place.time >= _LONG_S:
-            first, last = emissions[0].event.place.time, emissions[-1].event.place.time
+        count, first, last = _arrival(stream) if streamed(stream) and ended(stream) else (0, 0.0, 0.0)
+        if count >= _MANY and last >= _LONG_S:
             long.setdefault(stream.dialect, []).append(((last - first) / last, stream))
     for told in long.values():
         share, stream = max(told, key=lambda one: one[0])

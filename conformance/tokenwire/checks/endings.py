@@ -106,7 +106,7 @@ def empty_abort_is_an_answer(streams: tuple[Stream, ...], _target: Target) -> It
             if _is_aborted(choice) and not joined_ids(choice) and not joined_text(choice):
                 fault = _lack(choice, usual.choices[0])
                 yield demand(
-                    choice.emissions[-1].at("finish"),
+                    choice.last_at("finish"),
                     not fault,
                     expected="no ids, and every counter",
                     actual=fault or "no ids, and every counter",
@@ -153,7 +153,7 @@ def abort_ends_every_choice(stream: Stream, target: Target) -> Iterator[Observat
         if choice.finish is not None and choice.finish.type in {"abort", "length"}:
             count = count_of(stream, choice)
             yield demand(
-                choice.emissions[-1].at("finish"),
+                choice.last_at("finish"),
                 _is_aborted(choice),
                 expected="an end before the budget",
                 actual=f"{choice.finish.type} after {'all' if count is None else count} tokens",
@@ -179,7 +179,7 @@ def abort_of_a_choice_is_of_that_alone(stream: Stream, target: Target) -> Iterat
         expected = "abort" if choice.index in named else "an end of its own"
         names = ", ".join(repr(told[index]) for index in sorted(named))
         yield demand(
-            choice.emissions[-1].at("finish"),
+            choice.last_at("finish"),
             _is_aborted(choice) == (choice.index in named),
             expected=expected,
             actual=choice.finish.type,
@@ -205,7 +205,7 @@ def ended_id_is_free_again(streams: tuple[Stream, ...], target: Target) -> Itera
             for choice in finished_choices(stream):
                 count = count_of(stream, choice)
                 yield demand(
-                    choice.emissions[-1].at("finish"),
+                    choice.last_at("finish"),
                     not _is_aborted(choice),
                     expected="an end of its own",
                     actual=choice.finish.type if choice.finish else None,

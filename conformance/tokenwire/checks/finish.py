@@ -68,12 +68,12 @@ def stop_wins_within_the_budget(streams: tuple[Stream, ...], _target: Target) ->
                 f"finished with {finish.type} at a budget of {budget}; the stop comes at token {position}"
             )
             yield demand(
-                one.choice.emissions[-1].at("finish"),
+                one.choice.last_at("finish"),
                 finish.type == expected,
                 expected=expected,
                 actual=finish.type,
                 message=message,
-                related=(most.choice.emissions[-1].at("finish"),),
+                related=(most.choice.last_at("finish"),),
                 by_chance=not _begins_alike(one, most),
             )
 

@@ -181,7 +181,7 @@ def gateway_keeps_the_finish(comparison: Comparison, _target: Target) -> Iterato
         finish = other.finish if other is not None else None
         told = (finish.type, finish.matched) if finish is not None else None
         last = choice.emissions[-1]
-        place = other.emissions[-1].at("finish") if other is not None else end_place(gateway)
+        place = other.last_at("finish") if other is not None else end_place(gateway)
         yield observe(
             place,
             expected=(choice.finish.type, choice.finish.matched),
@@ -203,7 +203,7 @@ def gateway_keeps_the_interval(comparison: Comparison, _target: Target) -> Itera
     step = least_inner_step(gateway)
     if step:
         message = f"events of {step} new ids came for an interval of {interval}, which the worker keeps"
-        place = gateway.choices[0].emissions[-1].at("output_ids")
+        place = gateway.choices[0].last_at("output_ids")
         expected = f"at least {interval} new ids"
         related = (end_place(worker),)
         yield demand(
@@ -218,8 +218,8 @@ def gateway_keeps_the_counts(comparison: Comparison, _target: Target) -> Iterato
         for name in COUNTERS:
             expected, actual = ours.counter(name), theirs.counter(name)
             if expected is not None and actual is not None:
-                place = theirs.emissions[-1].at(name)
-                count = _same_count(name, expected, actual, place, ours.emissions[-1].at(name))
+                place = theirs.last_at(name)
+                count = _same_count(name, expected, actual, place, ours.last_at(name))
                 yield count._replace(by_chance=name != "prompt_tokens" and goes_apart((ours, theirs)))
     worker, gateway = comparison.baseline, comparison.other
     if not comparison.repeats or not _answered(comparison):

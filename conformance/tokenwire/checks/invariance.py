@@ -9,7 +9,7 @@ from tokenwire.checks.agreement import agree, as_declared, choice_pairs
 from tokenwire.checks.check import Observation, Target, check, check_run, demand
 from tokenwire.checks.isolation import beginnings
 from tokenwire.checks.walk import integer, streamed, walked_choice
-from tokenwire.record import Delivery, Stream
+from tokenwire.record import Delivery, Stream, in_short
 from tokenwire.requirement import tolerance
 
 _LEAST_EVENTS = 64
@@ -21,8 +21,19 @@ _SLACK_BYTES = tolerance("event_slack")
 
 def _most(stream: Stream, counter: str) -> int:
     """The highest value of a counter in an answer."""
-    values = (integer(emission.counters.get(counter)) for emission in stream.emissions())
-    return max((value for value in values if value is not None), default=0)
+    return _highest(stream).get(counter, 0)
+
+
+@in_short(Stream)
+def _highest(stream: Stream) -> dict[str, int]:
+    """The highest value of each counter in an answer."""
+    highest: dict[str, int] = {}
+    for choice in stream.choices:
+        for name, column in choice.columns.counters.items():
+            known = [value for one in column if (value := integer(one)) is not None]
+            if known:
+                highest[name] = max(*known, highest.get(name, known[0]))
+    return highest
 
 
 def _with_and_without(

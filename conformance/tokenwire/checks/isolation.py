@@ -105,7 +105,7 @@ def _same_end(baseline: Side, other: Side) -> Iterator[Observation]:
     if not ours or not theirs or budgets[0] != budgets[1] or ours[: len(theirs)] != theirs[: len(ours)]:
         return
     message = f"choice {other[1].index} has {len(theirs)} output ids, but its prompt by itself {len(ours)}"
-    place, related = other[1].emissions[-1].at("finish"), (baseline[1].emissions[-1].at("finish"),)
+    place, related = other[1].last_at("finish"), (baseline[1].last_at("finish"),)
     yield observe(place, expected=len(ours), actual=len(theirs), message=message, related=related)
 
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from tokenwire.checks.check import Observation, Target, check_run, demand
 from tokenwire.checks.logprob_entry import LogprobEntry, number_of, told_by
-from tokenwire.checks.walk import finished_choices, read_once, walked
-from tokenwire.record import Asked, Place, Stream
+from tokenwire.checks.walk import finished_choices, walked
+from tokenwire.record import Asked, Place, Stream, in_short
 from tokenwire.requirement import tolerance
 from tokenwire.target.advertised import LOGPROB_RULES
 
@@ -61,9 +61,14 @@ def _name(entry: LogprobEntry) -> object:
     return entry.token_id if type(entry.token_id) is int else entry.whole_text
 
 
-@read_once
 def _first_top(stream: Stream) -> _Top | None:
     """The top logprobs of the first output id; None where nothing tells which is whose."""
+    told = _top_told(stream)
+    return None if told is None else _Top(stream.dialect, stream.asked, *told)
+
+
+@in_short(Stream)
+def _top_told(stream: Stream) -> tuple[Place, dict[object, float]] | None:
     asked = stream.asked
     if not asked.top_logprobs or asked.prompts * asked.n != 1 or asked.other_sampling:
         return None
@@ -76,7 +81,7 @@ def _first_top(stream: Stream) -> _Top | None:
             read = {name: number_of(e.logprob) for e in top or [] if (name := _name(e)) is not None}
             known = {token: number for token, number in read.items() if number is not None}
             if len(known) >= _FOR_A_DIFFERENCE:
-                return _Top(stream.dialect, asked, step.emission.at(told.top_series), known)
+                return step.emission.at(told.top_series), known
         if step.after:
             return None
     return None

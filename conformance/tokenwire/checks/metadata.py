@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain, pairwise, repeat
 from operator import ge
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokenwire.checks.check import (
     Look,
@@ -67,7 +67,7 @@ from tokenwire.checks.walk import (
     walked_as_begun,
 )
 from tokenwire.dialects.dialect import is_chat, policy_of
-from tokenwire.record import Choice, Delivery, Emission, Stream, Wanted
+from tokenwire.record import Choice, Delivery, Emission, Place, Stream, Wanted, in_short
 from tokenwire.target.alike import alike
 from tokenwire.wire.json_pointer import ABSENT, find, parse
 
@@ -98,7 +98,7 @@ def _in_lockstep(
         for name in sorted(LISTS.intersection(wanted[choice.index])) if due is not None else ():
             if (entries := choice.series(name)) is not None:
                 message = f"{name} holds {len(entries)} entries in all, and the usage counts {due} tokens"
-                place = choice.emissions[-1].at(name)
+                place = choice.last_at(name)
                 yield observe(place, expected=due, actual=len(entries), message=message)
 
 
@@ -287,26 +287,48 @@ def logprobs_vary(streams: tuple[Stream, ...], _target: Target) -> Iterator[Obse
 
     That all of an answer are 0 is a fault only if all of the endpoint are.
     """
-    answers: dict[str, list[tuple[Emission, str, dict[Hashable, set[float]]]]] = {}
+    answers: dict[str, list[_Varying]] = {}
     for stream in streams:
         if not (stream.asked.other_sampling or stream.asked.truncated):
-            answers.setdefault(stream.dialect, []).extend(_sampled_logprobs(stream))
+            answers.setdefault(stream.dialect, []).extend(_varying(stream))
     for told in answers.values():
-        tokens = {token for _, _, values in told for token in values}
-        all_zero = len(tokens) >= _ENOUGH_SURE_IDS and all(
-            numbers == {0} for _, _, values in told for numbers in values.values()
-        )
-        for emission, series, values in told:
-            different = set().union(*values.values())
-            if len(values) < _ENOUGH_IDS or (different == {0} and not all_zero):
+        tokens = {token for one in told for token in one.sure}
+        all_zero = len(tokens) >= _ENOUGH_SURE_IDS and all(len(one.sure) == one.ids for one in told)
+        for one in told:
+            if one.ids < _ENOUGH_IDS or (len(one.sure) == one.ids and not all_zero):
                 continue
             yield demand(
-                emission.at(series),
-                len(different) > 1,
+                one.place,
+                one.differ,
                 expected="logprobs that differ",
-                actual=next(iter(different)),
-                message=f"the logprobs of {len(values)} ids in {series} are all {next(iter(different))}",
+                actual=one.number,
+                message=f"the logprobs of {one.ids} ids in {one.series} are all {one.number}",
             )
+
+
+class _Varying(NamedTuple):
+    """The logprobs that a choice gives its own tokens in one series."""
+
+    place: Place
+    series: str
+    ids: int
+    """How many different ones there are."""
+    differ: bool
+    number: float
+    """One of them."""
+    sure: frozenset[Hashable]
+    """The tokens, where the logprobs of all of them are 0."""
+
+
+@in_short(Stream)
+def _varying(stream: Stream) -> tuple[_Varying, ...]:
+    found = []
+    for emission, series, values in _sampled_logprobs(stream):
+        different = set().union(*values.values())
+        sure = frozenset(values) if different == {0} else frozenset()
+        number = next(iter(different))
+        found.append(_Varying(emission.at(series), series, len(values), len(different) > 1, number, sure))
+    return tuple(found)
 
 
 def _known_by(entry: LogprobEntry) -> Hashable:
@@ -814,6 +836,6 @@ def asked_or_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
         for name, is_there in _asked_fields(stream):
             holds = is_there(choice)
             message = f"choice {choice.index} has no {name}, though the request asked for it and was answered"
-            place = choice.emissions[-1].at(name)
+            place = choice.last_at(name)
             actual = "there" if holds else "absent"
             yield demand(place, holds, expected=f"{name} in every choice", actual=actual, message=message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 from tokenwire.checks.chance import DRIFT, goes_apart, sampled_logprobs
@@ -38,23 +39,31 @@ from tokenwire.checks.walk import (
     joined_text,
     prompt_of,
     streamed,
+    told_prompt,
 )
 from tokenwire.dialects.dialect import is_chat, policy_of
-from tokenwire.record import Choice, Delivery, Emission, Place, Stream
+from tokenwire.record import Choice, Delivery, Emission, Place, Stream, in_short
 from tokenwire.target.alike import ROUNDING, alike
 from tokenwire.target.determinism import Comparison
 
 
 def _first_list(choice: Choice, name: str) -> tuple[Emission, list[Any]] | None:
     """The first emission of a choice that carries a prompt-side series as a list, and that list."""
+    if name not in _prompt_series(choice):
+        return None
     lists = ((emission, as_list(emission.prompt_series.get(name))) for emission in choice.emissions)
     return next(((emission, entries) for emission, entries in lists if entries is not None), None)
 
 
+@in_short(Choice)
+def _prompt_series(choice: Choice) -> frozenset[str]:
+    return frozenset(choice.columns.prompt_series)
+
+
 def _prompt_ids(stream: Stream, choice: Choice) -> list[Any] | None:
     """The ids of the prompt of a choice: those sent, or those that came back for a text."""
-    told = (as_list(emission.prompt_token_ids) for emission in choice.emissions)
-    return as_list(prompt_of(stream, choice.index)) or next((ids for ids in told if ids is not None), None)
+    told = told_prompt(choice)
+    return as_list(prompt_of(stream, choice.index)) or (told[1] if told else None)
 
 
 # The top logprobs of the prompt.
@@ -245,14 +254,12 @@ _SOME_PROMPTS = 3
 """A position that is off after so many prompts, and right after none, is no outlier."""
 
 
-def _scored(streams: tuple[Stream, ...]) -> list[tuple[Whole, Place, Logprobs]]:
+def _scored(streams: tuple[Stream, ...]) -> Iterator[tuple[Whole, Place, Logprobs]]:
     """The greedy answers that tell the logprobs of their prompts, with these."""
-    found: list[tuple[Whole, Place, Logprobs]] = []
     for whole in related_streams(streams):
         told = prompt_logprobs(whole.stream, whole.choice)
         if told is not None and told[1] and whole.prompt:
-            found.append((whole, *told))
-    return found
+            yield whole, *told
 
 
 @check_run("prompt-logprobs-independent-of-start")
@@ -260,12 +267,15 @@ def prompt_logprobs_independent_of_start(
     streams: tuple[Stream, ...], _target: Target
 ) -> Iterator[Observation]:
     """Where the series begins decides what is told, not what it says."""
-    first: dict[tuple[str, Ids | None], tuple[Whole, Place, Logprobs]] = {}
+    first: dict[tuple[str, Ids | None], Whole] = {}
     for whole, place, logprobs in _scored(streams):
-        key = (whole.stream.dialect, whole.prompt)
-        base, base_place, known = first.setdefault(key, (whole, place, logprobs))
+        base = first.setdefault((whole.stream.dialect, whole.prompt), whole)
         if base.stream.asked.logprob_start == whole.stream.asked.logprob_start:
             continue
+        told = prompt_logprobs(base.stream, base.choice)
+        if told is None:
+            continue
+        base_place, known = told
         pairs = [Pair(at, logprobs[at], known[at]) for at in sorted(logprobs.keys() & known.keys())]
         if pairs:
             yield observe_agreement(
@@ -285,26 +295,38 @@ def prompt_logprobs_rescore_the_output(streams: tuple[Stream, ...], _target: Tar
     """
     off: dict[tuple[str, int], dict[Ids, Observation]] = {}
     right: set[tuple[str, int]] = set()
-    scored = [(one, place, logprobs) for one, place, logprobs in _scored(streams) if one.sent_ids]
-    for whole in related_streams(streams):
+    scored: dict[tuple[str, int], list[tuple[int, Whole]]] = {}
+    sizes: set[int] = set()
+    for at, (one, _, _) in enumerate(_scored(streams)):
+        if one.sent_ids and one.prompt:
+            scored.setdefault((one.stream.dialect, hash(one.prompt)), []).append((at, one))
+            sizes.add(len(one.prompt))
+    for whole in related_streams(streams) if scored else ():
         prompt, ids = whole.prompt or (), whole.ids or ()
         if not prompt or not ids or whole.sampling:
             continue
-        sampled = sampled_logprobs(whole.choice)
+        longer = [prompt + ids[: size - len(prompt)] for size in sizes if 0 < size - len(prompt) <= len(ids)]
+        found = [
+            (at, one)
+            for sent in longer
+            for at, one in scored.get((whole.stream.dialect, hash(sent)), ())
+            if one.prompt == sent
+        ]
+        sampled = sampled_logprobs(whole.choice) if found else []
         if len(sampled) != len(ids):
             continue
-        for one, place, logprobs in scored:
-            longer = one.prompt or ()
-            common = len(longer) - len(prompt)
-            same_door = one.stream.dialect == whole.stream.dialect
-            if not (same_door and 0 < common <= len(ids) and longer == prompt + ids[:common]):
+        for _, one in sorted(found, key=itemgetter(0)):
+            told = prompt_logprobs(one.stream, one.choice)
+            if told is None:
                 continue
+            place, logprobs = told
+            common = len(one.prompt or ()) - len(prompt)
             pairs = [
                 Pair(at, logprobs[len(prompt) + at], sampled[at])
                 for at in range(common)
                 if len(prompt) + at in logprobs
             ]
-            related = (whole.choice.emissions[-1].at("output_ids"),)
+            related = (whole.choice.last_at("output_ids"),)
             what, source = "the prompt logprob of output id", "when it was sampled"
             if pairs:
                 yield observe_agreement(place, pairs, what=what, source=source, related=related, sure=1)
@@ -375,8 +397,8 @@ def echo_adds_only_the_prompt(streams: tuple[Stream, ...], _target: Target) -> I
             shown = theirs.removesuffix(ours) if theirs.endswith(ours) else ""
             head = heads.setdefault(one.stream.asked.prompt_key, shown)
         source = "the prompt and the output without an echo"
-        place = one.choice.emissions[-1].at("text")
-        related = (twin.choice.emissions[-1].at("text"),)
+        place = one.choice.last_at("text")
+        related = (twin.choice.last_at("text"),)
         yield observe_text(
             place,
             expected=head + ours,

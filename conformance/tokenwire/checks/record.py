@@ -30,7 +30,7 @@ from tokenwire.checks.walk import (
     witnessed,
 )
 from tokenwire.dialects.dialect import known_as, policy_of
-from tokenwire.record import Choice, Emission, Place, Stream
+from tokenwire.record import Choice, Emission, Place, Stream, in_short
 from tokenwire.requirement import Level
 from tokenwire.wire.exchange import Ending
 from tokenwire.wire.json_pointer import ABSENT
@@ -489,7 +489,7 @@ def length_means_budget(stream: Stream, _target: Target) -> Iterator[Observation
         words, place = _counted(stream, choice, count)
         message = f"{words} for {_budget_in_words(stream, budget)}, and it finished with length"
         yield observe(
-            choice.emissions[-1].at("finish"),
+            choice.last_at("finish"),
             expected=budget,
             actual=count,
             message=message,
@@ -552,26 +552,33 @@ def request_id_is_the_clients(stream: Stream, _target: Target) -> Iterator[Obser
         yield observe(first.at("request_id"), expected=chosen, actual=told, message=message)
 
 
+@in_short(Stream)
+def _request_id(stream: Stream) -> tuple[Place, str] | None:
+    """The first id that an answer gives its request, and where."""
+    told = ((one, one.details.get("request_id")) for one in stream.emissions())
+    return next(((one.at("request_id"), name) for one, name in told if isinstance(name, str)), None)
+
+
 @check_run("request-ids-are-unique")
 def request_ids_are_unique(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """No two answers share an id that the server chose."""
-    first: dict[tuple[str, Any], Emission] = {}
+    first: dict[tuple[str, Any], Place] = {}
     for stream in streams:
         if stream.asked.request_id is not None or "request_id" in stream.asked.said or not stream.answered:
             continue
-        emission = next((e for e in stream.emissions() if isinstance(e.details.get("request_id"), str)), None)
-        if emission is None:
+        named = _request_id(stream)
+        if named is None:
             continue
-        told = emission.details["request_id"]
-        other = first.setdefault((stream.dialect, told), emission)
-        message = f"the answer has the request id {told!r}, as has {other.event.place.exchange}"
+        place, told = named
+        other = first.setdefault((stream.dialect, told), place)
+        message = f"the answer has the request id {told!r}, as has {other.exchange}"
         yield demand(
-            emission.at("request_id"),
-            other is emission,
+            place,
+            other is place,
             expected="an id of its own",
             actual=told,
             message=message,
-            related=() if other is emission else (other.at("request_id"),),
+            related=() if other is place else (other,),
         )
 
 
@@ -582,7 +589,7 @@ def finish_length_counts_the_ids(stream: Stream, _target: Target) -> Iterator[Ob
         ids, finish = joined_ids(choice), choice.finish
         if finish is not None and finish.length is not None and ids is not None:
             message = f"choice {choice.index} has {len(ids)} output ids, and its finish says {finish.length}"
-            place = choice.emissions[-1].at("finish")
+            place = choice.last_at("finish")
             yield observe(place, expected=len(ids), actual=finish.length, message=message)
 
 
@@ -625,5 +632,5 @@ def cached_tokens_are_told_alike(streams: tuple[Stream, ...], _target: Target) -
         last, cached = wholes[-1]
         if hit or len(wholes) >= _WARM:
             message = "no whole answer tells of cached tokens, and streams of the same prompts around them do"
-            place = last.choices[0].emissions[-1].at("cached_tokens")
+            place = last.choices[0].last_at("cached_tokens")
             yield demand(place, hit, expected="more than 0", actual=cached, message=message)

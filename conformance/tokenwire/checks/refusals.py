@@ -318,13 +318,13 @@ def _as_before(control: Stream, twin: Stream) -> Iterator[Observation]:
     for choice in control.choices:
         if choice.index not in others:
             continue
-        last, other = choice.emissions[-1], others[choice.index]
-        by_chance, related = goes_apart((other, choice)), (other.emissions[-1].event.place,)
+        other = others[choice.index]
+        by_chance, related = goes_apart((other, choice)), (other.last_at(),)
         ids, other_ids = joined_ids(choice), joined_ids(other)
         text, other_text = joined_text(choice), joined_text(other)
         if ids is not None and other_ids is not None:
             yield observe_sequence(
-                last.at("output_ids"),
+                choice.last_at("output_ids"),
                 "output id",
                 expected=other_ids,
                 actual=ids,
@@ -333,7 +333,7 @@ def _as_before(control: Stream, twin: Stream) -> Iterator[Observation]:
                 by_chance=by_chance,
             )
         elif text is not None and other_text is not None:
-            place = last.at("text")
+            place = choice.last_at("text")
             yield observe_text(
                 place, expected=other_text, actual=text, source=source, related=related, by_chance=by_chance
             )

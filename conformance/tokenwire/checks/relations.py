@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tokenwire.checks.agreement import same_sampled
-from tokenwire.checks.chance import sampled_logprobs
+from tokenwire.checks.chance import tells_sampled
 from tokenwire.checks.check import Observation, Target, check_run, demand
 from tokenwire.checks.difference import observe_sequence
 from tokenwire.checks.sameness import same_ids, same_text
@@ -17,12 +17,12 @@ from tokenwire.checks.walk import (
     counts_its_ids,
     ended,
     finished_choices,
-    joined_ids,
     prompt_sent,
     start_place,
+    told_prompt,
 )
 from tokenwire.dialects.dialect import is_chat
-from tokenwire.record import Choice, Delivery, Emission, Stream
+from tokenwire.record import Choice, Delivery, Place, Stream, in_short
 
 Ids = tuple[Any, ...]
 
@@ -35,10 +35,21 @@ class Whole:
     """One greedy answer to one prompt, complete, whatever way it travelled."""
 
     stream: Stream
-    choice: Choice
-    prompt: Ids | None
-    """The ids that were sent, or that came back for a text; None where neither is known."""
-    ids: Ids | None
+
+    @property
+    def choice(self) -> Choice:
+        return finished_choices(self.stream)[0]
+
+    @property
+    def prompt(self) -> Ids | None:
+        """The ids that were sent, or that came back for a text; None where neither is known."""
+        related = _related(self.stream)
+        return related[0] if related else None
+
+    @property
+    def ids(self) -> Ids | None:
+        related = _related(self.stream)
+        return related[1] if related else None
 
     @property
     def sent_ids(self) -> bool:
@@ -61,8 +72,8 @@ class Whole:
         )
 
 
-def _hashable(values: list[Any] | None) -> Ids | None:
-    """A list of ids as a tuple; None where it holds anything but integers."""
+def _hashable(values: Sequence[Any] | None) -> Ids | None:
+    """Ids as a tuple; None where there is anything but integers among them."""
     return tuple(values) if values is not None and all(type(value) is int for value in values) else None
 
 
@@ -72,21 +83,24 @@ def related_streams(streams: tuple[Stream, ...]) -> list[Whole]:
     An answer whose ids are not as many as it counts does not tell what was sampled, one whose finish has no
     type not how it ended.
     """
-    found: list[Whole] = []
-    for stream in streams:
-        asked, choices = stream.asked, finished_choices(stream)
-        single = asked.prompts * asked.n == 1 and len(choices) == 1
-        if not (asked.greedy and single and ended(stream)):
-            continue
-        choice = choices[0]
-        if choice.finish is None or choice.finish.type in {"abort", ""} or not counts_its_ids(choice):
-            continue
-        prompt: Ids | None = asked.input_ids[0] if asked.input_ids else None
-        if asked.input_ids is None:
-            told = (as_list(emission.prompt_token_ids) for emission in choice.emissions)
-            prompt = _hashable(next((ids for ids in told if ids is not None), None))
-        found.append(Whole(stream, choice, prompt, _hashable(joined_ids(choice))))
-    return found
+    return [Whole(stream) for stream in streams if _related(stream) is not None]
+
+
+@in_short(Stream)
+def _related(stream: Stream) -> tuple[Ids | None, Ids | None] | None:
+    """The ids of the prompt and of the output of an answer that may be related to others; else None."""
+    asked, choices = stream.asked, finished_choices(stream)
+    single = asked.prompts * asked.n == 1 and len(choices) == 1
+    if not (asked.greedy and single and ended(stream)):
+        return None
+    choice = choices[0]
+    if choice.finish is None or choice.finish.type in {"abort", ""} or not counts_its_ids(choice):
+        return None
+    prompt: Ids | None = asked.input_ids[0] if asked.input_ids else None
+    if asked.input_ids is None:
+        told = told_prompt(choice)
+        prompt = _hashable(told[1]) if told else None
+    return prompt, _hashable(choice.output_ids)
 
 
 @check_run("text-prompt-ids-reproduce")
@@ -105,24 +119,29 @@ def output_ids_continue(streams: tuple[Stream, ...], _target: Target) -> Iterato
     """Prompt and first output ids, sent as ids, are continued by the other output ids."""
     plain = [one for one in related_streams(streams) if not (one.stream.asked.min_new_tokens or one.sampling)]
     wholes = [one for one in plain if one.prompt and one.ids]
-    by_prompt: dict[tuple[Ids, str], list[Whole]] = {}
+    by_prompt: dict[tuple[int, str], list[Whole]] = {}
+    lengths: set[int] = set()
     for one in wholes:
         if one.sent_ids and one.prompt:
-            by_prompt.setdefault((one.prompt, one.sampling), []).append(one)
-    sizes = sorted({len(prompt) for prompt, _ in by_prompt})
+            by_prompt.setdefault((hash(one.prompt), one.sampling), []).append(one)
+            lengths.add(len(one.prompt))
+    sizes = sorted(lengths)
     for first in wholes:
         prompt, ids = first.prompt or (), first.ids or ()
         for k in (size - len(prompt) for size in sizes if 0 < size - len(prompt) < len(ids)):
-            for one in by_prompt.get((prompt + ids[:k], first.sampling), ()):
+            sent = prompt + ids[:k]
+            for one in by_prompt.get((hash(sent), first.sampling), ()):
+                if one.prompt != sent:
+                    continue
                 rest, actual = ids[k:], one.ids or ()
                 common = min(len(rest), len(actual))
                 yield observe_sequence(
-                    one.choice.emissions[-1].at("output_ids"),
+                    one.choice.last_at("output_ids"),
                     "output id",
                     expected=rest[:common],
                     actual=actual[:common],
                     source=f"the rest of the longer answer after {k} ids",
-                    related=(first.choice.emissions[-1].at("output_ids"),),
+                    related=(first.choice.last_at("output_ids"),),
                     by_chance=True,
                 )
 
@@ -148,7 +167,7 @@ def same_ids_on_every_endpoint(streams: tuple[Stream, ...], _target: Target) -> 
             parsed = other.choice.parsed or one.choice.parsed
             if not parsed and (whole or other.ids is None or one.ids is None):
                 yield from same_text((other.choice, one.choice), source)
-        teller = told.setdefault(key, one) if sampled_logprobs(one.choice) else one
+        teller = told.setdefault(key, one) if tells_sampled(one.choice) else one
         if teller.stream.dialect != one.stream.dialect:
             yield from same_sampled((teller.choice, one.choice), f"the answer of {teller.stream.dialect}")
 
@@ -176,19 +195,21 @@ def own_ids_are_accepted(streams: tuple[Stream, ...], _target: Target) -> Iterat
 
     A refusal tells only where another prompt that was sent just so was answered.
     """
-    made: dict[Ids, list[Ids]] = {}
+    made: dict[int, list[Whole]] = {}
+    sizes: set[int] = set()
     for one in related_streams(streams):
         if one.prompt and one.ids:
-            made.setdefault(one.prompt, []).append(one.ids)
-    sizes = sorted({len(prompt) for prompt in made})
+            made.setdefault(hash(one.prompt), []).append(one)
+            sizes.add(len(one.prompt))
 
     def goes_on(sent: Ids) -> bool:
         """Whether a prompt begins with another one and at least the first id of its output."""
         return any(
-            sent[size : size + len(ids)] == ids[: len(sent) - size]
+            prompt == sent[:size] and sent[size : size + len(ids)] == ids[: len(sent) - size]
             for size in sizes
             if size < len(sent)
-            for ids in made.get(sent[:size], ())
+            for one in made.get(hash(sent[:size]), ())
+            for prompt, ids in [(one.prompt, one.ids or ())]
         )
 
     answered = {_but_for_its_prompt(stream) for stream in streams if stream.answered}
@@ -204,30 +225,40 @@ def own_ids_are_accepted(streams: tuple[Stream, ...], _target: Target) -> Iterat
             yield demand(place, stream.answered, expected="an answer", actual=status, message=message)
 
 
+def _turn(one: Whole) -> Ids:
+    """All that a conversation consists of after an answer."""
+    return (one.prompt or ()) + (one.ids or ())
+
+
 @check_run("next-turn-begins-with-the-last")
 def next_turn_begins_with_the_last(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """A conversation only grows: a turn stands unchanged before what the next one adds."""
     wholes = [one for one in related_streams(streams) if one.prompt and one.ids and one.sent_ids]
-    turns = [(one.prompt or ()) + (one.ids or ()) for one in wholes]
-    known, sizes = set(turns), sorted({len(turn) for turn in turns})
+    known: set[int] = set()
+    sizes: set[int] = set()
+    for one in wholes:
+        turn = _turn(one)
+        known.add(hash(turn))
+        sizes.add(len(turn))
     next_ones: dict[Ids, list[Whole]] = {}
     for one in wholes:
         sent = one.prompt or ()
-        for size in sizes:
-            if size < len(sent) and sent[:size] in known:
+        for size in sorted(size for size in sizes if size < len(sent)):
+            if hash(sent[:size]) in known:  # what only seems to be a turn is asked for by none
                 next_ones.setdefault(sent[:size], []).append(one)
-    for first, turn in zip(wholes, turns, strict=True):
+    for first in wholes if next_ones else ():
+        turn = _turn(first)
         for one in next_ones.get(turn, ()):
-            told = next((e for e in one.choice.emissions if as_list(e.prompt_token_ids) is not None), None)
+            told = told_prompt(one.choice)
             if told is None:
                 continue
             yield observe_sequence(
-                told.at("prompt_token_ids"),
+                told[0],
                 "prompt id",
                 expected=turn,
-                actual=(as_list(told.prompt_token_ids) or [])[: len(turn)],
+                actual=told[1][: len(turn)],
                 source="the turn before",
-                related=(first.choice.emissions[-1].at("output_ids"),),
+                related=(first.choice.last_at("output_ids"),),
             )
 
 
@@ -237,7 +268,7 @@ def one_beginning_of_sequence(streams: tuple[Stream, ...], _target: Target) -> I
 
     It is known by its place: different texts begin with it. Where texts begin differently, none is added.
     """
-    told: dict[str, list[tuple[Stream, Emission, list[Any]]]] = {}
+    told: dict[str, list[tuple[Stream, Place, list[Any]]]] = {}
     for stream in streams:
         if stream.asked.input_ids is not None or not stream.asked.text_prompt:
             continue
@@ -245,16 +276,16 @@ def one_beginning_of_sequence(streams: tuple[Stream, ...], _target: Target) -> I
             lists = ((e, as_list(e.prompt_token_ids)) for e in choice.emissions)
             emission, ids = next(((e, ids) for e, ids in lists if ids), (None, None))
             if emission is not None and ids is not None:
-                told.setdefault(stream.dialect, []).append((stream, emission, ids))
+                place = emission.at("prompt_token_ids")
+                told.setdefault(stream.dialect, []).append((stream, place, ids[:2]))
     for answers in told.values():
         if len({stream.asked.prompt_key for stream, _, _ in answers}) < _DIFFERENT_TEXTS:
             continue
         heads = [ids[0] for _, _, ids in answers]
         common = heads[0] if all(head == heads[0] for head in heads) else None
-        for _, emission, ids in answers:
+        for _, place, ids in answers:
             twice = common is not None and ids[:2] == [common, common]
             message = f"the prompt begins with id {common!r} twice"
-            place = emission.at("prompt_token_ids")
             yield demand(place, not twice, expected="no id doubled", actual=ids[:2], message=message)
 
 
@@ -275,24 +306,25 @@ def _conversation(stream: Stream) -> tuple[str, bool] | None:
 @check_run("null-content-is-empty-content")
 def null_content_is_empty_content(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """A template gets the empty string for null, and does not write it as a word."""
-    told: dict[tuple[str, str, bool], list[tuple[Emission, list[Any]]]] = {}
+    told: dict[tuple[str, str, bool], list[tuple[Place, list[Any]]]] = {}
     for stream in streams:
         conversation = _conversation(stream)
         for choice in finished_choices(stream)[:1] if conversation else ():
             lists = ((e, as_list(e.prompt_token_ids)) for e in choice.emissions)
-            if conversation and (found := next(((e, ids) for e, ids in lists if ids), None)):
+            found = next(((e.at("prompt_token_ids"), ids) for e, ids in lists if ids), None)
+            if conversation and found:
                 told.setdefault((stream.dialect, *conversation), []).append(found)
     for (dialect, messages, null), answers in told.items():
         twins = told.get((dialect, messages, False), []) if null else []
-        for emission, ids in answers if twins else ():
+        for place, ids in answers if twins else ():
             empty, expected = twins[0]
             yield observe_sequence(
-                emission.at("prompt_token_ids"),
+                place,
                 "prompt id",
                 expected=expected,
                 actual=ids,
                 source="the same messages with empty content",
-                related=(empty.at("prompt_token_ids"),),
+                related=(empty,),
             )
 
 
@@ -335,7 +367,7 @@ def media_ids_are_run_as_sent(streams: tuple[Stream, ...], _target: Target) -> I
                         expected=one.prompt or (),
                         actual=as_list(told.prompt_token_ids) or [],
                         source="the ids of the request",
-                        related=(one.choice.emissions[-1].at("prompt_token_ids"),),
+                        related=(one.choice.last_at("prompt_token_ids"),),
                     )
                 if twin.limits == one.limits:
                     yield from same_ids((one.choice, twin.choice), "the answer to the text and the media")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from typing import Any
 
 from tokenwire.checks.agreement import same_beginning
 from tokenwire.checks.check import Observation, Target, check_run, demand
 from tokenwire.checks.moments import began, delivered_at, over
 from tokenwire.checks.walk import as_list, end_place, ended, finished_choices, is_error, joined_ids
 from tokenwire.dialects.control import Call, Deed
-from tokenwire.record import Choice, Place, Stream
+from tokenwire.record import Choice, Place, Stream, in_short
 
 
 def _under_way(stream: Stream, call: Call) -> bool:
@@ -43,7 +44,7 @@ def abort_all_ends_every_request(streams: tuple[Stream, ...], target: Target) ->
         for choice in finished_choices(stream):
             if choice.finish is not None and choice.finish.type in {"abort", "length"}:
                 yield demand(
-                    choice.emissions[-1].at("finish"),
+                    choice.last_at("finish"),
                     choice.finish.type == "abort",
                     expected="an end before the budget",
                     actual=choice.finish.type,
@@ -76,7 +77,7 @@ def abort_all_gives_back(streams: tuple[Stream, ...], target: Target) -> Iterato
             )
             what = "without the type abort" if failed else "without a list of output ids"
             yield demand(
-                choice.emissions[-1].at("finish"),
+                choice.last_at("finish"),
                 not failed and listed,
                 expected="the type abort and the output ids",
                 actual=choice.finish.raw if choice.finish is not None else None,
@@ -115,14 +116,20 @@ def pause_changes_nothing(streams: tuple[Stream, ...], target: Target) -> Iterat
             theirs, ends_as = joined_ids(choice) or (), choice.finish.type if choice.finish else None
             due = other.finish.type if other.finish else None
             yield demand(
-                choice.emissions[-1].event.place,
+                choice.last_at(),
                 (theirs, ends_as) == (ours, due),
                 expected=f"{len(ours)} ids and the finish {due}, as without a pause",
                 actual=f"{len(theirs)} ids and the finish {ends_as}",
                 message="the choice was paused and continued, and is not what it is undisturbed",
-                related=(other.emissions[-1].event.place, _place(call)),
+                related=(other.last_at(), _place(call)),
                 by_chance=ends_as not in {None, "abort"},
             )
+
+
+@in_short(Choice)
+def _last_weights(choice: Choice) -> Any:
+    """What the last emission tells of the weights."""
+    return choice.emissions[-1].details.get("weight_version")
 
 
 @check_run("weights-change-by-update")
@@ -131,24 +138,23 @@ def weights_change_by_update(streams: tuple[Stream, ...], target: Target) -> Ite
     if any(call.deed is Deed.UPDATE for call in target.calls):
         return
     told = [
-        (start, end, emission, version)
+        (start, end, choice.last_at("weight_version"), version)
         for stream in streams
         if (start := began(stream.exchange)) is not None and (end := over(stream.exchange)) is not None
         for choice in finished_choices(stream)[:1]
-        for emission in choice.emissions[-1:]
-        if isinstance(version := emission.details.get("weight_version"), str)
+        if isinstance(version := _last_weights(choice), str)
     ]
     told.sort(key=lambda one: one[1])
     ends = [end for _, end, *_ in told]
-    for start, _, emission, version in told:
+    for start, _, place, version in told:
         before = bisect_right(ends, start)
         if before:
             *_, earlier, was = told[before - 1]
             yield demand(
-                emission.at("weight_version"),
+                place,
                 version == was,
                 expected=was,
                 actual=version,
                 message=f"the weights were {was!r}, and are {version!r} though nothing here updated them",
-                related=(earlier.at("weight_version"),),
+                related=(earlier,),
             )

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from tokenwire.checks.check import Observation, Target, check_run, demand
 from tokenwire.checks.tito import told_once_for_all
-from tokenwire.checks.walk import count_of, ended, finished_choices, read_once
-from tokenwire.record import Choice, Stream
+from tokenwire.checks.walk import count_of, ended, finished_choices
+from tokenwire.record import Choice, Stream, in_short
 
 _PROMPT_IDS = "prompt_token_ids"
 _NATURAL = ("stop", "length")
 
 
-@read_once
+@in_short(Choice)
 def _carried(choice: Choice) -> frozenset[str]:
     """The fields that hold something in any emission of a choice, by their names in the record."""
     names: set[str] = set()
@@ -58,25 +58,25 @@ def samples_are_asked_alike(streams: tuple[Stream, ...], _target: Target) -> Ite
     """Requests for several are taken apart into requests for one, and a field that is forgotten there is
     missing from each choice, or from all but the first.
     """
-    alone: dict[tuple[object, ...], list[Choice]] = {}
+    alone: dict[tuple[object, ...], tuple[Choice, frozenset[str]]] = {}
     for stream in streams:
-        if stream.asked.n * stream.asked.prompts == 1:
-            alone.setdefault(_wishes(stream), []).extend(_to_look_at(stream)[:1])
+        for choice in _to_look_at(stream)[:1] if stream.asked.n * stream.asked.prompts == 1 else ():
+            first, common = alone.get(_wishes(stream), (choice, _carried(choice)))
+            alone[_wishes(stream)] = first, common & _carried(choice)
     for stream in streams:
-        singles = alone.get(_wishes(stream), [])
-        if stream.asked.n * stream.asked.prompts == 1 or not singles:
+        if stream.asked.n * stream.asked.prompts == 1 or _wishes(stream) not in alone:
             continue
-        due = frozenset.intersection(*map(_carried, singles))
+        single, due = alone[_wishes(stream)]
         due -= {_PROMPT_IDS} if told_once_for_all(stream) else set()
         for choice in _to_look_at(stream) if due else ():
             missing = sorted(due - _carried(choice))
             field = missing[0] if missing else "finish"
             yield demand(
-                choice.emissions[-1].at(field),
+                choice.last_at(field),
                 not missing,
                 expected=f"what an answer of one choice carries: {', '.join(sorted(due))}",
                 actual=f"without {', '.join(missing)}" if missing else "all of it",
                 message=f"choice {choice.index} of {len(stream.choices)} has no {field}, which every answer "
                 "of one choice has whose request asks for the same",
-                related=(singles[0].emissions[-1].at(field),),
+                related=(single.last_at(field),),
             )

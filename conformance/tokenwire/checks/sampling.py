@@ -15,7 +15,7 @@ from typing import Any
 from tokenwire.checks.check import Observation, Target, check, check_run, demand, look_at_each
 from tokenwire.checks.logprob_entry import Position, Told, number_of, sampled_entries, told_in
 from tokenwire.checks.walk import Step, finished_choices, joined_ids, joined_text
-from tokenwire.record import Asked, Choice, Stream
+from tokenwire.record import Asked, Choice, Stream, in_short
 from tokenwire.requirement import tolerance
 from tokenwire.target.determinism import completed
 
@@ -88,12 +88,12 @@ def _biased(
                 if foreign
                 else ""
             )
-            place = choice.emissions[-1].at("output_ids")
+            place = choice.last_at("output_ids")
             yield demand(place, not foreign, expected=wanted, actual=foreign[:4] or ids[:4], message=message)
     elif forced and text and unbiased is not None and len(text) >= _LONG_ENOUGH:
         same = text == joined_text(unbiased)
         if _repeats(text) is not same:
-            place = choice.emissions[-1].at("text")
+            place = choice.last_at("text")
             message = f"biases of 100 for {sorted(forced)} left the text as it is without them"
             yield demand(
                 place, not same, expected="one token over and over", actual=text[:40], message=message
@@ -114,7 +114,7 @@ def min_new_tokens_are_kept(stream: Stream, _target: Target) -> Iterator[Observa
         message = (
             f"choice {choice.index} ended with {finish.type} after {len(ids)} of at least {least} tokens"
         )
-        place = choice.emissions[-1].at("finish")
+        place = choice.last_at("finish")
         yield demand(place, len(ids) >= least, expected=f"at least {least}", actual=len(ids), message=message)
 
 
@@ -149,7 +149,7 @@ def frequency_penalty_is_kept(streams: tuple[Stream, ...], _target: Target) -> I
                 f"{'id' if ids else 'the token'} {token!r} came {times} times of {len(tokens)}, "
                 f"each time with a penalty of {each:g} more"
             )
-            place = choice.emissions[-1].at("output_ids")
+            place = choice.last_at("output_ids")
             yield demand(
                 place, times <= most, expected=f"at most {most} times", actual=times, message=message
             )
@@ -166,6 +166,7 @@ class _Drawn:
     """The logarithm of its probability; None where its logprobs do not tell."""
 
 
+@in_short(Choice)
 def _loglikelihood(choice: Choice) -> float | None:
     numbers = [number_of(entry.logprob) if entry else None for entry in sampled_entries(choice)]
     known = [number for number in numbers if number is not None]
@@ -202,10 +203,14 @@ def temperature_is_kept(streams: tuple[Stream, ...], _target: Target) -> Iterato
         asked = stream.asked
         if not asked.prompt_key or asked.prompts != 1:
             continue
-        if asked.greedy and not asked.other_sampling and not asked.truncated:
-            greedy.update({_question(stream): one for one in _drawn(stream)[:1]})
-        elif _is_plainly_sampled(asked):
+        if not asked.greedy and _is_plainly_sampled(asked):
             warm[_question(stream)] += _drawn(stream)
+    for stream in streams if warm else ():
+        asked = stream.asked
+        if not asked.prompt_key or asked.prompts != 1 or not asked.greedy or asked.other_sampling:
+            continue
+        if not asked.truncated and _question(stream) in warm:
+            greedy.update({_question(stream): one for one in _drawn(stream)[:1]})
     for question, drawn in warm.items():
         likeliest = greedy.get(question)
         if likeliest is None:
@@ -216,8 +221,8 @@ def temperature_is_kept(streams: tuple[Stream, ...], _target: Target) -> Iterato
         if not drawn or (alike and chance >= _RARE):
             continue
         message = f"all {len(drawn)} answers at temperature 1 are the greedy one, as likely as e^{chance:.0f}"
-        place = drawn[-1].choice.emissions[-1].at("output_ids")
-        related = (likeliest.choice.emissions[-1].at("output_ids"),)
+        place = drawn[-1].choice.last_at("output_ids")
+        related = (likeliest.choice.last_at("output_ids"),)
         yield demand(
             place,
             not alike,
@@ -242,12 +247,12 @@ def seed_is_kept(streams: tuple[Stream, ...], target: Target) -> Iterator[Observ
         for one, other in zip(before.choices, stream.choices, strict=False) if before is not stream else ():
             said = [joined_ids(choice) or joined_text(choice) or "" for choice in (one, other)]
             yield demand(
-                other.emissions[-1].at("output_ids"),
+                other.last_at("output_ids"),
                 said[0] == said[1],
                 expected=said[0][:_SHOWN],
                 actual=said[1][:_SHOWN],
                 message=f"the request with seed {asked.seed} was answered with another output than before",
-                related=(one.emissions[-1].at("output_ids"),),
+                related=(one.last_at("output_ids"),),
             )
 
 
@@ -263,7 +268,7 @@ def samples_are_drawn_apart(stream: Stream, _target: Target) -> Iterator[Observa
         for at, one in enumerate(rare[1:], 1):
             twin = next((other for other in rare[:at] if other.result == one.result), None)
             message = f"choice {one.choice.index} is a copy of choice {twin.choice.index}" if twin else ""
-            place = one.choice.emissions[-1].at("output_ids")
+            place = one.choice.last_at("output_ids")
             expected = "samples that differ"
             yield demand(place, twin is None, expected=expected, actual=message or expected, message=message)
 

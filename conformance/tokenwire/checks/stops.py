@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tokenwire.checks.check import Observation, Target, check, check_run, demand
@@ -65,7 +64,7 @@ def stop_string_not_shown(streams: tuple[Stream, ...], _target: Target) -> Itera
                 continue
             message = f"the text of choice {choice.index} contains the stop string {stop!r}"
             yield demand(
-                choice.emissions[-1].at("text"),
+                choice.last_at("text"),
                 stop not in text,
                 expected=f"no {stop!r}",
                 actual=text[-80:],
@@ -74,34 +73,37 @@ def stop_string_not_shown(streams: tuple[Stream, ...], _target: Target) -> Itera
 
 
 def _final_text(
-    stream: Stream, choice: Choice, streams: tuple[Stream, ...], stop_of: StopOf
+    stream: Stream, choice: Choice, wholes: Mapping[str, Sequence[Stream]], stop_of: StopOf
 ) -> tuple[str, Place] | None:
     """The text of a choice up to its stop string, as something else than its own deltas says it, and where.
 
     That is the same request answered whole; failing that, the last snapshot of a cumulative stream.
     """
-    for other in streams:
-        if other.asked.key == stream.asked.key != "" and other.delivery is Delivery.WHOLE:
-            twin = next((c for c in finished_choices(other) if c.index == choice.index), None)
-            text = joined_text(twin) if twin is not None else None
-            if twin is None or text is None:
-                continue
-            if stop_of(other, twin) == stop_of(stream, choice):
-                return text, twin.emissions[-1].at("text")
+    for other in wholes.get(stream.asked.key, ()):
+        twin = next((c for c in finished_choices(other) if c.index == choice.index), None)
+        text = joined_text(twin) if twin is not None else None
+        if twin is None or text is None:
+            continue
+        if stop_of(other, twin) == stop_of(stream, choice):
+            return text, twin.last_at("text")
     text = joined_text(choice) if choice.delivery is Delivery.CUMULATIVE else None
-    return None if text is None else (text, choice.emissions[-1].at("text"))
+    return None if text is None else (text, choice.last_at("text"))
 
 
 @check_run("stop-prefix-held-back")
 def stop_prefix_held_back(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """No text was shown that the stop string later took away."""
     stop_of = _stop_finder(streams)
+    wholes: dict[str, list[Stream]] = {}
+    for stream in streams:
+        if stream.asked.stop and stream.asked.key and stream.delivery is Delivery.WHOLE:
+            wholes.setdefault(stream.asked.key, []).append(stream)
     for stream in streams:
         if not streamed(stream) or stream.asked.no_stop_trim:
             continue
         for choice in finished_choices(stream) if stream.asked.stop else ():
             stop = stop_of(stream, choice)
-            final = _final_text(stream, choice, streams, stop_of) if stop else None
+            final = _final_text(stream, choice, wholes, stop_of) if stop else None
             if final is None:
                 continue
             text, place = final
@@ -159,8 +161,8 @@ def _prompt(one: Whole) -> object:
     return one.stream.asked.prompt_key or one.prompt
 
 
-def _unstopped(one: Whole) -> tuple[object, ...]:
-    """All that shapes a result, but for its stop strings."""
+def _unstopped(one: Whole, *, trimmed: bool = False) -> tuple[object, ...]:
+    """All that shapes a result, but for its stop strings, or as if those were taken away."""
     asked = one.stream.asked
     return (
         one.stream.dialect,
@@ -169,7 +171,7 @@ def _unstopped(one: Whole) -> tuple[object, ...]:
         asked.max_new_tokens,
         asked.stop_token_ids,
         asked.ignore_eos,
-        asked.no_stop_trim,
+        asked.no_stop_trim and not trimmed,
         *_other_shapes(asked),
     )
 
@@ -227,7 +229,7 @@ def stop_string_ends_generation(streams: tuple[Stream, ...], _target: Target) ->
         if thoughts != all_thoughts:
             if stop := _stop_in_thoughts(asked.stop, thoughts, all_thoughts):
                 message = f"the stop string {stop!r} ended the thoughts of the choice, before its content"
-                place = one.choice.emissions[-1].at("text")
+                place = one.choice.last_at("text")
                 seen = demand(place, False, expected="stops in the content", actual=message, message=message)
                 yield seen._replace(level=Level.SHOULD)
             continue
@@ -244,20 +246,19 @@ def stop_string_ends_generation(streams: tuple[Stream, ...], _target: Target) ->
         longest = max(map(len, kept)) + _ONE_TOKEN
         named = finish is not None and finish.matched in near and len(text) <= longest
         yield demand(
-            one.choice.emissions[-1].at("text"),
+            one.choice.last_at("text"),
             _is_stop(one) and (named or text in [*cut, *kept]),
             expected=f"a stop at {stop!r}, after {cut[0][-40:]!r}",
             actual=f"{finish.type if finish else None}, after {text[-40:]!r}",
             message=f"{stop!r} did not end the choice, and the same request without stops writes it",
-            related=(twin.choice.emissions[-1].at("text"),),
+            related=(twin.choice.last_at("text"),),
             by_chance=not goes_on and text not in [*cut, *kept],
         )
 
 
 def _as_if_trimmed(one: Whole) -> tuple[object, ...]:
     """What the same request without stop strings is known by; that one has nothing to keep."""
-    asked = replace(one.stream.asked, no_stop_trim=False)
-    return _unstopped(replace(one, stream=replace(one.stream, asked=asked)))
+    return _unstopped(one, trimmed=True)
 
 
 @check("nothing-follows-a-stop-id")
@@ -273,7 +274,7 @@ def nothing_follows_a_stop_id(stream: Stream, _target: Target) -> Iterator[Obser
         if positions:
             at = positions[0]
             yield demand(
-                choice.emissions[-1].at("output_ids"),
+                choice.last_at("output_ids"),
                 at == len(ids) - 1,
                 expected=f"no id after {ids[at]}",
                 actual=ids[at : at + 8],
@@ -293,7 +294,7 @@ def stop_id_stays_as_declared(stream: Stream, _target: Target) -> Iterator[Obser
             continue
         last = ids[-1] if ids else None
         yield demand(
-            choice.emissions[-1].at("output_ids"),
+            choice.last_at("output_ids"),
             (last == matched) is stays,
             expected=f"{matched} last" if stays else f"no {matched} at the end",
             actual=ids[-4:],
@@ -311,7 +312,7 @@ def kept_stop_ends_the_text(stream: Stream, _target: Target) -> Iterator[Observa
         stop, text = stop_string_of(stream.asked, choice), joined_text(choice)
         if stop and text is not None:
             yield demand(
-                choice.emissions[-1].at("text"),
+                choice.last_at("text"),
                 text.endswith(stop),
                 expected=f"… {stop!r} at the end",
                 actual=text[-80:],
@@ -349,7 +350,7 @@ def stop_is_named(streams: tuple[Stream, ...], _target: Target) -> Iterator[Obse
                 message = (
                     f"choice {choice.index} finished with stop, by one of {stops}, and does not say by which"
                 )
-                place = choice.emissions[-1].at("finish")
+                place = choice.last_at("finish")
                 named = finish.matched is not None
                 yield demand(place, named, expected=f"one of {stops}", actual=finish.matched, message=message)
 

@@ -151,7 +151,7 @@ def special_tokens_as_asked(stream: Stream, target: Target) -> Iterator[Observat
         text = _without_tail(one.text)
         what = "without" if skip else "with"
         yield demand(
-            one.choice.emissions[-1].at("text"),
+            one.choice.last_at("text"),
             not any(one.alike(text, other) for other in others),
             expected=f"the text {what} special tokens",
             actual=text[-80:],

@@ -119,7 +119,7 @@ def prompt_ids_in_every_choice(stream: Stream, _target: Target) -> Iterator[Obse
         if told is None and told_once_for_all(stream):
             continue
         if told is None:
-            place = choice.emissions[-1].at(FIELD)
+            place = choice.last_at(FIELD)
             message = f"choice {choice.index} has no {FIELD}"
             yield demand(place, False, expected="the ids of its prompt", actual=None, message=message)
             continue

@@ -17,7 +17,7 @@ from types import NoneType
 from typing import Any, NamedTuple, TypeVar, cast
 
 from tokenwire.checks.check import Look, Observation
-from tokenwire.record import Choice, Columns, Delivery, Emission, Finish, Place, Stream
+from tokenwire.record import Choice, Columns, Delivery, Emission, Finish, Place, Stream, in_short
 from tokenwire.wire.exchange import Ending
 from tokenwire.wire.json_pointer import ABSENT
 
@@ -104,9 +104,9 @@ def read_once(read: Callable[[Source], Result]) -> Callable[[Source], Result]:
 
     @wraps(read)
     def read_or_kept(source: Source) -> Result:
-        kept = vars(source)
+        kept = vars(source.whole)
         if name not in kept:
-            kept[name] = read(source)
+            kept[name] = read(source.whole)
         return cast(Result, kept[name])
 
     return read_or_kept
@@ -468,13 +468,27 @@ def prompt_sent(stream: Stream) -> tuple[Any, Mapping[str, Any]] | None:
     return (model, prompt) if isinstance(prompt, Mapping) else None
 
 
+@in_short(Stream)
+def _ends(stream: Stream) -> tuple[Place, Place]:
+    nowhere = Place(stream.exchange.name)
+    return (stream.events[0].place, stream.events[-1].place) if stream.events else (nowhere, nowhere)
+
+
 def end_place(stream: Stream) -> Place:
     """The end of an answer: its last event, or the exchange where there is none."""
-    return stream.events[-1].place if stream.events else Place(stream.exchange.name)
+    return _ends(stream)[1]
 
 
 def start_place(stream: Stream) -> Place:
-    return stream.events[0].place if stream.events else Place(stream.exchange.name)
+    return _ends(stream)[0]
+
+
+@in_short(Choice)
+def told_prompt(choice: Choice) -> tuple[Place, list[Any]] | None:
+    """The first list of prompt_token_ids of a choice, and where it stands; None where there is none."""
+    lists = ((at, as_list(ids)) for at, ids in enumerate(choice.columns.prompt_token_ids))
+    found = next(((at, ids) for at, ids in lists if ids is not None), None)
+    return None if found is None else (choice.emissions[found[0]].at("prompt_token_ids"), found[1])
 
 
 def witnessed(stream: Stream, observations: Iterable[Observation]) -> Iterator[Observation]:

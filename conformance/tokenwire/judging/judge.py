@@ -23,7 +23,7 @@ from tokenwire.judging.settled import settled
 from tokenwire.judging.tally import NOTHING, Growing, Tally, tally
 from tokenwire.judging.verdict import SEVERITY, Verdict
 from tokenwire.parrot.recognition import KnownModel, recognised
-from tokenwire.record import Place, Stream
+from tokenwire.record import Place, Stream, in_short
 from tokenwire.requirement import Level, Requirement, load_requirements
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.capability import Capability, capabilities
@@ -212,6 +212,7 @@ class Run:
         )
 
 
+@in_short(Stream)
 def has_record(stream: Stream) -> bool:
     """Whether an answer says anything: an id, a character, or why a choice finished."""
     return stream.answered and any(
@@ -309,10 +310,10 @@ def _look_at_streams(
     checks = [(one, look) for one in wanted if (look := CHECKS[one.id].on_stream) is not None]
     target, hollow = run.target, run.hollow
     for at, stream in enumerate(streams, start):
-        scenario = stream.exchange.scenario
+        scenario, whole = stream.exchange.scenario, stream.whole
         for requirement, check in checks:
             if _may_see(requirement, stream, run):
-                yield requirement.id, scenario, tally(check, stream, target, position=at, hollow=hollow)
+                yield requirement.id, scenario, tally(check, whole, target, position=at, hollow=hollow)
 
 
 def _look_at_pairs(part: _Part, run: Run, wanted: Sequence[Requirement]) -> Iterator[Look]:
@@ -320,10 +321,11 @@ def _look_at_pairs(part: _Part, run: Run, wanted: Sequence[Requirement]) -> Iter
         comparing = [one for one in wanted if _pairs_for(one, run) is pairs]
         for at, pair in enumerate(pairs[part.start : part.stop] if comparing else (), part.start):
             scenario = pair.other.exchange.scenario
+            whole = replace(pair, baseline=pair.baseline.whole, other=pair.other.whole)
             for requirement in comparing:
                 check = CHECKS[requirement.id].on_comparison
                 if check is not None:
-                    seen = tally(check, pair, run.target, position=at, hollow=run.hollow)
+                    seen = tally(check, whole, run.target, position=at, hollow=run.hollow)
                     yield requirement.id, scenario, seen
 
 
@@ -332,20 +334,37 @@ def _look_at_run(requirement: Requirement, run: Run) -> Iterator[Look]:
     if check is None:
         return
     heard = tuple(stream for stream in run.heard if _may_see(requirement, stream, run))
-    gathered: dict[str, list[Observation]] = defaultdict(list)
-    yield requirement.id, NO_SCENARIO, tally(_gather, check, heard, run, gathered, position=0)
+    gathered: dict[str, Growing] = defaultdict(Growing)
+    crashed = tally(_gather, check, heard, run, gathered, position=0)
+    yield requirement.id, NO_SCENARIO, crashed
     for scenario, seen in gathered.items():
-        yield requirement.id, scenario, tally(iter, seen, position=0, hollow=run.hollow)
+        yield requirement.id, scenario, seen.whole
 
 
 def _gather(
-    check: RunCheck, heard: tuple[Stream, ...], run: Run, into: dict[str, list[Observation]]
-) -> tuple[Observation, ...]:
-    """Sort what a check sees in a whole run by scenario; nothing is left to be counted."""
-    for seen in check(heard, run.target):
-        source = run.by_exchange.get(seen.place.exchange)
-        into[source.exchange.scenario if source else NO_SCENARIO].append(seen)
-    return ()
+    check: RunCheck, heard: tuple[Stream, ...], run: Run, into: dict[str, Growing]
+) -> Iterator[Observation]:
+    """Count what a check sees in a whole run by scenario, a few observations at a time; nothing is left to be
+    counted.
+    """
+    waiting: dict[str, list[Observation]] = defaultdict(list)
+
+    def count(scenario: str, at: int) -> None:
+        into[scenario].add(tally(iter, waiting.pop(scenario), position=at, hollow=run.hollow))
+
+    nth = 0
+    try:
+        for nth, seen in enumerate(check(heard, run.target)):
+            source = run.by_exchange.get(seen.place.exchange)
+            scenario = source.exchange.scenario if source else NO_SCENARIO
+            waiting[scenario].append(seen)
+            into[scenario]  # in the order in which they come
+            if len(waiting[scenario]) >= _TOGETHER:
+                count(scenario, nth)
+    finally:
+        for scenario in list(waiting):
+            count(scenario, nth)
+    yield from ()
 
 
 Sight = dict[str, dict[str, Growing]]

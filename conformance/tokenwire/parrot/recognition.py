@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from heapq import nsmallest
 from itertools import takewhile
 from operator import eq, ne
 
@@ -13,7 +14,7 @@ from tokenwire.parrot.encoding import Encode, chat_text, encoder
 from tokenwire.parrot.law import Law, Parrot, Repeater, positions_of
 from tokenwire.parrot.script import truth
 from tokenwire.parrot.vocabulary import Vocabulary, Words, words_of
-from tokenwire.record import Choice, Stream
+from tokenwire.record import Choice, Stream, in_short
 
 Ids = tuple[int, ...]
 
@@ -72,6 +73,7 @@ def _prompts(stream: Stream, encode: Encode, ours: bool) -> list[Ids | None]:
     return [_told_prompt(stream) if text is None else encode(text)]
 
 
+@in_short(Stream)
 def _told_prompt(stream: Stream) -> Ids | None:
     told = (ids for choice in stream.choices for ids in choice.columns.prompt_token_ids)
     return _as_ids(next((ids for ids in told if ids), None))
@@ -129,19 +131,38 @@ def _said(streams: Iterable[Stream]) -> Iterator[_Said]:
                 yield _Said(stream.exchange.name, prompt, ids)
 
 
-def _law(said: Sequence[_Said], foreign: bool) -> tuple[Law, str] | None:
+@dataclass
+class _Weight:
+    """What answers say for a law and against it."""
+
+    kept: int = 0
+    broken: int = 0
+    most: int = -1
+    name: str = ""
+    """The answer that says most for it."""
+
+    def add(self, name: str, kept: int, broken: int) -> None:
+        self.kept += kept
+        self.broken += broken
+        if kept > self.most:
+            self.most, self.name = kept, name
+
+
+def _law(said: Callable[[], Iterable[_Said]], foreign: bool) -> tuple[Law, str] | None:
     """The law that the fewest ids break, with an exchange that shows it; None where they follow none."""
     laws: list[Law] = [Parrot(0, distance) for distance in _DISTANCES]
     if foreign:
-        far = Counter(d for one in said for d in one.nearest[len(one.prompt) :] if d >= _LEAST_DISTANCE)
+        far = Counter(d for one in said() for d in one.nearest[len(one.prompt) :] if d >= _LEAST_DISTANCE)
         laws += (Repeater(distance) for distance, _ in far.most_common(1))
     best: tuple[int, Law, str] | None = None
-    for law in laws:
-        weights = [one.weigh(law) for one in said]
-        kept, broken = sum(kept for kept, _ in weights), sum(broken for _, broken in weights)
+    weights = [_Weight() for _ in laws]
+    for one in said():
+        for law, weight in zip(laws, weights, strict=True):
+            weight.add(one.name, *one.weigh(law))
+    for law, weight in zip(laws, weights, strict=True):
+        kept, broken = weight.kept, weight.broken
         if kept >= _ENOUGH and kept > broken and (best is None or broken < best[0]):
-            most = max(range(len(said)), key=lambda at: weights[at][0])
-            best = broken, law, said[most].name
+            best = broken, law, weight.name
     return best[1:] if best else None
 
 
@@ -155,7 +176,10 @@ class _Told:
 
 
 def _told(streams: Iterable[Stream], *, with_ids: bool) -> list[_Told]:
-    found: list[_Told] = []
+    return nsmallest(_MOST_TEXTS, _texts(streams, with_ids=with_ids), key=lambda one: -len(set(one.text)))
+
+
+def _texts(streams: Iterable[Stream], *, with_ids: bool) -> Iterator[_Told]:
     for stream in streams:
         asked = stream.asked
         if not stream.answered or not asked.likeliest or asked.echo or asked.n * asked.prompts != 1:
@@ -164,8 +188,7 @@ def _told(streams: Iterable[Stream], *, with_ids: bool) -> list[_Told]:
         known = isinstance(text, str) and len(text) >= _LEAST_TEXT and len(set(text)) > _LEAST_TEXT // 2
         known = known and (not with_ids or bool(stream.choices[0].output_ids))
         if known and finish is not None and finish.type in {"stop", "length"}:
-            found.append(_Told(stream, stream.choices[0], text or ""))
-    return sorted(found, key=lambda one: -len(set(one.text)))[:_MOST_TEXTS]
+            yield _Told(stream, stream.choices[0], text or "")
 
 
 def _is_spelled(words: Words, one: _Told) -> bool:
@@ -198,11 +221,11 @@ def _agreement(law: Law, words: Words, prompts: Sequence[Ids | None], one: _Told
 def recognised(streams: Iterable[Stream], other: OtherTokenizer | None = None) -> KnownModel | None:
     """The model behind answers, where it is a parrot and its vocabulary one of ours, or that of `other`."""
     streams = list(streams)
-    said = list(_said(streams))
-    told = _told(streams, with_ids=bool(said))
+    said = next(_said(streams), None)
+    told = _told(streams, with_ids=said is not None)
     candidates: Sequence[tuple[Law, str]]
-    if said:
-        found = _law(said, foreign=other is not None)
+    if said is not None:
+        found = _law(lambda: _said(streams), foreign=other is not None)
         candidates = [found] if found else []
     else:
         candidates = (

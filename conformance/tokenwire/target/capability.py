@@ -17,7 +17,7 @@ from tokenwire.dialects.control import Call, Deed
 from tokenwire.dialects.dialect import arrays_of, dialect_of, is_chat, names_of, policy_of
 from tokenwire.parrot.law import Parrot
 from tokenwire.parrot.recognition import KnownModel
-from tokenwire.record import Columns, Delivery, Stream
+from tokenwire.record import Columns, Delivery, Stream, in_short
 from tokenwire.target.advertised import LOGPROB_RULES, Advertised
 from tokenwire.wire.json_pointer import ABSENT
 
@@ -97,6 +97,7 @@ def _is_stream(stream: Stream) -> bool:
     return stream.asked.stream and (stream.answered or (is_one and not stream.refused))
 
 
+@in_short(Stream)
 def least_inner_step(stream: Stream) -> int:
     """The fewest ids that any event between a choice's first and last one brings; 0 where too few are there.
 
@@ -261,10 +262,22 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
 }
 
 
+@in_short(Stream)
+def _shown(stream: Stream) -> frozenset[str]:
+    """The names of all that an answer shows."""
+    return frozenset(name for name, (shows, _) in _SHOWN.items() if shows(stream))
+
+
+def _shows(name: str) -> Callable[[Stream], bool]:
+    """Whether an answer shows something: as it is kept of it, or by a look at its emissions."""
+    look, _ = _SHOWN[name]
+    return lambda stream: look(stream) if stream.at_hand else name in _shown(stream)
+
+
 def _modes(answered: list[Stream]) -> Iterable[Capability]:
     """Cumulative and incremental, by the streams that carry ids where any do: chat streams carry text."""
     streams = [stream for stream in answered if stream.asked.stream]
-    with_ids = [stream for stream in streams if _any(lambda c: _told(c.output_ids))(stream)]
+    with_ids = list(filter(_shows("output-ids"), streams))
     for mode in (Delivery.CUMULATIVE, Delivery.INCREMENTAL):
         seen = next((stream for stream in with_ids or streams if stream.delivery is mode), None)
         yield _seen(str(mode), seen, f"no stream is {mode}")
@@ -338,7 +351,7 @@ def _logprob_rules(
     answered: list[Stream], advertised: Advertised, declared: Collection[str]
 ) -> Iterable[Capability]:
     """Of which distribution the output logprobs are said to speak; whether they do is for checks to see."""
-    shown = next(filter(_any(_own_series), answered), None)
+    shown = next(filter(_shows("logprobs"), answered), None)
     told = {advertised.logprob_rule: "the server tells it"} | dict.fromkeys(declared, "declared")
     named = [name for name in LOGPROB_RULES if name in told]
     for name in LOGPROB_RULES:
@@ -388,10 +401,15 @@ def capabilities(
     """
     streams = list(streams)
     answered = [stream for stream in streams if stream.answered]
-    found = [
-        _seen(name, next(filter(shows, streams if name in _WITHOUT_A_RECORD else answered), None), absent)
-        for name, (shows, absent) in _SHOWN.items()
-    ]
+    shown: dict[str, Stream] = {}
+    looks = {name: _shows(name) for name in _SHOWN}
+    for stream in streams:
+        record = stream.answered
+        for name in [name for name in looks if record or name in _WITHOUT_A_RECORD]:
+            if looks[name](stream):
+                shown[name] = stream
+                del looks[name]
+    found = [_seen(name, shown.get(name), absent) for name, (_, absent) in _SHOWN.items()]
     mode = advertised.delivery
     says = f"the server advertises {mode} streams" if mode else "the server advertises no delivery mode"
     found.append(Capability("advertised-mode", mode is not None, says, seen=mode is not None))

@@ -122,8 +122,8 @@ class _Timed:
     def sign(self) -> float | None:
         """When the last of what the model wrote came; None where nothing did."""
         exchange = self.stream.exchange
-        told = exchange.status == 200 and self.stream.choices and exchange.reads
-        return self.begun + exchange.reads[-1].time if told else None
+        told = exchange.status == 200 and self.stream.choices
+        return self.begun + exchange.last_read if told and exchange.last_read is not None else None
 
     @property
     def talk(self) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tokenwire.record import Choice, Stream
+from tokenwire.record import Choice, Stream, in_short
 from tokenwire.target.alike import ROUNDING, apart
 from tokenwire.wire.exchange import Ending
 from tokenwire.wire.json_pointer import ABSENT
@@ -245,10 +245,12 @@ def _series_in_common(one: Stream, other: Stream) -> int:
 
 def _details_in_common(one: Stream, other: Stream) -> int:
     """How many details both hold, such as arrays that few requests ask for."""
-    both = [
-        {name for choice in stream.choices for name in choice.columns.told_details} for stream in (one, other)
-    ]
-    return len(both[0] & both[1])
+    return len(_details_named(one) & _details_named(other))
+
+
+@in_short(Stream)
+def _details_named(stream: Stream) -> frozenset[str]:
+    return frozenset(name for choice in stream.choices for name in choice.columns.told_details)
 
 
 def question(stream: Stream) -> tuple[str, str]:

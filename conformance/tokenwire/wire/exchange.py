@@ -103,6 +103,11 @@ class Exchange:
         return begin[:size]
 
     @property
+    def last_read(self) -> float | None:
+        """When the last bytes came; None where none did."""
+        return self.reads[-1].time if self.reads else None
+
+    @property
     def busy(self) -> bool:
         """Whether the server had no room for the request: that says nothing of the request itself."""
         return self.status in BUSY

@@ -105,7 +105,7 @@ def loads_each(texts: Sequence[bytes], around: bytes) -> Iterator[Any]:
             try:
                 value = _read_carefully(text.decode())
             except StrictJsonError as error:
-                value = error
+                value = StrictJsonError(*error.args)  # its traceback would hold all that is read here
         yield value
 
 

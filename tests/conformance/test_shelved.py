@@ -1,0 +1,88 @@
+"""Streams that outlive their content: few are held at once, and all that is known of them stays the same."""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+
+import pytest
+
+from tokenwire.dialects.dialect import Dialect
+from tokenwire.judging.judge import judge
+from tokenwire.record import Delivery, Stream
+from tokenwire.replay import replay
+from tokenwire.report.document import document
+from tokenwire.requirement import load_requirements
+from tokenwire.shelved import Cabinet
+from tokenwire.wire.exchange import Exchange
+from tokenwire.wire.shelf import AtHand, Shelf, Slip
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+CAPTURE = FIXTURES / "litellm" / "1.106.2" / "live-before-vllm.jsonl.gz"
+
+
+def nothing_held() -> Cabinet:
+    return Cabinet(held=0, content=1, short=1)
+
+
+@pytest.fixture
+def most_alive(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many streams were held with their content whenever one more was read."""
+    read, alive, counts = Dialect.read, [], []
+
+    def counted(self: Dialect, exchange: Exchange, *, delivery_hint: Delivery | None = None) -> Stream:
+        stream = read(self, exchange, delivery_hint=delivery_hint)
+        alive.append(weakref.ref(stream))
+        alive[:] = [one for one in alive if one() is not None]
+        counts.append(len(alive))
+        return stream
+
+    monkeypatch.setattr(Dialect, "read", counted)
+    return counts
+
+
+def test_few_streams_are_held_at_once_and_are_judged_as_if_all_were(most_alive: list[int]) -> None:
+    shelved = replay([CAPTURE], cabinet=nothing_held())
+    judged = judge(shelved.runs)
+    reported = document(shelved, judged, 0)
+    streams = [stream for run in shelved.runs for stream in run.streams]
+    assert len(streams) > 50
+    assert not any(stream.at_hand for stream in streams)
+    assert max(most_alive) <= 4  # one is at hand, and one is being read; of a pair, either
+    held = replay([CAPTURE])
+    assert all(stream.at_hand for run in held.runs for stream in run.streams)
+    again = judge(held.runs)
+    assert again == judged
+    assert document(held, again, 0) == reported
+
+
+def test_several_processes_read_from_one_shelf() -> None:
+    (run,) = replay([CAPTURE], cabinet=nothing_held()).runs
+    rows = [row for name, row in load_requirements().items() if "finish" in name or "usage" in name]
+    assert judge([run], rows, jobs=2) == judge([run], rows)
+
+
+def test_a_shelf_gives_back_what_was_put_down() -> None:
+    shelf = Shelf()
+    values = [{"a": [1, 1.0, True, None]}, b"x" * 100_000, "\ud800"]
+    slips = [shelf.put(value, compressed=bool(at % 2)) for at, value in enumerate(values)]
+    assert [shelf.fetch(slip) for slip in reversed(slips)] == values[::-1]
+
+
+def test_as_much_is_at_hand_as_there_is_room_for() -> None:
+    at_hand, fetched = AtHand(10), []
+
+    def get(key: int, size: int) -> int:
+        def fetch() -> int:
+            fetched.append(key)
+            return key
+
+        return at_hand.get(Slip(key, size, compressed=False), size, fetch)
+
+    for key in range(100):
+        assert get(key, 4) == key
+        assert len(at_hand) <= 2
+    assert get(99, 4) == 99
+    assert fetched == list(range(100))
+    get(100, 1000)
+    assert len(at_hand) == 1
