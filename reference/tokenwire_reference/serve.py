@@ -173,7 +173,7 @@ class _Connection(h11.Connection):
 
     _in_chunks = False
 
-    def send(self, event: h11.Event) -> bytes | None:
+    def send(self, event: Any) -> Any:
         if self._in_chunks and type(event) is h11.Data and event.data:
             return b"%x\r\n%b\r\n" % (len(event.data), event.data)
         output = super().send(event)

@@ -14,6 +14,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from tokenwire_reference.engine.engine import Engine
+from tokenwire_reference.engine.invariance_probe import probe_invariance
 from tokenwire_reference.models.attention import UnsupportedModelError
 from tokenwire_reference.models.loaded_model import LoadedModel
 from tokenwire_reference.models.loading import load_model
@@ -230,8 +231,32 @@ def test_numbers_of_rows_that_disagree_are_not_used(
 ) -> None:
     model = with_layer(Fickle(32, 32).requires_grad_(requires_grad=False))
     model.probe_row_sizes(100)
-    assert model.row_sizes == (32, 64, 80, 96, 112)
-    assert [model.pad_rows(rows) for rows in (1, 32, 33, 100)] == [32, 32, 64, 112]
+    assert model.row_sizes == (4, 8, 32, 64, 80, 96, 112)
+    assert [model.pad_rows(rows) for rows in (1, 8, 9, 33, 100)] == [4, 8, 32, 64, 112]
+
+
+def test_few_rows_are_not_used_where_they_would_leave_values_over(
+    with_layer: Callable[[nn.Linear], LoadedModel],
+) -> None:
+    model = with_layer(nn.Linear(32, 6).requires_grad_(requires_grad=False))
+    model.probe_row_sizes(100)
+    assert model.row_sizes[0] == 16
+
+
+def test_large_layers_multiply_by_packed_weights_and_keep_the_bits_of_a_row(tmp_path: Path) -> None:
+    path = save(tmp_path, "qwen2", hidden_size=512, intermediate_size=512, num_hidden_layers=1)
+    model = load_model(path)
+    assert isinstance(model, LoadedModel)
+    packed = {name.split(".")[-2] for name, _ in model.module.named_buffers() if "packed" in name}
+    assert packed == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    engine = Engine(model)
+    request = greedy("r", [5, 6, 7], 12)
+    engine.add(request)
+    while not engine.idle:
+        engine.step()
+    assert request.output_ids == greedy_by_transformers(path, [5, 6, 7], 12)
+    assert not model.tapes.refused
+    assert set(probe_invariance(model, page_size=16).values()) == {True}
 
 
 def test_one_size_stays_where_nothing_agrees(with_layer: Callable[[nn.Linear], LoadedModel]) -> None:

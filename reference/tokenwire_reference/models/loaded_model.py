@@ -20,6 +20,7 @@ from tokenwire_reference.models.attention import (
     UnsupportedModelError,
 )
 from tokenwire_reference.models.hidden_state import HiddenStateTap
+from tokenwire_reference.models.packed_linear import pack_linear_layers
 from tokenwire_reference.models.routing import RoutedExperts
 from tokenwire_reference.models.row_sizes import ROW_MULTIPLE, stable_row_sizes
 from tokenwire_reference.models.scripted import SCRIPTED
@@ -49,6 +50,7 @@ class LoadedModel:
         # Of the module they are properties that search all weights.
         self.device: torch.device = self.module.device
         self.dtype: torch.dtype = self.module.dtype
+        pack_linear_layers(self.module)
         self.hidden_states = HiddenStateTap(self.module)
         self.experts = RoutedExperts(self.module)
         weights = (*self.module.parameters(), *self.module.buffers())

@@ -12,7 +12,11 @@ import torch
 from torch import nn
 
 ROW_MULTIPLE = 16
-"""Multiples of this many rows give equal bits on most CPUs; fewer rows take other code paths."""
+"""Multiples of this many rows give equal bits on most CPUs; fewer rows may take other code paths."""
+FEW_ROWS = (4, 8)
+"""For the decode of few sequences on a CPU. One or two rows are multiplied in another way than more."""
+VECTOR = 32
+"""Values that a function such as `exp` takes at once on a CPU; what is left over is computed otherwise."""
 
 
 def stable_row_sizes(module: nn.Module, largest: int) -> tuple[int, ...]:
@@ -21,8 +25,9 @@ def stable_row_sizes(module: nn.Module, largest: int) -> tuple[int, ...]:
     One random row is repeated; every row of every product must come out the same, whatever the number of
     rows. The largest number always stays, so a device on which none agree runs everything at one size.
     """
-    sizes = list(_candidate_sizes(largest))
-    for layer in _distinct_linear_layers(module):
+    layers = _distinct_linear_layers(module)
+    sizes = [*_few_rows(layers), *_candidate_sizes(largest)]
+    for layer in layers:
         generator = torch.Generator().manual_seed(0)
         row = torch.randn(1, layer.in_features, generator=generator).to(
             layer.weight.device, layer.weight.dtype
@@ -30,6 +35,16 @@ def stable_row_sizes(module: nn.Module, largest: int) -> tuple[int, ...]:
         expected = layer(row.repeat(sizes[-1], 1))[0]
         sizes = [n for n in sizes[:-1] if bool((layer(row.repeat(n, 1)) == expected).all())] + sizes[-1:]
     return tuple(sizes)
+
+
+def _few_rows(layers: Sequence[nn.Linear]) -> Iterator[int]:
+    """Those of `FEW_ROWS` that leave nothing over in any layer."""
+    widths = [width for layer in layers for width in (layer.in_features, layer.out_features)]
+    for rows in FEW_ROWS:
+        if all(layer.weight.device.type == "cpu" for layer in layers) and all(
+            rows * width % VECTOR == 0 for width in widths
+        ):
+            yield rows
 
 
 def _candidate_sizes(largest: int) -> Iterator[int]:
