@@ -119,6 +119,20 @@ def test_what_chance_explains(ours: Told, theirs: Told) -> None:
     assert goes_apart((first.choices[0], second.choices[0]))
 
 
+def in_texts(ids: Sequence[int], beside: float) -> Told:
+    """As OpenAI's completions tell of the likeliest: by their texts. The second one lies so far behind."""
+    top = [{"own": -1.0, "other": -1.0 - beside, "third": -9.0} for _ in ids]
+    numbers = {"token_logprobs": [-1.0 for _ in ids], "top_logprobs": top, "tokens": ["own" for _ in ids]}
+    return of_ids(ids, series=numbers)
+
+
+@pytest.mark.parametrize(("beside", "chance"), [(0.03, True), (3.0, False)])
+def test_candidates_without_ids_may_be_the_id_that_won_elsewhere(beside: float, chance: bool) -> None:
+    """None of them tells its id: the second may be the one that won, and a third is no bound."""
+    pair = whole(in_texts(IDS, beside)).choices[0], whole(of_ids(APART)).choices[0]
+    assert goes_apart(pair) is chance
+
+
 # Numbers.
 
 

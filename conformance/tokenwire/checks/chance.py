@@ -49,8 +49,10 @@ class _Position:
 
     sampled: float | None = None
     by_id: dict[int, float] = field(default_factory=dict)
-    least: float | None = None
-    """The logprob of the last of the likeliest: an id that is not among them has no higher one."""
+    others: float | None = None
+    """An id that is none of these has no higher logprob: that of the last of the likeliest or, where these
+    have texts and no ids, that of the best beside the sampled one.
+    """
 
 
 def _told_at(choice: Choice, position: int) -> _Position:
@@ -62,13 +64,21 @@ def _told_at(choice: Choice, position: int) -> _Position:
                 continue
             own, top = told.positions[at].sampled, told.positions[at].top or []
             read = [(e.token_id, number) for e in top if (number := number_of(e.logprob)) is not None]
+            if len(read) > 1:
+                found.others = _of_others(read, number_of(own.logprob) if own is not None else None)
             if own is not None and (number := number_of(own.logprob)) is not None:
                 found.sampled = number
                 read.append((own.token_id, number))
             found.by_id |= {token: number for token, number in read if integer(token) is not None}
-            if len(top) > 1:
-                found.least = min(number for _, number in read) if read else None
     return found
+
+
+def _of_others(likeliest: Sequence[tuple[object, float]], sampled: float | None) -> float:
+    """The greatest logprob that an id may have which is not known among the likeliest at a position."""
+    numbers = sorted(number for _, number in likeliest)
+    if all(integer(token) is not None for token, _ in likeliest):
+        return numbers[0]
+    return numbers[-2] if numbers[-1] == sampled else numbers[-1]
 
 
 def _gap(pair: Pair, position: int) -> tuple[float, bool] | None:
@@ -88,9 +98,9 @@ def _gap(pair: Pair, position: int) -> tuple[float, bool] | None:
         if both:
             return min(abs(by_id[first] - by_id[second]) for by_id in both), True
     bounds = [
-        one.sampled - one.least
+        one.sampled - one.others
         for one in told
-        if len(ids) == len(pair) and one.sampled is not None and one.least is not None
+        if len(ids) == len(pair) and one.sampled is not None and one.others is not None
     ]
     sampled = [one.sampled for one in told if one.sampled is not None]
     if len(sampled) == len(pair):
