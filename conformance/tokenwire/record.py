@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property, wraps
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
 from tokenwire.wire.exchange import Exchange
 from tokenwire.wire.json_pointer import ABSENT
@@ -85,22 +85,40 @@ class Apart(NamedTuple):
     schema_errors: tuple[str, ...] = ()
 
 
+class Places(Protocol):
+    """Where the events of a stream stand."""
+
+    def __call__(self, at: int, /) -> Place: ...
+
+    def time(self, at: int, /) -> float: ...
+
+    def size(self, at: int, /) -> int: ...
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The places of events that were made already."""
+
+    places: tuple[Place, ...]
+
+    def __call__(self, at: int) -> Place:
+        return self.places[at]
+
+    def time(self, at: int) -> float:
+        return self.places[at].time
+
+    def size(self, at: int) -> int:
+        return self.places[at].end - self.places[at].start
+
+
 class Events(Sequence[Event]):
     """The events of a stream, each made when it is looked at: most are never looked at."""
 
-    def __init__(
-        self,
-        data: Sequence[Any],
-        sizes: Sequence[int],
-        place: Callable[[int], Place],
-        apart: Mapping[int, Apart],
-    ) -> None:
+    def __init__(self, data: Sequence[Any], places: Places, apart: Mapping[int, Apart]) -> None:
         self.data = data
-        self.sizes = sizes
-        """In bytes."""
+        self.places = places
         self.apart = apart
         """Events of which there is anything to say but their data, by position."""
-        self._place = place
         self._made: dict[int, Event] = {}
 
     @classmethod
@@ -110,8 +128,7 @@ class Events(Sequence[Event]):
         said = {at: Apart(one.name, one.done, one.problem, one.schema_errors) for at, one in made.items()}
         own = cls(
             [one.data for one in made.values()],
-            [one.place.end - one.place.start for one in made.values()],
-            lambda at: made[at].place,
+            _Known(tuple(one.place for one in made.values())),
             {at: apart for at, apart in said.items() if apart != Apart()},
         )
         own._made = made
@@ -128,7 +145,7 @@ class Events(Sequence[Event]):
         event = self._made.get(at)
         if event is None:
             apart = self.apart.get(at, ())
-            event = self._made[at] = Event(at, self._place(at), self.data[at], *apart)
+            event = self._made[at] = Event(at, self.places(at), self.data[at], *apart)
         return event
 
     def __iter__(self) -> Iterator[Event]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 from tokenwire.checks.agreement import agree, choice_pairs, same_beginning
 from tokenwire.checks.check import Observation, Target, check, check_run, demand, observe
@@ -10,7 +11,6 @@ from tokenwire.checks.moments import began, delivered_at, over, overlap
 from tokenwire.checks.refusals import put_off
 from tokenwire.checks.walk import (
     as_list,
-    by_choice,
     count_of,
     end_place,
     ended,
@@ -18,7 +18,9 @@ from tokenwire.checks.walk import (
     integer,
     is_error,
     joined_ids,
-    walk,
+    times_of,
+    walked,
+    walked_choice,
 )
 from tokenwire.dialects.control import Call, Deed
 from tokenwire.dialects.dialect import known_as, names_of
@@ -68,7 +70,10 @@ def _came_as_made(stream: Stream, moment: float) -> bool:
 
     A reader that stalls, or a server that is slow to write, lets all of it come at once, and late.
     """
-    start, times = began(stream.exchange), [step.emission.event.place.time for step in walk(stream)]
+    start, times = (
+        began(stream.exchange),
+        sorted(chain.from_iterable(times_of(own, stream) for own in walked(stream))),
+    )
     before = [time for time in times if start is not None and start + time <= moment]
     later = times[len(before) :]
     if start is None or not before or len(later) < 2 or times[-1] - times[0] < times[0]:
@@ -130,14 +135,13 @@ def abort_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
         yield observe(place, expected="abort", actual=choice.finish.type, message=message)
 
 
-def _taken_back(stream: Stream, choice: Choice) -> str:
+def _taken_back(choice: Choice) -> str:
     """What the end of an aborted choice lacks of what had been delivered, in words; empty for nothing."""
-    steps = by_choice(walk(stream)).get(choice.index, [])
-    if choice.delivery is Delivery.INCREMENTAL or not steps:
+    after = walked_choice(choice).after
+    if choice.delivery is Delivery.INCREMENTAL or not after:
         return ""
-    *earlier, last = steps
-    shown = max((step.after for step in earlier), default=0)
-    return f"{shown} output ids had been delivered, the end has {last.after}" if last.after < shown else ""
+    shown, last = max(after[:-1], default=0), after[-1]
+    return f"{shown} output ids had been delivered, the end has {last}" if last < shown else ""
 
 
 @check("aborted-ids-are-counted")
@@ -148,7 +152,7 @@ def aborted_ids_are_counted(stream: Stream, _target: Target) -> Iterator[Observa
         if not _was_aborted(choice) or ids is None:
             continue
         last = choice.emissions[-1]
-        fault = _taken_back(stream, choice)
+        fault = _taken_back(choice)
         count = integer(last.counters.get("completion_tokens"))
         if not fault and count is not None and count != len(ids):
             fault = f"completion_tokens is {count}, and the output ids are {len(ids)}"

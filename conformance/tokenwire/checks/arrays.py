@@ -18,12 +18,22 @@ from tokenwire.checks.check import (
     demand,
     observe,
 )
-from tokenwire.checks.walk import Step, as_list, finished_choices, integer, joined_ids, prompt_of, steps_of
+from tokenwire.checks.walk import (
+    Step,
+    all_of,
+    as_list,
+    finished_choices,
+    integer,
+    joined_ids,
+    prompt_of,
+    steps_of,
+)
 from tokenwire.dialects.arrays import Array, ArrayRule
 from tokenwire.dialects.dialect import arrays_of
 from tokenwire.record import Choice, Delivery, Emission, Place, Stream
 from tokenwire.target.alike import alike
 from tokenwire.target.determinism import Comparison
+from tokenwire.wire.json_pointer import ABSENT
 
 MASK, MASK_LOGPROBS = "output_token_sampling_mask", "output_token_sampling_logprobs"
 LEAST_NUMBERS = 8
@@ -78,9 +88,11 @@ class _Spans(NamedTuple):
 
 def _spans(stream: Stream) -> Iterator[_Spans]:
     for choice in finished_choices(stream):
-        for step in steps_of(choice):
-            told = as_list(step.emission.details.get("weight_versions"))
-            if told is not None and step.emission.finish is not None:
+        spans = choice.columns.details.get("weight_versions", ())
+        for at, (one, finish) in enumerate(zip(spans, choice.columns.finish, strict=False)):
+            told = as_list(one)
+            if told is not None and finish is not None:
+                step = all_of(choice).step(at)
                 tokens = _completion_tokens(stream, step)
                 if tokens is not None:
                     yield _Spans(step.emission, told, tokens)
@@ -159,7 +171,9 @@ class _Told(NamedTuple):
 def _arrays(stream: Stream) -> Iterator[_Told]:
     """The arrays of the choices that came to an end of which it is known how many rows they need."""
     rules = arrays_of(stream)
-    for choice in finished_choices(stream) if rules else ():
+    for choice in finished_choices(stream):
+        if not any(rule.name in choice.columns.details for rule in rules):
+            continue
         for step in steps_of(choice):
             emission = step.emission
             prompt = emission.counters.get("prompt_tokens")
@@ -257,9 +271,10 @@ def _cached(choice: Choice) -> int | None:
 
 def _last(rule: ArrayRule, choice: Choice) -> tuple[Emission, Array] | None:
     """The array that a choice ended with, where it can be read."""
-    carrying = [e for e in choice.emissions if e.details.get(rule.name) is not None]
+    told = enumerate(choice.columns.details.get(rule.name, ()))
+    carrying = [(at, value) for at, value in told if value is not None and value is not ABSENT]
     try:
-        return (carrying[-1], rule.read(carrying[-1].details[rule.name])) if carrying else None
+        return (choice.emissions[carrying[-1][0]], rule.read(carrying[-1][1])) if carrying else None
     except ValueError:
         return None
 

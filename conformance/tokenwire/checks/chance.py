@@ -14,7 +14,7 @@ from typing import Any
 
 from tokenwire.checks.difference import first_difference
 from tokenwire.checks.logprob_entry import number_of, plainly, sampled_entries, told_of
-from tokenwire.checks.walk import integer, joined_ids, joined_text
+from tokenwire.checks.walk import all_of, integer, joined_ids, joined_text
 from tokenwire.record import Choice, in_short
 from tokenwire.requirement import tolerance
 from tokenwire.target.alike import alike
@@ -57,9 +57,9 @@ class _Position:
 
 def _told_at(choice: Choice, position: int) -> _Position:
     found = _Position()
-    for step, several in told_of(choice):
+    for before, several in zip(all_of(choice).before, told_of(choice), strict=True):
         for told in several:
-            at = position - step.before
+            at = position - before
             if not 0 <= at < len(told.positions):
                 continue
             own, top = told.positions[at].sampled, told.positions[at].top or []

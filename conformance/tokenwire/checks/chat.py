@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
-from tokenwire.checks.check import Observation, Target, check, demand, observe
+from tokenwire.checks.check import (
+    Look,
+    Observation,
+    Target,
+    check,
+    demand,
+    look_along,
+    look_at_each,
+    observe,
+)
 from tokenwire.checks.logprob_entry import SAMPLED, read_entry
 from tokenwire.checks.walk import as_list, carries, finished_choices, is_error, joined_ids, streamed
 from tokenwire.dialects.dialect import is_chat
-from tokenwire.record import Choice, Delivery, Stream
+from tokenwire.record import Choice, Column, Delivery, Stream
+from tokenwire.wire.json_pointer import ABSENT
 
 
 @check("chat-role-comes-first")
@@ -22,17 +33,28 @@ def chat_role_comes_first(stream: Stream, _target: Target) -> Iterator[Observati
         yield observe(emission.at("role"), expected="assistant", actual=role, message=message)
 
 
+_KEPT = (None, ABSENT, "assistant")
+
+
 @check("chat-role-stays")
 def chat_role_stays(stream: Stream, _target: Target) -> Iterator[Observation]:
     """No later chunk of a choice names another role; most name none."""
     for choice in stream.choices if is_chat(stream) and streamed(stream) else ():
-        for emission in choice.emissions[1:]:
-            role = emission.details.get("role")
+        roles = choice.columns.details.get("role", [None] * len(choice.emissions))
+
+        def look(at: int, choice: Choice = choice, roles: Column = roles) -> Observation:
+            role = None if roles[at] is ABSENT else roles[at]
             message = f"a later chunk of choice {choice.index} has the role {role!r}"
-            kept = role is None or role == "assistant"
-            yield demand(
-                emission.at("role"), kept, expected="assistant or none", actual=role, message=message
+            return demand(
+                choice.emissions[at].at("role"),
+                role is None or role == "assistant",
+                expected="assistant or none",
+                actual=role,
+                message=message,
             )
+
+        later = range(1, len(choice.emissions))
+        yield from look_at_each(later, (roles[at] in _KEPT for at in later), look)
 
 
 @check("chat-chunks-share-a-choice-id")
@@ -40,18 +62,22 @@ def chat_chunks_share_a_choice_id(stream: Stream, _target: Target) -> Iterator[O
     """One id in all chunks of a choice; choices of one answer may have different ones."""
     if not (is_chat(stream) and streamed(stream)):
         return
-    ids: dict[int, Any] = {}
-    for emission in stream.emissions():
-        chunk_id = emission.details.get("request_id")
-        if emission.choice in ids:
-            message = (
-                f"a chunk of choice {emission.choice} has the id {chunk_id!r}, not {ids[emission.choice]!r}"
-            )
-            yield observe(
-                emission.at("request_id"), expected=ids[emission.choice], actual=chunk_id, message=message
-            )
-        else:
-            ids[emission.choice] = chunk_id
+
+    def look(at: int, choice: Choice, ids: Column) -> Observation:
+        message = f"a chunk of choice {choice.index} has the id {ids[at]!r}, not {ids[0]!r}"
+        return observe(
+            choice.emissions[at].at("request_id"), expected=ids[0], actual=ids[at], message=message
+        )
+
+    def looks() -> Iterator[Look]:
+        for choice in stream.choices:
+            events = choice.columns.events
+            column = choice.columns.details.get("request_id", [None] * len(events))
+            ids = [None if one is ABSENT else one for one in column]
+            same = (type(one) is str and one == ids[0] for one in ids[1:])
+            yield Look(range(1, len(ids)), events[1:], same, partial(look, choice=choice, ids=ids))
+
+    yield from look_along(looks())
 
 
 @check("chat-content-never-null")

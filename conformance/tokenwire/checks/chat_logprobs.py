@@ -32,9 +32,14 @@ def _object(emission: Emission) -> Any:
     return emission.details.get(FIELD)
 
 
+def _tells(stream: Stream) -> bool:
+    """Whether any choice has logprobs objects."""
+    return any(FIELD in choice.columns.details for choice in stream.choices)
+
+
 def _content(choice: Choice) -> list[Any] | None:
     """The entries of all content of a choice; None where no emission has a list of them."""
-    objects = (_object(emission) for emission in choice.emissions)
+    objects = choice.columns.details.get(FIELD, ())
     lists = [one["content"] for one in objects if isinstance(one, Mapping) and _is_list(one.get("content"))]
     return [entry for part in lists for entry in part] if lists else None
 
@@ -89,7 +94,7 @@ def chat_logprobs_have_content(stream: Stream, _target: Target) -> Iterator[Obse
     """Chat's own shape: content with one object for each token, not the lists of completions."""
     if not (is_chat(stream) and stream.asked.logprobs):
         return
-    for emission in stream.emissions():
+    for emission in stream.emissions() if _tells(stream) else ():
         told = _object(emission)
         if told is not None:
             fault = _fault_in_content(told)
@@ -102,7 +107,7 @@ def chat_logprobs_have_content(stream: Stream, _target: Target) -> Iterator[Obse
 
 def _entries(choice: Choice) -> int:
     """How many tokens the logprobs of a choice have an entry for, those of its thoughts among them."""
-    thoughts = (emission.details.get("reasoning_logprobs") for emission in choice.emissions)
+    thoughts = choice.columns.details.get("reasoning_logprobs", ())
     return len(_content(choice) or ()) + sum(len(one) for one in thoughts if isinstance(one, list))
 
 
@@ -234,7 +239,7 @@ def completion_logprobs_are_parallel(stream: Stream, _target: Target) -> Iterato
         return demand(place, wrong is None, expected="lists of one length", actual=actual, message=message)
 
     told: list[tuple[Emission, dict[str, int]]] = []
-    for emission in stream.emissions():
+    for emission in stream.emissions() if _tells(stream) else ():
         lists = _lists(emission)
         if lists.get(NAMED) and not is_error(emission.finish):
             sizes = {name: len(value) for name, value in lists.items() if value or name != NAMED_TOP}
@@ -277,7 +282,7 @@ def text_offsets_add_up(stream: Stream, _target: Target) -> Iterator[Observation
     if is_chat(stream):
         return
     unknown = policy_of(stream).get("text_offsets", "told") == "unknown"
-    for choice in stream.choices:
+    for choice in stream.choices if _tells(stream) else ():
         text = joined_text(choice)
         first: int | None = None
         before: tuple[int, str] | None = None

@@ -101,8 +101,7 @@ def _prompt(stream: Stream, choice: Choice) -> Ids:
     sent = prompt_of(stream, choice.index)
     if sent is not None:
         return sent
-    told = (as_list(emission.prompt_token_ids) for emission in choice.emissions)
-    ids = next((ids for ids in told if ids), [])
+    ids = next((ids for ids in map(as_list, choice.columns.prompt_token_ids) if ids), [])
     return tuple(ids) if all(type(token) is int for token in ids) else ()
 
 

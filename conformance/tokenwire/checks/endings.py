@@ -9,7 +9,6 @@ from tokenwire.checks.check import Observation, Target, check, check_run, demand
 from tokenwire.checks.moments import began, delivered_at, over, overlap
 from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, put_off
 from tokenwire.checks.walk import (
-    as_list,
     count_of,
     end_place,
     ended,
@@ -33,12 +32,11 @@ _COUNTERS = ("prompt_tokens", "completion_tokens")
 @read_once
 def _told_ids(stream: Stream) -> dict[int, str]:
     """The request id that each choice began with, by its index."""
-    told: dict[int, str] = {}
-    for emission in stream.emissions():
-        name = emission.details.get("request_id")
-        if isinstance(name, str) and name:
-            told.setdefault(emission.choice, name)
-    return told
+    every = ((choice.index, choice.columns.details.get("request_id", ())) for choice in stream.choices)
+    first = (
+        (index, next((one for one in ids if isinstance(one, str) and one), None)) for index, ids in every
+    )
+    return {index: name for index, name in first if name is not None}
 
 
 def _aborts(stream: Stream, target: Target) -> list[Call]:
@@ -128,7 +126,7 @@ def _lack(choice: Choice, usual: Choice) -> str:
             return f"no {name}"
     if choice.counter("completion_tokens"):
         return f"a completion_tokens of {choice.counter('completion_tokens')}"
-    told = any(as_list(emission.output_ids) is not None for emission in choice.emissions)
+    told = any(ids is not None for ids in choice.columns.output_ids)
     return "no list of output ids" if usual.output_ids is not None and not told else ""
 
 

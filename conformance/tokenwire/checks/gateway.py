@@ -16,7 +16,7 @@ from tokenwire.checks.difference import first_difference, observe_sequence
 from tokenwire.checks.refusals import ABOUT_ACCESS_OR_LOAD, was_refused, words_of
 from tokenwire.checks.sameness import COUNTERS, same_ids, same_series, same_text
 from tokenwire.checks.told_fields import told_by
-from tokenwire.checks.walk import as_list, end_place, ended, integer, start_place
+from tokenwire.checks.walk import as_list, end_place, ended, first_list, integer, start_place
 from tokenwire.dialects.dialect import dialect_of
 from tokenwire.record import Choice, Place
 from tokenwire.requirement import Level
@@ -113,7 +113,7 @@ def gateway_keeps_the_ids(comparison: Comparison, _target: Target) -> Iterator[O
     for ours, theirs in _pairs(comparison):
         yield from same_ids((ours, theirs), _SOURCE)
         prompts = [
-            next((e for e in choice.emissions if as_list(e.prompt_token_ids) is not None), None)
+            None if (told := first_list(choice, choice.columns.prompt_token_ids)) is None else told[0]
             for choice in (ours, theirs)
         ]
         if prompts[0] is not None and prompts[1] is not None:

@@ -105,7 +105,7 @@ def events_do_not_grow(stream: Stream, _target: Target) -> Iterator[Observation]
         return
     quarter = len(alike) // 4
     early, late = (
-        int(median(stream.in_order.sizes[at] for at in part)) for part in (alike[:quarter], alike[-quarter:])
+        int(median(map(stream.in_order.places.size, part))) for part in (alike[:quarter], alike[-quarter:])
     )
     message = f"early events have some {early} bytes, late ones {late}, for as many ids"
     yield demand(

@@ -16,17 +16,14 @@ from typing import Any, NamedTuple, cast
 from tokenwire.checks.walk import (
     BROKEN,
     Field,
-    Step,
     Walked,
+    all_of,
     as_list,
     integer,
-    is_error,
     read_once,
-    steps_of,
-    walk,
     walked_choice,
 )
-from tokenwire.record import Choice, Columns, Stream
+from tokenwire.record import Choice, Columns
 
 SAMPLED = "output_token_logprobs"
 TOP = "output_top_logprobs"
@@ -139,8 +136,7 @@ class Told(NamedTuple):
     """The alternatives stand under their texts, of which several may be equal."""
 
 
-def _of_lists(step: Step, logprobs: list[Any]) -> list[Position]:
-    texts, rows = ((as_list(step.emission.series.get(name)) or []) for name in (NAMES, NAMED_TOP))
+def _of_lists(logprobs: list[Any], texts: list[Any], rows: list[Any]) -> list[Position]:
     positions: list[Position] = []
     for at, logprob in enumerate(logprobs):
         text = texts[at] if at < len(texts) else None
@@ -150,13 +146,17 @@ def _of_lists(step: Step, logprobs: list[Any]) -> list[Position]:
     return positions
 
 
-def told_by(step: Step) -> Iterator[Told]:
+def told_by(own: Walked, at: int) -> Iterator[Told]:
     """The logprobs of the output ids that an emission is the first to carry, in each shape that it uses."""
-    series = step.emission.series
-    sampled, top = (as_list(series.get(name)) for name in (SAMPLED, TOP))
+    columns = own.columns.series
+    names = (SAMPLED, TOP, CONTENT, NAMED, NAMED_TOP, NAMES)
+    sampled, top, content, logprobs, named_top, texts = (
+        as_list(columns[name][at]) if name in columns else None for name in names
+    )
+    seen = 0 if own.incremental else own.before[at]
     if sampled is not None:
-        rows = step.unseen(top) if top is not None and len(top) == len(sampled) else None
-        pairs = enumerate(step.unseen(sampled))
+        rows = top[seen:] if top is not None and len(top) == len(sampled) else None
+        pairs = enumerate(sampled[seen:])
         yield Told(
             SAMPLED,
             TOP if rows is not None else "",
@@ -165,7 +165,6 @@ def told_by(step: Step) -> Iterator[Told]:
                 for at, one in pairs
             ],
         )
-    content = as_list(series.get(CONTENT))
     if content is not None:
         inner = [one.get(NAMED_TOP) if isinstance(one, Mapping) else None for one in content]
         yield Told(
@@ -176,16 +175,16 @@ def told_by(step: Step) -> Iterator[Told]:
                 for one, row in zip(content, inner, strict=True)
             ],
         )
-    logprobs = as_list(series.get(NAMED))
     if logprobs is not None:
-        top_series = NAMED_TOP if as_list(series.get(NAMED_TOP)) is not None else ""
-        yield Told(NAMED, top_series, _of_lists(step, logprobs), by_text=True)
+        top_series = "" if named_top is None else NAMED_TOP
+        yield Told(NAMED, top_series, _of_lists(logprobs, texts or [], named_top or []), by_text=True)
 
 
 @read_once
-def told_of(choice: Choice) -> tuple[tuple[Step, tuple[Told, ...]], ...]:
+def told_of(choice: Choice) -> tuple[tuple[Told, ...], ...]:
     """What each emission of a choice tells of the logprobs of its new ids."""
-    return tuple((step, tuple(told_by(step))) for step in steps_of(choice))
+    own = all_of(choice)
+    return tuple(tuple(told_by(own, at)) for at in own.at)
 
 
 @read_once
@@ -194,15 +193,8 @@ def sampled_entries(choice: Choice) -> tuple[LogprobEntry | None, ...]:
     plain = plainly(choice)
     if plain is not None:
         return tuple(read_entry(entry) for part in plain.told.values for entry in part)
-    told = (several[:1] for step, several in told_of(choice) if not is_error(step.emission.finish))
+    told = (told_of(choice)[at][:1] for at in walked_choice(choice).kept)
     return tuple(at.sampled for first in told for one in first for at in one.positions)
-
-
-@read_once
-def told_in(stream: Stream) -> tuple[tuple[Step, Told], ...]:
-    """All that the emissions of a stream tell of the logprobs of their new ids, in wire order."""
-    told = {id(step.emission): own for choice in stream.choices for step, own in told_of(choice)}
-    return tuple((step, one) for step in walk(stream) for one in told[id(step.emission)])
 
 
 def logprob_series(columns: Columns) -> tuple[str, ...]:
@@ -299,10 +291,10 @@ def plainly(choice: Choice) -> Plainly | None:
     return Plainly(told, sampled, top)
 
 
-def told_along(own: Walked) -> list[tuple[int, Step, Told]]:
+def told_along(own: Walked) -> list[tuple[int, Told]]:
     """All that a choice tells of the logprobs of its new ids, with where it stands."""
     told = told_of(own.choice)
-    return [(at, told[position][0], one) for at, position in enumerate(own.kept) for one in told[position][1]]
+    return [(at, one) for at, position in enumerate(own.kept) for one in told[position]]
 
 
 def ids_listed(value: object) -> list[Any] | None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tokenwire.checks.check import Observation, Target, check_run, demand
 from tokenwire.checks.logprob_entry import LogprobEntry, number_of, told_by
-from tokenwire.checks.walk import finished_choices, walked
+from tokenwire.checks.walk import finished_choices, walked_choice
 from tokenwire.record import Asked, Place, Stream, in_short
 from tokenwire.requirement import tolerance
 from tokenwire.target.advertised import LOGPROB_RULES
@@ -74,15 +74,15 @@ def _top_told(stream: Stream) -> tuple[Place, dict[object, float]] | None:
         return None
     if not finished_choices(stream):
         return None
-    own = next(walked(stream), None)
-    for step in map(own.step, own.at) if own is not None else ():
-        for told in told_by(step):
+    own = walked_choice(stream.choices[0])
+    for position in own.at:
+        for told in told_by(own, position):
             top = told.positions[0].top if told.positions else None
             read = {name: number_of(e.logprob) for e in top or [] if (name := _name(e)) is not None}
             known = {token: number for token, number in read.items() if number is not None}
             if len(known) >= _FOR_A_DIFFERENCE:
-                return step.emission.at(told.top_series), known
-        if step.after:
+                return own.emission(position).at(told.top_series), known
+        if own.after[position]:
             return None
     return None
 

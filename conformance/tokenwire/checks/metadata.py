@@ -17,7 +17,6 @@ from tokenwire.checks.check import (
     check_run,
     demand,
     look_along,
-    look_at_each,
     observe,
 )
 from tokenwire.checks.difference import first_difference, observe_sequence
@@ -53,16 +52,15 @@ from tokenwire.checks.tito import told_once_for_all
 from tokenwire.checks.walk import (
     NOWHERE,
     Field,
-    Step,
     Walked,
     as_list,
     ended,
     finished_choices,
+    first_list,
     integer,
     prompt_of,
     streamed,
     untold_count,
-    walk,
     walked,
     walked_as_begun,
 )
@@ -146,12 +144,14 @@ def logprobs_whole(stream: Stream, _target: Target) -> Iterator[Observation]:
     yield from _in_lockstep(stream, Delivery.WHOLE, _own)
 
 
-def _beside_ids(step: Step, name: str) -> tuple[list[Any], list[Any]] | None:
-    """The new ids of an emission and what a series holds for them; None where the two differ in length."""
-    entries = as_list(step.emission.series.get(name))
-    if entries is None or step.ids is None or len(entries) != len(step.ids):
-        return None
-    return step.unseen(step.ids), step.unseen(entries)
+def _beside_ids(own: Walked, name: str) -> dict[int, tuple[list[Any], list[Any]]]:
+    """The new ids of each emission and what a series holds for them, but where the two differ in length."""
+    column = map(as_list, own.columns.series.get(name, ()))
+    pairs = enumerate(zip(own.ids, column, strict=False))
+    there = [
+        at for at, (ids, told) in pairs if ids is not None and told is not None and len(ids) == len(told)
+    ]
+    return {at: (own.unseen_ids[at], own.unseen(name)[at]) for at in there}
 
 
 def _are_the_same_ids(ids: list[Any], named: list[Any]) -> bool:
@@ -185,43 +185,49 @@ def customized_info_has_a_value(stream: Stream, _target: Target) -> Iterator[Obs
 def customized_info_is_fixed_at_sampling(stream: Stream, _target: Target) -> Iterator[Observation]:
     """What the mirror sampler attached is the id at the same place, and positions count on."""
 
-    def look(told: tuple[Emission, str, list[Any], list[Any]]) -> Observation:
-        emission, name, expected, actual = told
+    def look(at: int, own: Walked, name: str, told: Mapping[int, tuple[list[Any], list[Any]]]) -> Observation:
         source = "the output ids" if name == MIRRORED_ID else "the positions in order"
-        what, place = f"{name} entry", emission.at(name)
-        return observe_sequence(place, what, expected=expected, actual=actual, source=source)
+        place, (expected, actual) = own.emission(at).at(name), told[at]
+        return observe_sequence(place, f"{name} entry", expected=expected, actual=actual, source=source)
 
-    position: dict[int, Any] = {}
-    told: list[tuple[Emission, str, list[Any], list[Any]]] = []
-    for step in walk(stream):
-        pair, choice = _beside_ids(step, MIRRORED_ID), step.emission.choice
-        if pair is not None and pair[0]:
-            told.append((step.emission, MIRRORED_ID, *pair))
-        pair = _beside_ids(step, MIRRORED_POSITION)
-        if pair is None:
-            position.pop(choice, None)
-        elif pair[1]:
-            start = integer(position.get(choice, pair[1][0]))
-            expected = [start] if start is None else list(range(start, start + len(pair[1])))
-            told.append((step.emission, MIRRORED_POSITION, expected, pair[1]))
-            if start is not None:
-                position[choice] = start + len(pair[1])
-    as_chosen = (_are_the_same_ids(due, values) for *_, due, values in told)
-    yield from look_at_each(told, as_chosen, look)
+    def looks() -> Iterator[Look]:
+        for own in walked(stream):
+            pairs = {MIRRORED_ID: _beside_ids(own, MIRRORED_ID), MIRRORED_POSITION: _in_order(own)}
+            for name, every in pairs.items():
+                told = {at: pair for at, pair in every.items() if pair[0]}
+                same = (_are_the_same_ids(*pair) for pair in told.values())
+                yield own.look(list(told), same, partial(look, own=own, name=name, told=told))
+
+    yield from look_along(looks())
+
+
+def _in_order(own: Walked) -> dict[int, tuple[list[Any], list[Any]]]:
+    """The positions that are due in each emission, and those that the mirror sampler attached."""
+    told: dict[int, tuple[list[Any], list[Any]]] = {}
+    pairs, position = _beside_ids(own, MIRRORED_POSITION), None
+    for at in own.at if pairs else ():
+        if at not in pairs:
+            position = None
+        elif pairs[at][1]:
+            actual = pairs[at][1]
+            start = integer(actual[0] if position is None else position)
+            told[at] = [start] if start is None else list(range(start, start + len(actual))), actual
+            position = position if start is None else start + len(actual)
+    return told
 
 
 @check("logprobs-name-their-ids")
 def logprobs_name_their_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The logprob at a place belongs to the id at that place, where its shape names ids."""
 
-    def look(one: tuple[Emission, str, list[Any], list[Any]]) -> Observation:
-        emission, series, ids, named = one
-        place, what = emission.at(series), f"the id of {series} entry"
+    def look(one: tuple[Walked, int, str, list[Any], list[Any]]) -> Observation:
+        own, at, series, ids, named = one
+        place, what = own.emission(at).at(series), f"the id of {series} entry"
         return observe_sequence(place, what, expected=ids, actual=named, source="the output ids")
 
     def look_plainly(at: int, own: Walked) -> Observation:
         entries = own.unseen(SAMPLED)[at]
-        return look((own.emission(at), SAMPLED, own.unseen_ids[at], [entry[1] for entry in entries]))
+        return look((own, at, SAMPLED, own.unseen_ids[at], [entry[1] for entry in entries]))
 
     def looks() -> Iterator[Look]:
         for own in walked(stream):
@@ -229,14 +235,15 @@ def logprobs_name_their_ids(stream: Stream, _target: Target) -> Iterator[Observa
                 at = own.unseen_ids.some(own.unseen_ids.values).at
                 yield own.look(at, None, partial(look_plainly, own=own))
                 continue
-            beside_ids: list[tuple[int, tuple[Emission, str, list[Any], list[Any]]]] = []
-            for position, step, told in told_along(own):
-                ids = step.unseen(step.ids) if step.ids is not None else []
+            beside_ids: list[tuple[int, tuple[Walked, int, str, list[Any], list[Any]]]] = []
+            every = dict(zip(own.unseen_ids.at, own.unseen_ids.values, strict=True))
+            for position, told in told_along(own):
+                ids = every.get(position, [])
                 named = [one.sampled.token_id if one.sampled else None for one in told.positions]
                 names_ids = told.series == SAMPLED or any(one is not None for one in named)
                 if ids and len(named) == len(ids) and names_ids:
-                    beside_ids.append((position, (step.emission, told.series, ids, named)))
-            yield own.look_at(beside_ids, lambda one: _are_the_same_ids(one[2], one[3]), look)
+                    beside_ids.append((position, (own, position, told.series, ids, named)))
+            yield own.look_at(beside_ids, lambda one: _are_the_same_ids(one[3], one[4]), look)
 
     yield from look_along(looks())
 
@@ -352,8 +359,8 @@ def _sampled_logprobs(stream: Stream) -> Iterator[tuple[Emission, str, dict[Hash
         yield from ((last, name, values) for name, values in series.items() if last is not None and values)
 
 
-def _gather(told_by: Iterable[tuple[int, Step, Told]], series: dict[str, dict[Hashable, set[float]]]) -> None:
-    for _, _, told in told_by:
+def _gather(told_by: Iterable[tuple[int, Told]], series: dict[str, dict[Hashable, set[float]]]) -> None:
+    for _, told in told_by:
         own = series.setdefault(told.series, {})
         for one in told.positions:
             number = number_of(one.sampled.logprob) if one.sampled else None
@@ -415,19 +422,18 @@ def _fault_in_order(at: Position, *, sampled_first: bool) -> str:
     return "is not in falling order" if any(after > before for before, after in pairwise(numbers)) else ""
 
 
-def _first_fault(step: Step, told: Told, fault_in: Callable[[Position], str]) -> str:
+def _first_fault(seen: int, told: Told, fault_in: Callable[[Position], str]) -> str:
     """What is wrong at the first of an emission's new ids at which anything is, counted as in its lists."""
     faults = [fault_in(one) for one in told.positions]
     if not any(faults):
         return ""
     at, words = next((at, words) for at, words in enumerate(faults) if words)
-    before = 0 if step.delivery is Delivery.INCREMENTAL else step.before
-    return f"position {at + before} of {told.top_series} {words}"
+    return f"position {at + seen} of {told.top_series} {words}"
 
 
-def _shown_fault(found: tuple[Emission, str, str], expected: str) -> Observation:
-    emission, series, fault = found
-    place = emission.at(series)
+def _shown_fault(found: tuple[Walked, int, str, str], expected: str) -> Observation:
+    own, at, series, fault = found
+    place = own.emission(at).at(series)
     return demand(place, not fault, expected=expected, actual=fault or expected, message=fault)
 
 
@@ -476,7 +482,7 @@ def _look_at_top(
     """
 
     def look_plainly(at: int, own: Walked) -> Observation:
-        return _shown_fault((own.emission(at), TOP, ""), expected)
+        return _shown_fault((own, at, TOP, ""), expected)
 
     def looks() -> Iterator[Look]:
         for own in walked(stream):
@@ -485,13 +491,13 @@ def _look_at_top(
                 at = plain.told.some(plain.told.values).at if plain.top is not None else ()
                 yield own.look(at, None, partial(look_plainly, own=own))
                 continue
-            found: list[tuple[int, tuple[Emission, str, str]]] = []
-            for position, step, told in told_along(own):
+            found: list[tuple[int, tuple[Walked, int, str, str]]] = []
+            for position, told in told_along(own):
                 fault_in = fault(told) if told.top_series and told.positions else None
                 if fault_in is not None:
-                    words = _first_fault(step, told, fault_in)
-                    found.append((position, (step.emission, told.top_series, words)))
-            yield own.look_at(found, lambda one: not one[2], partial(_shown_fault, expected=expected))
+                    words = _first_fault(0 if own.incremental else own.before[position], told, fault_in)
+                    found.append((position, (own, position, told.top_series, words)))
+            yield own.look_at(found, lambda one: not one[3], partial(_shown_fault, expected=expected))
 
     yield from look_along(looks())
 
@@ -603,8 +609,7 @@ def chosen_logprobs_are_the_asked_ids(stream: Stream, _target: Target) -> Iterat
 
 def _first_carrying(choice: Choice, name: str) -> tuple[Emission, list[Any]] | None:
     """The first emission of a choice that carries a prompt-side series as a list, and that list."""
-    lists = enumerate(map(as_list, choice.columns.prompt_series.get(name, ())))
-    return next(((choice.emissions[at], entries) for at, entries in lists if entries is not None), None)
+    return first_list(choice, choice.columns.prompt_series.get(name, ()))
 
 
 def _ids_of_ranked(entries: list[Any], prompt: list[Any]) -> list[Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from functools import lru_cache
 
-from tokenwire.checks.walk import walk
+from tokenwire.checks.walk import times_of, walked
 from tokenwire.record import Stream
 from tokenwire.wire.exchange import Exchange
 
@@ -63,5 +63,13 @@ def delivered_at(stream: Stream, moment: float) -> int | None:
     start = began(stream.exchange)
     if start is None:
         return None
-    come = [step for step in walk(stream) if start + step.emission.event.place.time <= moment]
-    return max((step.after for step in come), default=0) or len(come)
+    most = come = 0
+    for own in walked(stream):
+        here = [
+            after
+            for after, time in zip(own.after, times_of(own, stream), strict=True)
+            if start + time <= moment
+        ]
+        come += len(here)
+        most = max([most, *here])
+    return most or come

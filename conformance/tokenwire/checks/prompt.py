@@ -35,6 +35,7 @@ from tokenwire.checks.walk import (
     count_of,
     ended,
     finished_choices,
+    first_list,
     integer,
     joined_text,
     prompt_of,
@@ -49,10 +50,11 @@ from tokenwire.target.determinism import Comparison
 
 def _first_list(choice: Choice, name: str) -> tuple[Emission, list[Any]] | None:
     """The first emission of a choice that carries a prompt-side series as a list, and that list."""
-    if name not in _prompt_series(choice):
-        return None
-    lists = ((emission, as_list(emission.prompt_series.get(name))) for emission in choice.emissions)
-    return next(((emission, entries) for emission, entries in lists if entries is not None), None)
+    return (
+        first_list(choice, choice.columns.prompt_series.get(name, ()))
+        if name in _prompt_series(choice)
+        else None
+    )
 
 
 @in_short(Choice)
@@ -201,14 +203,14 @@ def stream_prompt_series_equal_whole(comparison: Comparison, target: Target) -> 
         return
     ours, theirs = _undisturbed(whole), _undisturbed(stream)
     for index in sorted(ours.keys() & theirs.keys()):
-        names = {name for emission in ours[index].emissions for name in emission.prompt_series}
-        for name in sorted(names):
+        for name in sorted(ours[index].columns.prompt_series):
             expected = _first_list(ours[index], name)
-            carrying = [e for e in theirs[index].emissions if as_list(e.prompt_series.get(name)) is not None]
+            column = list(map(as_list, theirs[index].columns.prompt_series.get(name, ())))
+            carrying = [at for at, entries in enumerate(column) if entries is not None]
             if expected is None or not carrying:
                 continue
-            last = carrying[-1]
-            entries = as_list(last.prompt_series[name]) or []
+            last = theirs[index].emissions[carrying[-1]]
+            entries = column[carrying[-1]] or []
             yield observe_sequence(
                 last.at(name),
                 f"{name} entry",
@@ -413,8 +415,7 @@ def echo_adds_only_the_prompt(streams: tuple[Stream, ...], _target: Target) -> I
 
 def _begins_again(choice: Choice, head: str) -> bool:
     """Whether several events of a choice begin with its prompt: no model says all of that in one token."""
-    texts = (emission.text for emission in choice.emissions)
-    begun = sum(isinstance(text, str) and text.startswith(head) for text in texts)
+    begun = sum(isinstance(text, str) and text.startswith(head) for text in choice.columns.text)
     return bool(head) and choice.delivery is Delivery.INCREMENTAL and begun > 1
 
 
@@ -440,8 +441,7 @@ def echo_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterator[
 
 def _raw_lists(choice: Choice, name: str) -> Iterator[list[Any]]:
     """A list of the logprobs object of each emission, as it stands on the wire, an echo not cut off."""
-    for emission in choice.emissions:
-        told = emission.details.get("logprobs")
+    for told in choice.columns.details.get("logprobs", ()):
         value = told.get(name) if isinstance(told, Mapping) else None
         if isinstance(value, list) and name in LISTS:
             yield value

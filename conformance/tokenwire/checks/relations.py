@@ -13,10 +13,10 @@ from tokenwire.checks.check import Observation, Target, check_run, demand
 from tokenwire.checks.difference import observe_sequence
 from tokenwire.checks.sameness import same_ids, same_text
 from tokenwire.checks.walk import (
-    as_list,
     counts_its_ids,
     ended,
     finished_choices,
+    first_list,
     prompt_sent,
     start_place,
     told_prompt,
@@ -273,11 +273,10 @@ def one_beginning_of_sequence(streams: tuple[Stream, ...], _target: Target) -> I
         if stream.asked.input_ids is not None or not stream.asked.text_prompt:
             continue
         for choice in finished_choices(stream)[:1]:
-            lists = ((e, as_list(e.prompt_token_ids)) for e in choice.emissions)
-            emission, ids = next(((e, ids) for e, ids in lists if ids), (None, None))
-            if emission is not None and ids is not None:
-                place = emission.at("prompt_token_ids")
-                told.setdefault(stream.dialect, []).append((stream, place, ids[:2]))
+            found = first_list(choice, (ids or None for ids in choice.columns.prompt_token_ids))
+            if found is not None:
+                place = found[0].at("prompt_token_ids")
+                told.setdefault(stream.dialect, []).append((stream, place, found[1][:2]))
     for answers in told.values():
         if len({stream.asked.prompt_key for stream, _, _ in answers}) < _DIFFERENT_TEXTS:
             continue
@@ -310,9 +309,9 @@ def null_content_is_empty_content(streams: tuple[Stream, ...], _target: Target) 
     for stream in streams:
         conversation = _conversation(stream)
         for choice in finished_choices(stream)[:1] if conversation else ():
-            lists = ((e, as_list(e.prompt_token_ids)) for e in choice.emissions)
-            found = next(((e.at("prompt_token_ids"), ids) for e, ids in lists if ids), None)
-            if conversation and found:
+            first = first_list(choice, (ids or None for ids in choice.columns.prompt_token_ids))
+            if conversation and first is not None:
+                found = first[0].at("prompt_token_ids"), first[1]
                 told.setdefault((stream.dialect, *conversation), []).append(found)
     for (dialect, messages, null), answers in told.items():
         twins = told.get((dialect, messages, False), []) if null else []
@@ -357,15 +356,13 @@ def media_ids_are_run_as_sent(streams: tuple[Stream, ...], _target: Target) -> I
                 place = start_place(back)
                 yield demand(place, True, expected="the prompt, or a refusal", actual=back.exchange.status)
             for twin in (each for each in wholes if each.stream is back):
-                told = next(
-                    (e for e in twin.choice.emissions if as_list(e.prompt_token_ids) is not None), None
-                )
+                told = first_list(twin.choice, twin.choice.columns.prompt_token_ids)
                 if told is not None:
                     yield observe_sequence(
-                        told.at("prompt_token_ids"),
+                        told[0].at("prompt_token_ids"),
                         "prompt id",
                         expected=one.prompt or (),
-                        actual=as_list(told.prompt_token_ids) or [],
+                        actual=told[1],
                         source="the ids of the request",
                         related=(one.choice.last_at("prompt_token_ids"),),
                     )

@@ -9,7 +9,7 @@ from typing import Any
 from tokenwire.checks.agreement import same_beginning
 from tokenwire.checks.check import Observation, Target, check_run, demand
 from tokenwire.checks.moments import began, delivered_at, over
-from tokenwire.checks.walk import as_list, end_place, ended, finished_choices, is_error, joined_ids
+from tokenwire.checks.walk import end_place, ended, finished_choices, is_error, joined_ids
 from tokenwire.dialects.control import Call, Deed
 from tokenwire.record import Choice, Place, Stream, in_short
 
@@ -73,7 +73,7 @@ def abort_all_gives_back(streams: tuple[Stream, ...], target: Target) -> Iterato
                 continue
             failed = choice.finish is None or is_error(choice.finish)
             listed = not _tells_ids(streams, stream) or any(
-                as_list(emission.output_ids) is not None for emission in choice.emissions
+                ids is not None for ids in choice.columns.output_ids
             )
             what = "without the type abort" if failed else "without a list of output ids"
             yield demand(

@@ -8,23 +8,22 @@ from tokenwire.checks.check import Observation, Target, check_run, demand
 from tokenwire.checks.tito import told_once_for_all
 from tokenwire.checks.walk import count_of, ended, finished_choices
 from tokenwire.record import Choice, Stream, in_short
+from tokenwire.wire.json_pointer import ABSENT
 
 _PROMPT_IDS = "prompt_token_ids"
 _NATURAL = ("stop", "length")
+_NOTHING = (None, ABSENT)
 
 
 @in_short(Choice)
 def _carried(choice: Choice) -> frozenset[str]:
     """The fields that hold something in any emission of a choice, by their names in the record."""
-    names: set[str] = set()
-    for emission in choice.emissions:
-        names.update(name for name, values in emission.series.items() if values)
-        names.update(name for name, values in emission.prompt_series.items() if values)
-        names.update(name for name, value in emission.counters.items() if value is not None)
-        if emission.output_ids:
-            names.add("output_ids")
-        if emission.prompt_token_ids:
-            names.add(_PROMPT_IDS)
+    columns = choice.columns
+    series = (columns.series | columns.prompt_series).items()
+    names = {name for name, column in series if any(column)}
+    names |= {name for name, column in columns.counters.items() if any(one not in _NOTHING for one in column)}
+    names |= {"output_ids"} if any(columns.output_ids) else set()
+    names |= {_PROMPT_IDS} if any(columns.prompt_token_ids) else set()
     return frozenset(names)
 
 

@@ -12,9 +12,17 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tokenwire.checks.check import Observation, Target, check, check_run, demand, look_at_each
-from tokenwire.checks.logprob_entry import Position, Told, number_of, sampled_entries, told_in
-from tokenwire.checks.walk import Step, finished_choices, joined_ids, joined_text
+from tokenwire.checks.check import (
+    Look,
+    Observation,
+    Target,
+    check,
+    check_run,
+    demand,
+    look_along,
+)
+from tokenwire.checks.logprob_entry import Position, number_of, sampled_entries, told_along
+from tokenwire.checks.walk import Walked, finished_choices, joined_ids, joined_text, walked
 from tokenwire.record import Asked, Choice, Stream, in_short
 from tokenwire.requirement import tolerance
 from tokenwire.target.determinism import completed
@@ -299,20 +307,24 @@ def truncation_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]
     asked = stream.asked
     if not asked.truncated or asked.other_sampling or not asked.temperature:
         return
-    found: list[tuple[Step, Told, str]] = []
-    for step, told in told_in(stream):
-        if told.top_series and told.positions:
-            before = 0 if step.delivery == "incremental" else step.before
-            reasons = (_left_out(one, asked) for one in told.positions)
-            at, why = next(((at + before, why) for at, why in enumerate(reasons) if why), (0, ""))
-            found.append(
-                (step, told, f"the sampled id at position {at} of {told.series} {why}" if why else "")
-            )
-    yield from look_at_each(found, (not fault for *_, fault in found), _look_at_left_out)
+
+    def looks() -> Iterator[Look]:
+        for own in walked(stream):
+            found: list[tuple[int, tuple[Walked, int, str, str]]] = []
+            for position, told in told_along(own):
+                if told.top_series and told.positions:
+                    seen = 0 if own.incremental else own.before[position]
+                    reasons = (_left_out(one, asked) for one in told.positions)
+                    at, why = next(((at + seen, why) for at, why in enumerate(reasons) if why), (0, ""))
+                    fault = f"the sampled id at position {at} of {told.series} {why}" if why else ""
+                    found.append((position, (own, position, told.series, fault)))
+            yield own.look_at(found, lambda one: not one[3], _look_at_left_out)
+
+    yield from look_along(looks())
 
 
-def _look_at_left_out(found: tuple[Step, Told, str]) -> Observation:
-    step, told, fault = found
+def _look_at_left_out(found: tuple[Walked, int, str, str]) -> Observation:
+    own, at, series, fault = found
     expected = "an id that the request does not leave out"
-    place = step.emission.at(told.series)
+    place = own.emission(at).at(series)
     return demand(place, not fault, expected=expected, actual=fault or expected, message=fault)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tokenwire.checks.check import Observation, Target, check, check_run, demand
+from tokenwire.checks.check import Observation, Target, check, check_run, demand, look_at_each
 from tokenwire.checks.refusals import was_refused
 from tokenwire.checks.relations import Whole, related_streams
 from tokenwire.checks.sameness import same_finish, same_ids, same_text
@@ -14,9 +14,9 @@ from tokenwire.checks.walk import (
     finished_choices,
     joined_ids,
     joined_text,
-    running_texts,
     start_place,
     streamed,
+    texts_so_far,
 )
 from tokenwire.dialects.dialect import dialect_of, policy_of
 from tokenwire.record import Asked, Choice, Delivery, Place, Stream
@@ -107,18 +107,27 @@ def stop_prefix_held_back(streams: tuple[Stream, ...], _target: Target) -> Itera
             if final is None:
                 continue
             text, place = final
-            for emission, shown in running_texts(choice):
-                if shown:
-                    message = f"{shown[-40:]!r} was shown, but the text before {stop!r} ends {text[-40:]!r}"
-                    yield demand(
-                        emission.at("text"),
-                        text.startswith(shown),
-                        expected=f"a beginning of {text[-80:]!r}",
-                        actual=shown[-80:],
-                        message=message,
-                        related=(place,),
-                        by_chance=not shown.startswith(text),
-                    )
+
+            def look(
+                told: tuple[int, str],
+                choice: Choice = choice,
+                text: str = text,
+                place: Place = place,
+                stop: str | None = stop,
+            ) -> Observation:
+                at, shown = told
+                return demand(
+                    choice.emissions[at].at("text"),
+                    text.startswith(shown),
+                    expected=f"a beginning of {text[-80:]!r}",
+                    actual=shown[-80:],
+                    message=f"{shown[-40:]!r} was shown, but the text before {stop!r} ends {text[-40:]!r}",
+                    related=(place,),
+                    by_chance=not shown.startswith(text),
+                )
+
+            told = [(at, shown) for at, shown in texts_so_far(choice) if shown]
+            yield from look_at_each(told, (text.startswith(shown) for _, shown in told), look)
 
 
 @check_run("unmatched-stop-changes-nothing")

@@ -9,7 +9,12 @@ from tokenwire.checks.channel_reading import offered
 from tokenwire.checks.check import Observation, Target, check, demand, look_at_each
 from tokenwire.checks.decoded import Decoded, decoded, legal_texts, uncut_texts
 from tokenwire.checks.difference import first_difference
-from tokenwire.checks.walk import BROKEN, Step, by_choice, running_texts, streamed, walk
+from tokenwire.checks.walk import (
+    BROKEN,
+    streamed,
+    texts_so_far,
+    walked_choice,
+)
 from tokenwire.record import Emission, Stream
 
 _WINDOW = 12
@@ -44,9 +49,9 @@ def _observed(
     )
 
 
-def _look_at_shown(one: Decoded, legal: Iterable[str], told: tuple[Emission, str, bool]) -> Observation:
-    emission, shown, begins = told
-    return _observed(one, emission, shown, legal, holds=begins)
+def _look_at_shown(one: Decoded, legal: Iterable[str], told: tuple[int, str, bool]) -> Observation:
+    at, shown, begins = told
+    return _observed(one, one.choice.emissions[at], shown, legal, holds=begins)
 
 
 def _without_tail(text: str) -> str:
@@ -85,23 +90,23 @@ def shown_text_stays(stream: Stream, target: Target) -> Iterator[Observation]:
     for one in decoded(stream, target.tokenizer):
         legal = legal_texts(one)
         told = [
-            (emission, shown, any(one.begins(each, shown) for each in legal))
-            for emission, shown in (running_texts(one.choice) if legal else ())
+            (at, shown, any(one.begins(each, shown) for each in legal))
+            for at, shown in (texts_so_far(one.choice) if legal else ())
             if shown
         ]
         yield from look_at_each(told, (begins for *_, begins in told), partial(_look_at_shown, one, legal))
 
 
-def _look_at_lag(one: Decoded, told: tuple[Step, str, str, int]) -> Observation:
-    step, text, said, least = told
+def _look_at_lag(one: Decoded, told: tuple[int, int, str, str, int]) -> Observation:
+    at, after, text, said, least = told
     actual = one.size(text)
     return demand(
-        step.emission.at("text"),
+        walked_choice(one.choice).emission(at).at("text"),
         actual >= least,
-        expected=f"at least {least} characters after {step.after} ids",
+        expected=f"at least {least} characters after {after} ids",
         actual=f"{actual} characters",
         message=f"the text of choice {one.choice.index} lags: it ends {text[-24:]!r}, and "
-        f"the {step.after} ids delivered say {said[-24:]!r}",
+        f"the {after} ids delivered say {said[-24:]!r}",
     )
 
 
@@ -112,29 +117,31 @@ def text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Obser
     """
     if not streamed(stream) or offered(stream) is not None:
         return
-    steps = by_choice(walk(stream))
     for one in decoded(stream, target.tokenizer):
         held_back = max([len(stop) - 1 for stop in one.asked.stop if stop], default=0)
-        shown = dict(enumerate(text for _, text in running_texts(one.choice)))
-        told: list[tuple[Step, str, str, int]] = []
-        for position, step in enumerate(_with_text(steps[one.choice.index])):
-            if step.emission.finish is not None or not step.counted or not 0 < step.after <= len(one.ids):
+        own, shown = walked_choice(one.choice), dict(texts_so_far(one.choice))
+        told: list[tuple[int, int, str, str, int]] = []
+        for at, after in enumerate(own.after):
+            counted = own.counted is None or own.counted[at]
+            text = shown.get(own.kept[at])
+            if (
+                text is None
+                or own.columns.finish[at] is not None
+                or not counted
+                or not 0 < after <= len(one.ids)
+            ):
                 continue
             # The finish may come in an event of its own: what ended the choice is complete, and never shown.
-            complete = step.after == len(one.ids)
+            complete = after == len(one.ids)
             by_id = complete and (type(one.stop) is int or one.ids[-1] in one.asked.stop_token_ids)
             may_wait = held_back + (complete and isinstance(one.stop, str))
             # What the ids say at their head may have been half of a character of the prompt.
-            said = (one.decode(one.ids[: step.after - by_id]) or "").lstrip(BROKEN)
+            said = (one.decode(one.ids[: after - by_id]) or "").lstrip(BROKEN)
             if not said or said.endswith(BROKEN):
                 continue
-            told.append((step, shown[position], said, one.size(said) - may_wait))
-        keeps_up = (one.size(text) >= least for _, text, _, least in told)
+            told.append((at, after, text, said, one.size(said) - may_wait))
+        keeps_up = (one.size(text) >= least for *_, text, _, least in told)
         yield from look_at_each(told, keeps_up, partial(_look_at_lag, one))
-
-
-def _with_text(steps: Iterable[Step]) -> list[Step]:
-    return [step for step in steps if isinstance(step.emission.text, str)]
 
 
 @check("special-tokens-as-asked")

@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
-from tokenwire.checks.check import Observation, Target, check, demand, look_at_each, observe
-from tokenwire.checks.difference import observe_sequence
+from tokenwire.checks.check import (
+    Look,
+    Observation,
+    Target,
+    check,
+    demand,
+    look_along,
+    observe,
+)
+from tokenwire.checks.difference import first_difference, observe_sequence
 from tokenwire.checks.refusals import was_refused, words_of
 from tokenwire.checks.walk import (
+    Field,
+    Walked,
     as_list,
-    carries,
     count_of,
     end_place,
     ended,
     finished_choices,
+    first_list,
     integer,
     prompt_of,
     prompt_sent,
     start_place,
     streamed,
-    walk,
+    walked,
 )
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.record import Choice, Emission, Stream
+from tokenwire.wire.json_pointer import ABSENT
 
 FIELD = "prompt_token_ids"
 REQUEST = "the input_ids of the request"
@@ -31,8 +43,7 @@ REQUEST = "the input_ids of the request"
 
 def _told(choice: Choice) -> tuple[Emission, list[Any]] | None:
     """The first emission of a choice that carries prompt_token_ids as a list, and that list."""
-    lists = ((emission, as_list(emission.prompt_token_ids)) for emission in choice.emissions)
-    return next(((emission, ids) for emission, ids in lists if ids is not None), None)
+    return first_list(choice, choice.columns.prompt_token_ids)
 
 
 def _ran(stream: Stream, choice: Choice) -> bool:
@@ -72,12 +83,13 @@ def prompt_tokens_count_the_input_ids(stream: Stream, _target: Target) -> Iterat
         return
     for choice in finished_choices(stream):
         sent = prompt_of(stream, choice.index)
-        carrying = next((e for e in choice.emissions if "prompt_tokens" in e.counters), None)
-        if sent is not None and carrying is not None:
+        column = choice.columns.counters.get("prompt_tokens")
+        if sent is not None and column is not None:
             counted = True
-            count = carrying.counters["prompt_tokens"]
+            at, count = next((at, count) for at, count in enumerate(column) if count is not ABSENT)
+            place = choice.emissions[at].at("prompt_tokens")
             message = f"prompt_tokens is {count!r} for {len(sent)} input_ids"
-            yield observe(carrying.at("prompt_tokens"), expected=len(sent), actual=count, message=message)
+            yield observe(place, expected=len(sent), actual=count, message=message)
     prompts, usage = stream.asked.input_ids, stream.usage
     if counted or not prompts or not all(prompts) or not isinstance(usage, Mapping):
         return  # no ids are no prompt, and to be refused: what was run instead is not counted here
@@ -134,16 +146,18 @@ def prompt_ids_in_every_choice(stream: Stream, _target: Target) -> Iterator[Obse
 def prompt_ids_only_on_request(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The key is there when it was asked for, with a list; otherwise it is not there at all."""
     for choice in finished_choices(stream):
-        keyed = [emission for emission in choice.emissions if carries(emission, FIELD)]
+        column = choice.columns.prompt_token_ids
+        pairs = enumerate(zip(choice.columns.keys, column, strict=True))
+        keyed = [at for at, (keys, ids) in pairs if FIELD in keys or ids is not None]
         if stream.asked.prompt_token_ids:
-            null = next((emission for emission in keyed if emission.prompt_token_ids is None), None)
+            null = next((at for at in keyed if column[at] is None), None)
             if keyed:
-                place = (null or keyed[0]).at(FIELD)
+                place = choice.emissions[keyed[0] if null is None else null].at(FIELD)
                 message = f"{FIELD} is a key without a list of ids"
                 actual = "a list" if null is None else None
                 yield demand(place, null is None, expected="a list of ids", actual=actual, message=message)
         else:
-            place = (keyed or choice.emissions)[0].at(FIELD)
+            place = choice.emissions[keyed[0] if keyed else 0].at(FIELD)
             message = f"{FIELD} stands in an answer whose request did not ask for it"
             actual = "a key" if keyed else "no key"
             yield demand(place, not keyed, expected="no key", actual=actual, message=message)
@@ -155,22 +169,18 @@ def prompt_ids_constant(stream: Stream, _target: Target) -> Iterator[Observation
     if not streamed(stream):
         return
 
-    def look(told: tuple[Emission, list[Any], list[Any]]) -> Observation:
-        emission, expected, ids = told
-        place, source = emission.at(FIELD), "the first emission"
-        return observe_sequence(place, "prompt id", expected=expected, actual=ids, source=source)
+    def look(at: int, own: Walked, told: Field) -> Observation:
+        place, source = own.emission(at).at(FIELD), "the first emission"
+        return observe_sequence(place, "prompt id", expected=told.values[0], actual=told[at], source=source)
 
-    first: dict[int, list[Any]] = {}
-    again: list[tuple[Emission, list[Any], list[Any]]] = []
-    for step in walk(stream):
-        emission = step.emission
-        ids = as_list(emission.prompt_token_ids)
-        if ids is None:
-            continue
-        if emission.choice in first:
-            again.append((emission, first[emission.choice], ids))
-        first.setdefault(emission.choice, ids)
-    yield from look_at_each(again, (one is other for _, one, other in again), look)
+    def looks() -> Iterator[Look]:
+        for own in walked(stream):
+            told = own.where(list(map(as_list, own.columns.prompt_token_ids)))
+            again, first = told.after_the_first(), told.values[:1]
+            same = (ids is first[0] or first_difference(first[0], ids) is None for ids in again.values)
+            yield own.look(again.at, same, partial(look, own=own, told=told))
+
+    yield from look_along(looks())
 
 
 @check("prompt-ids-come-first")
@@ -181,7 +191,7 @@ def prompt_ids_come_first(stream: Stream, _target: Target) -> Iterator[Observati
     for choice in stream.choices:
         told = _told(choice)
         if told is not None:
-            late = next(at for at, one in enumerate(choice.emissions) if one is told[0])
+            late = choice.columns.prompt_token_ids.index(told[1])
             message = f"{FIELD} of choice {choice.index} stand in emission {late}, not in the first"
             yield observe(told[0].at(FIELD), expected=0, actual=late, message=message)
 

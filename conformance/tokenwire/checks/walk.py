@@ -17,7 +17,17 @@ from types import NoneType
 from typing import Any, NamedTuple, TypeVar, cast
 
 from tokenwire.checks.check import Look, Observation
-from tokenwire.record import Choice, Columns, Delivery, Emission, Finish, Place, Stream, in_short
+from tokenwire.record import (
+    Choice,
+    Columns,
+    Delivery,
+    Emission,
+    Emissions,
+    Finish,
+    Place,
+    Stream,
+    in_short,
+)
 from tokenwire.wire.exchange import Ending
 from tokenwire.wire.json_pointer import ABSENT
 
@@ -115,7 +125,7 @@ def read_once(read: Callable[[Source], Result]) -> Callable[[Source], Result]:
 @read_once
 def steps_of(choice: Choice) -> tuple[Step, ...]:
     """The emissions of one choice in wire order."""
-    own = _walked(choice, range(len(choice.emissions)))
+    own = all_of(choice)
     return tuple(map(own.step, own.at))
 
 
@@ -187,6 +197,10 @@ class Walked:
     def emission(self, at: int) -> Emission:
         return self.choice.emissions[self.kept[at]]
 
+    def counts(self, at: int) -> bool:
+        """Whether `after` is known at a position; see `Step`."""
+        return self.counted is None or self.counted[at]
+
     def step(self, at: int) -> Step:
         position = self.kept[at]
         return Step(
@@ -197,7 +211,7 @@ class Walked:
             self.after[at],
             position == 0,
             position == len(self.choice.emissions) - 1,
-            self.counted is None or self.counted[at],
+            self.counts(at),
         )
 
     def where(self, column: Sequence[Any]) -> Field:
@@ -325,18 +339,30 @@ def _counts(
 
 
 @read_once
+def all_of(choice: Choice) -> Walked:
+    """One choice, with all of its emissions."""
+    return _walked(choice, range(len(choice.emissions)))
+
+
+@read_once
 def walked_choice(choice: Choice) -> Walked:
     """One choice, without emissions that report a failure."""
-    kept: Sequence[int] = range(len(choice.emissions))
-    if choice.columns.failed:
-        kept = [at for at in kept if not is_error(choice.columns.finish[at])]
-    return _walked(choice, kept)
+    if not choice.columns.failed:
+        return all_of(choice)
+    return _walked(choice, [at for at, finish in enumerate(choice.columns.finish) if not is_error(finish)])
 
 
 def walked(stream: Stream) -> Iterator[Walked]:
     """The choices of an answered stream that have an emission which reports no failure."""
     every = map(walked_choice, stream.choices if stream.answered else ())
     return (own for own in every if own.kept)
+
+
+def times_of(own: Walked, stream: Stream) -> list[float]:
+    """When the emissions of a choice came."""
+    if isinstance(own.choice.emissions, Emissions):
+        return list(map(stream.in_order.places.time, own.columns.events))
+    return [own.emission(at).event.place.time for at in own.at]
 
 
 def walked_as_begun(stream: Stream) -> list[Walked]:
@@ -381,12 +407,17 @@ def counts_its_ids(choice: Choice) -> bool:
 
 def running_texts(choice: Choice) -> list[tuple[Emission, str]]:
     """The text that a client holds after each emission that carries text."""
-    texts: list[tuple[Emission, str]] = []
+    return [(choice.emissions[at], held) for at, held in texts_so_far(choice)]
+
+
+def texts_so_far(choice: Choice) -> list[tuple[int, str]]:
+    """The same, with the position of each emission."""
+    texts: list[tuple[int, str]] = []
     held = ""
-    for emission in choice.emissions:
-        if isinstance(emission.text, str):
-            held = held + emission.text if choice.text_is_incremental else emission.text
-            texts.append((emission, held))
+    for at, text in enumerate(choice.columns.text):
+        if isinstance(text, str):
+            held = held + text if choice.text_is_incremental else text
+            texts.append((at, held))
     return texts
 
 
@@ -400,22 +431,31 @@ def bringing(choice: Choice, field: str, position: int | None = None) -> Emissio
     position of `output_ids`, of `text` or of a series. Without a position, or if none brings it, the last
     emission that carries the field; the last of all if none does.
     """
-    carrying = [emission for emission in choice.emissions if field in emission.pointers]
+    columns, emissions = choice.columns, choice.emissions
+    carrying = [at for at, keys in enumerate(columns.keys) if field in keys]
     if not carrying or position is None:
-        return carrying[-1] if carrying else choice.emissions[-1]
-    values = [_listed(emission, field) for emission in carrying]
+        return emissions[carrying[-1] if carrying else -1]
+    single = {"output_ids": columns.output_ids, "text": columns.text}
+    column = single.get(field, columns.series.get(field, []))
+    values = [_listed(column[at]) if column else () for at in carrying]
     if choice.delivery is Delivery.INCREMENTAL:
         held = accumulate(map(len, values))
-        return next((one for one, size in zip(carrying, held, strict=True) if position < size), carrying[-1])
+        own = zip(carrying, held, strict=True)
+        return emissions[next((at for at, size in own if position < size), carrying[-1])]
     # What a later emission took back or wrote anew counts from there on.
     upto = slice(position + 1)
     changed = (at for at in range(len(values) - 1, 0, -1) if values[at - 1][upto] != values[-1][upto])
-    return carrying[next(changed, 0)]
+    return emissions[carrying[next(changed, 0)]]
 
 
-def _listed(emission: Emission, field: str) -> Sequence[Any]:
-    value = getattr(emission, field) if field in {"output_ids", "text"} else emission.series.get(field)
+def _listed(value: object) -> Sequence[Any]:
     return value if isinstance(value, (list, tuple, str)) else ()
+
+
+def first_list(choice: Choice, column: Iterable[Any]) -> tuple[Emission, list[Any]] | None:
+    """The first emission of a choice that has a list in a column, and that list."""
+    lists = enumerate(map(as_list, column))
+    return next(((choice.emissions[at], told) for at, told in lists if told is not None), None)
 
 
 def count_of(stream: Stream, choice: Choice) -> int | None:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import accumulate, islice
-from operator import sub
 from typing import Any
 
 import jsonschema_rs
@@ -199,6 +198,10 @@ class _Places:
         """When the last byte of an event was read."""
         reads = self._exchange.reads
         return reads[self._read_with(self._ends[index] - 1)].time if reads else 0.0
+
+    def size(self, index: int) -> int:
+        """How many bytes an event has."""
+        return self._ends[index] - self._starts[index]
 
     def _read_with(self, offset: int) -> int:
         """The read that brought a byte."""
@@ -444,8 +447,7 @@ class Dialect:
                 choice = self._stream.index_of(value, 0)
                 latest[choice] = value = sharing(value, latest.get(choice))  # noqa: PLW2901
             data.append(value)
-        sizes = list(map(sub, ends, starts))
-        events = Events(data, sizes, _Places(exchange, starts, ends), apart)
+        events = Events(data, _Places(exchange, starts, ends), apart)
         return events, unterminated, undecodable_at
 
     def _document(self, exchange: Exchange, kind: str) -> tuple[Event, int | None]:
