@@ -544,6 +544,14 @@ PAIRS = [
     ),
     Pair(
         "unmatched-stop-changes-nothing",
+        (whole(), named(incremental(stop=("zz",)), "generate/stop")),
+        (whole(), named(change(incremental(stop=("zz",)), 2, text="e"), "generate/stop")),
+        2,
+        pointer="/text",
+        why="where no stream is without the stop, a whole answer stands for it",
+    ),
+    Pair(
+        "unmatched-stop-changes-nothing",
         (whole(), LESS, named(change(incremental(stop=("zz",)), 2, text="e"), "generate/stop")),
         (whole(), LESS, named(change(incremental(stop=("zz",)), 2, text=""), "generate/stop")),
         3,
@@ -732,6 +740,16 @@ PAIRS = [
         (named(whole(WITH_LOGPROBS), "one/alone"), whole(WITH_LOGPROBS, Told(ids=(), text=""), n=2)),
         (named(whole(WITH_LOGPROBS), "one/alone"), whole(WITH_LOGPROBS, Told(), n=2)),
         why="a choice without a token has no series",
+    ),
+    Pair(
+        "samples-are-asked-alike",
+        (
+            named(whole(RETRACTED), "one/alone"),
+            with_exchange(whole(RETRACTED, Told(), n=2), ending=Ending.TRUNCATED),
+            named(whole(RETRACTED, RETRACTED, n=2), "one/both"),
+        ),
+        (named(whole(RETRACTED), "one/alone"), whole(RETRACTED, Told(), n=2)),
+        why="an answer that was cut off owes nothing",
     ),
     # Token in, token out.
     Pair(
