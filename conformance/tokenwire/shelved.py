@@ -40,7 +40,7 @@ class Cabinet:
         self._held = held
         self._shelf: Shelf | None = None
         self._servers: dict[Server, Server] = {}
-        self.content = AtHand(content)
+        self.content = AtHand(content, _forget)
         """Answers with all that they hold, by where it lies on the shelf."""
         self.short = AtHand(short)
         """What is kept of them in short."""
@@ -64,6 +64,16 @@ class Cabinet:
     def read(self, exchange: Exchange, read: ReadBy) -> Stream:
         """What a dialect reads of an exchange; of one that was put away, in short."""
         return _ShelvedStream(exchange, read) if isinstance(exchange, _ShelvedExchange) else read(exchange)
+
+
+def _forget(content: object) -> None:
+    """Drop what was read of a stream that has to go: some of it points back, and would stay while the garbage
+    collector rests (`settled`).
+    """
+    if isinstance(content, Stream):
+        for kept in map(vars, (content, *content.choices)):
+            for name in [name for name in kept if "." in name]:  # by module and function; see `read_once`
+                del kept[name]
 
 
 def _from(holder: str, name: str) -> Any:
@@ -215,6 +225,7 @@ class _ShelvedStream(Stream):
         unusual = {name: value for name, value in vars(whole.asked).items() if not _is_usual(name, value)}
         more = [_said_of(choice) for choice in whole.choices], facts
         slip = exchange.cabinet.shelf.put((said, *(pickle.dumps(part, 5) for part in (unusual, more))))
+        _forget(whole)
         _set(self, exchange=exchange, dialect=whole.dialect, _read=read, _short=slip)
 
     __eq__ = object.__eq__

@@ -60,8 +60,10 @@ class AtHand:
     those that were used last would always be the wrong ones.
     """
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, room: int, let_go: Callable[[Any], object] = lambda _: None) -> None:
+        """`let_go` is told what has to go."""
         self._room = room
+        self._let_go = let_go
         self._taken = 0
         self._values: dict[Slip, tuple[Any, int]] = {}
         self._keys: list[Slip] = []
@@ -80,7 +82,9 @@ class AtHand:
             at = self._draw(len(self._keys))
             self._keys[at], last = self._keys[-1], self._keys[at]
             self._keys.pop()
-            self._taken -= self._values.pop(last)[1]
+            gone, freed = self._values.pop(last)
+            self._taken -= freed
+            self._let_go(gone)
         value = fetch()
         self._values[key] = value, size
         self._keys.append(key)
