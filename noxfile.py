@@ -253,6 +253,14 @@ def benchmarks(session: nox.Session) -> None:
     session.run("python", "benchmarks/judging.py")
 
 
+@nox.session
+def scale(session: nox.Session) -> None:
+    """A fleet's captures judged by Ray tasks on this machine: the report of one replay, byte for byte."""
+    session.install(".", "ray", silent=False)
+    session.run("python", "benchmarks/scale.py", *session.posargs)
+    session.run("python", "benchmarks/large_captures.py", "--megabytes", "10", "100")
+
+
 def _main() -> int:
     """Let `python noxfile.py -s SESSION --option …` stand for `nox -s SESSION -- --option …`."""
     parser = argparse.ArgumentParser(

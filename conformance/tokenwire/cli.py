@@ -18,6 +18,7 @@ from tokenwire.commands import (
     explain,
     init,
     listing,
+    merge,
     options,
     parrot,
     record,
@@ -49,6 +50,7 @@ app.command("again", short_help="Ask only what failed last time.", epilog=again.
 app.command("replay", short_help="Judge recorded exchanges, without a server.", epilog=replay.EXAMPLES)(
     replay.replay
 )
+app.command("merge", short_help="Make one report of several replays.", epilog=merge.EXAMPLES)(merge.merge)
 app.command("record", short_help="Ask a running server everything, and only record.", epilog=record.EXAMPLES)(
     record.record
 )

@@ -87,9 +87,15 @@ def _set(one: object, **fields: object) -> None:
         object.__setattr__(one, name, value)
 
 
+def _held(cls: Any, *_own: Any, **fields: Any) -> Any:
+    """What `dataclasses.replace` makes of an object on the shelf holds all of its fields itself."""
+    return cls.__base__(**fields) if fields else object.__new__(cls)
+
+
 class _ShelvedRequest(HttpRequest):
     __slots__ = ("_of", "method", "path")
     _of: _ShelvedExchange
+    __new__ = _held
 
     def __init__(self, of: _ShelvedExchange, request: HttpRequest) -> None:
         _set(self, _of=of, method=intern(request.method), path=intern(request.path))
@@ -108,6 +114,7 @@ class _ShelvedExchange(Exchange):
         *("name", "request", "scenario", "status", "ending", "detail", "duration", "started", "server"),
         *("last_read", "cabinet", "size", "_head", "_reads"),
     )
+    __new__ = _held
     cabinet: Cabinet
     size: int
     """Bytes of the answer."""
@@ -214,6 +221,7 @@ class _ShelvedStream(Stream):
     """A stream whose content is on the shelf."""
 
     __slots__ = ("_read", "_short", "dialect", "exchange")
+    __new__ = _held
     exchange: _ShelvedExchange
     _read: ReadBy
     _short: Slip
@@ -277,6 +285,7 @@ def _said_of(choice: Choice) -> tuple[Any, ...]:
 class _ShelvedChoice(Choice):
     """A choice whose emissions are on the shelf."""
 
+    __new__ = _held
     _stream: _ShelvedStream
     _at: int
     _counters: dict[str, int | None]

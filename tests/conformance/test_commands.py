@@ -23,6 +23,7 @@ NOBODY = "http://127.0.0.1:1"
 COMMANDS = (
     "check",
     "replay",
+    "merge",
     "record",
     "explain",
     "list",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,17 @@ def test_few_streams_are_held_at_once_and_are_judged_as_if_all_were(most_alive: 
     again = judge(held.runs)
     assert again == judged
     assert document(held, again, 0) == reported
+
+
+def test_a_changed_copy_holds_all_of_its_fields() -> None:
+    (run,) = replay([CAPTURE], cabinet=nothing_held()).runs
+    stream = next(stream for stream in run.streams if stream.choices and stream.asked.stream)
+    exchange, choice = stream.exchange, stream.choices[0]
+    changed = replace(exchange, name="other", request=replace(exchange.request, path="/other"))
+    assert changed == replace(stream.whole.exchange, name="other", request=changed.request)
+    assert changed.request.body == stream.whole.exchange.request.body
+    assert replace(choice, index=7) == replace(stream.whole.choices[0], index=7)
+    assert replace(stream, schema="x").events == stream.whole.events
 
 
 def test_several_processes_read_from_one_shelf() -> None:

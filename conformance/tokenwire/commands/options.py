@@ -205,6 +205,10 @@ Trace = Annotated[
 ReportFolder = Annotated[
     Path | None, typer.Option("--report", metavar="DIR", help="Write the report there in every form.")
 ]
+TallyFile = Annotated[
+    Path | None,
+    typer.Option("--tally", metavar="FILE", help="Write what `tokenwire merge` makes one report of."),
+]
 BaselineFile = Annotated[
     Path | None,
     typer.Option("--baseline", metavar="FILE", help="Tolerate the failures that this file knows."),

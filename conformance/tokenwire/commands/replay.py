@@ -30,6 +30,7 @@ EXAMPLES = options.examples(
     "tokenwire replay recorded --requirement cumulative-ids-extend -v",
     "tokenwire replay fixtures/sglang/0.5.23/*.gz --report report",
     "tokenwire replay recorded --jobs 8",
+    "tokenwire replay recorded --tally recorded.tally.gz",
     "tokenwire replay --diff fixtures",
 )
 
@@ -55,6 +56,7 @@ def replay(
     badge: options.Badge = None,
     trace: options.Trace = None,
     report: options.ReportFolder = None,
+    tally: options.TallyFile = None,
     baseline: options.BaselineFile = None,
     tokenizer: options.TokenizerFolder = None,
     profile: options.Profiles = None,
@@ -93,7 +95,12 @@ def replay(
         None,
         options.filters(context),
         jobs,
+        tally=None if tally is None else options.writable(tally, "--tally"),
     )
+    if tally is not None and (keyword or stop_at_first or last_failed):
+        raise typer.BadParameter(
+            "--tally holds the verdicts on whole requirements; leave out -k, -x and --lf"
+        )
     try:
         subject = read_captures(paths, tokenizer=tokenizer_in(tokenizer))
         subject = replace(subject, judged_with=judged_with(tokenizer))

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from pathlib import Path
 
 import typer
 from rich.console import Console
@@ -15,7 +16,7 @@ from tokenwire.asking.scenario import Budget
 from tokenwire.asking.terminal_progress import Meter
 from tokenwire.baselines.baseline import Baseline
 from tokenwire.baselines.tolerance import Held, hold_against, speaks_for_all, told_by, with_reasons
-from tokenwire.judging.judge import Judgement, judge
+from tokenwire.judging.judge import Judgement, judge_apart, put_together
 from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
 from tokenwire.profile import Standing, selected, standing
 from tokenwire.pytest_plugin import run_items
@@ -31,6 +32,7 @@ from tokenwire.report.files import (
 )
 from tokenwire.report.github import fenced
 from tokenwire.report.subject import Subject
+from tokenwire.report.tally_file import Replayed, Selection, write_tally
 from tokenwire.report.terminal import make_console, print_report
 from tokenwire.requirement import load_requirements
 
@@ -68,6 +70,12 @@ class Reporting:
     """How many processes judge."""
     on_judged: Callable[[Sequence[Judgement]], object] = lambda _: None
     """Told what was judged."""
+    tally: Path | None = None
+    """Where to write what `tokenwire merge` reads; None where nobody wants it."""
+
+    @property
+    def selection(self) -> Selection:
+        return Selection(self.requirements, self.profiles, self.filters)
 
 
 def _held(judgements: Sequence[Judgement], subject: Subject, reporting: Reporting) -> Held | None:
@@ -89,8 +97,8 @@ def _standings(judgements: Sequence[Judgement], profiles: Sequence[str]) -> list
     return [standing(name, decided, violated) for name in profiles]
 
 
-def tell(subject: Subject, reporting: Reporting, console: Console) -> int:
-    """Judge, report everywhere, and give the exit status."""
+def _judged(subject: Subject, reporting: Reporting) -> Replayed:
+    """Judge, and show how far that is."""
     rows = selected(reporting.profiles, reporting.requirements) or [*load_requirements().values()]
     watched = make_console(stderr=True)
     watched.quiet = reporting.verbosity < 0
@@ -100,11 +108,25 @@ def tell(subject: Subject, reporting: Reporting, console: Console) -> int:
         def on_done(count: int, words: str) -> None:
             meter.show(done=count, words=words)
 
-        judgements = judge(subject.runs, rows, jobs=reporting.jobs, on_done=on_done)
+        judged = judge_apart(subject.runs, rows, jobs=reporting.jobs, on_done=on_done)
+    return Replayed(subject, tuple(row.id for row in rows), reporting.selection, judged)
+
+
+def tell(
+    subject: Subject, reporting: Reporting, console: Console, *, replayed: Replayed | None = None
+) -> int:
+    """Judge, unless that was done, report everywhere, and give the exit status."""
+    replayed = replayed or _judged(subject, reporting)
+    judgements = put_together(replayed.judged)
     bodies = reporting.outputs.bodies
     subject = replace(subject, bodies=str(bodies) if bodies is not None else "")
     held = _held(judgements, subject, reporting)
     problems = [subject.unrecorded] if subject.unrecorded else []
+    if reporting.tally is not None:
+        try:
+            write_tally(replayed, reporting.tally)
+        except OSError as error:
+            problems.append(f"{reporting.tally} was not written: {system_says(error)}")
     junit = reporting.outputs.junit
     begun = unfinished(junit) if junit is not None else None
 

@@ -26,7 +26,7 @@ from tokenwire.parrot.recognition import KnownModel, recognised
 from tokenwire.record import Place, Stream, in_short
 from tokenwire.requirement import Level, Requirement, load_requirements
 from tokenwire.target.advertised import Advertised
-from tokenwire.target.capability import Capability, capabilities
+from tokenwire.target.capability import Capability, capabilities, shows
 from tokenwire.target.death import Death, clouded, deaths
 from tokenwire.target.determinism import Comparison, Determinism, comparisons, determinism, doubt
 from tokenwire.target.honesty import Honesty, honesty
@@ -190,6 +190,16 @@ class Run:
         """The streams by the names of their exchanges."""
         both = [stream for pair in self.beside for stream in (pair.baseline, pair.other)]
         return {stream.exchange.name: stream for stream in (*self.streams, *both)}
+
+    @cached_property
+    def flags(self) -> frozenset[str]:
+        """The flags that the server is known to have been started with."""
+        return frozenset(flag for stream in self.streams for flag in stream.exchange.server.flags)
+
+    @cached_property
+    def tells_prompt_ids(self) -> bool:
+        """Whether any answer carries prompt_token_ids."""
+        return any(map(shows("prompt-token-ids"), self.streams))
 
     @cached_property
     def target(self) -> Target:
@@ -568,17 +578,29 @@ def judge(
     Raises BrokenProcessPool where one of them was killed.
     """
     wanted = list(load_requirements().values() if requirements is None else requirements)
+    return put_together(judge_apart(runs, wanted, jobs=jobs, on_done=on_done))
+
+
+Apart = Sequence[Sequence[Sequence[Judgement]]]
+"""The verdicts of each run on each requirement."""
+
+
+def judge_apart(
+    runs: Sequence[Run], wanted: Sequence[Requirement], *, jobs: int = 1, on_done: Done = _unheeded
+) -> Apart:
+    """As `judge`, before the runs are put together."""
     with settled():
-        judged = _judge_runs(runs, wanted, jobs if "fork" in get_all_start_methods() else 1, on_done)
-        return [
-            judgement for at in range(len(wanted)) for judgement in everywhere([own[at] for own in judged])
-        ]
+        return _judge_runs(runs, wanted, jobs if "fork" in get_all_start_methods() else 1, on_done)
+
+
+def put_together(judged: Apart) -> list[Judgement]:
+    """What all runs tell, requirement by requirement."""
+    return [judgement for own in zip(*judged, strict=True) for judgement in _everywhere(own)]
 
 
 def _judge_runs(
     runs: Sequence[Run], wanted: Sequence[Requirement], jobs: int, on_done: Done
 ) -> list[list[list[Judgement]]]:
-    """The verdicts of each run on each requirement."""
     at_once = [[_judged_at_once(one, run) for one in wanted] for run in runs]
     left = [[one for one, known in zip(wanted, own, strict=True) if known is None] for own in at_once]
     work = _Work(tuple(runs), tuple(map(tuple, left)))
@@ -660,7 +682,7 @@ def _prepare(run: Run) -> None:
         getattr(run, known)
 
 
-def everywhere(judged: Sequence[Sequence[Judgement]]) -> list[Judgement]:
+def _everywhere(judged: Sequence[Sequence[Judgement]]) -> list[Judgement]:
     """What all runs tell of a requirement; one verdict, the most severe, where none tells anything."""
     every = [judgement for own in judged for judgement in own]
     telling = [

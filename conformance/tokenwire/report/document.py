@@ -25,7 +25,7 @@ from tokenwire.target.capability import Capability
 from tokenwire.target.honesty import Honesty
 
 SPEC_VERSION = "v1"
-_MOST_EVIDENCE = 20
+MOST_EVIDENCE = 20
 """How many violations of one requirement in one scenario a report holds; one fault may break every event."""
 
 
@@ -82,7 +82,7 @@ def row(judgement: Judgement, subject: Subject) -> dict[str, Any]:
             "witnesses": judgement.witnesses,
             "message": judgement.message,
             "evidence": [
-                _evidence(observation, judgement.run) for observation in judgement.violations[:_MOST_EVIDENCE]
+                _evidence(observation, judgement.run) for observation in judgement.violations[:MOST_EVIDENCE]
             ],
             **(
                 {"kinds": [{**asdict(kind), "fingerprint": kind.fingerprint} for kind in kinds]}
@@ -152,7 +152,7 @@ def _server(subject: Subject) -> dict[str, Any]:
     advertised = [run.advertised for run in subject.runs]
     if not advertised:
         return {}
-    flags = {flag for run in subject.runs for stream in run.streams for flag in stream.exchange.server.flags}
+    flags = {flag for run in subject.runs for flag in run.flags}
     return {
         "name": next((each.name for each in advertised if each.name), ""),
         "version": ", ".join(dict.fromkeys(each.version for each in advertised if each.version)),

@@ -124,7 +124,7 @@ def playback_of(judgement: Judgement) -> Playback | None:
     kept = stream.events[start : start + _MOST_EVENTS]
     unit, steps = _steps(stream, kept, illegal)
     emission = _emission_at(stream, focus, illegal.get(focus, ""))
-    other, beside = _other(judgement.run, stream, first)
+    other, beside = held_against(judgement.run, stream, first)
     numbers = {step.event: number for number, step in enumerate(steps)}
     left_out = ""
     if len(kept) < len(stream.events):
@@ -166,7 +166,7 @@ def _emission_at(stream: Stream, event: int, pointer: str) -> Emission | None:
     return next(meant, next(iter(here), next(before, next(iter(every), None))))
 
 
-def _other(run: Run, stream: Stream, violation: Observation) -> tuple[Stream | None, str]:
+def held_against(run: Run, stream: Stream, violation: Observation) -> tuple[Stream | None, str]:
     """The answer to hold a stream against, and what it is: one that the violation names, or else the whole
     answer to the same request.
     """

@@ -268,7 +268,7 @@ def _shown(stream: Stream) -> frozenset[str]:
     return frozenset(name for name, (shows, _) in _SHOWN.items() if shows(stream))
 
 
-def _shows(name: str) -> Callable[[Stream], bool]:
+def shows(name: str) -> Callable[[Stream], bool]:
     """Whether an answer shows something: as it is kept of it, or by a look at its emissions."""
     look, _ = _SHOWN[name]
     return lambda stream: look(stream) if stream.at_hand else name in _shown(stream)
@@ -277,7 +277,7 @@ def _shows(name: str) -> Callable[[Stream], bool]:
 def _modes(answered: list[Stream]) -> Iterable[Capability]:
     """Cumulative and incremental, by the streams that carry ids where any do: chat streams carry text."""
     streams = [stream for stream in answered if stream.asked.stream]
-    with_ids = list(filter(_shows("output-ids"), streams))
+    with_ids = list(filter(shows("output-ids"), streams))
     for mode in (Delivery.CUMULATIVE, Delivery.INCREMENTAL):
         seen = next((stream for stream in with_ids or streams if stream.delivery is mode), None)
         yield _seen(str(mode), seen, f"no stream is {mode}")
@@ -351,7 +351,7 @@ def _logprob_rules(
     answered: list[Stream], advertised: Advertised, declared: Collection[str]
 ) -> Iterable[Capability]:
     """Of which distribution the output logprobs are said to speak; whether they do is for checks to see."""
-    shown = next(filter(_shows("logprobs"), answered), None)
+    shown = next(filter(shows("logprobs"), answered), None)
     told = {advertised.logprob_rule: "the server tells it"} | dict.fromkeys(declared, "declared")
     named = [name for name in LOGPROB_RULES if name in told]
     for name in LOGPROB_RULES:
@@ -402,7 +402,7 @@ def capabilities(
     streams = list(streams)
     answered = [stream for stream in streams if stream.answered]
     shown: dict[str, Stream] = {}
-    looks = {name: _shows(name) for name in _SHOWN}
+    looks = {name: shows(name) for name in _SHOWN}
     for stream in streams:
         record = stream.answered
         for name in [name for name in looks if record or name in _WITHOUT_A_RECORD]:

@@ -18,7 +18,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
@@ -357,6 +357,19 @@ def server_of(told: Line) -> Server:
     if not isinstance(flags, list | tuple) or not all(isinstance(flag, str) for flag in flags):
         raise TypeError(f"{flags!r} are no flags")
     return Server(name, version, tuple(flags))
+
+
+def exchange_of(lines: Iterable[Line]) -> Exchange:
+    """The exchange that `exchange_lines` tells.
+
+    Raises ValueError, KeyError, TypeError or AttributeError for lines that are not those of one.
+    """
+    first, *others = lines
+    unfinished = _Unfinished(first)
+    for line in others:
+        if (exchange := unfinished.take(line)) is not None:
+            return exchange
+    raise ValueError("an exchange has no end line")
 
 
 def _loads(data: bytes) -> Any:
