@@ -225,6 +225,14 @@ def interop(session: nox.Session) -> None:
 
 
 @nox.session
+def scale_out(session: nox.Session) -> None:
+    """1, 2 and 4 replicas of the reference, asked directly and through two gateways."""
+    pinned = ("-c", str(ROOT / "constraints" / "interop.txt"))
+    session.install("-e", ".[reference]", "sglang-router", "smg", *CONSTRAINTS, *pinned, silent=False)
+    session.run("python", "-m", "benchmarks.scale_out", *session.posargs)
+
+
+@nox.session
 def browser(session: nox.Session) -> None:
     """A report in a browser: a failure is walked through by keys. Needs Chromium and its driver."""
     session.install("-e", ".[explore]", "pytest-xdist", "selenium>=4.27", silent=False)

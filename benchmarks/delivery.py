@@ -80,8 +80,8 @@ def server(*command: str) -> Iterator[tuple[int, int]]:
             process.terminate()
 
 
-def ask(port: int, bodies: Sequence[bytes], path: str = "/generate") -> list[bytes]:
-    """Send requests at the same time; their answers, up to the end of a chunked one.
+def ask(ports: Sequence[int], bodies: Sequence[bytes], path: str = "/generate") -> list[bytes]:
+    """Send requests at the same time, in turn to each port; their answers, up to the end of a chunked one.
 
     The client looks every few milliseconds and never waits for bytes: to wake a reader for each event costs a
     server about as much as the event, and nothing where events come so fast that no reader falls asleep.
@@ -90,7 +90,7 @@ def ask(port: int, bodies: Sequence[bytes], path: str = "/generate") -> list[byt
     waiting: list[tuple[int, socket.socket]] = []
     answers = [bytearray() for _ in bodies]
     for at, body in enumerate(bodies):
-        connection = socket.create_connection(("127.0.0.1", port))
+        connection = socket.create_connection(("127.0.0.1", ports[at % len(ports)]))
         connection.sendall(head.encode() + b"%d\r\n\r\n" % len(body) + body)
         connection.setblocking(False)
         waiting.append((at, connection))
@@ -143,7 +143,7 @@ def cost(pid: int, port: int, bodies: Sequence[bytes], times: int) -> tuple[floa
     """Microseconds of the processor for each event, and one of the answers."""
     begun, events, answers = processor_seconds(pid), 0, [b""]
     for _ in range(times):
-        answers = ask(port, bodies)
+        answers = ask([port], bodies)
         events += sum(answer.count(b"data: ") for answer in answers)
     return 1e6 * (processor_seconds(pid) - begun) / events, answers[0]
 
@@ -153,9 +153,9 @@ def measure(
 ) -> Measured:
     bodies = [body(ids, case)] * case.streams
     times = max(1, EVENTS // (TOKENS * case.streams))
-    (answer,) = ask(ours[1], bodies[:1])
+    (answer,) = ask([ours[1]], bodies[:1])
     frames = json.dumps([event.decode() for event in events_of(answer)]).encode()
-    ask(bare[1], [frames], "/frames")
+    ask([bare[1]], [frames], "/frames")
     taken = [
         (cost(*ours, bodies, times)[0], cost(*bare, [b"{}"] * case.streams, times)[0]) for _ in range(turns)
     ]

@@ -2,6 +2,7 @@
 
     python benchmarks/gpu.py                              on a machine with a CUDA device, in some minutes
     python benchmarks/gpu.py --device cpu --small         the same questions, where there is none
+    python benchmarks/gpu.py --write DIRECTORY            keeps the last table there, for the documentation
 
 Runs the engine's own tests there, prints a table of checks and tables of speeds; all sides of a comparison
 run in this one process. Ends with status 1 where a check fails.
@@ -14,12 +15,13 @@ what a device takes to read weights and keys, and for the products, at the speed
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -350,29 +352,46 @@ def timed_ours(work: Workload, device: str, *, small: bool, invariant: bool) -> 
     return taken, bound(model, work, steps)
 
 
-def measure_workload(device: str, *, small: bool) -> Table:
+@dataclass(frozen=True)
+class Told:
+    """What `--write` keeps, for the documentation."""
+
+    requests: int
+    wanted: int
+    device: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def table(self) -> Table:
+        title = f"{self.requests} requests, {self.wanted:,} tokens, {self.device}"
+        table = Table(title=title, title_justify="left")
+        for head in self.heads:
+            table.add_column(head, justify="right")
+        for row in self.rows:
+            table.add_row(*row)
+        return table
+
+
+def measure_workload(device: str, *, small: bool) -> Told:
     """Ours, with batch invariance and without; transformers' continuous batching and `generate` beside."""
     work = Workload.of_nano_vllm(16 if small else 256, 64 if small else 1024, 1000 if small else 10000)
-    rows = len(work.prompts)
-    table = Table(title=f"{rows} requests, {work.wanted:,} tokens, {device}", title_justify="left")
-    for column in ("side", "output tokens", "seconds", "tokens/s", "of the bound"):
-        table.add_column(column, justify="right")
+    rows = []
     for name, invariant in (("tokenwire", True), ("tokenwire, no batch invariance", False)):
         taken, least = timed_ours(work, device, small=small, invariant=invariant)
-        table.add_row(
-            *(name, f"{work.wanted:,}", f"{taken:.1f}"),
-            *(f"{work.wanted / taken:,.0f}", f"{least / taken:.0%}"),
-        )
+        speed, share = f"{work.wanted / taken:,.0f}", f"{least / taken:.0%}"
+        rows.append([name, f"{work.wanted:,}", f"{taken:.1f}", speed, share])
     few = work.first(BESIDE)
     for name, serve in (("continuous batching", serve_continuous), ("generate, equal lengths", serve_static)):
         module = qwen3("sdpa", device, small=small)
         try:
             taken, _ = once(lambda: serve(module, few), device)  # noqa: B023 - called here and now
         except Exception as error:  # somebody else's program: what it cannot do is told, and not our failure
-            table.add_row(name, "", f"{type(error).__name__}: {error}"[:60])
+            rows.append([name, "", f"{type(error).__name__}: {error}"[:60], "", ""])
         else:
-            table.add_row(name, f"{few.wanted:,}", f"{taken:.1f}", f"{few.wanted / taken:,.0f}")
-    return table
+            rows.append([name, f"{few.wanted:,}", f"{taken:.1f}", f"{few.wanted / taken:,.0f}", ""])
+    where = device if device == "cpu" else torch.cuda.get_device_name(device)
+    heads = ("side", "output tokens", "seconds", "tokens/s", "of the bound")
+    return Told(len(work.prompts), work.wanted, where, heads, rows)
 
 
 def once(action: Callable[[], Any], device: str) -> tuple[float, Any]:
@@ -396,6 +415,7 @@ def main() -> int:
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--small", action="store_true", help="a small workload, to try it without a GPU")
     parser.add_argument("--skip-tests", action="store_true", help="leave the engine's own tests out")
+    parser.add_argument("--write", type=Path, help="a directory for gpu.json")
     asked = parser.parse_args()
     if asked.device != "cpu" and not torch.cuda.is_available():
         parser.error("torch sees no CUDA device; use --device cpu")
@@ -416,7 +436,10 @@ def main() -> int:
     console.print(table)
     for dtype in ("float32", "bfloat16"):
         console.print(measure(asked.model, asked.device, dtype, asked.requests, asked.new_tokens))
-    console.print(measure_workload(asked.device, small=asked.small))
+    told = measure_workload(asked.device, small=asked.small)
+    console.print(told.table())
+    if asked.write:
+        (asked.write / "gpu.json").write_text(json.dumps(asdict(told), indent=1) + "\n", "utf-8")
     return 0 if all(outcome.holds for outcome in outcomes) else 1
 
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.page benchmarks/results docs
 
-Reads what `delivery.py`, `engine.py` and `gpu.py` wrote with `--write`, and writes `speed.md`.
+Reads what `delivery.py`, `engine.py`, `gpu.py` and `scale_out.py` wrote with `--write`; writes `speed.md`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def delivery(told: Told, folder: Path) -> list[str]:
         "## Delivery",
         "",
         "The scripted model behind the whole server, beside a bare uvicorn application that sends the same",
-        "finished events, a stream after the other (`python benchmarks/delivery.py`).",
+        "finished events, a stream after the other (`python benchmarks/delivery.py`). No event wakes the",
+        "client: it looks every five milliseconds.",
         *table(
             ["mode", "streams", "logprobs", "interval", "an event", "bare", "ratio", "events/s of a core"],
             rows,
@@ -101,8 +102,29 @@ def gpu(told: Told | None) -> list[str]:
         return [*heading, "No GPU was at hand. `python benchmarks/gpu.py` checks and measures on one.", ""]
     return [
         *heading,
-        f"{told['requests']} requests on {told['device']}.",
+        f"{told['requests']} requests on {told['device']} (`python benchmarks/gpu.py`).",
         *table(told["heads"], told["rows"]),
+    ]
+
+
+def scale_out(told: Told) -> list[str]:
+    """Replicas, directly and through gateways."""
+    rows = [
+        [
+            *(str(each["replicas"]), each["way"], f"{each['events_per_second']:,.0f}"),
+            *(f"{each['replica']:.0f} µs", f"{each['gateway']:.0f} µs" if each["gateway"] else ""),
+        ]
+        for each in told["ways"]
+    ]
+    return [
+        "## Replicas behind a gateway",
+        "",
+        f"{told['streams']} streams of the scripted model, on {told['cores']} cores that client, gateway and",
+        "replicas share (`python -m benchmarks.scale_out`). Events for each second of the clock say what",
+        "this machine does with all of them, and nothing of replicas on machines of their own. What an event",
+        "costs a core tells more: the last column beside the one before it says how many cores of a gateway",
+        "one core of replicas keeps busy. [How to set it up](guides/scale-out.md).",
+        *table(["replicas", "way", "events/s", "replicas, an event", "gateway, an event"], rows),
     ]
 
 
@@ -121,11 +143,12 @@ def main() -> None:
         told: Told = json.loads(path.read_text("utf-8"))
         return told
 
-    delivered, computed = read("delivery.json"), read("engine.json")
+    delivered, computed, replicas = read("delivery.json"), read("engine.json"), read("scale_out.json")
     lines = [INTRODUCTION]
     lines += delivery(delivered, asked.folder) if delivered else []
     lines += engine(computed) if computed else []
     lines += gpu(read("gpu.json"))
+    lines += scale_out(replicas) if replicas else []
     (asked.folder / "speed.md").write_text("\n".join(lines), "utf-8")
 
 
