@@ -168,7 +168,7 @@ class _Outgoing:
             self._transport.write(data)
 
 
-class _Connection(h11.Connection):
+class Connection(h11.Connection):
     """Frames the parts of a chunked body itself: between them nothing changes of what h11 keeps."""
 
     _in_chunks = False
@@ -192,7 +192,7 @@ class Protocol(H11Protocol):  # type: ignore[misc]  # uvicorn is not followed by
 
     def __init__(self, *args: Any, receive_seconds: float, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.conn = _Connection(h11.SERVER, self.config.h11_max_incomplete_event_size or MOST_HEAD_BYTES)
+        self.conn = Connection(h11.SERVER, self.config.h11_max_incomplete_event_size or MOST_HEAD_BYTES)
         self._receive_seconds = receive_seconds
         self._too_late: asyncio.TimerHandle | None = None
 

@@ -9,11 +9,12 @@ import socket
 import struct
 from unittest.mock import Mock
 
+import h11
 import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from tokenwire_reference.serve import Protocol, Server
+from tokenwire_reference.serve import Connection, Protocol, Server
 from tokenwire_reference.server_args import ServerArgs
 
 HEAD = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n"
@@ -152,3 +153,17 @@ def test_what_is_written_behind_a_client_that_left_is_dropped_in_silence(caplog)
 
     asyncio.run(exchange())
     assert [record.message for record in caplog.records] == []
+
+
+@pytest.mark.parametrize("head", [b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"GET / HTTP/1.0\r\n\r\n"])
+@pytest.mark.parametrize("headers", [[], [(b"content-length", b"5")]])
+def test_bodies_are_framed_as_h11_frames_them(head, headers):
+    def framed(connection):
+        connection.receive_data(head)
+        while type(connection.next_event()) is not h11.EndOfMessage:
+            pass
+        events = [h11.Response(status_code=200, headers=headers), h11.Data(b"ab"), h11.Data(b"")]
+        written = [connection.send(event) for event in [*events, h11.Data(b"cde"), h11.EndOfMessage()]]
+        return written, connection.our_state
+
+    assert framed(Connection(h11.SERVER)) == framed(h11.Connection(h11.SERVER))
