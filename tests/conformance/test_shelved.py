@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from tokenwire.dialects.dialect import Dialect
-from tokenwire.judging.judge import judge
+from tokenwire.judging.judge import Judgement, judge
 from tokenwire.record import Delivery, Stream
 from tokenwire.replay import replay
 from tokenwire.report.document import document
+from tokenwire.report.playback import playbacks
+from tokenwire.report.subject import Subject
+from tokenwire.report.trace import trace
 from tokenwire.requirement import load_requirements
 from tokenwire.shelved import Cabinet
 from tokenwire.wire.exchange import Exchange
@@ -20,6 +23,13 @@ from tokenwire.wire.shelf import AtHand, Shelf, Slip
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 CAPTURE = FIXTURES / "litellm" / "1.106.2" / "live-before-vllm.jsonl.gz"
+
+
+def report(subject: Subject, judgements: list[Judgement]) -> tuple[object, ...]:
+    """What all its forms are made from."""
+    told = document(subject, judgements, 0)
+    violated = [one for one in judgements if one.violations]
+    return told, playbacks(violated), trace("all", judgements)
 
 
 def nothing_held() -> Cabinet:
@@ -45,7 +55,7 @@ def most_alive(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_few_streams_are_held_at_once_and_are_judged_as_if_all_were(most_alive: list[int]) -> None:
     shelved = replay([CAPTURE], cabinet=nothing_held())
     judged = judge(shelved.runs)
-    reported = document(shelved, judged, 0)
+    reported = report(shelved, judged)
     streams = [stream for run in shelved.runs for stream in run.streams]
     assert len(streams) > 50
     assert not any(stream.at_hand for stream in streams)
@@ -54,7 +64,7 @@ def test_few_streams_are_held_at_once_and_are_judged_as_if_all_were(most_alive: 
     assert all(stream.at_hand for run in held.runs for stream in run.streams)
     again = judge(held.runs)
     assert again == judged
-    assert document(held, again, 0) == reported
+    assert report(held, again) == reported
 
 
 def test_a_changed_copy_holds_all_of_its_fields() -> None:

@@ -49,7 +49,7 @@ def _plain(value: Any) -> Any:  # whatever stood on the wire
 def _evidence(observation: Observation, run: Run) -> dict[str, Any]:
     place = observation.place
     stream = run.by_exchange.get(place.exchange)
-    shown = excerpt_at(stream, place, observation.actual).text if stream else place.excerpt
+    shown = excerpt_at(stream.whole, place, observation.actual).text if stream else place.excerpt
     return {
         "exchange": place.exchange,
         "event": place.event,

@@ -110,7 +110,8 @@ def exhibit(judgement: Judgement, subject: Subject) -> Exhibit:
     if not judgement.violations:
         raise ValueError(f"{judgement.name} has no violation to show; its verdict is {judgement.verdict}")
     first = judgement.violations[0]
-    stream = judgement.run.by_exchange.get(first.place.exchange)
+    told = judgement.run.by_exchange.get(first.place.exchange)
+    stream = told.whole if told is not None else None
     expected, actual = value(first.expected), value(first.actual)
     return Exhibit(
         expected=expected,
@@ -137,7 +138,8 @@ def witnessed(judgement: Judgement, subject: Subject) -> Exhibit:
     seen = judgement.witness
     if seen is None:
         raise ValueError(f"{judgement.name} has no witness to show; its verdict is {judgement.verdict}")
-    stream = judgement.run.by_exchange.get(seen.place.exchange)
+    told = judgement.run.by_exchange.get(seen.place.exchange)
+    stream = told.whole if told is not None else None
     command = curl(stream.exchange, subject.url) if stream and subject.url else ""
     return Exhibit(
         expected=value(seen.expected),

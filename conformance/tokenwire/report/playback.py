@@ -114,8 +114,9 @@ def playbacks(judgements: Iterable[Judgement]) -> dict[tuple[str, str], Playback
 def playback_of(judgement: Judgement) -> Playback | None:
     """What there is to play of a violation; None where its exchange is not at hand or brought no event."""
     first = judgement.violations[0]
-    stream = judgement.run.by_exchange.get(first.place.exchange)
-    if stream is None or not stream.events:
+    told = judgement.run.by_exchange.get(first.place.exchange)
+    stream = told.whole if told is not None else None
+    if told is None or stream is None or not stream.events:
         return None
     illegal = _illegal(judgement.violations, stream)
     focus = next((event for event in illegal), stream.events[0].index)
@@ -124,7 +125,8 @@ def playback_of(judgement: Judgement) -> Playback | None:
     kept = stream.events[start : start + _MOST_EVENTS]
     unit, steps = _steps(stream, kept, illegal)
     emission = _emission_at(stream, focus, illegal.get(focus, ""))
-    other, beside = held_against(judgement.run, stream, first)
+    other, beside = held_against(judgement.run, told, first)
+    other = other.whole if other is not None else None
     numbers = {step.event: number for number, step in enumerate(steps)}
     left_out = ""
     if len(kept) < len(stream.events):

@@ -62,7 +62,7 @@ def looks_like(judgement: Judgement) -> tuple[str, ...]:
             stream = judgement.run.by_exchange.get(seen.place.exchange)
             if stream is None or (signature.dialects and stream.dialect not in signature.dialects):
                 continue
-            if PATTERNS[signature.pattern](seen, stream, judgement.run):
+            if PATTERNS[signature.pattern](seen, stream.whole, judgement.run):
                 found.update(dict.fromkeys(signature.upstream))
                 break
     return tuple(found)
