@@ -50,7 +50,14 @@ class ParrotSender(CannedSender):
         prompt, budget = self.prompt(body), 4
         for part in (body, body.get("sampling_params", {})):
             assert isinstance(part, dict)
-            budget = next((part[key] for key in ("max_new_tokens", "max_tokens") if key in part), budget)
+            budget = next(
+                (
+                    part[key]
+                    for key in ("max_new_tokens", "max_tokens", "max_completion_tokens")
+                    if key in part
+                ),
+                budget,
+            )
         right = truth(
             self._speaker.law, self._speaker.words, prompt, Asked(greedy=True, max_new_tokens=budget)
         )
@@ -65,15 +72,16 @@ class ParrotSender(CannedSender):
         return {"id": "a", "object": "x", "created": 1, "model": "m", "choices": [choice], "usage": usage}
 
     def prompt(self, body: dict[str, object]) -> Sequence[int]:
-        if "messages" in body:
+        if "messages" in body and "input_ids" not in body:
             return self._speaker.encode(self._template + (chat_text(body["messages"]) or ""))
         told = body.get("input_ids") or body.get("prompt")
         return self._speaker.encode(told) if isinstance(told, str) else told  # type: ignore[return-value]
 
 
-def found_by(sender: CannedSender, *dialects: str) -> Speaker | None:
+def found_by(sender: CannedSender, *dialects: str, named: bool = False) -> Speaker | None:
     async def find() -> Speaker | None:
-        found = await preflight("http://target", sender, [load_dialects()[name] for name in dialects])
+        wanted = [load_dialects()[name] for name in dialects]
+        found = await preflight("http://target", sender, wanted, named=named)
         assert found.speaks
         return await find_parrot(found, sender)
 
@@ -94,6 +102,21 @@ def test_a_parrot_is_found_with_its_vocabulary_by_one_request(
     assert found is not None
     assert (found.words, found.law.distance, found.templated) == (words_of(kind), 1024, True)
     assert [name for name in sender.names if name.endswith("script")] == [f"preflight/{dialect}-script"]
+
+
+def test_words_that_answer_messages_do_not_tell_that_a_target_is_no_parrot() -> None:
+    """A template puts ids around them: what the reference then says first is `\\nuser`."""
+
+    class Templated(ParrotSender):
+        def _answer(self, body: dict[str, object]) -> object:
+            answer = super()._answer(body)
+            assert isinstance(answer, dict)
+            if "input_ids" not in body:
+                answer["choices"][0]["message"]["content"] = "\nuser"
+            return answer
+
+    sender = Templated("/v1/chat/completions", speaker_of(Vocabulary.BYTE_LEVEL, 512))
+    assert found_by(sender, IDS_CHAT, named=True) is not None
 
 
 @pytest.mark.parametrize("distance", [256, 512])

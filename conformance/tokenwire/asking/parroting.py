@@ -30,11 +30,13 @@ _WORDS = 170
 async def find_parrot(found: Preflight, sender: Sender, tokenizer: Tokenizer | None = None) -> Speaker | None:
     """How to tell the target what to say; None where it is no parrot.
 
-    Most targets are not asked anything: a parrot says the last id of a short prompt again and again.
+    Most targets are not asked anything: a parrot says the last id of a short prompt again and again. Words
+    that answer messages tell nothing of that, since a template puts ids around them.
     """
     by_use = sorted(found.speaks, key=lambda one: (not (one.takes_ids and one.tells_ids), one.chat))
-    told = [one for one in by_use if one.takes_ids or not one.chat]
-    if not by_use or (told and not any(_repeats_itself(found.first_words[one.name]) for one in told)):
+    first = [found.first_words[one.name] for one in by_use]
+    told = [one for one in first if one.asked.input_ids is not None or one.asked.texts]
+    if not by_use or (told and not any(map(_repeats_itself, told))):
         return None
     dialect = by_use[0]
     context = found.advertised.context_length
