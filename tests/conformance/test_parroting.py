@@ -105,7 +105,7 @@ def test_a_parrot_is_found_with_its_vocabulary_by_one_request(
 
 
 def test_words_that_answer_messages_do_not_tell_that_a_target_is_no_parrot() -> None:
-    """A template puts ids around them: what the reference then says first is `\\nuser`."""
+    """A template puts ids around them: what the reference then says first is a line end and `user`."""
 
     class Templated(ParrotSender):
         def _answer(self, body: dict[str, object]) -> object:
