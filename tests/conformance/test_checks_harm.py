@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stream_builder import IDS, change, named, refusal, whole, with_exchange
+from stream_builder import IDS, change, incremental, named, refusal, whole, with_exchange
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.check import CHECKS, Observation, Target
@@ -73,6 +73,22 @@ def test_a_control_that_got_no_answer_is_found() -> None:
     assert [one.message for one in harmed(BEFORE, AGAIN, refusal(), hung)] == [
         "the request after a bad one got no complete answer (timeout)"
     ]
+
+
+def test_what_a_stream_loses_on_its_way_is_no_harm() -> None:
+    """The same stream loses its first event at other times too; the whole answer has all of it."""
+    lossy = incremental()
+    lossy = replace(lossy, choices=(replace(lossy.choices[0], emissions=lossy.choices[0].emissions[1:]),))
+    control = named(lossy, "generate/bad-control")
+    assert harmed(*OTHER_KEY, BEFORE, AGAIN, refusal(), control) == []
+    assert harmed(*OTHER_KEY, BEFORE, AGAIN, named(lossy, "generate/stream"), refusal(), control) == []
+
+
+def test_a_stream_is_held_against_a_stream() -> None:
+    streams = [named(incremental(), f"generate/stream-{number}") for number in range(2)]
+    changed = change(incremental(), output_ids=[99])
+    found = harmed(*OTHER_KEY, *streams, BEFORE, refusal(), named(changed, "generate/bad-control"))
+    assert [one.place.exchange for one in found] == ["generate/bad-control"]
 
 
 def test_the_refusal_of_another_endpoint_is_another_talk() -> None:

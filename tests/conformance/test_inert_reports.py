@@ -140,3 +140,9 @@ def test_a_workflow_takes_nothing_within_for_a_command(capsys: pytest.CaptureFix
     with fenced({}):
         print("plain")
     assert capsys.readouterr().out == "plain\n"
+
+
+@pytest.mark.parametrize(("said", "width"), [("72", 72), ("200", 200), ("", 140), ("wide", 140)])
+def test_the_width_of_what_no_terminal_shows(monkeypatch: pytest.MonkeyPatch, said: str, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", said)
+    assert make_console().width == width

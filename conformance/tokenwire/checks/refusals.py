@@ -264,7 +264,8 @@ def refused_request_harms_nobody(streams: tuple[Stream, ...], target: Target) ->
     """The request after a bad one is answered as the same request was elsewhere in the run.
 
     Only a request that the target could answer at another time tells whether harm was done. Results are
-    compared where the target was seen to repeat itself, and where nothing but such requests contradicts it.
+    compared with those of an answer that was delivered in the same way, where the target was seen to repeat
+    itself, and where nothing but such requests contradicts it.
     One that goes another way may do so by chance; where most of them do, it is none.
     """
     compared: list[list[Observation]] = []
@@ -294,8 +295,9 @@ def refused_request_harms_nobody(streams: tuple[Stream, ...], target: Target) ->
             related=(start_place(bad), start_place(twin)),
         )
         steady = control.asked.key not in target.contradicted or _alike(before)
-        if holds and repeats and steady:
-            compared.append(list(_as_before(control, twin)))
+        alike = next((one for one in (*before, *twins) if _delivered_as(one, control)), None)
+        if holds and repeats and steady and alike is not None:
+            compared.append(list(_as_before(control, alike)))
     changed = sum(not all(one.holds for one in look) for look in compared)
     chance = changed < _NO_CHANCE or 2 * changed < len(compared)
     for look in compared:
@@ -304,6 +306,11 @@ def refused_request_harms_nobody(streams: tuple[Stream, ...], target: Target) ->
 
 _NO_CHANCE = 3
 """Near ties do not go the other way after so many bad requests, and nowhere else."""
+
+
+def _delivered_as(one: Stream, other: Stream) -> bool:
+    """Whether two answers were delivered in the same way: what a stream loses on its way is no harm done."""
+    return (one.delivery, one.asked.stream_interval) == (other.delivery, other.asked.stream_interval)
 
 
 def _alike(streams: list[Stream]) -> bool:

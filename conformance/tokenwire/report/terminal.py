@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -72,10 +73,11 @@ class _Inert(RenderHook):
 def make_console(*, stderr: bool = False) -> Console:
     """A console for what servers wrote: all text on it is inert, whoever prints it.
 
-    It does not fold long lines to 80 columns if no terminal shows them.
+    Its lines are as wide as the terminal, or as COLUMNS says; where neither is there, they are not folded to
+    80 columns.
     """
     console = Console(stderr=stderr, highlight=False)
-    if not console.is_terminal:
+    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdecimal():
         console = Console(stderr=stderr, highlight=False, width=_WIDTH_OF_A_PIPE)
     console.push_render_hook(_Inert())
     return console
