@@ -20,6 +20,7 @@ from tokenwire.watch.judging import Bench, Opinion, Violation
 from tokenwire.watch.live_page import live_page
 from tokenwire.watch.overheard import Overheard
 from tokenwire.watch.prometheus import exposition
+from tokenwire.watch.room import BLOCK, Body, Room
 from tokenwire.watch.tally import Tally
 from tokenwire.watch.violation_folder import ViolationFolder
 from tokenwire.wire.capture import read_capture
@@ -34,12 +35,15 @@ BABBLES = "import sys; sys.stdin.buffer.read(8); print('what?'); sys.stdout.flus
 """Judges that never answer, that die, and that talk nonsense."""
 
 
-def heard(exchange: Exchange) -> Overheard:
+ROOM = Room(64 * BLOCK)
+
+
+def heard(exchange: Exchange, room: Room = ROOM) -> Overheard:
     """An exchange as it is overheard."""
-    reads = exchange.reads
-    return Overheard(
-        replace(exchange, reads=()), [read.time for read in reads], [read.data for read in reads]
-    )
+    body = Body(room)
+    assert body.more()
+    assert all(body.add(read.time, read.data) for read in exchange.reads)
+    return Overheard(replace(exchange, reads=()), body)
 
 
 def test_a_violation_is_named_with_its_place() -> None:
@@ -80,22 +84,28 @@ def test_opinions_and_exchanges_survive_the_pipe() -> None:
     line = opinion_line(opinion)
     assert line.count(b"\n") == 1
     assert read_opinion(line) == opinion
-    whole_frame = b"".join(frame(heard(GOOD)))
+    whole_frame = frame(heard(GOOD), ROOM)
     for cut, count in ((len(whole_frame), 2), (len(whole_frame) - 1, 1), (3, 1), (0, 1)):
         read = list(exchanges(BytesIO(whole_frame + whole_frame[:cut])))
         assert read == [GOOD] * count
 
 
-def _judged(command: list[str], scene: Callable[[DistantJudge], Awaitable[None]], **options: float):
+def _judged(
+    command: list[str],
+    scene: Callable[[DistantJudge], Awaitable[None]],
+    room: Room = ROOM,
+    **options: float,
+):
     told: list[tuple[Exchange, Opinion]] = []
     missed: list[str] = []
 
     async def run() -> None:
         judge = DistantJudge(
             command,
+            room,
             lambda *words: told.append(words),
             missed.append,
-            **options,  # type: ignore[arg-type]  # bytes and seconds
+            **options,  # type: ignore[arg-type]  # seconds
         )
         await scene(judge)
 
@@ -154,41 +164,20 @@ def test_a_judge_that_cannot_be_started_is_a_gap() -> None:
     assert _judged(["/nowhere/judge"], scene) == ([], ["judge-crashed"])
 
 
-def test_a_judge_that_is_too_slow_is_a_gap_as_soon_as_the_line_is_full() -> None:
-    async def scene(judge: DistantJudge) -> None:
-        size = heard(GOOD).size
-        for _ in range(5):
-            judge.submit(heard(GOOD))
-        assert judge.waiting == 2 * size
-        await judge.close(0)
-        assert judge.waiting == 0
+def test_what_waits_keeps_its_room_until_it_was_judged_or_given_up() -> None:
+    room = Room(8 * BLOCK)
 
-    told, missed = _judged([sys.executable, "-c", MUTE], scene, most_waiting=2 * heard(GOOD).size)
+    async def scene(judge: DistantJudge) -> None:
+        for _ in range(2):
+            judge.submit(heard(GOOD, room))
+        assert room.free == 6
+        assert judge.waiting == 2 * len(GOOD.body)
+        await judge.close(0)
+        assert (judge.waiting, room.free) == (0, 8)
+
+    told, missed = _judged([sys.executable, "-c", MUTE], scene, room)
     assert told == []
-    assert missed == ["judge-too-slow"] * 3 + ["watch-ended"] * 2
-
-
-def test_room_for_exchanges_under_way_is_what_those_in_line_leave() -> None:
-    async def scene(judge: DistantJudge) -> None:
-        judge.submit(heard(GOOD))
-        assert [judge.lend(6), judge.lend(5), judge.lend(4), judge.lend(1)] == [True, False, True, False]
-        assert judge.lend(-10)
-        assert judge.lent == 0
-        await judge.close(0)
-
-    _judged([sys.executable, "-c", MUTE], scene, most_waiting=heard(GOOD).size + 10)
-
-
-def test_what_is_larger_than_the_line_is_judged_where_none_waits() -> None:
-    async def scene(judge: DistantJudge) -> None:
-        judge.submit(heard(GOOD))
-        judge.submit(heard(GOOD))
-        await judge.close(0)
-
-    assert _judged([sys.executable, "-c", MUTE], scene, most_waiting=1)[1] == [
-        "judge-too-slow",
-        "watch-ended",
-    ]
+    assert missed == ["watch-ended"] * 2
 
 
 def test_a_judge_that_hangs_is_ended_and_the_next_one_goes_on() -> None:

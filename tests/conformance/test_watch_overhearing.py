@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tokenwire.watch.overheard import Overheard
+from tokenwire.watch.overheard import Overheard, redacted
 from tokenwire.watch.overhearing import Overhearing
+from tokenwire.watch.room import BLOCK, Room, pieces
 from tokenwire.wire.exchange import Ending, Exchange
 from tokenwire.wire.redaction import REDACTED
 
@@ -24,12 +25,15 @@ ANSWERED = (
 GET = b"GET /server_info HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
+BLOCKS = 4
+ROOM = Room(BLOCKS * BLOCK)
+
+
 class _Audience:
     def __init__(self) -> None:
         self.open = 0
         self.exchanges: list[Exchange] = []
         self.gaps: list[str] = []
-        self.room = 1 << 30
 
     def name(self) -> str:
         return f"n/{len(self.exchanges)}"
@@ -40,16 +44,13 @@ class _Audience:
     def over(self, heard: Overheard | None) -> None:
         self.open -= 1
         if heard is not None:
-            self.exchanges.append(heard.redacted())
+            body, room = heard.body, ROOM
+            told = pieces(room.fd, room.size, body.blocks, body.lengths)
+            self.exchanges.append(redacted(heard.exchange, body.times, told))
+            body.give_back()
 
     def missed(self, reason: str) -> None:
         self.gaps.append(reason)
-
-    def lend(self, size: int) -> bool:
-        if size > self.room:
-            return False
-        self.room -= size
-        return True
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ class _Listening:
     """An ear, told each thing a second after the one before."""
 
     def __init__(self, audience: _Audience, *, largest: int = 1000) -> None:
-        self._ear = Overhearing(audience, largest=largest)
+        self._ear = Overhearing(audience, ROOM, largest=largest)
         self._now = 0.0
 
     def __getattr__(self, name: str) -> Callable[..., None]:
@@ -91,7 +92,7 @@ def test_an_exchange_however_it_is_cut(audience: _Audience, size: int) -> None:
     times = [read.time for read in exchange.reads]
     assert times == sorted(times)
     assert times[0] > 0
-    assert audience.room == 1 << 30, "what was lent is given back"
+    assert ROOM.free == BLOCKS, "what was borrowed is given back"
     assert not audience.gaps
 
 
@@ -215,19 +216,34 @@ def test_an_exchange_of_exactly_the_size_is_heard(audience: _Audience) -> None:
 
 
 def test_where_no_room_is_left_an_exchange_is_followed_and_not_kept(audience: _Audience) -> None:
-    audience.room = 0
     ear = listen(audience)
+    others = [block for _ in range(BLOCKS) if (block := ROOM.borrow()) is not None]
     ear.sent(ASKED)
     ear.received(ANSWERED[:-20])
-    audience.room = 1 << 20
+    ROOM.give_back(others)
     ear.received(ANSWERED[-20:])
     assert (audience.exchanges, audience.gaps, audience.open) == ([], ["judge-too-slow"], 0)
     ear.sent(GET)
     ear.received(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
     assert [exchange.body for exchange in audience.exchanges] == [b"{}"]
     ear.sent(ASKED)
+    assert ROOM.free == BLOCKS - 1
     ear.received(b"\r\nnonsense\r\n\r\n")
-    assert audience.room == 1 << 20
+    assert ROOM.free == BLOCKS
+
+
+def test_a_body_may_lie_in_many_blocks_and_end_where_there_are_no_more(audience: _Audience) -> None:
+    for size, told in ((BLOCKS * BLOCK, 1), (BLOCKS * BLOCK + 1, 0)):
+        audience.exchanges.clear()
+        body = (bytes(range(251)) * (size // 251 + 1))[:size]
+        ear = listen(audience, largest=1 << 30)
+        ear.sent(GET)
+        ear.received(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
+        for start in range(0, size, 10_007):
+            ear.received(body[start : start + 10_007])
+        assert [exchange.body for exchange in audience.exchanges] == [body] * told
+        assert ROOM.free == BLOCKS
+    assert audience.gaps == ["judge-too-slow"]
 
 
 def test_an_answer_to_half_a_request_is_a_gap(audience: _Audience) -> None:
@@ -253,10 +269,10 @@ def test_what_is_open_when_the_watcher_ends_is_a_gap(audience: _Audience) -> Non
 def test_a_fault_of_our_own_is_a_gap_and_reaches_nobody(
     audience: _Audience, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(_: object) -> None:
+    def broken(_: object, __: str) -> None:
         raise RuntimeError("no memory")
 
-    monkeypatch.setattr(Overhearing, "_borrow", broken)
+    monkeypatch.setattr(Overhearing, "_keep_back", broken)
     ear = listen(audience, largest=1)
     ear.sent(ASKED)
     ear.received(ANSWERED)

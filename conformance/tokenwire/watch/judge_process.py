@@ -1,8 +1,8 @@
 """The process of the judge: exchanges come in on standard input, opinions go out on standard output.
 
 It is a process of its own, so that judging takes no time from the traffic, and no fault of it can end there.
-An exchange is two lengths of eight bytes, a pickle from our own parent, and the answer's body; an opinion is
-one line of JSON.
+An exchange is a length of eight bytes and a pickle, from our own parent, that tells where in the room its
+body lies; an opinion is one line of JSON.
 """
 
 from __future__ import annotations
@@ -14,31 +14,30 @@ import sys
 from array import array
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from tokenwire.watch.judging import Bench, Opinion, Violation, single_answer_requirements
-from tokenwire.watch.overheard import Overheard
+from tokenwire.watch.overheard import Overheard, redacted
+from tokenwire.watch.room import Room, pieces
 from tokenwire.watch.violation_folder import ViolationFolder
 from tokenwire.wire.exchange import Exchange
 
-_LENGTHS = struct.Struct(">QQ")
+_LENGTH = struct.Struct(">Q")
 
 
-def frame(heard: Overheard) -> list[bytes]:
-    """An exchange as the process reads it, without a copy of its body."""
-    told = heard.exchange, array("d", heard.times).tobytes(), array("Q", map(len, heard.pieces)).tobytes()
+def frame(heard: Overheard, room: Room) -> bytes:
+    """An exchange as the process reads it; its body lies in the room, which the process has too."""
+    body = heard.body
+    times, lengths = array("d", body.times).tobytes(), array("Q", body.lengths).tobytes()
+    told = heard.exchange, times, lengths, body.blocks, room.fd, room.size
     data = pickle.dumps(told, protocol=pickle.HIGHEST_PROTOCOL)
-    size = sum(map(len, heard.pieces))
-    return [_LENGTHS.pack(len(data), size) + data, *heard.pieces]
+    return _LENGTH.pack(len(data)) + data
 
 
-def _overheard(data: bytes, body: bytes) -> Overheard:
-    exchange, times, lengths = pickle.loads(data)
-    ends = [0, *accumulate(array("Q", lengths))]
-    pieces = [body[start:end] for start, end in pairwise(ends)]
-    return Overheard(exchange, array("d", times), pieces)
+def _exchange(data: bytes) -> Exchange:
+    exchange, times, lengths, blocks, fd, size = pickle.loads(data)
+    return redacted(exchange, array("d", times), pieces(fd, size, blocks, array("Q", lengths)))
 
 
 def opinion_line(opinion: Opinion) -> bytes:
@@ -57,12 +56,12 @@ def exchanges(file: BinaryIO) -> Iterator[Exchange]:
     """All that were written to a file, without credentials, up to one that was cut off: then the watcher is
     gone.
     """
-    while len(head := file.read(_LENGTHS.size)) == _LENGTHS.size:
-        first, second = _LENGTHS.unpack(head)
-        data, body = file.read(first), file.read(second)
-        if len(data) < first or len(body) < second:
+    while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
+        (size,) = _LENGTH.unpack(head)
+        data = file.read(size)
+        if len(data) < size:
             return
-        yield _overheard(data, body).redacted()
+        yield _exchange(data)
 
 
 def _kept(opinion: Opinion, exchange: Exchange, folder: ViolationFolder | None) -> Opinion:

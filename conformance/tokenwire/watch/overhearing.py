@@ -15,13 +15,12 @@ from typing import Protocol
 import h11
 
 from tokenwire.watch.overheard import Overheard
+from tokenwire.watch.room import Body, Room
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 from tokenwire.wire.http_answer import AnswerReader
 from tokenwire.wire.redaction import Headers
 
 _LARGEST_HEAD = 1 << 20
-_LENT_AT_ONCE = 64 << 10
-"""Bytes: few for an exchange, and many for an event."""
 _UNASKED = h11.Request(method="GET", target="/", headers=[("host", "")])
 """What an answer is read by that comes before any request."""
 
@@ -41,11 +40,6 @@ class Audience(Protocol):
     def missed(self, reason: str) -> None:
         """Something passed that cannot be judged."""
 
-    def lend(self, size: int) -> bool:
-        """Room for so many more bytes of an exchange that is under way, where there is any; below 0, it is
-        given back.
-        """
-
 
 @dataclass
 class _Heard:
@@ -56,8 +50,6 @@ class _Heard:
     request: h11.Request | None = None
     body: list[bytes] = field(default_factory=list)
     asked_all: bool = False
-    times: list[float] = field(default_factory=list)
-    pieces: list[bytes] = field(default_factory=list)
     answered_all: bool = False
     size: int = 0
 
@@ -73,8 +65,9 @@ class Overhearing:
     Whatever passes is told with its time, in the order in which it came.
     """
 
-    def __init__(self, audience: Audience, *, largest: int) -> None:
+    def __init__(self, audience: Audience, room: Room, *, largest: int) -> None:
         self._audience = audience
+        self._room = room
         self._largest = largest
         self._deaf = False
         self._client_left = False
@@ -86,7 +79,7 @@ class Overhearing:
         self._answering: AnswerReader | None = None
         self._heard = _Heard()
         self._kept_back = ""
-        self._lent = 0
+        self._body = Body(self._room)
         if asked:
             self.sent(at, asked)
         if answered:
@@ -127,7 +120,7 @@ class Overhearing:
         if self._deaf:
             return
         self._deaf = True
-        self._give_back()
+        self._body.give_back()
         is_open = self._heard.request is not None
         if is_open:
             self._audience.over(None)
@@ -152,12 +145,13 @@ class Overhearing:
                     raise h11.RemoteProtocolError("an answer came before what it answers")
                 self._answering = AnswerReader(event, largest_head=_LARGEST_HEAD)
                 self._audience.began()
+                if not self._body.more():
+                    self._keep_back("judge-too-slow")
             elif isinstance(event, h11.Data):
                 heard.size += len(event.data)
-                if heard.size > self._lent:
-                    self._borrow()
-                if not self._kept_back:
-                    heard.body.append(bytes(event.data))
+                heard.body.append(bytes(event.data))
+                if heard.size > self._largest:
+                    self._keep_back("too-large")
             elif isinstance(event, h11.EndOfMessage):
                 heard.asked_all = True
                 if heard.answered_all:
@@ -172,11 +166,12 @@ class Overhearing:
             reader = self._answering = AnswerReader(_UNASKED, largest_head=_LARGEST_HEAD)
         for piece in reader.feed(data):
             heard.size += len(piece)
-            if heard.size > self._lent:
-                self._borrow()
-            if not self._kept_back:
-                heard.pieces.append(piece)
-                heard.times.append(at)
+            if self._kept_back:
+                continue
+            if heard.size > self._largest:
+                self._keep_back("too-large")
+            elif not self._body.add(at, piece):
+                self._keep_back("judge-too-slow")
         if reader.switched:
             self._miss("upgraded")
         elif reader.over and not heard.answered_all:
@@ -201,27 +196,11 @@ class Overhearing:
         else:
             self._cut_off(at, "the connection was closed")
 
-    def _borrow(self) -> None:
-        """Get room for what is heard of an exchange, or keep nothing of it: its traffic is only followed."""
-        if self._kept_back:
-            return
-        size, lent = self._heard.size, self._lent
-        more = min(max(_LENT_AT_ONCE, size - lent), self._largest - lent)
-        if size > self._largest:
-            self._kept_back = "too-large"
-        elif self._audience.lend(more):
-            self._lent += more
-        else:
-            self._kept_back = "judge-too-slow"
-        if self._kept_back:
-            self._heard.body.clear()
-            self._heard.pieces.clear()
-            self._give_back()
-
-    def _give_back(self) -> None:
-        if self._lent:
-            self._audience.lend(-self._lent)
-            self._lent = 0
+    def _keep_back(self, reason: str) -> None:
+        """Keep nothing of this exchange: its traffic is only followed."""
+        self._kept_back = self._kept_back or reason
+        self._heard.body.clear()
+        self._body.give_back()
 
     def _complete(self, at: float) -> None:
         asked = self._asking.trailing_data[0] if self._asking is not None else b""
@@ -243,8 +222,8 @@ class Overhearing:
         heard, request = self._heard, self._heard.request
         assert request is not None
         self._heard = _Heard()
-        self._give_back()
         if self._kept_back or not heard.asked_all:
+            self._body.give_back()
             self._audience.over(None)
             self._audience.missed(self._kept_back or "request-cut-off")
             return
@@ -267,4 +246,6 @@ class Overhearing:
             duration=at - heard.began,
             started=heard.started,
         )
-        self._audience.over(Overheard(exchange, [at - heard.began for at in heard.times], heard.pieces))
+        body = self._body
+        body.times = [at - heard.began for at in body.times]
+        self._audience.over(Overheard(exchange, body))

@@ -17,6 +17,7 @@ from tokenwire.watch.overheard import Overheard
 from tokenwire.watch.overhearing import Overhearing
 from tokenwire.watch.prometheus import CONTENT_TYPE, exposition
 from tokenwire.watch.proxy import Address, Proxy
+from tokenwire.watch.room import Room
 from tokenwire.watch.tally import Tally
 from tokenwire.wire.exchange import Exchange
 
@@ -55,7 +56,7 @@ class _Ear:
         self._watcher = watcher
         self._tally = watcher.tally
         self._later = watcher.later
-        self._heard = Overhearing(watcher, largest=watcher.plan.largest_exchange)
+        self._heard = Overhearing(watcher, watcher.room, largest=watcher.plan.largest_exchange)
         self._tally.connections += 1
         self._tally.open_connections += 1
         watcher.ears.add(self)
@@ -83,6 +84,10 @@ class _Ear:
         self._later.hear(self._heard.interrupt)
 
 
+_MUCH = 16 << 10
+"""Bytes that are looked at sooner, as long as the processor has them at hand."""
+
+
 class _Later:
     """What is heard, with its time, once all that has arrived on all connections is passed on."""
 
@@ -91,7 +96,9 @@ class _Later:
 
     def hear(self, hear: Callable[[float, bytes], None], data: bytes = b"") -> None:
         self._left.append((hear, time.monotonic(), data))
-        if len(self._left) == 1:
+        if len(data) >= _MUCH:
+            self.catch_up()
+        elif len(self._left) == 1:
             asyncio.get_running_loop().call_soon(self.catch_up)
 
     def catch_up(self) -> None:
@@ -113,6 +120,7 @@ class Watcher:
         self.tally = Tally()
         self.ears: set[_Ear] = set()
         self.later = _Later()
+        self.room = Room(plan.most_waiting)
         self.listening = plan.listen
         self.admin_listening = plan.admin
         self._on_opinion = on_opinion
@@ -137,9 +145,9 @@ class Watcher:
             raise
         self._judge = DistantJudge(
             self.plan.judge or judge_command(self.plan.record, self.plan.record_cap, self.plan.profiles),
+            self.room,
             self._heard,
             self.missed,
-            most_waiting=self.plan.most_waiting,
             patience_s=self.plan.judge_patience_s,
         )
         return self
@@ -152,6 +160,7 @@ class Watcher:
         self.later.catch_up()
         await self._judge.close(self.plan.drain_s)
         self._admin.close()
+        self.room.close()
 
     def name(self) -> str:
         self._serial += 1
@@ -165,9 +174,6 @@ class Watcher:
         self.tally.exchanges += 1
         if heard is not None:
             self._judge.submit(heard)
-
-    def lend(self, size: int) -> bool:
-        return self._judge.lend(size)
 
     def missed(self, reason: str) -> None:
         self.tally.gaps[reason] += 1
