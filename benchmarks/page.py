@@ -2,7 +2,8 @@
 
     python -m benchmarks.page benchmarks/results docs
 
-Reads what `delivery.py`, `engine.py`, `gpu.py` and `scale_out.py` wrote with `--write`; writes `speed.md`.
+Reads what `delivery.py`, `engine.py`, `recorder.py`, `watch.py`, `gpu.py` and `scale_out.py` wrote with
+`--write`; writes `speed.md`.
 """
 
 from __future__ import annotations
@@ -96,6 +97,56 @@ def engine(told: Told) -> list[str]:
     ]
 
 
+def recorder(told: Sequence[Told], folder: Path) -> list[str]:
+    """What stands between the socket and the clock."""
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for each in told:
+        lines.setdefault(each["side"], []).append((each["streams"], each["cpu"]))
+    (folder / "speed-recorder.svg").write_text(
+        picture("Processor time of a client for each event (µs)", "streams at once", lines), "utf-8"
+    )
+    rows = [
+        [
+            *(str(each["streams"]), each["side"], f"{each['cpu']:.1f} µs", f"{each['beside_httpx']:.2f}"),
+            *(f"{each['p50'] / 1000:.2f} ms", f"{each['p99'] / 1000:.2f} ms"),
+        ]
+        for each in told
+    ]
+    heads = ["streams", "side", "an event", "beside httpx", "p50 later", "p99 later"]
+    return [
+        "## The recorder",
+        "",
+        "One event each 10 ms on every stream, all streams at once, as after a step of an engine. How",
+        "much later than a raw socket a side says that events arrived is a difference of percentiles, each",
+        "a median of turns: other programs may make it negative (`python benchmarks/recorder.py`).",
+        *table(heads, rows),
+        "![Processor time of a client for each event, by streams](speed-recorder.svg)",
+        "",
+    ]
+
+
+def watch(told: Told) -> list[str]:
+    """The watcher beside a proxy that only forwards."""
+    rows = [
+        [
+            *(each["events"], each["side"], f"{each['cpu']:.1f} µs", f"{each['throughput']:.2f}"),
+            *(f"{each['p50'] / 1000:.2f} ms", f"{each['p99'] / 1000:.2f} ms"),
+        ]
+        for each in told["sides"]
+    ]
+    return [
+        "## The watcher",
+        "",
+        "64 streams, an event on all of them at once, straight from the server and through two proxies:",
+        "one that only forwards bytes, and `tokenwire watch`. Small events are of 200 bytes, large ones of",
+        "64 KiB, faster than a judge can read: what finds no room is counted as `judge-too-slow`",
+        "(`python benchmarks/watch.py`).",
+        *table(["events", "side", "an event", "throughput", "added p50", "added p99"], rows),
+        f"The judge behind it hears {told['judge']:,.0f} events of a real server in a second of one core.",
+        "",
+    ]
+
+
 def gpu(told: Told | None) -> list[str]:
     heading = ["## The engine on a GPU", ""]
     if told is None:
@@ -136,17 +187,18 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where speed.md is written")
     asked = parser.parse_args()
 
-    def read(name: str) -> Told | None:
+    def read(name: str) -> Any:
         path = asked.results / name
         if not path.exists():
             return None
-        told: Told = json.loads(path.read_text("utf-8"))
-        return told
+        return json.loads(path.read_text("utf-8"))
 
     delivered, computed, replicas = read("delivery.json"), read("engine.json"), read("scale_out.json")
     lines = [INTRODUCTION]
     lines += delivery(delivered, asked.folder) if delivered else []
     lines += engine(computed) if computed else []
+    lines += recorder(heard, asked.folder) if (heard := read("recorder.json")) else []
+    lines += watch(watched) if (watched := read("watch.json")) else []
     lines += gpu(read("gpu.json"))
     lines += scale_out(replicas) if replicas else []
     (asked.folder / "speed.md").write_text("\n".join(lines), "utf-8")

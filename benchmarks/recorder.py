@@ -189,8 +189,8 @@ class Seen:
         self.p50.append(late[len(late) // 2])
         self.p99.append(late[len(late) * 99 // 100])
 
-    def medians(self) -> tuple[float, float, float]:
-        """Microseconds."""
+    def told(self) -> tuple[float, float, float]:
+        """Medians of all turns, in microseconds."""
         cpu, p50, p99 = (statistics.median(each) * 1e6 for each in (self.cpu, self.p50, self.p99))
         return cpu, p50, p99
 
@@ -213,7 +213,7 @@ def measure(streams: int, ticks: int, turns: int) -> dict[str, tuple[float, floa
     finally:
         server.terminate()
         server.join()
-    return {side: each.medians() for side, each in seen.items()}
+    return {side: each.told() for side, each in seen.items()}
 
 
 def main() -> None:

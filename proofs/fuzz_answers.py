@@ -39,7 +39,9 @@ from tokenwire.report.sarif import sarif
 from tokenwire.report.terminal import make_console, print_report
 from tokenwire.report.trace import trace
 from tokenwire.watch.judging import Bench
+from tokenwire.watch.overheard import Overheard, redacted
 from tokenwire.watch.overhearing import Overhearing
+from tokenwire.watch.room import BLOCK, Room, pieces
 from tokenwire.wire.capture import CaptureError, ExchangeWriter, read_capture
 from tokenwire.wire.exchange import Exchange, Read
 
@@ -224,6 +226,9 @@ def examine_capture(data: bytes) -> None:
         print_report(console, report, verbosity=1)
 
 
+ROOM = Room(2 << 20)
+
+
 class _Audience:
     """Keeps what an ear overhears: whatever it raised would be taken for a fault of the ear."""
 
@@ -237,9 +242,12 @@ class _Audience:
     def began(self) -> None:
         pass
 
-    def over(self, exchange: Exchange | None) -> None:
-        if exchange is not None:
-            self.exchanges.append(exchange)
+    def over(self, heard: Overheard | None) -> None:
+        if heard is not None:
+            body = heard.body
+            told = pieces(ROOM.fd, ROOM.size, body.blocks, body.lengths)
+            self.exchanges.append(redacted(heard.exchange, body.times, told))
+            body.give_back()
 
     def missed(self, reason: str) -> None:
         self.gaps.append(reason)
@@ -261,13 +269,14 @@ def connection(exchange: Exchange) -> tuple[bytes, bytes]:
 def examine_connection(asked: bytes, answered: bytes, cut: float) -> None:
     """Overhear a connection, in two pieces each way, and judge what was heard. Raises AssertionError."""
     audience = _Audience()
-    ear = Overhearing(audience, largest=1 << 20)
+    ear = Overhearing(audience, ROOM, largest=1 << 20)
     for data, hear in ((asked, ear.sent), (answered, ear.received)):
         at = int(cut * len(data))
         for piece in filter(None, (data[:at], data[at:])):
-            hear(piece)
-    ear.target_ended()
-    ear.closed()
+            hear(0.0, piece)
+    ear.target_ended(0.0, b"")
+    ear.closed(0.0, b"")
+    assert ROOM.free * BLOCK == ROOM.size
     assert "reader-crashed" not in audience.gaps
     bench = Bench()
     for exchange in audience.exchanges:

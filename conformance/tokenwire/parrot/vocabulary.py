@@ -275,7 +275,7 @@ def _merges(words: tuple[str, ...], count: int) -> tuple[tuple[str, str], ...]:
     merges: list[tuple[str, str]] = []
     taken = set(MARKERS)
     while len(merges) < count:
-        most, often = 1, []
+        most, often = 1, list[tuple[str, str]]()
         for pair, number in pairs.items():
             if number < most or "".join(pair) in taken:
                 continue
