@@ -54,11 +54,13 @@ def captures(path: Path, cabinet: Cabinet | None = None) -> Iterator[tuple[str, 
     together: list[Exchange] = []
     for file in capture_files(path):
         read = read_any_capture(file)
-        exchanges = list(read if cabinet is None else map(cabinet.keep, read))
+        exchanges = list(read) if cabinet is None else cabinet.keep(read)
         if len(exchanges) == 1 and path.is_dir():
             together += exchanges
         else:
             yield str(file), exchanges
+    if cabinet is not None and cabinet.full:
+        together = list(map(cabinet.put_away, together))
     if together:
         yield str(path), sorted(together, key=lambda exchange: exchange.started)
 

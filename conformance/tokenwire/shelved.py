@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickle
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields
 from functools import cached_property
 from itertools import accumulate
@@ -21,11 +21,11 @@ from tokenwire.record import IN_SHORT, Asked, Choice, Stream, ToolCall
 from tokenwire.wire.exchange import Exchange, HttpRequest, Read, Server
 from tokenwire.wire.shelf import AtHand, Shelf, Slip
 
-_HELD = 6 << 20
-"""So many bytes of answers are held before any is put away: what is read of them takes some twenty times as
-much.
+_HELD = 16 << 20
+"""So many bytes of answers are held before all are put away: what is read of them takes some ten times as
+much, and to read it again a third of the time.
 """
-_CONTENT_AT_HAND, _SHORT_AT_HAND = 2 << 20, 16 << 20
+_CONTENT_AT_HAND, _SHORT_AT_HAND = 2 << 20, 8 << 20
 """Bytes of answers whose content is at hand, and bytes of what is said in short."""
 
 ReadBy = Callable[[Exchange], Stream]
@@ -37,7 +37,7 @@ class Cabinet:
     def __init__(
         self, held: int = _HELD, content: int = _CONTENT_AT_HAND, short: int = _SHORT_AT_HAND
     ) -> None:
-        self._held = held
+        self._left = held
         self._shelf: Shelf | None = None
         self._servers: dict[Server, Server] = {}
         self.content = AtHand(content, _forget)
@@ -56,10 +56,28 @@ class Cabinet:
         """One object for all exchanges with a server."""
         return self._servers.setdefault(server, server)
 
-    def keep(self, exchange: Exchange) -> Exchange:
-        """The same exchange; put away where there are too many to be held."""
-        self._held -= sum(len(read.data) for read in exchange.reads)
-        return exchange if self._held >= 0 else _ShelvedExchange(exchange, self)
+    @property
+    def full(self) -> bool:
+        """Whether there were more answers than are held."""
+        return self._left < 0
+
+    def keep(self, exchanges: Iterable[Exchange]) -> list[Exchange]:
+        """The same exchanges; all of them are put away where they are more than are held."""
+        kept: list[Exchange] = []
+        for exchange in exchanges:
+            if not self.full:
+                self._left -= sum(len(read.data) for read in exchange.reads)
+                if self.full:
+                    kept = list(map(self.put_away, kept))
+            kept.append(self.put_away(exchange) if self.full else exchange)
+        return kept
+
+    def put_away(self, exchange: Exchange) -> Exchange:
+        """The same exchange, on the shelf."""
+        if isinstance(exchange, _ShelvedExchange):
+            return exchange
+        put_away: Exchange = _ShelvedExchange(exchange, self)
+        return put_away
 
     def read(self, exchange: Exchange, read: ReadBy) -> Stream:
         """What a dialect reads of an exchange; of one that was put away, in short."""

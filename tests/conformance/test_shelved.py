@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from recorded import whole, write_folder
 
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.judging.judge import Judgement, judge
@@ -65,6 +66,21 @@ def test_few_streams_are_held_at_once_and_are_judged_as_if_all_were(most_alive: 
     again = judge(held.runs)
     assert again == judged
     assert report(held, again) == reported
+
+
+def test_what_is_little_is_held_and_of_what_is_much_nothing(tmp_path: Path) -> None:
+    few, many = (
+        write_folder(tmp_path / name, *map(whole, "abcdefgh"[:count]))
+        for name, count in (("few", 2), ("many", 8))
+    )
+    size = len(whole("a").body)
+
+    def at_hand(path: Path) -> set[bool]:
+        (run,) = replay([path], cabinet=Cabinet(held=4 * size)).runs
+        return {stream.at_hand for stream in run.streams}
+
+    assert at_hand(few) == {True}
+    assert at_hand(many) == {False}
 
 
 def test_a_changed_copy_holds_all_of_its_fields() -> None:
