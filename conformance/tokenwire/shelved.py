@@ -74,9 +74,8 @@ class Cabinet:
 
     def put_away(self, exchange: Exchange) -> Exchange:
         """The same exchange, on the shelf."""
-        if isinstance(exchange, _ShelvedExchange):
-            return exchange
-        put_away: Exchange = _ShelvedExchange(exchange, self)
+        there = isinstance(exchange, _ShelvedExchange)
+        put_away: Exchange = exchange if there else _ShelvedExchange(exchange, self)
         return put_away
 
     def read(self, exchange: Exchange, read: ReadBy) -> Stream:
