@@ -92,6 +92,33 @@ def test_it_is_asked_again_under_another_id() -> None:
     assert again.headers == (("x-request-id", "a2"), ("x-other", "b"))
 
 
+def test_what_is_seen_only_in_answers_to_what_was_asked_again_is_confirmed_too() -> None:
+    """Here the ids, of which no row doubted anything before the texts of another request were asked again."""
+    texts = [
+        named(whole(Told(ids=None), prompt_key="p"), "sglang-generate/one/whole"),
+        named(incremental(Told(ids=None, text="abcxyz"), prompt_key="p"), "sglang-generate/one/stream"),
+    ]
+    alike = {"key": "other", "prompt_key": "q"}
+    later = [
+        named(one, f"sglang-generate/two/{one.delivery}-{number}")
+        for one in (whole(**alike), incremental(GOES_ANOTHER_WAY, **alike))
+        for number in range(2)
+    ]
+    all_of_it = list(texts)
+
+    async def ask_again(stream: Stream, turn: int) -> None:
+        if turn == 1 and stream.asked.key != "other":
+            all_of_it.extend(one for one in later if one not in all_of_it)
+        answer = whole(**alike) if stream.asked.key == "other" and not stream.asked.stream else stream
+        if stream.asked.key == "other" and stream.asked.stream:
+            answer = incremental(**alike)
+        all_of_it.append(named(answer, f"{stream.exchange.name}-confirm-{turn}"))
+
+    asyncio.run(confirm(lambda: Run(tuple(all_of_it)), ask_again, ACROSS_RESPONSES))
+    row = load_requirements()["stream-ids-equal-whole"]
+    assert worst(one.verdict for one in judge_requirement(row, Run(tuple(all_of_it)))) is Verdict.INCONCLUSIVE
+
+
 @pytest.mark.parametrize("repeats", [True, False])
 def test_a_gateway_and_its_worker_are_each_asked_again(repeats: bool) -> None:
     """They are asked the same, and yet are two servers. Each gave its answer twice, perhaps by chance."""

@@ -79,7 +79,8 @@ async def confirm(
 
     `ask_again` gets an answer whose request is to be sent once more, and the number of that turn.
     """
-    rows = {row.id: row for row in load_requirements().values() if row.oracle == oracle}
+    every = {row.id: row for row in load_requirements().values() if row.oracle == oracle}
+    rows = every
     asked: Counter[Hashable] = Counter()
     while asked.total() < _MOST:
         run = run_so_far()
@@ -91,9 +92,10 @@ async def confirm(
             if any(asked[request] < turns for request in sides):
                 due |= sides
                 in_question.add(judgement.requirement.id)
-        if not due:
+        if not due and rows is every:
             return
-        rows = {name: row for name, row in rows.items() if name in in_question}
+        # Another row may differ in what was asked again for one: all are looked at before it is over.
+        rows = {name: row for name, row in rows.items() if name in in_question} if due else every
         for request, stream in due.items():
             asked[request] += 1
             await ask_again(stream, asked[request])
