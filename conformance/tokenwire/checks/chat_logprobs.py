@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from tokenwire.checks.channel_reading import taken_apart
-from tokenwire.checks.check import Observation, Target, check, demand, look_at_each
+from tokenwire.checks.check import Look, Observation, Target, check, demand, look_along
 from tokenwire.checks.logprob_entry import LISTS, NAMED, NAMED_TOP, NAMES, OFFSETS, id_in_text
 from tokenwire.checks.usage import part_of
 from tokenwire.checks.walk import (
+    Walked,
     count_of,
     end_place,
     ended,
     finished_choices,
     integer,
-    is_error,
     joined_text,
+    walked,
 )
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.record import Choice, Emission, Stream
@@ -212,9 +214,8 @@ def chat_logprobs_spell_the_text(stream: Stream, _target: Target) -> Iterator[Ob
         yield demand(carrying.at(FIELD), is_spelled(text, known), expected=text, actual=told, message=message)
 
 
-def _lists(emission: Emission) -> dict[str, list[Any]]:
-    """The parallel lists of a completion's logprobs, as they stand on the wire."""
-    told = _object(emission)
+def _lists(told: Any) -> dict[str, list[Any]]:
+    """The parallel lists of a completion's logprobs object, as they stand on the wire."""
     if not isinstance(told, Mapping):
         return {}
     return {name: value for name, value in told.items() if name in LISTS and isinstance(value, list)}
@@ -230,21 +231,26 @@ def completion_logprobs_are_parallel(stream: Stream, _target: Target) -> Iterato
     if is_chat(stream):
         return
 
-    def look(told: tuple[Emission, dict[str, int]]) -> Observation:
-        emission, sizes = told
+    def look(at: int, own: Walked, told: Mapping[int, dict[str, int]]) -> Observation:
+        sizes = told[at]
         wrong = next((name for name, size in sorted(sizes.items()) if size != sizes[NAMED]), None)
         message = f"{wrong} has {sizes.get(wrong or '')} entries, but {NAMED} has {sizes[NAMED]}"
-        place = emission.at(wrong or FIELD)
+        place = own.emission(at).at(wrong or FIELD)
         actual = dict(sorted(sizes.items()))
         return demand(place, wrong is None, expected="lists of one length", actual=actual, message=message)
 
-    told: list[tuple[Emission, dict[str, int]]] = []
-    for emission in stream.emissions() if _tells(stream) else ():
-        lists = _lists(emission)
-        if lists.get(NAMED) and not is_error(emission.finish):
-            sizes = {name: len(value) for name, value in lists.items() if value or name != NAMED_TOP}
-            told.append((emission, sizes))
-    yield from look_at_each(told, (len(set(sizes.values())) == 1 for _, sizes in told), look)
+    def looks() -> Iterator[Look]:
+        for own in walked(stream):
+            lists = enumerate(map(_lists, own.columns.details.get(FIELD, ())))
+            told = {
+                at: {name: len(value) for name, value in one.items() if value or name != NAMED_TOP}
+                for at, one in lists
+                if one.get(NAMED)
+            }
+            parallel = (len(set(sizes.values())) == 1 for sizes in told.values())
+            yield own.look(list(told), parallel, partial(look, own=own, told=told))
+
+    yield from look_along(looks())
 
 
 def _is_escaped(token: object) -> bool:
@@ -286,8 +292,8 @@ def text_offsets_add_up(stream: Stream, _target: Target) -> Iterator[Observation
         text = joined_text(choice)
         first: int | None = None
         before: tuple[int, str] | None = None
-        for emission in choice.emissions:
-            lists = _lists(emission)
+        for position, told_here in enumerate(choice.columns.details.get(FIELD, ())):
+            lists = _lists(told_here)
             offsets, tokens = lists.get(OFFSETS, []), lists.get(NAMES, [])
             if unknown and all(offset == -1 for offset in offsets):
                 continue
@@ -305,6 +311,6 @@ def text_offsets_add_up(stream: Stream, _target: Target) -> Iterator[Observation
                         holds = _may_follow_a_part(text, begin - first, shown, token)
                         expected = f"where the text shows {token!r}, from {begin} on"
                         message = f"the text offset of {token!r} is {offset!r}, which is not {expected}"
-                    place = emission.at(OFFSETS)
+                    place = choice.emissions[position].at(OFFSETS)
                     yield demand(place, holds, expected=expected, actual=offset, message=message)
                 before = (told, token) if told is not None and isinstance(token, str) else None

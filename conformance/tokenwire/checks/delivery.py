@@ -30,10 +30,12 @@ from tokenwire.checks.walk import (
     ended,
     finished_choices,
     integer,
+    read_once,
     streamed,
     untold_count,
     walked,
     walked_as_begun,
+    walked_choice,
 )
 from tokenwire.dialects.dialect import dialect_of, policy_of
 from tokenwire.record import Choice, Columns, Delivery, Place, Stream, in_short
@@ -95,11 +97,13 @@ class _Shown(NamedTuple):
     modes: Sequence[Delivery]
 
 
-def _modes(own: Walked) -> list[_Shown]:
+@read_once
+def _modes(choice: Choice) -> list[_Shown]:
     """Which mode each list field of one choice shows, emission by emission, where it can be told.
 
     Counted against completion_tokens; where there is no counter, against the ids, which then cannot be wrong.
     """
+    own = walked_choice(choice)
     counters = list(map(integer, own.columns.counters.get("completion_tokens", [None] * len(own.at))))
     told: list[tuple[int, int, int]] = []
     before: int | None = 0
@@ -140,7 +144,7 @@ def one_mode_per_stream(stream: Stream, _target: Target) -> Iterator[Observation
 
     first: Delivery | None = None
     for own in walked_as_begun(stream):
-        modes = _modes(own)
+        modes = _modes(own.choice)
         first = first or next((one.modes[0] for one in sorted(modes, key=lambda one: one.at[0])), None)
         yield from look_along(
             own.look(
@@ -169,7 +173,7 @@ def mode_is_advertised(stream: Stream, target: Target) -> Iterator[Observation]:
     if advertised is None or not streamed(stream) or (dialect is not None and dialect.fixed_delivery):
         return
     for own in walked_as_begun(stream):
-        shown = next((one for one in _modes(own) if one.name == "output_ids"), None)
+        shown = next((one for one in _modes(own.choice) if one.name == "output_ids"), None)
         if shown is not None:
             mode = shown.modes[0]
             message = f"the server advertises {advertised} streams, but output_ids is {mode}"

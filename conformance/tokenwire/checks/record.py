@@ -545,8 +545,8 @@ def request_id_is_the_clients(stream: Stream, _target: Target) -> Iterator[Obser
     asked = stream.asked
     single = asked.request_id is not None and asked.prompts * asked.n == 1 and not asked.batch
     chosen = known_as(stream) if single else None
-    first = next(iter(stream.emissions()), None)
-    if chosen is not None and first is not None:
+    first = next(iter(stream.emissions()), None) if chosen is not None else None
+    if first is not None:
         told = first.details.get("request_id")
         message = f"the request id is {told!r}, not {chosen!r}"
         yield observe(first.at("request_id"), expected=chosen, actual=told, message=message)

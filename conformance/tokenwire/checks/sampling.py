@@ -21,7 +21,7 @@ from tokenwire.checks.check import (
     demand,
     look_along,
 )
-from tokenwire.checks.logprob_entry import Position, number_of, sampled_entries, told_along
+from tokenwire.checks.logprob_entry import Position, number_of, plainly, sampled_entries, told_along
 from tokenwire.checks.walk import Walked, finished_choices, joined_ids, joined_text, walked
 from tokenwire.record import Asked, Choice, Stream, in_short
 from tokenwire.requirement import tolerance
@@ -176,6 +176,9 @@ class _Drawn:
 
 @in_short(Choice)
 def _loglikelihood(choice: Choice) -> float | None:
+    plain = plainly(choice)
+    if plain is not None and plain.sampled.finite:
+        return sum(plain.sampled.logprobs) if plain.sampled.logprobs else None
     numbers = [number_of(entry.logprob) if entry else None for entry in sampled_entries(choice)]
     known = [number for number in numbers if number is not None]
     return sum(known) if known and len(known) == len(numbers) else None

@@ -116,6 +116,11 @@ class Run:
         return tuple(stream for stream in self.streams if stream.exchange.name not in cut)
 
     @cached_property
+    def scenarios(self) -> tuple[str, ...]:
+        """The scenarios of the answers that speak for themselves, in their order."""
+        return tuple(dict.fromkeys(stream.exchange.scenario for stream in self.heard))
+
+    @cached_property
     def pairs_beside(self) -> tuple[Comparison, ...]:
         """The answers of worker and gateway that speak for themselves: both were there to give them."""
         cut = frozenset().union(*(death.cut for death in self.deaths))
@@ -225,9 +230,10 @@ class Run:
 @in_short(Stream)
 def has_record(stream: Stream) -> bool:
     """Whether an answer says anything: an id, a character, or why a choice finished."""
-    return stream.answered and any(
-        emission.output_ids or emission.text or (emission.finish is not None and emission.finish.type)
-        for emission in stream.emissions()
+    every = [choice.columns for choice in stream.choices] if stream.answered else []
+    return any(
+        any(own.output_ids) or any(own.text) or any(finish and finish.type for finish in own.finish)
+        for own in every
     )
 
 
@@ -318,12 +324,14 @@ def _look_at_streams(
     streams: Iterable[Stream], run: Run, wanted: Iterable[Requirement], *, start: int = 0
 ) -> Iterator[Look]:
     checks = [(one, look) for one in wanted if (look := CHECKS[one.id].on_stream) is not None]
-    target, hollow = run.target, run.hollow
+    of_any = [(one.id, look) for one, look in checks]
+    target, hollow, clouded = run.target, run.hollow, run.clouded
     for at, stream in enumerate(streams, start):
-        scenario, whole = stream.exchange.scenario, stream.whole
-        for requirement, check in checks:
-            if _may_see(requirement, stream, run):
-                yield requirement.id, scenario, tally(check, whole, target, position=at, hollow=hollow)
+        scenario, whole, own = stream.exchange.scenario, stream.whole, of_any
+        if stream.exchange.name in clouded:
+            own = [(one.id, look) for one, look in checks if _may_see(one, stream, run)]
+        for name, check in own:
+            yield name, scenario, tally(check, whole, target, position=at, hollow=hollow)
 
 
 def _look_at_pairs(part: _Part, run: Run, wanted: Sequence[Requirement]) -> Iterator[Look]:
@@ -394,7 +402,11 @@ def _in_order(requirement: Requirement, run: Run, seen: Mapping[str, Growing]) -
     """What was seen of a requirement, the scenarios in the order in which the run has them."""
     order: Iterable[str] = seen
     if len(seen) > 1 and CHECKS[requirement.id].on_stream is not None:
-        order = dict.fromkeys(one.exchange.scenario for one in run.heard if _may_see(requirement, one, run))
+        order = run.scenarios
+        if requirement.oracle == _REFUSAL:
+            order = dict.fromkeys(
+                one.exchange.scenario for one in run.heard if _may_see(requirement, one, run)
+            )
     elif len(seen) > 1 and CHECKS[requirement.id].on_comparison is not None:
         order = dict.fromkeys(pair.other.exchange.scenario for pair in _pairs_for(requirement, run))
     return {scenario: seen[scenario].whole for scenario in order if scenario in seen}
