@@ -1,6 +1,7 @@
 """Reading and judging answers by all requirements, beside the straightforward judge; and of any length.
 
-    python benchmarks/judging.py      ends with a table for each claim
+    python benchmarks/judging.py                      ends with a table for each claim
+    python benchmarks/judging.py --write DIRECTORY    keeps the numbers there, for the documentation
 
 The straightforward judge does for each event what a careful script does: it splits the lines, parses the JSON
 with `json`, and validates it with `jsonschema`. It looks at no requirement. Both sides take turns on the same
@@ -137,11 +138,13 @@ def _size(exchanges: Sequence[Exchange]) -> int:
     return sum(len(exchange.body) for exchange in exchanges)
 
 
-def beside_the_straightforward_judge(turns: int) -> Table:
+Rows = list[list[str]]
+SPEED = ["incremental, with logprobs", "events", "µs each", "MB/s", "straightforward", "ratio"]
+
+
+def beside_the_straightforward_judge(turns: int) -> Rows:
     """How fast both sides are on incremental streams with logprobs, short and long."""
-    table = Table(
-        "incremental, with logprobs", "events", "µs each", "MB/s", "straightforward", "ratio", title="speed"
-    )
+    rows: Rows = []
     for count, tokens in ((200, 50), (10, 1000), (1, 10_000)):
         exchanges = [stream(tokens, name=f"{tokens}/{at}") for at in range(count)]
         ratios, fast, slow = [], 0.0, 0.0
@@ -149,20 +152,22 @@ def beside_the_straightforward_judge(turns: int) -> Table:
             fast, slow = (seconds(partial(side, exchanges), 1) for side in (ours, straightforward))
             ratios.append(slow / fast)
         size, events = _size(exchanges) / MEGA, count * tokens
-        table.add_row(
-            f"{count} streams of {tokens} tokens",
-            f"{events}",
-            f"{fast / events * MEGA:.1f}",
-            f"{size / fast:.1f}",
-            f"{size / slow:.1f} MB/s",
-            f"{statistics.median(ratios):.1f}",
+        rows.append(
+            [
+                f"{count} streams of {tokens} tokens",
+                f"{events}",
+                f"{fast / events * MEGA:.1f}",
+                f"{size / fast:.1f}",
+                f"{size / slow:.1f} MB/s",
+                f"{statistics.median(ratios):.1f}",
+            ]
         )
-    return table
+    return rows
 
 
-def of_any_length(turns: int, sizes: Sequence[int]) -> Table:
+def of_any_length(turns: int, sizes: Sequence[int]) -> Rows:
     """What an event costs in streams of different lengths, and a byte where events grow with the stream."""
-    table = Table("answer", "unit", *(f"{size} tokens" for size in sizes), "ratio", title="length")
+    rows: Rows = []
     modes: tuple[tuple[str, Callable[[int], Exchange], str], ...] = (
         ("incremental", stream, "µs an event"),
         ("cumulative, 32 events", lambda size: stream(size, cumulative=32), "ns a byte"),
@@ -174,20 +179,30 @@ def of_any_length(turns: int, sizes: Sequence[int]) -> Table:
             exchange = made(size)
             each = size / MEGA if unit == "µs an event" else len(exchange.body) / 1e9
             costs.append(seconds(partial(ours, [exchange]), turns) / each)
-        table.add_row(name, unit, *(f"{cost:.1f}" for cost in costs), f"{costs[-1] / costs[0]:.2f}")
-    return table
+        rows.append([name, unit, *(f"{cost:.1f}" for cost in costs), f"{costs[-1] / costs[0]:.2f}"])
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--turns", type=int, default=3, help="how often both sides take turns")
     parser.add_argument("--longest", type=int, default=100_000, help="tokens of the longest stream")
+    parser.add_argument("--write", type=Path, help="a directory for judging.json")
     told = parser.parse_args()
     ours([stream(64)])  # loads what is loaded once
     sizes = [size for size in (1000, 10_000, 100_000) if size <= told.longest]
-    console = Console()
-    console.print(beside_the_straightforward_judge(told.turns))
-    console.print(of_any_length(told.turns, sizes))
+    lengths = ["answer", "unit", *(f"{size} tokens" for size in sizes), "ratio"]
+    tables = {
+        "speed": [SPEED, *beside_the_straightforward_judge(told.turns)],
+        "length": [lengths, *of_any_length(told.turns, sizes)],
+    }
+    for title, (heads, *rows) in tables.items():
+        table = Table(*heads, title=title)
+        for row in rows:
+            table.add_row(*row)
+        Console().print(table)
+    if told.write:
+        (told.write / "judging.json").write_text(json.dumps(tables, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

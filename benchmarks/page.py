@@ -2,8 +2,8 @@
 
     python -m benchmarks.page benchmarks/results docs
 
-Reads what `delivery.py`, `engine.py`, `recorder.py`, `watch.py`, `gpu.py` and `scale_out.py` wrote with
-`--write`; writes `speed.md`.
+Reads what `delivery.py`, `engine.py`, `recorder.py`, `watch.py`, `gpu.py`, `scale_out.py` and `judging.py`
+wrote with `--write`; writes `speed.md`.
 """
 
 from __future__ import annotations
@@ -190,6 +190,20 @@ def scale_out(told: Told) -> list[str]:
     ]
 
 
+def judging(told: Told) -> list[str]:
+    """The suite beside a straightforward judge."""
+    (heads, *rows), (lengths, *costs) = told["speed"], told["length"]
+    return [
+        "## Judging",
+        "",
+        "Reading and judging by all requirements, beside what a careful script does for each event: split",
+        "lines, parse JSON and validate it with `jsonschema` (`python benchmarks/judging.py`).",
+        *table(heads, rows),
+        "What an event costs by the length of its stream, and a byte where events grow with the stream:",
+        *table(lengths, costs),
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -213,6 +227,7 @@ def main() -> None:
     lines.append(CHECK)
     lines += gpu(read("gpu.json"))
     lines += scale_out(replicas) if replicas else []
+    lines += judging(judged) if (judged := read("judging.json")) else []
     (asked.folder / "speed.md").write_text("\n".join(lines), "utf-8")
 
 
