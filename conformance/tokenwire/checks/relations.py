@@ -195,11 +195,11 @@ def own_ids_are_accepted(streams: tuple[Stream, ...], _target: Target) -> Iterat
 
     A refusal tells only where another prompt that was sent just so was answered.
     """
-    made: dict[int, list[Whole]] = {}
+    made: dict[int, dict[int, Whole]] = {}
     sizes: set[int] = set()
     for one in related_streams(streams):
         if one.prompt and one.ids:
-            made.setdefault(hash(one.prompt), []).append(one)
+            made.setdefault(hash(one.prompt), {}).setdefault(hash(one.ids), one)  # what was repeated, once
             sizes.add(len(one.prompt))
 
     def goes_on(sent: Ids) -> bool:
@@ -208,7 +208,7 @@ def own_ids_are_accepted(streams: tuple[Stream, ...], _target: Target) -> Iterat
             prompt == sent[:size] and sent[size : size + len(ids)] == ids[: len(sent) - size]
             for size in sizes
             if size < len(sent)
-            for one in made.get(hash(sent[:size]), ())
+            for one in made.get(hash(sent[:size]), {}).values()
             for prompt, ids in [(one.prompt, one.ids or ())]
         )
 
