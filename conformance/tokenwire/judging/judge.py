@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from multiprocessing import get_all_start_methods, get_context
+from multiprocessing import current_process, get_all_start_methods, get_context
 from typing import NamedTuple
 
 from tokenwire.checks.check import CHECKS, Observation, RunCheck, Target, demand
@@ -602,7 +602,12 @@ def judge_apart(
 ) -> Apart:
     """As `judge`, before the runs are put together."""
     with settled():
-        return _judge_runs(runs, wanted, jobs if "fork" in get_all_start_methods() else 1, on_done)
+        return _judge_runs(runs, wanted, jobs if _may_fork() else 1, on_done)
+
+
+def _may_fork() -> bool:
+    """Whether this system has processes that know what their parent knows, and this process may have some."""
+    return "fork" in get_all_start_methods() and not current_process().daemon
 
 
 def put_together(judged: Apart) -> list[Judgement]:
