@@ -264,8 +264,8 @@ def refused_request_harms_nobody(streams: tuple[Stream, ...], target: Target) ->
     """The request after a bad one is answered as the same request was elsewhere in the run.
 
     Only a request that the target could answer at another time tells whether harm was done. Results are
-    compared with those of an answer that was delivered in the same way, where the target was seen to repeat
-    itself, and where nothing but such requests contradicts it.
+    compared where the target was seen to repeat itself, and where nothing but such requests contradicts it;
+    a difference counts beside an answer that was delivered in the same way.
     One that goes another way may do so by chance; where most of them do, it is none.
     """
     compared: list[list[Observation]] = []
@@ -296,8 +296,11 @@ def refused_request_harms_nobody(streams: tuple[Stream, ...], target: Target) ->
         )
         steady = control.asked.key not in target.contradicted or _alike(before)
         alike = next((one for one in (*before, *twins) if _delivered_as(one, control)), None)
-        if holds and repeats and steady and alike is not None:
-            compared.append(list(_as_before(control, alike)))
+        if holds and repeats and steady:
+            look = list(_as_before(control, alike or twin))
+            # What was delivered in another way can show only that nothing was harmed.
+            if alike is not None or all(one.holds for one in look):
+                compared.append(look)
     changed = sum(not all(one.holds for one in look) for look in compared)
     chance = changed < _NO_CHANCE or 2 * changed < len(compared)
     for look in compared:
