@@ -6,6 +6,7 @@ python -m docs_build.tutorial        run them against the reference engine, and 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shlex
 import subprocess
@@ -51,7 +52,11 @@ def printed(command: str, url: str, folder: Path) -> str:
             f"the tutorial runs {program!r} and shows what it prints; only tokenwire is run here"
         )
     run = [sys.executable, "-m", "tokenwire", *arguments]
-    done = subprocess.run(run, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+    # As wide as off any terminal: what runs this may say how wide its own is.
+    surroundings = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    done = subprocess.run(
+        run, cwd=folder, capture_output=True, text=True, check=False, timeout=300, env=surroundings
+    )
     if done.returncode not in _EXPECTED:
         raise RuntimeError(f"{command} ended with status {done.returncode}: {done.stderr}")
     lines = done.stdout.replace(url, SHOWN_URL).splitlines()

@@ -49,11 +49,11 @@ def test_a_list_that_was_cut_shares_nothing() -> None:
 
 @pytest.mark.parametrize("choices", [1, 2])
 def test_a_cumulative_stream_holds_each_entry_once(choices: int) -> None:
-    """So n events of up to n entries make n entries; each read by itself, they would make n²/2."""
+    """So n large events of up to n entries make n entries; each read by itself, they would make n²/2."""
     entries = [[-0.25 * token, 1000 + token, None] for token in range(60)]
     events = [
         {
-            "text": "",
+            "text": "x" * 5000,
             "output_ids": [1000 + token for token in range(count)],
             "meta_info": {"id": "a", "finish_reason": None, "output_token_logprobs": entries[:count]},
             "index": choice,
