@@ -7,7 +7,7 @@ in by chance is a violation only where each of the two requests was asked again,
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -178,22 +178,24 @@ def determinism(streams: Iterable[Stream]) -> Determinism:
         for stream in group:
             alike[stream.asked.stream, stream.asked.stream_interval, _carried(stream)].append(stream)
         for (streamed, *_), same_delivery in alike.items():
-            results = [_result(stream) for stream in same_delivery]
-            if not streamed and any(result != results[0] for result in results):
+            kinds = _kinds(map(_result, same_delivery))
+            if not streamed and any(kinds):
                 contradicted.add(str(key))
-            elif any(results.count(result) > 1 for result in results):
+            elif len(set(kinds)) < len(kinds):
                 repeated.add(str(key))
                 probed = probed or any(stream.exchange.scenario == PROBE for stream in same_delivery)
     steady: set[str] = set()
     for group in _grouped(known, _forms).values():
-        shown = [_shown(stream) for stream in group]
-        steady |= {one.exchange.name for one, own in zip(group, shown, strict=True) if shown.count(own) > 1}
+        kinds = _kinds(map(_shown, group))
+        times = Counter(kinds)
+        steady |= {one.exchange.name for one, kind in zip(group, kinds, strict=True) if times[kind] > 1}
     unsteady: dict[str, str] = {}
     noise: dict[str, float] = {}
     for group in _grouped(known, request_of).values():
-        results = [(_result(stream), stream.exchange.name) for stream in group]
-        for result, name in results:
-            unsteady.update((name, other) for each, other in results if each != result)
+        kinds = _kinds(map(_result, group))
+        last = dict(zip(kinds, group, strict=True))
+        for one, kind in zip(group, kinds, strict=True) if len(last) > 1 else ():
+            unsteady[one.exchange.name] = next(last[k].exchange.name for k in last if k != kind)
         for stream in group[1:]:
             apart = _numbers_apart(group[0], stream)
             noise[stream.dialect] = max(noise.get(stream.dialect, 0.0), apart)
@@ -205,6 +207,20 @@ def determinism(streams: Iterable[Stream]) -> Determinism:
         unsteady,
         noise,
     )
+
+
+def _kinds(values: Iterable[Any]) -> list[int]:
+    """Of what kind each value is, where equal ones are of one, counted from 0 in the order of the first ones.
+
+    JSON values cannot all be hashed; there are few kinds, and so few comparisons.
+    """
+    firsts: list[Any] = []
+    kinds: list[int] = []
+    for value in values:
+        kinds.append(next((kind for kind, first in enumerate(firsts) if first == value), len(firsts)))
+        if kinds[-1] == len(firsts):
+            firsts.append(value)
+    return kinds
 
 
 def _numbers_apart(one: Stream, other: Stream) -> float:
