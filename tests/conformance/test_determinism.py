@@ -190,6 +190,15 @@ def test_candidates_and_prompts_show_how_far_numbers_lie_apart(where: str) -> No
     assert verdicts(row, *copies(first, "a"), *copies(second, "b"), *theirs) == {Verdict.PASS}
 
 
+def test_a_dialect_whose_numbers_were_never_repeated_is_held_to_what_the_others_show() -> None:
+    """One server computes them all. Answers that were repeated without numbers show nothing."""
+    first, second = (named(whole(moved(by)), f"generate/{by}") for by in (0.0, 0.002))
+    silent = [replace(one, dialect="sglang-chat") for one in copies(whole(), "ab")]
+    found = determinism([first, second, *silent]).noise
+    assert found["sglang-chat"] == found[first.dialect] == pytest.approx(0.002)
+    assert determinism(silent).noise == {"sglang-chat": 0.0}
+
+
 def test_candidates_under_one_name_are_not_taken_for_each_other() -> None:
     """Halves of characters are all written alike."""
     several = [[{"token": "\ufffd", "logprob": -7.0}, {"token": "\ufffd", "logprob": -8.0}]]
