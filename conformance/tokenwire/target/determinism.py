@@ -42,8 +42,8 @@ class Determinism:
     unsteady: Mapping[str, str] = field(default_factory=dict)
     """Exchanges whose very request was answered otherwise too, each with one that was."""
     noise: Mapping[str, float] = field(default_factory=dict)
-    """By dialect, how far apart numbers at one place of repeated answers were at most; as in the others where
-    a dialect told none.
+    """By dialect, how far apart numbers at one place of repeated answers were at most. It is one for
+    all, since one server computes them.
     """
 
     def trusts(self, stream: Stream) -> bool:
@@ -192,25 +192,20 @@ def determinism(streams: Iterable[Stream]) -> Determinism:
         times = Counter(kinds)
         steady |= {one.exchange.name for one, kind in zip(group, kinds, strict=True) if times[kind] > 1}
     unsteady: dict[str, str] = {}
-    noise: dict[str, float] = {}
+    furthest = 0.0
     for group in _grouped(known, request_of).values():
         kinds = _kinds(map(_result, group))
         last = dict(zip(kinds, group, strict=True))
         for one, kind in zip(group, kinds, strict=True) if len(last) > 1 else ():
             unsteady[one.exchange.name] = next(last[k].exchange.name for k in last if k != kind)
-        for stream in filter(_tells_numbers, group[1:]):
-            apart = _numbers_apart(group[0], stream)
-            noise[stream.dialect] = max(noise.get(stream.dialect, 0.0), apart)
-    most = max(noise.values(), default=0.0)
-    for dialect in {stream.dialect for stream in known} - noise.keys():
-        noise[dialect] = most  # all speak of one arithmetic
+        furthest = max((furthest, *(_numbers_apart(group[0], stream) for stream in group[1:])))
     return Determinism(
         frozenset(repeated - contradicted),
         frozenset(contradicted),
         probed and not contradicted,
         frozenset(steady - unsteady.keys()),
         unsteady,
-        noise,
+        dict.fromkeys((stream.dialect for stream in known), furthest),
     )
 
 
@@ -226,13 +221,6 @@ def _kinds(values: Iterable[Any]) -> list[int]:
         if kinds[-1] == len(firsts):
             firsts.append(value)
     return kinds
-
-
-def _tells_numbers(stream: Stream) -> bool:
-    return any(
-        choice.series_names - choice.customized or any(e.prompt_series for e in choice.emissions)
-        for choice in stream.choices
-    )
 
 
 def _numbers_apart(one: Stream, other: Stream) -> float:
