@@ -7,7 +7,7 @@ that looked at nothing yields nothing, and a requirement without witnesses canno
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from operator import itemgetter
@@ -19,6 +19,7 @@ from tokenwire.parrot.recognition import KnownModel
 from tokenwire.record import Delivery, Place, Stream
 from tokenwire.requirement import Level
 from tokenwire.target.advertised import Advertised
+from tokenwire.target.alike import ROUNDING
 from tokenwire.target.death import Death
 from tokenwire.target.determinism import Comparison
 from tokenwire.target.tokenizer import Tokenizer
@@ -161,8 +162,8 @@ class Target:
     """Keys of requests that were answered whole with different results."""
     deaths: tuple[Death, ...] = ()
     """The ends of the server in the run."""
-    rounding: Mapping[str, float] = field(default_factory=dict)
-    """By dialect, how far numbers of two answers may lie apart; what was measured, where anything was."""
+    rounding: float = ROUNDING
+    """How far numbers of two answers may lie apart: by the tolerance, or more where the target varies."""
     markup: Markup = field(default_factory=Markup)
     """What its parsers take out of text, as far as answers show it."""
 

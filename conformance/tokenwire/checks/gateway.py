@@ -6,17 +6,16 @@ lost or change.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any
 
-from tokenwire.checks.chance import DRIFT, goes_apart
+from tokenwire.checks.chance import DRIFT, Pair, goes_apart
 from tokenwire.checks.check import Observation, Target, compare, demand, observe
 from tokenwire.checks.difference import first_difference, observe_sequence
 from tokenwire.checks.refusals import ABOUT_ACCESS_OR_LOAD, was_refused, words_of
 from tokenwire.checks.sameness import COUNTERS, same_ids, same_series, same_text
 from tokenwire.checks.told_fields import told_by
-from tokenwire.checks.walk import as_list, end_place, ended, first_list, integer, start_place
+from tokenwire.checks.walk import as_list, end_place, ended, first_list, integer, names_of_prompt, start_place
 from tokenwire.dialects.dialect import dialect_of
 from tokenwire.record import Choice, Place
 from tokenwire.requirement import Level
@@ -143,26 +142,23 @@ def gateway_keeps_the_series(comparison: Comparison, _target: Target) -> Iterato
 
 
 def _same_prompt_series(ours: Choice, theirs: Choice, rounding: float) -> Iterator[Observation]:
-    carried = []
-    for choice in (ours, theirs):
-        first: dict[str, tuple[list[Any], Place]] = {}
-        for emission in choice.emissions:
-            for name, value in emission.prompt_series.items():
-                entries = as_list(value)
-                if entries:
-                    first.setdefault(name, (entries, emission.at(name)))
-        carried.append(first)
-    for name in sorted(carried[0].keys() & carried[1].keys()):
-        (expected, related), (actual, place) = carried[0][name], carried[1][name]
+    for name in sorted(names_of_prompt(ours) & names_of_prompt(theirs)):
+        first, other = (
+            first_list(choice, (told or None for told in choice.columns.prompt_series[name]))
+            for choice in (ours, theirs)
+        )
+        if first is None or other is None:
+            continue
+        expected, actual = first[1], other[1]
         at = first_difference(expected, actual, partial(alike, tolerance=rounding))
         message = f"{name} differs from {_SOURCE} at position {at}"
         yield demand(
-            place,
+            other[0].at(name),
             at is None,
             expected=expected if at is None else expected[at : at + 1],
             actual=actual if at is None else actual[at : at + 1],
             message=message,
-            related=(related,),
+            related=(first[0].at(name),),
             by_chance=alike(expected, actual, DRIFT),
         )
 
@@ -180,16 +176,16 @@ def gateway_keeps_the_finish(comparison: Comparison, _target: Target) -> Iterato
         other = theirs.get(choice.index)
         finish = other.finish if other is not None else None
         told = (finish.type, finish.matched) if finish is not None else None
-        last = choice.emissions[-1]
+        due = choice.finish.type, choice.finish.matched
         place = other.last_at("finish") if other is not None else end_place(gateway)
         yield observe(
             place,
-            expected=(choice.finish.type, choice.finish.matched),
+            expected=due,
             actual=told,
-            message=f"choice {choice.index} ended with {told}, but in {_SOURCE} with "
-            f"{(choice.finish.type, choice.finish.matched)}",
-            related=(last.at("finish"),),
-            by_chance=other is not None and goes_apart((choice, other)),
+            message=f"choice {choice.index} ended with {told}, but in {_SOURCE} with {due}",
+            related=(choice.last_at("finish"),),
+            # An end that is not there is never chance.
+            by_chance=other is not None and told not in (None, due) and goes_apart((choice, other)),
         )
 
 
@@ -216,23 +212,31 @@ def gateway_keeps_the_counts(comparison: Comparison, _target: Target) -> Iterato
     """Counters and usage; what came from the cache depends on what ran before."""
     for ours, theirs in _pairs(comparison):
         for name in COUNTERS:
-            expected, actual = ours.counter(name), theirs.counter(name)
-            if expected is not None and actual is not None:
-                place = theirs.last_at(name)
-                count = _same_count(name, expected, actual, place, ours.last_at(name))
-                yield count._replace(by_chance=name != "prompt_tokens" and goes_apart((ours, theirs)))
+            counts = ours.counter(name), theirs.counter(name)
+            if counts[0] is not None and counts[1] is not None:
+                places = theirs.last_at(name), ours.last_at(name)
+                yield _same_count(name, counts, places, [(ours, theirs)])
     worker, gateway = comparison.baseline, comparison.other
     if not comparison.repeats or not _answered(comparison):
         return
-    apart = any(map(goes_apart, _pairs(comparison)))
     for name in _USAGE:
-        counts = [integer((stream.usage or {}).get(name)) for stream in (worker, gateway)]
-        if counts[0] is not None and counts[1] is not None:
-            places = [stream.usage_place or end_place(stream) for stream in (gateway, worker)]
-            count = _same_count(f"usage {name}", counts[0], counts[1], *places)
-            yield count._replace(by_chance=name != "prompt_tokens" and apart)
+        told = [integer((stream.usage or {}).get(name)) for stream in (worker, gateway)]
+        if told[0] is not None and told[1] is not None:
+            places = gateway.usage_place or end_place(gateway), worker.usage_place or end_place(worker)
+            yield _same_count(f"usage {name}", (told[0], told[1]), places, _pairs(comparison))
 
 
-def _same_count(name: str, expected: int, actual: int, place: Place, related: Place) -> Observation:
-    message = f"{name} is {actual}, but {expected} in {_SOURCE}"
-    return observe(place, expected=expected, actual=actual, message=message, related=(related,))
+def _same_count(
+    name: str, counts: tuple[int | None, int | None], places: tuple[Place, Place], pairs: Iterable[Pair]
+) -> Observation:
+    """Look whether the worker and the gateway count the same; choices that go apart have other lengths."""
+    expected, actual = counts
+    place, related = places
+    return observe(
+        place,
+        expected=expected,
+        actual=actual,
+        message=f"{name} is {actual}, but {expected} in {_SOURCE}",
+        related=(related,),
+        by_chance=expected != actual and not name.endswith("prompt_tokens") and any(map(goes_apart, pairs)),
+    )

@@ -28,7 +28,6 @@ from tokenwire.checks.logprob_entry import (
     read_position,
 )
 from tokenwire.checks.prompt import prompt_logprobs
-from tokenwire.checks.sameness import rounding_of
 from tokenwire.checks.walk import as_list, bringing, integer
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.parrot.law import EXACT_ABOVE, Parrot
@@ -107,7 +106,7 @@ def _with_logprobs(stream: Stream, target: Target) -> Iterator[tuple[Known, _Rig
     if law is not None and stream.asked.uniform:
         for one in known_choices(stream, target):
             if not one.choice.parsed and not one.right.barred:
-                yield one, _Right(law, rounding_of(stream, target))
+                yield one, _Right(law, target.rounding)
 
 
 def _due(stream: Stream, one: Known, told: int, name: str) -> Ids | None:

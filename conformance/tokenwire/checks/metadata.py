@@ -56,7 +56,7 @@ from tokenwire.checks.walk import (
     as_list,
     ended,
     finished_choices,
-    first_list,
+    first_of_prompt,
     integer,
     prompt_of,
     streamed,
@@ -607,11 +607,6 @@ def chosen_logprobs_are_the_asked_ids(stream: Stream, _target: Target) -> Iterat
     yield from look_along(looks())
 
 
-def _first_carrying(choice: Choice, name: str) -> tuple[Emission, list[Any]] | None:
-    """The first emission of a choice that carries a prompt-side series as a list, and that list."""
-    return first_list(choice, choice.columns.prompt_series.get(name, ()))
-
-
 def _ids_of_ranked(entries: list[Any], prompt: list[Any]) -> list[Any]:
     """The id that each entry of ranked logprobs tells of: that of the prompt where it is among its keys, as
     before the first position, of which nothing can be told.
@@ -633,8 +628,8 @@ def prompt_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterato
     if start is None:
         return
     for choice in finished_choices(stream):
-        carried = _first_carrying(choice, PROMPT)
-        ranked = _first_carrying(choice, RANKED)
+        carried = first_of_prompt(choice, PROMPT)
+        ranked = first_of_prompt(choice, RANKED)
         emission, entries = carried or ranked or (None, [])
         if emission is None:
             continue
@@ -672,7 +667,7 @@ def prompt_logprobs_null_only_first(stream: Stream, _target: Target) -> Iterator
     """Only what has nothing before it has no logprob."""
     for choice in finished_choices(stream):
         for name in sorted(choice.columns.prompt_series):
-            carried = _first_carrying(choice, name)
+            carried = first_of_prompt(choice, name)
             if carried is None or not carried[1] or not is_logprob_series(name):
                 continue
             emission, (first, *rest) = carried
@@ -817,7 +812,7 @@ def scored_prompt_ids_have_logprobs(stream: Stream, _target: Target) -> Iterator
     """A series that begins inside the prompt begins behind a token that predicts its first."""
     start = stream.asked.logprob_start or 0
     for choice in finished_choices(stream) if start > 0 else ():
-        carried = _first_carrying(choice, PROMPT)
+        carried = first_of_prompt(choice, PROMPT)
         if carried is not None and carried[1]:
             emission, entries = carried
             entry = read_entry(entries[0])

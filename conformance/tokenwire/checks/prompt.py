@@ -29,13 +29,12 @@ from tokenwire.checks.logprob_entry import (
 )
 from tokenwire.checks.relations import Ids, Whole, related_streams
 from tokenwire.checks.rescoring import Pair, observe_agreement
-from tokenwire.checks.sameness import rounding_of
 from tokenwire.checks.walk import (
     as_list,
     count_of,
     ended,
     finished_choices,
-    first_list,
+    first_of_prompt,
     integer,
     joined_text,
     prompt_of,
@@ -43,23 +42,9 @@ from tokenwire.checks.walk import (
     told_prompt,
 )
 from tokenwire.dialects.dialect import is_chat, policy_of
-from tokenwire.record import Choice, Delivery, Emission, Place, Stream, in_short
+from tokenwire.record import Choice, Delivery, Emission, Place, Stream
 from tokenwire.target.alike import ROUNDING, alike
 from tokenwire.target.determinism import Comparison
-
-
-def _first_list(choice: Choice, name: str) -> tuple[Emission, list[Any]] | None:
-    """The first emission of a choice that carries a prompt-side series as a list, and that list."""
-    return (
-        first_list(choice, choice.columns.prompt_series.get(name, ()))
-        if name in _prompt_series(choice)
-        else None
-    )
-
-
-@in_short(Choice)
-def _prompt_series(choice: Choice) -> frozenset[str]:
-    return frozenset(choice.columns.prompt_series)
 
 
 def _prompt_ids(stream: Stream, choice: Choice) -> list[Any] | None:
@@ -139,20 +124,20 @@ def _faults_in_prompt(stream: Stream, choice: Choice) -> tuple[Emission, str, li
     stand; None where there are none.
     """
     k = stream.asked.top_logprobs
-    own, top = _first_list(choice, PROMPT), _first_list(choice, PROMPT_TOP)
+    own, top = first_of_prompt(choice, PROMPT), first_of_prompt(choice, PROMPT_TOP)
     if own is not None and top is not None and len(own[1]) == len(top[1]):
         pairs = zip(map(read_entry, own[1]), top[1], strict=True)
         read = [(at, one, row) for at, (one, row) in enumerate(pairs)]
         scored = [(at, one, row) for at, one, row in read if one is not None and one.logprob is not None]
         faults = [(at, _fault_in_prompt_top(one, read_position(row), k)) for at, one, row in scored]
         return top[0], PROMPT_TOP, faults
-    ranked, ids = _first_list(choice, RANKED), _prompt_ids(stream, choice)
+    ranked, ids = first_of_prompt(choice, RANKED), _prompt_ids(stream, choice)
     if ranked is not None and ids is not None and len(ids) == len(ranked[1]):
         pairs = zip(ids[1:], ranked[1][1:], strict=True)
         k = _count_by_rank(stream)
         faults = [(at, _fault_in_ranked(own, row, k)) for at, (own, row) in enumerate(pairs, 1)]
         return ranked[0], RANKED, faults
-    named, rows, texts = (_first_list(choice, name) for name in (NAMED, NAMED_TOP, NAMES))
+    named, rows, texts = (first_of_prompt(choice, name) for name in (NAMED, NAMED_TOP, NAMES))
     if named is not None and rows is not None and texts is not None:
         three = zip(named[1], texts[1], rows[1], strict=False)
         faults = [
@@ -204,7 +189,7 @@ def stream_prompt_series_equal_whole(comparison: Comparison, target: Target) -> 
     ours, theirs = _undisturbed(whole), _undisturbed(stream)
     for index in sorted(ours.keys() & theirs.keys()):
         for name in sorted(ours[index].columns.prompt_series):
-            expected = _first_list(ours[index], name)
+            expected = first_of_prompt(ours[index], name)
             column = list(map(as_list, theirs[index].columns.prompt_series.get(name, ())))
             carrying = [at for at, entries in enumerate(column) if entries is not None]
             if expected is None or not carrying:
@@ -217,7 +202,7 @@ def stream_prompt_series_equal_whole(comparison: Comparison, target: Target) -> 
                 expected=expected[1],
                 actual=entries,
                 source="the whole answer",
-                same=partial(alike, tolerance=rounding_of(stream, target)),
+                same=partial(alike, tolerance=target.rounding),
                 related=(expected[0].at(name),),
                 by_chance=alike(expected[1], entries, DRIFT),
             )
@@ -230,13 +215,13 @@ Logprobs = dict[int, Any]
 def prompt_logprobs(stream: Stream, choice: Choice) -> tuple[Place, Logprobs] | None:
     """What an answer says of the tokens of its prompt, by position; None where it says nothing."""
     ids = _prompt_ids(stream, choice) or []
-    carried, start = _first_list(choice, PROMPT), stream.asked.logprob_start
+    carried, start = first_of_prompt(choice, PROMPT), stream.asked.logprob_start
     if carried is not None and start is not None:
         emission, entries = carried
         read = ((at, read_entry(value)) for at, value in enumerate(entries, start))
         known = ((at, entry) for at, entry in read if entry and (at > start or entry.logprob is not None))
         return emission.at(PROMPT), {at: entry.logprob for at, entry in known if at > 0}
-    carried = _first_list(choice, RANKED)
+    carried = first_of_prompt(choice, RANKED)
     if carried is not None:
         emission, entries = carried
         found: Logprobs = {}
@@ -245,7 +230,7 @@ def prompt_logprobs(stream: Stream, choice: Choice) -> tuple[Place, Logprobs] | 
             if at and own is not None:
                 found[at] = own.logprob
         return emission.at(RANKED), found
-    carried = _first_list(choice, NAMED)
+    carried = first_of_prompt(choice, NAMED)
     if carried is not None:
         emission, entries = carried
         return emission.at(NAMED), dict(list(enumerate(entries))[1:])

@@ -81,11 +81,6 @@ def _places(pair: Pair, field: str, position: int | None = None) -> tuple[Place,
     return theirs, (ours,)
 
 
-def rounding_of(stream: Stream, target: Target) -> float:
-    """How far numbers of two answers to the request of a stream may lie apart."""
-    return target.rounding.get(stream.dialect, ROUNDING)
-
-
 def same_ids(pair: Pair, source: str) -> Iterator[Observation]:
     """Look whether two choices have the same output ids, where both carry any list of them."""
     ours, theirs = joined_ids(pair[0]), joined_ids(pair[1])
@@ -177,7 +172,7 @@ def result_independent_of_interval(comparison: Comparison, target: Target) -> It
     for pair in _pairs(comparison):
         yield from same_ids(pair, source)
         yield from same_text(pair, source)
-        yield from same_series(pair, source, rounding_of(theirs, target))
+        yield from same_series(pair, source, target.rounding)
         yield from same_finish(pair, source)
 
 
@@ -199,7 +194,7 @@ def stream_text_equals_whole(comparison: Comparison, _target: Target) -> Iterato
 def stream_series_equal_whole(comparison: Comparison, target: Target) -> Iterator[Observation]:
     """No entry is lost, repeated or changed by streaming."""
     for pair in _with_whole(comparison):
-        yield from same_series(pair, "the whole answer", rounding_of(comparison.other, target))
+        yield from same_series(pair, "the whole answer", target.rounding)
 
 
 @compare("customized-info-in-streams")
@@ -249,7 +244,7 @@ def stream_is_legal_delivery(comparison: Comparison, target: Target) -> Iterator
     """
     asked = comparison.other.asked
     interval, stop = interval_of(comparison.other, target), () if asked.no_stop_trim else asked.stop
-    rounding = rounding_of(comparison.other, target)
+    rounding = target.rounding
     for pair in _with_whole(comparison) if rounding <= DRIFT else ():
         ours, theirs = pair
         rules = Rules(theirs.delivery, interval, rounding, stop)

@@ -458,6 +458,17 @@ def first_list(choice: Choice, column: Iterable[Any]) -> tuple[Emission, list[An
     return next(((choice.emissions[at], told) for at, told in lists if told is not None), None)
 
 
+def first_of_prompt(choice: Choice, name: str) -> tuple[Emission, list[Any]] | None:
+    """The first emission of a choice that carries a prompt-side series as a list, and that list."""
+    return first_list(choice, choice.columns.prompt_series[name]) if name in names_of_prompt(choice) else None
+
+
+@in_short(Choice)
+def names_of_prompt(choice: Choice) -> frozenset[str]:
+    """The prompt-side series of a choice."""
+    return frozenset(choice.columns.prompt_series)
+
+
 def count_of(stream: Stream, choice: Choice) -> int | None:
     """How many output ids a choice has: its ids counted, else completion_tokens, else the answer's usage."""
     ids = joined_ids(choice)

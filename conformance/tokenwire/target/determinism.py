@@ -41,10 +41,8 @@ class Determinism:
     """Exchanges whose request was answered alike once more, and whose very request never otherwise."""
     unsteady: Mapping[str, str] = field(default_factory=dict)
     """Exchanges whose very request was answered otherwise too, each with one that was."""
-    noise: Mapping[str, float] = field(default_factory=dict)
-    """By dialect, how far apart numbers at one place of repeated answers were at most. It is one for
-    all, since one server computes them.
-    """
+    noise: float = 0.0
+    """How far apart numbers at one place of repeated answers were at most, in whatever dialect."""
 
     def trusts(self, stream: Stream) -> bool:
         """Whether an answer may be held against others to the same request.
@@ -59,9 +57,9 @@ class Determinism:
         return bool(self.repeated) or self.probed
 
     @property
-    def rounding(self) -> dict[str, float]:
-        """By dialect, how far numbers of two answers may lie apart."""
-        return {dialect: max(ROUNDING, _OF_NOISE * apart) for dialect, apart in self.noise.items()}
+    def rounding(self) -> float:
+        """How far numbers of two answers may lie apart."""
+        return max(ROUNDING, _OF_NOISE * self.noise)
 
 
 @dataclass(frozen=True)
@@ -205,7 +203,7 @@ def determinism(streams: Iterable[Stream]) -> Determinism:
         probed and not contradicted,
         frozenset(steady - unsteady.keys()),
         unsteady,
-        dict.fromkeys((stream.dialect for stream in known), furthest),
+        furthest,
     )
 
 
@@ -284,6 +282,7 @@ def side_by_side(
     `asked` tells by what two requests are known for the same.
     """
     seen = (determinism(worker), determinism(gateway))
+    rounding = max(side.rounding for side in seen)
     ours = {asked(stream): stream for stream in worker}
     pairs = []
     for theirs in gateway:
@@ -295,7 +294,6 @@ def side_by_side(
             )
             both = list(zip((baseline, theirs), seen, strict=True))
             steady = all(stream.exchange.name in side.steady or not side.unsteady for stream, side in both)
-            rounding = max(side.rounding.get(stream.dialect, ROUNDING) for stream, side in both)
             pairs.append(Comparison(baseline, theirs, repeats, steady, rounding))
     return pairs
 

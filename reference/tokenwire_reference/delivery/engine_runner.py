@@ -146,22 +146,17 @@ class EngineRunner(ABC):
 class EngineThread(EngineRunner):
     """Runs an engine on a thread of its own."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        streamer: OutputStreamer,
-        deliver: Callable[[Sequence[OutputRow]], None],
-    ) -> None:
-        super().__init__(engine, streamer, deliver)
-        # A daemon: a long step must not keep a process alive that was told to end.
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+    _thread: threading.Thread | None = None
 
     def start(self) -> None:
+        # A daemon: a long step must not keep a process alive that was told to end.
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         self._ask(self._stop)
-        self._thread.join(STOP_SECONDS)
+        if self._thread is not None:
+            self._thread.join(STOP_SECONDS)
 
     def _run(self) -> None:
         while not self._stopping:
