@@ -6,7 +6,9 @@ Each mutant of a fixed sample is tried by the tests that run its line, the faste
     python -m proofs.mutants                     300 mutants, half of them of the judge, half of the engine
     python -m proofs.mutants --sample 40 --seed 1
     python -m proofs.mutants --only conformance/tokenwire/checks/usage.py --sample 1000
+    python -m proofs.mutants --again OUTPUT      only those that survived an earlier run, which printed this
 
+The judge and the engine are tried beside each other, each in a process of its own.
 Exit status: 0 if tests kill at least 90 %, 1 if not.
 """
 
@@ -18,6 +20,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 import yaml
@@ -46,14 +51,29 @@ REQUIRED = 0.9
 _TOLD_EVERY = 25
 
 
-def run(part: str, paths: Sequence[Path], count: int, seed: int) -> Counter[Outcome]:
+@dataclass(frozen=True)
+class Asked:
+    """What of a part is tried, and by which tests."""
+
+    part: str
+    paths: Sequence[Path]
+    count: int
+    seed: int
+    again: str
+    """The output of an earlier run: of the sample, those mutants that it names; all where it is empty."""
+    tests: Sequence[Path]
+
+
+def run(asked: Asked) -> Counter[Outcome]:
     """Try a sample of the mutants of some files; print those that survive as they are found."""
-    every = [mutant for path in paths for mutant in _mutants(path)]
-    tests = sorted((ROOT / TESTS[part]).rglob("test_*.py"))
-    covering = gather(ROOT, tests, _files(CODE[part]), ROOT / ".nox" / "mutants")
+    part = asked.part
+    every = [mutant for path in asked.paths for mutant in _mutants(path)]
+    covering = gather(ROOT, asked.tests, _files(CODE[part]), ROOT / ".nox" / "mutants")
     tally: Counter[Outcome] = Counter()
     start = time.monotonic()
-    for mutant in sampled(every, count, seed):
+    for mutant in sampled(every, asked.count, asked.seed):
+        if asked.again and str(mutant) not in asked.again:
+            continue
         outcome = try_mutant(ROOT, mutant, covering)
         tally[outcome] += 1
         if not outcome.killed:
@@ -75,18 +95,31 @@ def main() -> int:
     parser.add_argument(
         "--only", type=Path, action="append", default=[], metavar="PATH", help="a file or folder; repeatable"
     )
+    parser.add_argument(
+        "--again", type=Path, metavar="FILE", help="output of an earlier run: only those that it names"
+    )
+    parser.add_argument(
+        "--tests", type=Path, action="append", default=[], metavar="FILE", help="only these; repeatable"
+    )
     options = parser.parse_args()
     only = [path.resolve() for path in options.only] or [ROOT]
     parts = {
         part: [path for path in _files(folders) if any(map(path.is_relative_to, only))]
         for part, folders in CODE.items()
     }
-    meant = {part: paths for part, paths in parts.items() if paths}
+    trying = {part: _tests(part, [path.resolve() for path in options.tests]) for part in CODE}
+    meant = {part: paths for part, paths in parts.items() if paths and trying[part]}
     if not meant:
-        parser.error(f"--only names none of the code that is mutated: {CODE}")
+        parser.error(f"--only names none of the code that is mutated ({CODE}), or --tests no test ({TESTS})")
+    again = options.again.read_text("utf-8") if options.again else ""
     os.chdir(ROOT)  # tests are known by their places in it
     import_others()
-    tallies = [run(part, paths, options.sample // len(meant), options.seed) for part, paths in meant.items()]
+    asked = [
+        Asked(part, paths, options.sample // len(meant), options.seed, again, trying[part])
+        for part, paths in meant.items()
+    ]
+    with ProcessPoolExecutor(len(asked), get_context("fork")) as beside:
+        tallies = list(beside.map(run, asked))
     total = sum(tallies, Counter[Outcome]())
     print(f"all: {_told(total)}")
     return 0 if _score(total) >= REQUIRED else 1
@@ -103,6 +136,11 @@ def _mutants(path: Path) -> list[Mutant]:
 
 def _files(folders: Sequence[str]) -> list[Path]:
     return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def _tests(part: str, chosen: Sequence[Path]) -> list[Path]:
+    every = sorted((ROOT / TESTS[part]).rglob("test_*.py"))
+    return [path for path in every if not chosen or path in chosen]
 
 
 def _score(tally: Counter[Outcome]) -> float:

@@ -75,10 +75,10 @@ def gather(root: Path, tests: Sequence[Path], code: Sequence[Path], kept: Path) 
     """Run all tests whose outcome is not yet in `kept`. Raises RuntimeError if one fails without a mutant."""
     kept.mkdir(parents=True, exist_ok=True)
     shared = [path for path in (root / "tests").rglob("*.py") if not path.name.startswith("test_")]
-    base = _digest(sorted([*shared, *(root / "spec").rglob("*.yaml"), *code]))
+    base = _digest(root, sorted([*shared, *(root / "spec").rglob("*.yaml"), *code]))
     covering = Covering()
     for path in tests:
-        data = kept / f"{path.stem}-{_digest([path], base)}.coverage"
+        data = kept / f"{path.stem}-{_digest(root, [path], base)}.coverage"
         told = data.with_suffix(".json")
         if not told.exists():
             start = time.monotonic()
@@ -125,8 +125,8 @@ def _add(covering: Covering, root: Path, data: Path, seconds: dict[str, float], 
                     )
 
 
-def _digest(paths: Iterable[Path], start: str = "") -> str:
+def _digest(root: Path, paths: Iterable[Path], start: str = "") -> str:
     digest = hashlib.sha256(start.encode())
     for path in paths:
-        digest.update(os.fsencode(path) + b"\0" + path.read_bytes() + b"\0")
+        digest.update(os.fsencode(path.relative_to(root)) + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:24]

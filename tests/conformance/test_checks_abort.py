@@ -23,8 +23,9 @@ from abort_and_invariance_pairs import (
     crowded,
     near_tie,
 )
-from control_calls import abort, at, told
+from control_calls import abort, at, called, told
 from stream_builder import (
+    ABORT,
     FAILED,
     IDS,
     LENGTH,
@@ -39,6 +40,7 @@ from stream_builder import (
 from test_checks_pairs import look
 
 from tokenwire.checks.check import Target
+from tokenwire.dialects.control import Call, Deed
 from tokenwire.record import Stream
 from tokenwire.requirement import Level
 from tokenwire.target.advertised import Advertised
@@ -122,9 +124,69 @@ def test_an_abort_of_everything_names_everybody() -> None:
     assert look("abort-spares-others", (at(NEIGHBOUR, 50.0),), ABORTED) == []
 
 
+def test_an_abort_that_names_a_request_may_end_it_whichever_others_were_sent_beside_it() -> None:
+    ended = at(incremental(Told(finish=ABORT), request_id="r-10"), 0.0)
+    own = Target(calls=(*ABORTED.calls, abort(0.1, "r-10")))
+    assert look("abort-spares-others", (ended,), own) == []
+
+
+@pytest.mark.parametrize(
+    ("aborted_ids", "blamed"), [(("r-1", "q"), "'r-1'"), (("q", "s"), "'q', 's'"), (("0", "q"), "'0', 'q'")]
+)
+def test_of_several_aborts_the_one_whose_id_begins_the_name_of_what_it_ended_is_blamed(
+    aborted_ids: tuple[str, ...], blamed: str
+) -> None:
+    ended = at(incremental(Told(finish=ABORT), request_id="r-10"), 0.0)
+    target = Target(calls=tuple(abort(0.1, one) for one in aborted_ids))
+    (found,) = look("abort-spares-others", (ended,), target)
+    assert found.message == f"request 'r-10' was ended by an abort of {blamed}"
+    assert (found.holds, found.actual) == (False, "abort")
+
+
+@pytest.mark.parametrize(
+    ("call", "holds"),
+    [
+        (abort(5.0, "r-10", status=500), False),
+        (abort(5.0, "r-10", status=499), True),
+        (abort(5.0, "nobody", "r-10", status=503), False),
+        (abort(0.5, "nobody", "r-10", status=500), None),
+        (abort(0.5, "r-10", status=500), None),
+        (abort(0.5, everything=True, status=500), None),
+        (called(Deed.FLUSH, 5.0, status=500), None),
+    ],
+    ids=["too late", "no failure", "both too late", "not of nobody", "in time", "of all", "no abort"],
+)
+def test_an_abort_that_comes_too_late_is_no_reason_to_fail(call: Call, holds: bool | None) -> None:
+    seen = look("abort-of-nobody-is-no-failure", (NEIGHBOUR,), Target(calls=(call,)))
+    assert [one.holds for one in seen] == ([] if holds is None else [holds])
+
+
+def test_an_abort_is_too_late_for_an_id_that_was_used_again_while_it_is_too_late_for_one_of_its_users() -> (
+    None
+):
+    late = Target(calls=(abort(5.5, "r-10", status=500),))
+    assert faults("abort-of-nobody-is-no-failure", (NEIGHBOUR, at(NEIGHBOUR, 5.0)), late)
+
+
+def test_an_abort_of_nobody_that_got_no_answer_says_nothing() -> None:
+    call = abort(5.0, "nobody", status=500)
+    cut = replace(call, exchange=replace(call.exchange, ending=Ending.TIMEOUT))
+    assert look("abort-of-nobody-is-no-failure", (NEIGHBOUR,), Target(calls=(cut,))) == []
+    assert look("abort-of-nobody-is-no-failure", (at(NEIGHBOUR, 0.0, scenario="x"),), Target((call,))) == []
+
+
 def test_a_second_request_after_the_first_is_no_collision() -> None:
     assert look("id-in-use-spares-the-first", (FIRST, at(SECOND, 5.0))) == []
     assert look("id-in-use-spares-the-first", (FIRST, SECOND), ABORTED) == []
+
+
+def test_of_two_requests_under_one_id_the_one_that_began_first_has_to_be_spared() -> None:
+    cut = at(named(incremental(Told(finish=ABORT), request_id="r-1"), "generate/second"), 0.2)
+    assert faults("id-in-use-spares-the-first", (cut, FIRST)) == []
+    first = at(incremental(Told(finish=ABORT), request_id="r-1"), 0.0)
+    (found,) = look("id-in-use-spares-the-first", (SECOND, first))
+    assert (found.holds, found.actual, found.place.event) == (False, "abort", 5)
+    assert [place.exchange for place in found.related] == [SECOND.exchange.name]
 
 
 @pytest.mark.parametrize(

@@ -274,3 +274,19 @@ def test_samples_of_which_nothing_tells_what_they_say_are_not_held_against_each_
 
 def test_a_choice_that_was_aborted_is_not_judged_by_its_text() -> None:
     assert violated("channels-hold-all-text", whole(SAID, "", finish="abort"), HERMES) == []
+
+
+def test_reasoning_is_counted_otherwise_by_chance_where_one_of_two_samples_went_apart() -> None:
+    """The stream counts another number because the server sampled other tokens, in one choice of two."""
+
+    def two(stream: Stream, more: str = "") -> Stream:
+        """Twice the choice; the second goes on with more text."""
+        (choice,) = stream.choices
+        other = choice if not more else change(stream, text=more).choices[0]
+        return replace(stream, choices=(choice, replace(other, index=1)))
+
+    ours = two(whole(f"{THOUGHT}Yes.", "Yes.", reasoning="hm", counted=4))
+    for more, by_chance in ((" Or no.", True), ("", False)):
+        theirs = two(streamed(f"{THOUGHT}Yes.", thought("hm"), text("Yes."), counted=9), more)
+        (found,) = violated("reasoning-tokens-equal-whole", against(ours, theirs), HERMES)
+        assert found.by_chance is by_chance

@@ -170,6 +170,33 @@ def test_failures_that_are_no_death() -> None:
     assert run(*[replace(one, started="") for one in among_others(SILENCE)]).deaths == ()
 
 
+def raw(name: str, begun: float, body: bytes, how: tuple[int | None, Ending, str]) -> Exchange:
+    """A request whose bytes are not what this suite would write as JSON."""
+    return replace(
+        exchange(name, begun, how=how), request=HttpRequest("POST", "/generate", {}, raw_body=body)
+    )
+
+
+def test_requests_are_the_same_by_their_bytes_where_these_are_no_json_of_ours() -> None:
+    """What was answered before and fails now shows a death; another one that fails shows nothing."""
+    answered, failing = (200, Ending.COMPLETE, ""), (500, Ending.COMPLETE, "")
+    first = raw("no-json/first", 1, b'{"input_ids": [1, 2], }', answered)
+    others = [raw(f"no-json/{n}", 2 + n, b'{"input_ids": [%d]] }' % n, failing) for n in range(2)]
+    assert run(*PROBES, first, *others).deaths == ()
+    again = raw("no-json/again", 4, b'{"input_ids": [1, 2], }', failing)
+    assert len(run(*PROBES, first, *others, again).deaths) == 1
+
+
+def test_requests_are_the_same_whatever_the_order_of_their_keys() -> None:
+    failing = (500, Ending.COMPLETE, "")
+    failed = exchange("wrong-types/n-0", 1, ids=(9,), how=failing)
+    asked = exchange("probe/again", 2, how=failing)
+    assert isinstance(asked.request.body, dict)
+    turned = dict(reversed(asked.request.body.items()))
+    asked = replace(asked, request=replace(asked.request, body=turned))
+    assert len(run(*PROBES, failed, asked).deaths) == 1
+
+
 def test_a_small_good_request_that_fails_shows_the_death() -> None:
     failed = exchange("wrong-types/n-0", 1, ids=(9,), how=(500, Ending.COMPLETE, ""))
     asked = exchange(f"{VITALS}/1", 2, ids=(8,), how=(500, Ending.COMPLETE, ""))
