@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any
+from itertools import pairwise
+from typing import Any, get_type_hints
 
 from docs_build.page import Page, in_cell, link
 from docs_build.published import ROOT
+from tokenwire.dialects.policy import Policy
 from tokenwire.requirement import load_requirements
 from tokenwire.spec_files import read_yaml
+from tokenwire.typed_table import in_words
 
 URI = "spec/dialects/choices.md"
 _DIALECTS = ROOT / "spec" / "dialects"
-_MEANING = re.compile(r"^\| `(?P<key>\w+)` \| (?P<says>.+) \|$", re.MULTILINE)
 _NULLS = "nulls"
 """A choice that stands beside the bindings of an answer, not under `policy`."""
+_OF_NULLS = "`absent`: null stands where the server has nothing to say."
 
 
 @cache
@@ -36,9 +40,30 @@ def choices() -> Mapping[str, Mapping[str, Any]]:
 
 @cache
 def meanings() -> Mapping[str, str]:
-    """What each choice means, as the page on dialects says."""
-    _, _, policies = (_DIALECTS / "README.md").read_text("utf-8").partition("| policy | meaning |")
-    return {match["key"]: match["says"] for match in _MEANING.finditer(policies)}
+    """What each choice means, in the words of its field."""
+    told = ast.parse(inspect.getsource(Policy)).body[0]
+    assert isinstance(told, ast.ClassDef)
+    meant = {}
+    for one, words in pairwise(told.body):
+        if isinstance(one, ast.AnnAssign) and isinstance(words, ast.Expr):
+            meant[ast.unparse(one.target)] = " ".join(ast.literal_eval(words.value).split())
+    return meant | {_NULLS: _OF_NULLS}
+
+
+def policies() -> Iterator[str]:
+    """The table of all fields under `policy`."""
+    yield "| policy | usually | may be | meaning |"
+    yield "|---|---|---|---|"
+    for name, kind in get_type_hints(Policy).items():
+        may = in_words(kind).replace("'", "`")
+        yield f"| `{name}` | {_usual(name)} | {may} | {meanings()[name]} |"
+
+
+def _usual(name: str) -> str:
+    """What a dialect chooses that does not say."""
+    chosen = getattr(Policy(), name)
+    words = sorted(chosen) if isinstance(chosen, frozenset) else [str(chosen)]
+    return ", ".join(f"`{one.lower()}`" for one in words) if chosen not in ("", {}) else "nothing"
 
 
 def named(policies: Iterable[str], page: str) -> str:
@@ -49,7 +74,8 @@ def named(policies: Iterable[str], page: str) -> str:
 def _choice(key: str, chosen: Mapping[str, Any]) -> Iterator[str]:
     rows = [row for row in load_requirements().values() if key in row.policies]
     yield f"## {key} {{ #{key} }}"
-    yield f"`{key}`: {meanings()[key]}."
+    usually = f" Usually {_usual(key)}." if key != _NULLS else ""
+    yield f"{meanings()[key]}{usually}"
     lines = "\n".join(
         f"| {link(row.id, f'requirements/{row.id}.md', URI)} | {row.level} | {in_cell(row.sentence)} |"
         for row in rows

@@ -1,4 +1,5 @@
-"""The tables of `spec/request.md`: fields of a request and of the record, with their names in every dialect.
+"""The tables of `spec/request.md`: fields of a request and of the record, with their names in every dialect;
+and that of `spec/dialects/README.md`: what a dialect may choose.
 
 python -m docs_build.field_tables           writes them anew
 """
@@ -10,11 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
+from docs_build.dialect_choices import policies
 from docs_build.page import in_cell
 from docs_build.published import ROOT
 from tokenwire.spec_files import read_yaml, spec_root
 
 CHAPTER = ROOT / "spec" / "request.md"
+PAGES = (CHAPTER, ROOT / "spec" / "dialects" / "README.md")
 _TABLE = re.compile(
     r"(?<=^<!-- table: )(?P<name>.+?) -->\n.*?(?=^<!-- /table -->$)", re.MULTILINE | re.DOTALL
 )
@@ -110,6 +113,8 @@ def table(name: str) -> str:
     fields = read_yaml(spec_root() / "fields.yaml")
     if name == "schemas":
         return "\n".join(_schemas())
+    if name == "policies":
+        return "\n".join(policies())
     if name in fields:
         return "\n".join(_described(name))
     kind, _, family = name.partition(" of ")
@@ -131,4 +136,5 @@ def with_tables(page: str) -> str:
 
 
 if __name__ == "__main__":
-    CHAPTER.write_text(with_tables(CHAPTER.read_text("utf-8")), "utf-8")
+    for page in PAGES:
+        page.write_text(with_tables(page.read_text("utf-8")), "utf-8")

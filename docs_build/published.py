@@ -26,6 +26,7 @@ PAGES = {
 _DATA = {
     "schemas": "Schemas",
     "control": "Control endpoints",
+    "servers": "What servers say of themselves",
     "profiles": "Profiles",
     "requirements": "Requirement rows",
 }

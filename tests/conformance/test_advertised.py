@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import dataclasses
 import json
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
 from tokenwire.record import Delivery
-from tokenwire.target.advertised import Advertised, advertised_by, information_path
+from tokenwire.target import advertised
+from tokenwire.target.advertised import Advertised, advertised_by, information_path, information_paths
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
 
 
@@ -53,6 +56,68 @@ def test_older_names_of_the_endpoints_are_known() -> None:
     assert told.delivery is Delivery.CUMULATIVE
     assert information_path(HttpRequest("GET", "/get_model_info")) == "/model_info"
     assert information_path(HttpRequest("POST", "/server_info")) is None
+
+
+def test_the_information_endpoints_are_those_of_the_tables():
+    paths = ("/v1/models", "/server_info", "/model_info", "/version", "/get_server_info", "/get_model_info")
+    assert information_paths() == paths
+
+
+def test_a_table_tells_what_can_be_advertised_and_means_what_can_be():
+    families = advertised.load_families()
+    fields = {one.name for one in dataclasses.fields(Advertised)}
+    assert set(get_args(advertised._Fact)) == fields - {"sources"}
+    told = {fact for family in families for one in family.documents for fact in one.tells}
+    assert told | {flag.tells for family in families for flag in family.flags.values()} == fields - {
+        "sources"
+    }
+    documents = [one.means for family in families for one in family.documents]
+    meant = [
+        (fact, meaning) for means in documents for fact, one in means.items() for meaning in one.values()
+    ]
+    for flag in (flag for family in families for flag in family.flags.values()):
+        said = [flag.given, flag.absent, *(flag.means or {}).values()]
+        meant += [(flag.tells, value) for value in said if value is not None]
+    assert [(fact, value) for fact, value in meant if advertised._believed(fact, value) is None] == []
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"documents": [{"path": "/i", "tells": {"versoin": ["/v"]}}]}, "tells: 'versoin' is not 'name' or"),
+        ({"documents": [{"path": "/i", "tells": {"version": "/v"}}]}, "tells: version: '/v' is not a list"),
+        (
+            {"flags": {"--x": {"tells": "delivery", "given": 7}}},
+            "--x: given: 7 is not a text or true or false",
+        ),
+        ({"flag": {}}, "there is no 'flag'; did you mean 'flags'"),
+    ],
+)
+def test_a_table_that_says_what_no_server_can_tell_is_refused(
+    table: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(advertised, "spec_root", lambda: tmp_path)
+    (tmp_path / "servers").mkdir()
+    (tmp_path / "servers" / "other.yaml").write_text(json.dumps({"family": "other", **table}))
+    with pytest.raises(ValueError, match=rf"other\.yaml: .*{words}"):
+        advertised.load_families.__wrapped__()
+
+
+def test_a_rule_of_the_logprobs_is_one_that_is_known():
+    def told(*flags: str) -> str:
+        return advertised_by([answer("/generate", {}, server=Server("vllm", "0", flags))]).logprob_rule
+
+    assert told("--logprobs-mode", "processed_logprobs") == "logprobs-as-sampled"
+    assert told("--logprobs-mode=raw_logprobs") == "logprobs-of-the-model"
+    assert told("--logprobs-mode", "raw_logits") == told("--logprobs-mode") == ""
+    assert advertised_by([answer("/server_info", {"logprob_rule": "as I like"})]).logprob_rule == ""
+
+
+def test_every_model_that_is_listed_gives_its_names_and_the_first_everything_else():
+    listed = [{"id": "a", "max_model_len": 64}, 7, {"id": "b", "root": "/b", "owned_by": "x"}]
+    told = advertised_by([answer("/v1/models", {"data": listed})])
+    assert (told.name, told.model, told.models) == ("", "a", {"a", "b", "/b"})
+    assert told.context_length == 64
 
 
 def test_the_flags_of_a_capture_speak_where_the_endpoints_are_silent() -> None:

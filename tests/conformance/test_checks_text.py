@@ -14,6 +14,7 @@ from stream_builder import Told, append, change, cumulative, incremental, named,
 from tokenwire.checks import stops
 from tokenwire.checks.check import CHECKS, Observation, Target
 from tokenwire.dialects.dialect import load_dialects
+from tokenwire.dialects.policy import Policy
 from tokenwire.record import CallPiece, Choice, Finish, Stream
 from tokenwire.scenarios.stop import first_token_text, stop_inside_a_token
 from tokenwire.scenarios.text import ends_within_a_character
@@ -231,7 +232,7 @@ def test_whether_a_stop_id_stays_is_the_dialects_choice(monkeypatch: pytest.Monk
     stays, left_out = (whole(Told(finish=Finish("stop", matched=id_))) for id_ in (16, 17))
     assert holds("stop-id-stays-as-declared", stays)
     assert not holds("stop-id-stays-as-declared", left_out)
-    monkeypatch.setattr(stops, "policy_of", lambda stream: {"stop_id_in_output_ids": False})
+    monkeypatch.setattr(stops, "policy_of", lambda stream: Policy(stop_id_in_output_ids=False))
     assert not holds("stop-id-stays-as-declared", stays)
     assert holds("stop-id-stays-as-declared", left_out)
 

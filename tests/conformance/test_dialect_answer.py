@@ -1,15 +1,19 @@
 """Dialects, the answer side: what stood on the wire becomes the record, each field with its place."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenwire.dialects.dialect import Dialect, load_dialects
+from tokenwire.dialects import dialect as dialect_module
+from tokenwire.dialects.dialect import Dialect, load_dialects, policy_of
+from tokenwire.dialects.policy import Policy
 from tokenwire.record import Delivery, Stream
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
 from tokenwire.wire.json_pointer import find, parse
@@ -469,6 +473,31 @@ def test_another_family_is_another_table() -> None:
 def test_a_table_with_an_unknown_name_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="dialect other"):
         Dialect(_table(**changes))
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ({"zero_budgets": "refused"}, r"policy: there is no 'zero_budgets'; did you mean 'zero_budget'\?"),
+        ({"zero_budget": "no"}, r"policy: zero_budget: 'no' is not 'answered' or 'refused' or 'unspecified'"),
+        ({"end_mark": "[DONE]"}, r"policy: end_mark: '\[DONE\]' is not true or false"),
+        ({"least": {"temprature": 0}}, r"policy: least: 'temprature' is no field"),
+        ({"vocabulary_told": "size"}, r"policy: vocabulary_told: 'size' has not one group"),
+    ],
+)
+def test_a_policy_that_says_nothing_known_is_refused(
+    policy: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dialect_module, "spec_root", lambda: tmp_path)
+    file = tmp_path / "dialects" / "other.yaml"
+    file.parent.mkdir()
+    file.write_text(json.dumps(_table(policy=policy)))
+    with pytest.raises(ValueError, match=f"{re.escape(str(file))}: {words}"):
+        dialect_module.load_dialects.__wrapped__()
+
+
+def test_a_stream_of_no_known_dialect_is_judged_by_what_is_usual() -> None:
+    assert policy_of(replace(GENERATE.read(exchange({})), dialect="unheard-of")) == Policy()
 
 
 def test_a_missing_schema_is_an_error() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 import sys
@@ -11,17 +12,28 @@ from docs_build import dialect_choices
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.check import CHECKS
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.dialects.policy import Policy
 from tokenwire.requirement import load_requirements
 
 ROWS = load_requirements()
 CHOICES = dialect_choices.choices()
-POLICY_READ = re.compile(r'policy(?:_of\(\w+(?:\.stream)?\))?\.get\(\s*"(\w+)"')
+POLICY_READ = re.compile(r"\bpolicy(?:_of\(\w+(?:\.stream)?\))?\.(\w+)")
 
 
 def test_every_choice_of_a_dialect_is_named_by_a_row_and_every_named_one_exists():
     named = {policy for row in ROWS.values() for policy in row.policies}
     assert set(CHOICES) - named == set(), "policies of dialects that no row names"
     assert named - set(CHOICES) == set(), "policies that rows name and no dialect has"
+
+
+def test_every_field_of_a_policy_says_what_it_means_and_is_chosen_otherwise_by_some_dialect():
+    fields = {field.name for field in dataclasses.fields(Policy)}
+    assert dialect_choices.meanings().keys() == {*fields, "nulls"}
+    policies = [dialect.policy for dialect in load_dialects().values()]
+    usual = Policy()
+    same = {name for name in fields if all(getattr(one, name) == getattr(usual, name) for one in policies)}
+    assert same == set(), "no dialect needs the choice"
 
 
 def test_a_check_reads_no_choice_that_no_row_of_its_module_names():

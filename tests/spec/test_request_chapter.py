@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from docs_build.field_tables import CHAPTER, asked, dialects, told, with_tables
+from docs_build.field_tables import CHAPTER, PAGES, asked, dialects, told, with_tables
 from docs_build.worked_examples import examples
 
 from tokenwire.dialects.recognition import Spoken
@@ -34,9 +34,9 @@ def test_every_field_of_an_answer_is_described():
 
 
 def test_the_tables_are_those_of_the_data():
-    """After a change of a dialect or of fields.yaml: python -m docs_build.field_tables."""
-    page = CHAPTER.read_text("utf-8")
-    assert with_tables(page) == page
+    """After a change of a dialect, of its policies or of fields.yaml: python -m docs_build.field_tables."""
+    pages = [path.read_text("utf-8") for path in PAGES]
+    assert list(map(with_tables, pages)) == pages
 
 
 def test_every_endpoint_is_shown_whole_and_streamed():

@@ -19,7 +19,7 @@ from tokenwire.dialects.recognition import Detected, detect
 from tokenwire.judging.judge import has_record
 from tokenwire.record import Stream
 from tokenwire.report.wording import cut
-from tokenwire.target.advertised import INFORMATION_PATHS, Advertised, advertised_by
+from tokenwire.target.advertised import Advertised, advertised_by, information_paths
 from tokenwire.target.death import failure
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 
@@ -255,7 +255,7 @@ async def preflight(
         request = HttpRequest("GET", path)
         return await (scout or sender).send(f"{SCENARIO}/{path.strip('/')}", SCENARIO, request)
 
-    advertised = advertised_by(await asyncio.gather(*map(look, INFORMATION_PATHS)))
+    advertised = advertised_by(await asyncio.gather(*map(look, information_paths())))
     model = model or advertised.model
     introduction = _Introduction(sender, model, patience_s)
     introduced = await asyncio.gather(

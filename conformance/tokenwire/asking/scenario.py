@@ -252,7 +252,7 @@ class Conversation:
     @property
     def id_prefix(self) -> str:
         """What the server's answers put before the id that a client gave its request."""
-        return str(self.dialect.policy.get("request_id_prefix", ""))
+        return self.dialect.policy.request_id_prefix
 
     async def abort(self, label: str, request_id: str, *, as_sent: bool = False) -> Call | None:
         """Abort one request by the id that its client gave it, as the server's answers

@@ -114,7 +114,7 @@ _TYPES: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "request_id": (_request_id_like, "is not a string"),
 }
 
-_LEAST: dict[str, Any] = {
+_LEAST: dict[str, float | None] = {
     "max_new_tokens": 0,
     "min_new_tokens": 0,
     "n": 1,
@@ -143,7 +143,7 @@ def wrong_types(asked: Asked) -> Iterator[BadValue]:
                 yield BadValue(wire_name, value, problem)
 
 
-def impossible_values(asked: Asked, least: Mapping[str, Any]) -> Iterator[BadValue]:
+def impossible_values(asked: Asked, least: Mapping[str, float | None]) -> Iterator[BadValue]:
     """The numbers that ask for what cannot be.
 
     `least` says by field from where on the dialect gives numbers a meaning, such as -1 for no limit; None
@@ -242,12 +242,6 @@ def misfitting_lists(asked: Asked, request: HttpRequest) -> Iterator[BadValue]:
             yield BadValue(name, value, f"has {len(value)} entries for {asked.prompts} prompts")
 
 
-def least_values(stream: Stream) -> Mapping[str, Any]:
-    """From where on the dialect gives numbers a meaning, by field, where that is not what one expects."""
-    least: Mapping[str, Any] = policy_of(stream).get("least", {})
-    return least
-
-
 def bad_values(stream: Stream, target: Target) -> Iterator[BadValue]:
     """All that is wrong with the values of a request."""
     asked, request, vocabulary = stream.asked, stream.exchange.request, target.advertised.vocab_size
@@ -255,5 +249,5 @@ def bad_values(stream: Stream, target: Target) -> Iterator[BadValue]:
     yield from unknown_chosen_ids(asked, vocabulary)
     yield from unknown_parameter_ids(asked, request, vocabulary)
     yield from wrong_types(asked)
-    yield from impossible_values(asked, least_values(stream))
+    yield from impossible_values(asked, policy_of(stream).least)
     yield from misfitting_lists(asked, request)

@@ -293,7 +293,7 @@ def _all_is_told(stream: Stream, choice: Choice) -> bool:
     count = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
     if len(stream.choices) == 1 and type(count) is int:
         return told == count
-    return told == count_of(stream, choice) or bool(policy_of(stream).get("hidden_in_logprobs", True))
+    return told == count_of(stream, choice) or policy_of(stream).hidden_in_logprobs
 
 
 def say(stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer | None = None) -> Said | None:

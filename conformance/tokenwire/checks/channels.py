@@ -380,7 +380,7 @@ def spent_budget_is_told(stream: Stream, target: Target) -> Iterator[Observation
 @check("parsed-tokens-are-delivered")
 def parsed_tokens_are_delivered(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Text that a parser holds back or takes out leaves its ids and logprobs where they are."""
-    if policy_of(stream).get("hidden_in_logprobs") is False:
+    if not policy_of(stream).hidden_in_logprobs:
         return
     finished = list(_finished(stream))
     if not any(one.choice.parsed for one in finished) or len(finished) != len(stream.choices):

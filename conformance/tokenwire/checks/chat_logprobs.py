@@ -117,7 +117,7 @@ def _unlisted(stream: Stream) -> int:
     """How many of the counted tokens need not have an entry, where the dialect promises entries only for what
     the content shows: those that stopped a choice, each of a byte at least, and thoughts.
     """
-    if policy_of(stream).get("hidden_in_logprobs", True):
+    if policy_of(stream).hidden_in_logprobs:
         return 0
     longest = max((len(stop.encode()) for stop in stream.asked.stop), default=0)
     stopped = sum(1 for choice in stream.choices if choice.finish and choice.finish.type != "length")
@@ -287,7 +287,7 @@ def text_offsets_add_up(stream: Stream, _target: Target) -> Iterator[Observation
     """Each offset is the one before it and what the text shows of the token there, across all events."""
     if is_chat(stream):
         return
-    unknown = policy_of(stream).get("text_offsets", "told") == "unknown"
+    unknown = policy_of(stream).text_offsets == "unknown"
     for choice in stream.choices if _tells(stream) else ():
         text = joined_text(choice)
         first: int | None = None

@@ -57,7 +57,7 @@ def interval_of(stream: Stream, target: Target) -> int | None:
     a request can only raise what the server has.
     """
     interval = stream.asked.stream_interval or target.stream_interval
-    if interval and target.stream_interval and policy_of(stream).get("stream_interval") == "raises":
+    if interval and target.stream_interval and policy_of(stream).stream_interval == "raises":
         interval = max(interval, target.stream_interval)
     return interval if interval is not None and interval > 0 else None
 

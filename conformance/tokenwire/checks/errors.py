@@ -10,7 +10,6 @@ from tokenwire.checks.bad_value import (
     BadValue,
     bad_values,
     impossible_values,
-    least_values,
     misfitting_lists,
     unknown_chosen_ids,
     unknown_parameter_ids,
@@ -62,7 +61,7 @@ def wrong_types_refused(stream: Stream, _target: Target) -> Iterator[Observation
 @check("impossible-values-refused")
 def impossible_values_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A number that asks for what cannot be is not turned into another."""
-    yield from _refused(stream, impossible_values(stream.asked, least_values(stream)))
+    yield from _refused(stream, impossible_values(stream.asked, policy_of(stream).least))
 
 
 @check("unreadable-bodies-refused")
@@ -169,7 +168,7 @@ def stream_errors_say_why(stream: Stream, _target: Target) -> Iterator[Observati
     for position in _error_events(stream):
         event = stream.events[position]
         said, code = words_of(event.error), error_code(event.error)
-        coded = code is not None or not policy_of(stream).get("numeric_error_codes", True)
+        coded = code is not None or not policy_of(stream).numeric_error_codes
         missing = [name for name, there in (("message", said), ("code", coded)) if not there]
         if missing or stream.answered or was_refused(stream):
             yield demand(

@@ -10,7 +10,7 @@ from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, was_refused
 from tokenwire.checks.relations import Whole, related_streams
 from tokenwire.checks.stop_string import stop_string_of
 from tokenwire.checks.walk import count_of, end_place, joined_text, start_place
-from tokenwire.dialects.dialect import is_chat, load_dialects
+from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.record import Stream
 
 _BORDER = 16
@@ -37,9 +37,7 @@ def _tokens_to_stop(one: Whole) -> int | None:
     if one.choice.finish is None or one.choice.finish.type != "stop":
         return None
     count = count_of(one.stream, one.choice)
-    dialect = load_dialects().get(one.stream.dialect)
-    counted = dialect is None or dialect.policy.get("stop_id_in_output_ids", True)
-    return None if count is None else count + (not counted)
+    return None if count is None else count + (not policy_of(one.stream).stop_id_in_output_ids)
 
 
 @check_run("stop-wins-within-the-budget")

@@ -104,7 +104,7 @@ def events_fit_schema(stream: Stream, _target: Target) -> Iterator[Observation]:
 @check("done-ends-the-stream")
 def done_ends_the_stream(stream: Stream, _target: Target) -> Iterator[Observation]:
     """One end mark, and nothing after it. A stream that was cut off promises no end mark."""
-    if not _is_stream(stream) or not stream.events or not policy_of(stream).get("end_mark", True):
+    if not _is_stream(stream) or not stream.events or not policy_of(stream).end_mark:
         return
     marks = sorted(at for at, one in stream.in_order.apart.items() if one.done)
     if not marks and stream.exchange.ending is not Ending.COMPLETE:

@@ -119,7 +119,7 @@ def _echoed(stream: Stream, at: int, prompt: Ids, words: Words) -> tuple[str, ..
         return ("",)
     shown = (prompt, tuple(token for token in prompt if token not in words.special))
     spelled = (b"".join(words.pieces[token] for token in ids).decode("utf-8", "replace") for ids in shown)
-    told_by_ids = not policy_of(stream).get("echo_repeats_text_beside_ids", True)
+    told_by_ids = not policy_of(stream).echo_repeats_text_beside_ids
     none = ("",) if told_by_ids and stream.asked.prompt_token_ids else ()
     return tuple(dict.fromkeys((*stream.asked.texts[at : at + 1], *spelled, *none)))
 
@@ -130,7 +130,7 @@ def _echoed(stream: Stream, at: int, prompt: Ids, words: Words) -> tuple[str, ..
 def ids_due(stream: Stream, right: Truth) -> Ids:
     """The ids that are told: some families leave out the one that ended a choice."""
     by_id = right.finish == "stop" and not any(isinstance(one, str) for one in right.matched)
-    left_out = by_id and not policy_of(stream).get("stop_id_in_output_ids", True)
+    left_out = by_id and not policy_of(stream).stop_id_in_output_ids
     return right.ids[:-1] if left_out else right.ids
 
 

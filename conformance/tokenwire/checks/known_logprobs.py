@@ -117,7 +117,7 @@ def _due(stream: Stream, one: Known, told: int, name: str) -> Ids | None:
     ids = ids_due(stream, one.right)
     if not one.finished:
         return ids[:told]
-    if name == CONTENT and not policy_of(stream).get("hidden_in_logprobs", True) and told < len(ids):
+    if name == CONTENT and not policy_of(stream).hidden_in_logprobs and told < len(ids):
         return ids[:told] if one.right.finish == "stop" and _shown(one) <= told else None
     return ids
 

@@ -440,7 +440,7 @@ def _shown_fault(found: tuple[Walked, int, str, str], expected: str) -> Observat
 @check("top-logprobs-have-k")
 def top_logprobs_have_k(stream: Stream, _target: Target) -> Iterator[Observation]:
     """As many alternatives at each position as were asked for."""
-    k, fewer = stream.asked.top_logprobs, bool(policy_of(stream).get("fewer_top_logprobs", False))
+    k, fewer = stream.asked.top_logprobs, policy_of(stream).fewer_top_logprobs
 
     def surely(_: Flat, top: Flat) -> bool:
         rows = zip(*[iter(top.ids)] * k, strict=True)
@@ -456,7 +456,7 @@ def top_logprobs_have_k(stream: Stream, _target: Target) -> Iterator[Observation
 @check("top-logprobs-fall")
 def top_logprobs_fall(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The most likely comes first; objects by text have no order."""
-    sampled_first = bool(policy_of(stream).get("top_logprobs_begin_with_sampled", False))
+    sampled_first = policy_of(stream).top_logprobs_begin_with_sampled
 
     def surely(_: Flat, top: Flat) -> bool:
         ranks = [top.logprobs[rank :: top.width] for rank in range(sampled_first, top.width or 0)]
@@ -508,7 +508,7 @@ def _chose_the_first(stream: Stream) -> bool:
     Penalties and biases may come between the logprobs and the choice, and so may bans of ids where the
     dialect lists the likeliest as the model gave them. Some servers have penalties that no request asked for.
     """
-    asked, listed = stream.asked, policy_of(stream).get("likeliest_are_listed", "as_chosen_from")
+    asked, listed = stream.asked, policy_of(stream).likeliest_are_listed
     banned = asked.ignore_eos or bool(asked.min_new_tokens)
     may_differ = listed == "before_penalties" or (listed == "before_bans" and banned)
     return asked.greedy and not asked.other_sampling and not may_differ

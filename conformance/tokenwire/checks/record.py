@@ -36,8 +36,6 @@ from tokenwire.wire.exchange import Ending
 from tokenwire.wire.json_pointer import ABSENT
 
 ID_LIMIT = 2**31
-FINISH_TYPES = frozenset({"stop", "length", "abort"})
-"""What a choice can finish with where its dialect lists no types."""
 TIERS = ("device", "host", "storage")
 
 _CUT_BY_US = frozenset(
@@ -143,14 +141,11 @@ def finish_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
         )
 
 
-def _finish_types(stream: Stream) -> frozenset[str]:
-    return frozenset(policy_of(stream).get("finish_types", FINISH_TYPES))
-
-
 @check("finish-type-is-known")
 def finish_type_is_known(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The finish reason has a known type."""
-    known, open_list = _finish_types(stream), policy_of(stream).get("other_finish_types")
+    policy = policy_of(stream)
+    known = policy.finish_types
     for choice in stream.choices if stream.answered else ():
         for at, finish in enumerate(choice.columns.finish):
             if finish is None:
@@ -160,7 +155,7 @@ def finish_type_is_known(stream: Stream, _target: Target) -> Iterator[Observatio
             shown = finish.type or finish.raw
             message = f"the finish reason {shown!r} is none of {', '.join(sorted(known))}"
             seen = demand(place, holds, expected=sorted(known), actual=finish.type, message=message)
-            yield seen._replace(level=Level.MAY) if open_list and finish.type else seen
+            yield seen._replace(level=Level.MAY) if policy.other_finish_types and finish.type else seen
 
 
 @check("stop-has-a-cause")
@@ -430,7 +425,7 @@ def _budget_of(stream: Stream, choice: int = 0) -> int | None:
     budget = stream.asked.budget(choice)
     if budget is None or budget < 0:
         return None
-    is_one = budget > 0 or policy_of(stream).get("zero_budget", "answered") != "unspecified"
+    is_one = budget > 0 or policy_of(stream).zero_budget != "unspecified"
     return budget if is_one else None
 
 

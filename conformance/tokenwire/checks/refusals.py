@@ -138,7 +138,7 @@ def _sent_malformed_ids(stream: Stream) -> bool:
     Where an endpoint takes ids and text in one field, a text is no malformed list of ids.
     """
     said = stream.asked.said.get("input_ids")
-    mixed = policy_of(stream).get("mixed_prompts", False)
+    mixed = policy_of(stream).mixed_prompts
     return said is not None and not mixed and any(v is not None and _malformed(v) for v in said.values)
 
 

@@ -206,7 +206,7 @@ def _is_stop(one: Whole) -> bool:
     finish, policy = one.choice.finish, policy_of(one.stream)
     if finish is None:
         return False
-    own_word = policy.get("other_finish_types", False) and finish.type not in policy["finish_types"]
+    own_word = policy.other_finish_types and finish.type not in policy.finish_types
     return finish.type == "stop" or own_word
 
 
@@ -295,7 +295,7 @@ def nothing_follows_a_stop_id(stream: Stream, _target: Target) -> Iterator[Obser
 @check("stop-id-stays-as-declared")
 def stop_id_stays_as_declared(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Whether the id that ended a choice is among its ids, is what the dialect says."""
-    stays = policy_of(stream).get("stop_id_in_output_ids", True)
+    stays = policy_of(stream).stop_id_in_output_ids
     for choice in finished_choices(stream):
         matched = choice.finish.matched if choice.finish is not None else None
         ids = joined_ids(choice)

@@ -54,8 +54,8 @@ def _ran(stream: Stream, choice: Choice) -> bool:
 
 def told_once_for_all(stream: Stream) -> bool:
     """Whether a stream told the prompt's ids once for all its samples, as some dialects do."""
-    once = streamed(stream) and policy_of(stream).get("prompt_ids_once", False)
-    return bool(once) and any(_told(choice) is not None for choice in stream.choices)
+    once = streamed(stream) and policy_of(stream).prompt_ids_once
+    return once and any(_told(choice) is not None for choice in stream.choices)
 
 
 def _as_sent(stream: Stream) -> Iterator[Observation]:

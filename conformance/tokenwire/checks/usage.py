@@ -128,7 +128,7 @@ def usage_only_on_request(stream: Stream, target: Target) -> Iterator[Observatio
     place = stream.usages[0].place if stream.usages else end_place(stream)
     message = "usage was not asked for, and is there"
     seen = observe(place, expected=0, actual=len(stream.usages), message=message)
-    yield seen._replace(level=Level.MAY) if policy_of(stream).get("unasked_usage") else seen
+    yield seen._replace(level=Level.MAY) if policy_of(stream).unasked_usage else seen
 
 
 def _last_place(stream: Stream) -> Place | None:

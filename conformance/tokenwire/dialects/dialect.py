@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import accumulate, islice
+from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
@@ -24,6 +25,7 @@ from tokenwire.dialects.arrays import ArrayRule
 from tokenwire.dialects.delivery_mode import infer_delivery
 from tokenwire.dialects.detokenize import Detokenize
 from tokenwire.dialects.echoed_prompt import without_echo
+from tokenwire.dialects.policy import Policy
 from tokenwire.dialects.request_binding import RequestBinding, Unsupported
 from tokenwire.record import (
     Apart,
@@ -41,6 +43,7 @@ from tokenwire.record import (
     error_in,
 )
 from tokenwire.spec_files import load_schema, read_yaml, spec_root
+from tokenwire.typed_table import typed
 from tokenwire.wire import strict_json
 from tokenwire.wire.event_stream import ends_of, parse_event_stream, plain_data
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
@@ -74,6 +77,7 @@ _JSON_STARTS = (b"{", b"[")
 _HEAD = 4
 """So many bytes tell whether JSON begins."""
 _BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"
+_USUAL = Policy()
 
 SchemaSource = Callable[[str], dict[str, Any]]
 
@@ -223,7 +227,9 @@ class Dialect:
         self.name: str = table["name"]
         self.family: str = table["family"]
         self.endpoint = Endpoint(tuple(table["endpoint"]["methods"]), table["endpoint"]["path"])
-        self.policy: Mapping[str, Any] = table["policy"]
+        self.policy = typed(Policy, table["policy"], "policy")
+        for name in self.policy.least.keys() - table["request"]["fields"].keys():
+            raise ValueError(f"policy: least: {name!r} is no field of this dialect's requests")
         self.marks = tuple(map(Mark.of, table.get("recognised_by", ())))
         """What only this dialect writes into its answers, and into every one of them; perhaps nothing."""
         self.likeliest: bool = table.get("likeliest", not self.marks)
@@ -300,7 +306,7 @@ class Dialect:
     @property
     def in_words(self) -> Dialect | None:
         """The dialect of a server that refuses prompts as ids; None where every server has to take them."""
-        if not (self.takes_ids and self.policy.get("ids_are_optional", False)):
+        if not (self.takes_ids and self.policy.ids_are_optional):
             return None
         other = copy.copy(self)
         other._request = self._request.without("input_ids")
@@ -557,10 +563,10 @@ def is_chat(stream: Stream) -> bool:
     return dialect is not None and dialect.chat
 
 
-def policy_of(stream: Stream) -> Mapping[str, Any]:
-    """What the dialect of a stream chose where the specification leaves a choice; nothing if unknown."""
+def policy_of(stream: Stream) -> Policy:
+    """What the dialect of a stream chose where the specification leaves a choice; or else the usual."""
     dialect = dialect_of(stream)
-    return dialect.policy if dialect is not None else {}
+    return dialect.policy if dialect is not None else _USUAL
 
 
 def arrays_of(stream: Stream) -> tuple[ArrayRule, ...]:
@@ -572,7 +578,7 @@ def arrays_of(stream: Stream) -> tuple[ArrayRule, ...]:
 def known_as(stream: Stream) -> str | None:
     """The id by which a server knows a request that its client named: that id behind the dialect's prefix."""
     own = stream.asked.request_id
-    return None if own is None else f"{policy_of(stream).get('request_id_prefix', '')}{own}"
+    return None if own is None else f"{policy_of(stream).request_id_prefix}{own}"
 
 
 def names_of(stream: Stream) -> frozenset[str]:
@@ -587,7 +593,7 @@ def vocabulary_told(streams: Iterable[Stream]) -> int | None:
     How a family words that is told in its policy.
     """
     for stream in streams:
-        words = policy_of(stream).get("vocabulary_told")
+        words = policy_of(stream).vocabulary_told
         said = re.search(words, json.dumps(stream.error)) if words and stream.error is not None else None
         if said is not None:
             return int(said.group(1))
@@ -596,6 +602,13 @@ def vocabulary_told(streams: Iterable[Stream]) -> int | None:
 
 @cache
 def load_dialects() -> dict[str, Dialect]:
-    """All dialects of `spec/dialects/` by name."""
-    tables = map(read_yaml, sorted((spec_root() / "dialects").glob("*.yaml")))
-    return {table["name"]: Dialect(table) for table in tables}
+    """All dialects of `spec/dialects/` by name. Raises ValueError for a table that is not a dialect."""
+    dialects = map(_load, sorted((spec_root() / "dialects").glob("*.yaml")))
+    return {dialect.name: dialect for dialect in dialects}
+
+
+def _load(path: Path) -> Dialect:
+    try:
+        return Dialect(read_yaml(path))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error

@@ -240,8 +240,7 @@ def has_record(stream: Stream) -> bool:
 def _refuses_tito_streams(streams: Iterable[Stream]) -> bool:
     """Whether the chat dialects of a run refuse token-in-token-out fields in streams, by their own policy."""
     spoken = {stream.dialect for stream in streams if is_chat(stream)}
-    policies = [dialect.policy for name, dialect in load_dialects().items() if name in spoken]
-    return all(policy.get("tito_stream_refused", True) for policy in policies)
+    return all(one.policy.tito_stream_refused for name, one in load_dialects().items() if name in spoken)
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ async def no_budget(talk: Conversation) -> None:
     is no entry. Some endpoints have another field in which zero is no budget.
     """
     ask = replace(plain_ask(talk), max_new_tokens=0, logprobs=True)
-    if talk.dialect.policy.get("zero_budget") == "unspecified":
+    if talk.dialect.policy.zero_budget == "unspecified":
         ask = replace(ask, max_new_tokens=None, raw={"max_tokens": 0})
     kinds = {
         "sampled": ask,

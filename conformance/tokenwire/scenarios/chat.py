@@ -57,7 +57,7 @@ async def chat_budget(talk: Conversation) -> None:
     """Budgets of one token and of five, whole and streamed: no more are counted, and length means all. And of
     none, where the endpoint does not take that for no limit.
     """
-    none = () if talk.dialect.policy["zero_budget"] == "unspecified" else (0,)
+    none = () if talk.dialect.policy.zero_budget == "unspecified" else (0,)
     for budget in (*none, 1, 5):
         ask = Ask(messages=_MESSAGES, max_new_tokens=budget)
         await talk.ask_all(

@@ -28,7 +28,7 @@ async def slow_reader(talk: Conversation) -> None:
     not asked for where streams refuse them. A gateway reads ahead, and joins nothing: its whole stream has to
     fit the recorder.
     """
-    refused = talk.dialect.policy.get("prompt_logprobs_in_streams") == "refused"
+    refused = talk.dialect.policy.prompt_logprobs_in_streams == "refused"
     ask = Ask(
         input_ids=(_LONG_PROMPT,),
         max_new_tokens=talk.fitting(200, len(_LONG_PROMPT)),

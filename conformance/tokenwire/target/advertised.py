@@ -1,26 +1,27 @@
-"""What a server says of itself: in its information endpoints, or in the flags that a capture names."""
+"""What a server says of itself: in its information endpoints, or in the flags that a capture names.
+
+Where each family says what is data (`spec/servers/<family>.yaml`).
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
+from typing import Any, Literal, get_args, get_type_hints
 
 from tokenwire.record import Delivery
-from tokenwire.wire.exchange import Exchange, HttpRequest
+from tokenwire.spec_files import read_yaml, spec_root
+from tokenwire.typed_table import fitting, typed
+from tokenwire.wire.exchange import Exchange, HttpRequest, Server
+from tokenwire.wire.json_pointer import find, parse
 
-_OLDER_PATHS = {"/get_server_info": "/server_info", "/get_model_info": "/model_info"}
-INFORMATION_PATHS = ("/server_info", "/model_info", "/v1/models", "/version", *_OLDER_PATHS)
-"""Where servers tell of themselves; gateways and older servers know some by older names only."""
-_INCREMENTAL = "incremental_streaming_output"
-_INCREMENTAL_FLAG = "--incremental-streaming-output"
-_DETERMINISTIC = "enable_deterministic_inference"
-_DETERMINISTIC_FLAG = "--enable-deterministic-inference"
-LOGPROB_RULES = ("logprobs-of-the-model", "logprobs-at-the-temperature", "logprobs-as-sampled")
+_LogprobRule = Literal["logprobs-of-the-model", "logprobs-at-the-temperature", "logprobs-as-sampled"]
+LOGPROB_RULES: tuple[_LogprobRule, ...] = get_args(_LogprobRule)
 """Rules of output logprobs, as a server may tell one or a user may declare it (`spec/metadata.md`)."""
-_LOGPROBS_FLAG = "--logprobs-mode"
-_LOGPROBS_MODES = {"raw_logprobs": LOGPROB_RULES[0], "processed_logprobs": LOGPROB_RULES[2]}
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class Advertised:
     sampling_backend: str = ""
     deterministic: bool = False
     """The server says that results depend on nothing but the request."""
-    logprob_rule: str = ""
-    """Of which distribution the server says its output logprobs speak, a name of `LOGPROB_RULES`."""
+    logprob_rule: _LogprobRule | Literal[""] = ""
+    """Of which distribution the server says its output logprobs speak."""
     sources: tuple[str, ...] = ()
     """Where this was read, for example `GET /server_info`."""
 
@@ -56,13 +57,109 @@ class Advertised:
         return "mirror" in self.sampling_backend
 
 
+_Fact = Literal[
+    "name",
+    "version",
+    "model",
+    "models",
+    "context_length",
+    "vocab_size",
+    "tokenizer",
+    "usage_in_streams",
+    "delivery",
+    "stream_interval",
+    "max_running_requests",
+    "sampling_backend",
+    "deterministic",
+    "logprob_rule",
+]
+"""A field of `Advertised` that a server may tell."""
+_KINDS = get_type_hints(Advertised) | {"models": str}
+"""What each may be; of the names of the models, each is told alone."""
+_Meanings = Mapping[str | bool, str | bool]
+
+
+def _meant(value: object, meanings: _Meanings | None) -> object:
+    """What a value stands for: itself, where nothing else is said."""
+    if meanings is None:
+        return value
+    return meanings.get(value) if isinstance(value, (str, bool)) else None
+
+
+@dataclass(frozen=True)
+class _Document:
+    """An information endpoint."""
+
+    path: str
+    tells: Mapping[_Fact, tuple[str, ...]]
+    """The pointers to each fact, best first."""
+    means: Mapping[_Fact, _Meanings] = field(default_factory=dict)
+    items: str | None = None
+    """The list whose entries tell: all of them the names of models, the first alone everything else."""
+    older_path: str | None = None
+
+    def facts(self, told: object) -> Iterator[tuple[str, object]]:
+        """What a document says, whatever its values are."""
+        items = [told] if self.items is None else find(told, parse(self.items))
+        for at, item in enumerate(items if isinstance(items, list) else ()):
+            for fact, pointers in self.tells.items():
+                for pointer in pointers if at == 0 or fact == "models" else ():
+                    yield fact, _meant(find(item, parse(pointer)), self.means.get(fact))
+
+
+@dataclass(frozen=True)
+class _Flag:
+    """A flag of the command line: its value tells a fact, or that it is given, or that it is not."""
+
+    tells: _Fact
+    given: str | bool | None = None
+    absent: str | bool | None = None
+    means: _Meanings | None = None
+
+    def fact(self, name: str, flags: Sequence[str]) -> object:
+        """What some flags say; None where that is nothing."""
+        if self.given is not None:
+            return self.given if name in flags else self.absent
+        both = (flag.partition("=")[2] for flag in flags if flag.startswith(f"{name}="))
+        value = next((value for flag, value in pairwise(flags) if flag == name), next(both, None))
+        return int(value) if value and value.isdecimal() else _meant(value, self.means)
+
+
+@dataclass(frozen=True)
+class _Family:
+    """Where the servers of one family say what of themselves."""
+
+    family: str
+    documents: tuple[_Document, ...] = ()
+    flags: Mapping[str, _Flag] = field(default_factory=dict)
+
+
+@cache
+def load_families() -> tuple[_Family, ...]:
+    """All tables of `spec/servers/`. Raises ValueError for one that says what no server can tell."""
+    paths = sorted((spec_root() / "servers").glob("*.yaml"))
+    return tuple(typed(_Family, read_yaml(path), str(path)) for path in paths)
+
+
+@cache
+def _documents() -> dict[str, _Document]:
+    """The information endpoints by all of their paths, the older ones last."""
+    every = [one for family in load_families() for one in family.documents]
+    return {one.path: one for one in every} | {one.older_path: one for one in every if one.older_path}
+
+
+def information_paths() -> tuple[str, ...]:
+    """Where servers tell of themselves; gateways and older servers know some by older names only."""
+    return tuple(_documents())
+
+
 def information_path(request: HttpRequest) -> str | None:
     """Which information endpoint a request went to, by its present name; None for any other."""
-    path = _OLDER_PATHS.get(request.path, request.path)
-    return path if request.method == "GET" and path in INFORMATION_PATHS else None
+    document = _documents().get(request.path)
+    return document.path if document is not None and request.method == "GET" else None
 
 
-def _document(exchange: Exchange) -> Mapping[str, Any]:
+def _read(exchange: Exchange) -> Mapping[str, Any]:
     if exchange.status != 200:
         return {}
     try:
@@ -72,41 +169,13 @@ def _document(exchange: Exchange) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _integer(*values: object) -> int | None:
-    return next((value for value in values if type(value) is int and value > 0), None)
-
-
-def _text(*values: object) -> str:
-    return next((value for value in values if isinstance(value, str) and value), "")
-
-
-def _rule(*values: object) -> str:
-    return next((rule for rule in LOGPROB_RULES if rule in values), "")
-
-
-def _delivery(incremental: object) -> Delivery | None:
-    if not isinstance(incremental, bool):
+def _believed(fact: str, value: object) -> Any:
+    """What a server says of a fact; None where that is nothing that the fact can be."""
+    try:
+        told = fitting(_KINDS[fact], value, fact)
+    except ValueError:
         return None
-    return Delivery.INCREMENTAL if incremental else Delivery.CUMULATIVE
-
-
-def _flag(flags: tuple[str, ...], name: str) -> str | None:
-    """The value of a command line flag, in either spelling (`--flag value`, `--flag=value`)."""
-    for position, flag in enumerate(flags):
-        if flag == name and position + 1 < len(flags):
-            return flags[position + 1]
-        if flag.startswith(f"{name}="):
-            return flag.partition("=")[2]
-    return None
-
-
-def _names(listed: object, info: Mapping[str, Any], model_info: Mapping[str, Any]) -> Iterator[object]:
-    """What the information endpoints call the server's models."""
-    for one in listed if isinstance(listed, list) else ():
-        yield one.get("id") if isinstance(one, dict) else None
-        yield one.get("root") if isinstance(one, dict) else None
-    yield info.get("served_model_name")
-    yield from (info.get("model_path"), model_info.get("model_path"))
+    return None if told == "" or (type(told) is int and told <= 0) else told
 
 
 def advertised_by(exchanges: Iterable[Exchange]) -> Advertised:
@@ -115,40 +184,25 @@ def advertised_by(exchanges: Iterable[Exchange]) -> Advertised:
     Exchanges with other endpoints are looked at for their `server` only.
     """
     found: dict[str, Mapping[str, Any]] = {}
-    server = None
+    server = Server()
     for exchange in exchanges:
         path = information_path(exchange.request)
-        if path is not None:
-            document = _document(exchange)
-            if document:
-                found.setdefault(path, document)
-        if server is None and (exchange.server.name or exchange.server.flags):
+        if path is not None and path not in found and (document := _read(exchange)):
+            found[path] = document
+        if not server.name and not server.flags:
             server = exchange.server
-    info = found.get("/server_info", {})
-    model_info = found.get("/model_info", {})
-    version = found.get("/version", {})
-    listed = found.get("/v1/models", {}).get("data")
-    model = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], dict) else {}
-    flags = server.flags if server else ()
-    interval = _flag(flags, "--stream-interval") or ""
-    without = info.get("skip_tokenizer_init", True if "--skip-tokenizer-init" in flags else None)
-    flagged = _delivery(_INCREMENTAL_FLAG in flags) if flags else None
-    return Advertised(
-        name=_text(server.name if server else "", model.get("owned_by")),
-        version=_text(info.get("version"), version.get("version"), server.version if server else ""),
-        model=_text(model.get("id"), info.get("served_model_name"), model_info.get("model_path")),
-        models=frozenset(filter(None, (_text(name) for name in _names(listed, info, model_info)))),
-        context_length=_integer(model.get("max_model_len"), info.get("context_length")),
-        vocab_size=_integer(model_info.get("vocab_size")),
-        usage_in_streams=info.get("stream_response_default_include_usage") is True,
-        tokenizer=None if type(without) is not bool else not without,
-        delivery=_delivery(info.get(_INCREMENTAL)) or flagged,
-        stream_interval=_integer(
-            info.get("stream_interval"), int(interval) if interval.isdecimal() else None
-        ),
-        max_running_requests=_integer(info.get("max_running_requests")),
-        sampling_backend=_text(info.get("sampling_backend"), _flag(flags, "--sampling-backend")),
-        deterministic=info.get(_DETERMINISTIC, _DETERMINISTIC_FLAG in flags) is True,
-        logprob_rule=_rule(info.get("logprob_rule"), _LOGPROBS_MODES.get(_flag(flags, _LOGPROBS_FLAG) or "")),
-        sources=(*(f"GET {path}" for path in found), *(("the flags of the capture",) if flags else ())),
-    )
+    families, flags = load_families(), server.flags
+    documents = (one for family in families for one in family.documents if one.path in found)
+    flagged = ((flag, name) for family in families if flags for name, flag in family.flags.items())
+    told: defaultdict[str, list[Any]] = defaultdict(list)
+    for fact, value in (
+        ("name", server.name),
+        *(fact for one in documents for fact in one.facts(found[one.path])),
+        *((flag.tells, flag.fact(name, flags)) for flag, name in flagged),
+        ("version", server.version),
+    ):
+        if (believed := _believed(fact, value)) is not None:
+            told[fact].append(believed)
+    sources = (*(f"GET {path}" for path in found), *(("the flags of the capture",) if flags else ()))
+    models = frozenset(told.pop("models", ()))
+    return Advertised(**{fact: values[0] for fact, values in told.items()}, models=models, sources=sources)

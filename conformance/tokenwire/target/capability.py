@@ -233,7 +233,7 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         "no chat answer carries meta_info",
     ),
     "chat-streams-without-ids": (
-        lambda s: is_chat(s) and bool(policy_of(s).get("tito_stream_refused")),
+        lambda s: is_chat(s) and policy_of(s).tito_stream_refused,
         "no chat dialect that was asked refuses token-in-token-out fields in streams",
     ),
     "forced-text": (_says_what_is_forced, "no grammar was seen to make the model say a text"),

@@ -64,7 +64,8 @@ class Bench:
 
     requirements: list[Requirement] = field(default_factory=single_answer_requirements)
     _told: dict[str, Exchange] = field(default_factory=dict)
-    """The last answer of each information endpoint that somebody asked."""
+    """The last answer of each information endpoint that was asked."""
+    _advertised: Advertised = field(default_factory=Advertised)
     _marked: dict[tuple[Dialect, ...], Dialect] = field(default_factory=dict)
     """Of endpoints that several families share, the one whose mark was seen."""
 
@@ -74,6 +75,7 @@ class Bench:
         if information is not None:
             if exchange.status == 200:
                 self._told[information] = exchange
+                self._advertised = advertised_by(self._told.values())
             return Opinion()
         dialect = self._dialect(exchange)
         if dialect is None:
@@ -81,8 +83,8 @@ class Bench:
         encoding = (exchange.header("content-encoding") or "").strip().lower()
         if encoding not in _AS_IT_IS:
             return Opinion(gap="compressed", dialect=dialect.name)
-        advertised = advertised_by(list(self._told.values())) if self._told else Advertised()
-        run = Run((dialect.read(exchange, delivery_hint=advertised.delivery),), advertised)
+        stream = dialect.read(exchange, delivery_hint=self._advertised.delivery)
+        run = Run((stream,), self._advertised)
         violations, crashed = [], []
         for judgement in judge([run], self.requirements):
             if judgement.verdict is Verdict.HARNESS_ERROR:

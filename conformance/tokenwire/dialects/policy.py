@@ -1,0 +1,68 @@
+"""What server families chose where the specification leaves a choice: the `policy` of a dialect's table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The choices of one dialect. The defaults are what is usual: a table names what differs from them.
+
+    `spec/dialects/README.md` shows these fields (`python -m docs_build.field_tables` writes its table).
+    """
+
+    tito_stream_refused: bool = False
+    """Token-in-token-out fields are refused in streams."""
+    stop_id_in_output_ids: bool = True
+    """The id that ended a choice is its last output id."""
+    hidden_in_logprobs: bool = True
+    """Logprobs of chat have entries for tokens whose text the content does not show: a stop, thoughts; false
+    where servers differ."""
+    finish_types: frozenset[str] = frozenset({"stop", "length", "abort"})
+    """The types with which a choice may finish."""
+    other_finish_types: bool = False
+    """Other words than those are no violation, and are reported as INFO."""
+    unasked_usage: bool = False
+    """Usage in a stream that did not ask for it is no violation, and is reported as INFO."""
+    vocabulary_told: str = ""
+    """A pattern whose group is the size of the vocabulary, in the words of refusals."""
+    zero_budget: Literal["answered", "refused", "unspecified"] = "answered"
+    """What becomes of a request for no tokens; `unspecified` where its fields differ in what 0 means."""
+    least: Mapping[str, float | None] = field(default_factory=dict)
+    """By field, from where on numbers mean something if that is not the usual place, such as -1 for no limit;
+    null for all numbers."""
+    stream_interval: Literal["replaces", "raises"] = "replaces"
+    """What a request's interval does to the server's: `raises` if only a larger one counts."""
+    request_id_prefix: str = ""
+    """What stands before the client's own id."""
+    prompt_ids_once: bool = False
+    """A stream tells the prompt's ids once for all samples."""
+    numeric_error_codes: bool = True
+    """The `code` of an error is a number; false where it is a word or null."""
+    end_mark: bool = True
+    """`[DONE]` ends a stream."""
+    text_offsets: Literal["told", "unknown"] = "told"
+    """Where tokens begin in the text: `unknown` if the offsets say nothing."""
+    top_logprobs_begin_with_sampled: bool = False
+    """The sampled token comes first, whatever its rank."""
+    fewer_top_logprobs: bool = False
+    """A position may hold fewer than were asked for."""
+    likeliest_are_listed: Literal["as_chosen_from", "before_bans", "before_penalties"] = "as_chosen_from"
+    """Which logprobs the likeliest are listed by: `before_bans`, as the model gave them, with ids that the
+    request bans; `before_penalties`, also where the server applies penalties unasked."""
+    prompt_logprobs_in_streams: Literal["answered", "refused"] = "answered"
+    """What becomes of a stream that asks for prompt logprobs."""
+    echo_repeats_text_beside_ids: bool = True
+    """An echo repeats the prompt's text even if it tells the prompt's ids."""
+    ids_are_optional: bool = False
+    """A server that refuses prompts as ids is asked in words, and what needs ids is not asked."""
+    mixed_prompts: bool = False
+    """One list may mix ids and texts."""
+
+    def __post_init__(self) -> None:
+        if self.vocabulary_told and re.compile(self.vocabulary_told).groups != 1:
+            raise ValueError(f"vocabulary_told: {self.vocabulary_told!r} has not one group")

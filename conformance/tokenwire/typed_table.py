@@ -1,0 +1,89 @@
+"""Tables of YAML as frozen dataclasses: what has no field, or another type than its field, is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from enum import EnumType
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from tokenwire.suggestion import suggestion
+
+Row = TypeVar("Row")
+
+_UNIONS = {Union, UnionType}
+_IN_WORDS = {Any: "anything", bool: "true or false", int: "an integer", float: "a number", str: "a text"}
+
+
+def typed(kind: type[Row], told: object, where: str) -> Row:
+    """A table as a dataclass. Raises ValueError that names the place, what stands there, and what may."""
+    fields = _fields(kind)
+    known = f"known are {', '.join(fields)}"
+    if not isinstance(told, Mapping):
+        raise ValueError(f"{where}: {told!r} is not a table; {known}")  # noqa: TRY004
+    for name in told:
+        if name not in fields:
+            raise ValueError(f"{where}: there is no {name!r}; {suggestion(str(name), fields, known)}")
+    for name, (_, required) in fields.items():
+        if required and name not in told:
+            raise ValueError(f"{where}: {name!r} is missing; it is {in_words(fields[name][0])}")
+    values = {name: fitting(fields[name][0], value, f"{where}: {name}") for name, value in told.items()}
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
+    """The fields of a dataclass: their types, and whether a table has to name them."""
+    hints = get_type_hints(kind)
+    return {
+        one.name: (hints[one.name], {one.default, one.default_factory} == {dataclasses.MISSING})
+        for one in dataclasses.fields(kind)
+    }
+
+
+def fitting(hint: Any, told: Any, where: str) -> Any:
+    """A value as a type has it. Raises ValueError that names the place, the value, and what may stand."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in _UNIONS and told is None and NoneType in args:
+        return None
+    kinds = [one for one in args if one is not NoneType] if origin in _UNIONS else [hint]
+    if len(kinds) == 1 and kinds[0] is not hint:
+        return fitting(kinds[0], told, where)
+    if any(_is(one, told) for one in kinds):
+        return told
+    if origin in {tuple, frozenset} and isinstance(told, list):
+        return origin(fitting(args[0], one, f"{where}: entry {at}") for at, one in enumerate(told))
+    if origin is Mapping and isinstance(told, Mapping):
+        return {
+            fitting(args[0], name, where): fitting(args[1], value, f"{where}: {name}")
+            for name, value in told.items()
+        }
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return typed(hint, told, where)
+    if isinstance(hint, EnumType) and told in list(hint):
+        return hint(told)
+    raise ValueError(f"{where}: {told!r} is not {in_words(hint)}")
+
+
+def _is(hint: Any, told: object) -> bool:
+    """Whether a value is of a type that has no parts."""
+    if get_origin(hint) is Literal:
+        return told in get_args(hint)
+    return hint is Any or type(told) is hint or (hint is float and type(told) is int)
+
+
+def in_words(hint: Any) -> str:
+    """What a value of a type may be."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Literal or isinstance(hint, EnumType):
+        return " or ".join(repr(str(one)) for one in args or hint)
+    if origin in _UNIONS:
+        return " or ".join("null" if one is NoneType else in_words(one) for one in args)
+    if origin in {tuple, frozenset}:
+        return f"a list, each entry {in_words(args[0])}"
+    if origin is Mapping:
+        return f"a table, each value {in_words(args[1])}"
+    return _IN_WORDS.get(hint, "a table")
