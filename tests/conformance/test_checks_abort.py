@@ -184,7 +184,8 @@ def test_of_two_requests_under_one_id_the_one_that_began_first_has_to_be_spared(
     cut = at(named(incremental(Told(finish=ABORT), request_id="r-1"), "generate/second"), 0.2)
     assert faults("id-in-use-spares-the-first", (cut, FIRST)) == []
     first = at(incremental(Told(finish=ABORT), request_id="r-1"), 0.0)
-    (found,) = look("id-in-use-spares-the-first", (SECOND, first))
+    third = at(named(SECOND, "generate/third"), 0.3)
+    (found,) = look("id-in-use-spares-the-first", (SECOND, third, first))
     assert (found.holds, found.actual, found.place.event) == (False, "abort", 5)
     assert [place.exchange for place in found.related] == [SECOND.exchange.name]
 

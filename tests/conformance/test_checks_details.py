@@ -607,6 +607,9 @@ def test_a_refusal_has_to_name_the_field_and_the_way_out() -> None:
     ):
         stream = refusal(error={"object": "error", "message": said}, **asked)
         assert [one.holds for one in seen("refusal-names-the-field", stream)] == [holds]
+    other = refusal(stream=True, dialect=CHAT)
+    assert seen("refusal-names-the-field", other) == [], "what was asked for is to be had in a stream"
+    assert seen("refusal-names-the-field", incremental(CHAT_TOLD, **asked)) == [], "no refusal"
 
 
 def test_only_a_refusal_that_speaks_of_the_ids_decides_between_text_and_ids() -> None:

@@ -15,7 +15,7 @@ from stream_builder import IDS, Told, change, incremental, logprobs, named, whol
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.chat_logprobs import is_spelled, is_spelled_by_some
 from tokenwire.checks.check import CHECKS, Observation, Target
-from tokenwire.checks.logprob_entry import illegal_logprobs, read_by_id, read_by_text, read_entry
+from tokenwire.checks.logprob_entry import ids_named, illegal_logprobs, read_by_id, read_by_text, read_entry
 from tokenwire.checks.rescoring import Pair, observe_agreement
 from tokenwire.record import Place, Stream
 
@@ -46,6 +46,26 @@ def test_an_entry_is_read_in_every_shape(value: object, token_id: int | None) ->
     entry = read_entry(value)
     assert entry is not None
     assert (entry.logprob, entry.token_id) == (-1.0, token_id)
+
+
+@pytest.mark.parametrize(
+    ("value", "ids"),
+    [
+        ([-1.0, 7, None], [7]),
+        ([-1.0, None, None], [None]),
+        ([-1.0, "7", None], ["7"]),
+        ([-1.0, None, "x"], []),
+        ([[-1.0, 7, None], [-2.0, 8, None]], [7, 8]),
+        ([[-1.0, 7, None], [-2.0, None, "x"]], [7]),
+        ([[-1.0, 7, None], [-2.0, None, None]], [7, None]),
+        ({"logprob": -1.0, "token": "x"}, []),
+        ([], []),
+    ],
+)
+def test_an_entry_names_an_id_or_should_but_where_it_stands_by_its_text(
+    value: object, ids: list[Any]
+) -> None:
+    assert ids_named(value) == ids
 
 
 def test_alternatives_are_read_by_id_and_by_text() -> None:

@@ -243,6 +243,11 @@ def test_a_template_may_bring_stops_of_its_own() -> None:
     assert seen("named-stop-was-asked-and-spelled", whole(told, input_ids=None, text_prompt=True)) == []
 
 
+def test_what_a_server_names_beside_another_end_is_no_stop() -> None:
+    told = Told(ids=(11, 12), text="ab", finish=Finish("length", matched="b"))
+    assert seen("named-stop-was-asked-and-spelled", whole(told)) == []
+
+
 def test_an_item_of_a_batch_is_held_to_its_own_parameters() -> None:
     """SGLang takes a list of sampling parameters, one object for each prompt."""
     one = whole(Told(ids=(11, 12), text="a", finish=Finish("stop", matched="b")))

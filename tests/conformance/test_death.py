@@ -163,6 +163,9 @@ def test_failures_that_are_no_death() -> None:
         exchange(f"x/{n}", 3 + n, ids=(n,), how=(500, Ending.COMPLETE, "")) for n in range(IN_A_ROW - 1)
     ]
     assert run(*PROBES, *others).deaths == (), "no one knows how it answers these"
+    late = exchange("x/control", 20)
+    many = [exchange(f"x/{n}", 3 + n, ids=(n,), how=(500, Ending.COMPLETE, "")) for n in range(IN_A_ROW)]
+    assert run(*PROBES, *many, late).deaths == (), "it answers again"
     full = [exchange(f"x/{n}", 3 + n, how=(503, Ending.COMPLETE, "")) for n in range(20)]
     assert run(*PROBES, *full).deaths == (), "it has no room"
     left = [exchange(f"x/{n}", 3 + n, how=(None, Ending.HUNG_UP, "on purpose")) for n in range(20)]

@@ -87,6 +87,13 @@ def test_counters_of_the_wrong_type_do_not_count() -> None:
 
 
 @pytest.mark.parametrize("said", [Delivery.CUMULATIVE, Delivery.INCREMENTAL])
+def test_the_first_ids_that_are_counted_show_no_mode(said: Delivery) -> None:
+    """Behind an event that counts none, they are as many in both modes."""
+    first = [emission([], "", 0), emission([1], "a", 1)]
+    assert infer_delivery([first] * 3, said) is said
+
+
+@pytest.mark.parametrize("said", [Delivery.CUMULATIVE, Delivery.INCREMENTAL])
 def test_what_the_server_says_stands_unless_all_evidence_is_against_it(said: Delivery) -> None:
     shown = Delivery.INCREMENTAL if said is Delivery.CUMULATIVE else Delivery.CUMULATIVE
     against = split([1, 2, 1, 3], cumulative=shown is Delivery.CUMULATIVE, counted=True, texts=True)

@@ -13,7 +13,7 @@ import pytest
 from recorded import write_file, write_folder
 
 from tokenwire.asking.preflight import Preflight, preflight
-from tokenwire.dialects.dialect import load_dialects
+from tokenwire.dialects.dialect import Mark, load_dialects
 from tokenwire.dialects.recognition import Spoken, dialects_at, recognise
 from tokenwire.replay import replay
 from tokenwire.watch.judging import Bench
@@ -237,3 +237,11 @@ def test_a_watched_endpoint_keeps_the_family_whose_mark_was_seen() -> None:
     bench = Bench()
     heard = [chat(answer()), chat(answer(matched_stop=None)), chat(answer())]
     assert [bench.hear(one).dialect for one in heard] == ["openai-chat", "sglang-chat", "sglang-chat"]
+
+
+def test_a_key_is_seen_however_a_server_writes_it() -> None:
+    mark = Mark.of("/choices/0/matched_stop")
+    for body in (b'{"choices": [{"matched_stop": null}]}', b'{"choices": [{"matched\\u005fstop": null}]}'):
+        assert mark.may_stand_in(body)
+        assert mark.seen_in(json.loads(body))
+    assert not mark.may_stand_in(b'{"choices": [{"stop": null}]}'), "and needs not be parsed"
