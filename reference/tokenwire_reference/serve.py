@@ -18,9 +18,11 @@ from typing import Any
 import h11
 import torch
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from tokenwire_reference.api.app import build_app
+from tokenwire_reference.api.event_stream import OUTLET
 from tokenwire_reference.api.served import Served
 from tokenwire_reference.crash_hook import CrashAfter, crash_soon
 from tokenwire_reference.delivery.engine_runner import EngineOnLoop, EngineRunner, EngineThread
@@ -173,15 +175,37 @@ class Connection(h11.Connection):
 
     _in_chunks = False
 
+    def part(self, data: bytes) -> bytes:
+        """What is written for a part of a body."""
+        if self._in_chunks and data:
+            return b"%x\r\n%b\r\n" % (len(data), data)
+        written: bytes = super().send(h11.Data(data=data))
+        return written
+
     def send(self, event: Any) -> Any:
-        if self._in_chunks and type(event) is h11.Data and event.data:
-            return b"%x\r\n%b\r\n" % (len(event.data), event.data)
+        if type(event) is h11.Data:
+            return self.part(event.data)
         output = super().send(event)
         if type(event) is h11.Response:
             self._in_chunks = output is not None and b"\r\nTransfer-Encoding: chunked\r\n" in output
         elif type(event) is h11.EndOfMessage:
             self._in_chunks = False
         return output
+
+
+class ConnectionOutlet:
+    """Writes parts of the body of one answer: see `Outlet`."""
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    @property
+    def free(self) -> bool:
+        return not self._cycle.flow.write_paused or self._cycle.disconnected
+
+    def write(self, part: bytes) -> None:
+        if not self._cycle.disconnected:
+            self._cycle.transport.write(self._cycle.conn.part(part))
 
 
 class Protocol(H11Protocol):  # type: ignore[misc]  # uvicorn is not followed by mypy here
@@ -193,8 +217,17 @@ class Protocol(H11Protocol):  # type: ignore[misc]  # uvicorn is not followed by
     def __init__(self, *args: Any, receive_seconds: float, **options: Any) -> None:
         super().__init__(*args, **options)
         self.conn = Connection(h11.SERVER, self.config.h11_max_incomplete_event_size or MOST_HEAD_BYTES)
+        self.app = self.with_outlet(self.app)
         self._receive_seconds = receive_seconds
         self._too_late: asyncio.TimerHandle | None = None
+
+    def with_outlet(self, app: ASGIApp) -> ASGIApp:
+        """An application that is offered an outlet for each of its answers."""
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            await app({**scope, "extensions": {OUTLET: ConnectionOutlet(self.cycle)}}, receive, send)
+
+        return answer
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         transport.set_write_buffer_limits(high=0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import partial
+from itertools import chain
 from typing import Protocol, TypeVar
 
 from starlette.requests import Request as HttpRequest
@@ -23,6 +25,23 @@ WRITE_BYTES = 1 << 16
 """Events that are due together are written together, up to about this many bytes."""
 
 
+class Outlet(Protocol):
+    """Where a server lets the parts of a body that has begun be written without a coroutine for each.
+
+    An extension of ASGI, in `scope["extensions"][OUTLET]` where there is one.
+    """
+
+    @property
+    def free(self) -> bool:
+        """Whether the connection takes more without a wait."""
+
+    def write(self, part: bytes) -> None:
+        """Write a part; nothing where the client has left."""
+
+
+OUTLET = "tokenwire.outlet"
+
+
 class Chunks(Protocol):
     """What a route makes of the emissions of a call. An error ends the stream, behind what was given."""
 
@@ -37,7 +56,8 @@ class EventStream(Response):
     """An answer of events, written as they become due; its generation is closed in the end, however it ends.
 
     What fails on the way becomes the last event, in the shape that `last_words` gives it. A client that reads
-    slowly is waited for with each write: what becomes due meanwhile is then taken as one emission.
+    slowly is waited for with each write: what becomes due meanwhile is then taken as one emission. Where the
+    server offers an outlet, the events of a step are written as its rows are delivered, and no task is woken.
     """
 
     def __init__(
@@ -61,18 +81,22 @@ class EventStream(Response):
         self._leaving = leaving
         self._delivery = delivery
         self._last_words = last_words
+        self._parts: Iterator[bytes] = iter(())
+        """What was taken and is not written."""
         self._over = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        del scope, receive
+        del receive
+        outlet: Outlet | None = scope.get("extensions", {}).get(OUTLET)
+        at_once = None if outlet is None else partial(self._write_at_once, outlet)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             while True:
-                for part in _joined(self._due()):
+                for part in chain(self._parts, _joined(self._due())):
                     await send({"type": "http.response.body", "body": part, "more_body": True})
                 if self._over:
                     break
-                await self._generation.woken()
+                await self._generation.woken(at_once)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except ClientLeftError:
             return
@@ -80,8 +104,21 @@ class EventStream(Response):
             self._leaving.cancel()
             self._generation.close()
 
+    def _write_at_once(self, outlet: Outlet) -> bool:
+        """Write what is due, as far as the connection takes it; False where more is to be done."""
+        if not outlet.free:
+            return False
+        self._parts = _joined(self._due())
+        for part in self._parts:
+            outlet.write(part)
+            if not outlet.free:
+                return False
+        return not self._over
+
     def _due(self) -> Iterator[bytes]:
         """Take what is due, framed."""
+        if self._over:
+            return
         try:
             for emission in self._emissions():
                 yield from map(_framed, self._chunks.of(emission))

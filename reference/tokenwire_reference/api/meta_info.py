@@ -62,12 +62,11 @@ def meta_info(
         "weight_version": weight_version,
         "num_retractions": emission.num_retractions,
     }
-    info |= _logprobs(emission, asked)
-    info |= {
-        "reasoning_tokens": reasoning_tokens,
-        "completion_tokens": emission.completion_tokens,
-        "cached_tokens": emission.cached_tokens,
-    }
+    if asked.selected or asked.mask:
+        info |= _logprobs(emission, asked)
+    info["reasoning_tokens"] = reasoning_tokens
+    info["completion_tokens"] = emission.completion_tokens
+    info["cached_tokens"] = emission.cached_tokens
     if asked.hidden_states:
         info["hidden_states"] = list(emission.series.get("hidden_states", ()))
     if emission.routed_experts is not None:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokenwire_reference.delivery.engine_runner import EngineRunner
 from tokenwire_reference.delivery.meters import Meters
@@ -73,7 +73,6 @@ class Record:
     prompt_token_ids: Sequence[int]
     sampling: SamplingParams
     detokenizer: Detokenizer | None
-    wake: asyncio.Event
     fault: Fault = field(default_factory=current_fault)
     started: float = field(default_factory=time.monotonic)
     output_ids: list[int] = field(default_factory=list)
@@ -126,12 +125,10 @@ class Record:
                 text = finish_text(self.detokenizer, self.text, row.output_ids, row.finish, self.sampling)
                 text = self.fault.text(self, text)
                 self.shown, self.new = [text[: self.taken_text]], [text[self.taken_text :]]
-        self.wake.set()
 
     def fail(self, row: OutputRow, error: Exception) -> None:
         """End the record with a failure of the server; it keeps what it has."""
         self.latest, self.grown = replace(row, finish=FinishReason.of_failure(error)), time.monotonic()
-        self.wake.set()
 
     @property
     def ready(self) -> int:
@@ -189,10 +186,12 @@ class ClientLeftError(Exception):
 class Generation:
     """The records of one HTTP request, in the order of their index."""
 
-    def __init__(self, records: Sequence[Record], wake: asyncio.Event, abort: Callable[[str], None]) -> None:
+    def __init__(self, records: Sequence[Record], abort: Callable[[str], None]) -> None:
         self.records = records
-        self._wake = wake
         self._abort = abort
+        self._wake = asyncio.Event()
+        self._at_once: Callable[[], bool] | None = None
+        self._error: Exception | None = None
         self._left = False
 
     @property
@@ -205,13 +204,30 @@ class Generation:
         self._left = True
         self._wake.set()
 
-    async def woken(self) -> None:
+    def rows_came(self) -> None:
+        """Let the consumer know, once for all rows of a step."""
+        try:
+            if self._at_once is not None and not self._wake.is_set() and self._at_once():
+                return
+        except Exception as error:  # the consumer's: no other one notices
+            self._error = error
+        self._wake.set()
+
+    async def woken(self, at_once: Callable[[], bool] | None = None) -> None:
         """Wait until something came since the last time. Raises ClientLeftError after `hang_up`.
 
         Nothing lies between the waker and the consumer: what a step brings is taken before the next step.
+        A consumer that can do so without waiting takes it `at_once`, while it stays asleep: it is woken where
+        that gives False. What that raises is raised here.
         """
-        await self._wake.wait()
+        self._at_once = at_once
+        try:
+            await self._wake.wait()
+        finally:
+            self._at_once = None
         self._wake.clear()
+        if self._error is not None:
+            raise self._error
         if self._left:
             raise ClientLeftError
 
@@ -241,6 +257,13 @@ class Generation:
                 self._abort(record.rid)
 
 
+class _Live(NamedTuple):
+    """A request that has not ended."""
+
+    record: Record
+    generation: Generation
+
+
 class RequestManager:
     """Knows every live request by its id. Lives on the event loop: no other thread may call it."""
 
@@ -252,7 +275,7 @@ class RequestManager:
         self._engine = engine
         self._tokenizer = tokenizer
         self.meters = Meters()
-        self._live: dict[str, Record] = {}
+        self._live: dict[str, _Live] = {}
         self._groups: dict[str, dict[str, None]] = {}
         """The live requests of each group, in order."""
         self._group_of: dict[str, str] = {}
@@ -277,17 +300,17 @@ class RequestManager:
                 raise DuplicateRequestIdError(
                     f"rid {name!r} is the id of a request that has not ended; choose another or send none"
                 )
-        wake = asyncio.Event()
-        records = [self._record(index, request, wake) for index, request in enumerate(requests)]
+        records = [self._record(index, request) for index, request in enumerate(requests)]
+        generation = Generation(records, self._engine.abort)
         if group is not None and group not in names:
             self._groups[group] = dict.fromkeys(names)
             self._group_of.update(dict.fromkeys(names, group))
         for request, record in zip(requests, records, strict=True):
-            self._live[request.rid] = record
+            self._live[request.rid] = _Live(record, generation)
             self._engine.add(request)
-        return Generation(records, wake, self._engine.abort)
+        return generation
 
-    def _record(self, index: int, request: Request, wake: asyncio.Event) -> Record:
+    def _record(self, index: int, request: Request) -> Record:
         detokenizer = None
         if self._tokenizer is not None:
             spelled = spelling(
@@ -296,14 +319,16 @@ class RequestManager:
                 spaces_between_special_tokens=request.sampling.spaces_between_special_tokens,
             )
             detokenizer = request.fault.detokenizer(Detokenizer(spelled, request.prompt_token_ids))
-        return Record(index, request.rid, request.prompt_token_ids, request.sampling, detokenizer, wake)
+        return Record(index, request.rid, request.prompt_token_ids, request.sampling, detokenizer)
 
     def deliver(self, rows: Sequence[OutputRow]) -> None:
-        """Append the rows of one step to their records, and forget the requests that ended."""
+        """Append the rows of one step to their records, forget requests that ended, tell the consumers."""
+        consumers: dict[Generation, None] = {}
         for row in rows:
-            record = self._live.get(row.rid)
-            if record is None:  # its record failed before the engine heard of it
+            live = self._live.get(row.rid)
+            if live is None:  # its record failed before the engine heard of it
                 continue
+            record, generation = live
             last = record.grown or record.started
             try:
                 record.append(row)
@@ -318,6 +343,9 @@ class RequestManager:
                 del self._live[row.rid]
                 self._forget_group_of(row.rid)
                 record.fault.ended(row.rid, self._abort_live)
+            consumers[generation] = None
+        for generation in consumers:
+            generation.rows_came()
 
     def _measure(self, record: Record, row: OutputRow, last: float) -> None:
         """Count a row; `last` is when the record had grown before."""

@@ -36,6 +36,7 @@ class FaultyWire:
             await refusal_answer(scope["path"], RefusalError(str(error)))(scope, receive, send)
             return
         commit(fault)
+        scope.pop("extensions", None)  # what a stream writes has to pass here
         fault.path, fault.tokenizer = scope["path"], scope["app"].state.served.tokenizer
         await self._app(scope, await _faulty_receive(fault, receive), _FaultySend(fault, send))
 

@@ -20,7 +20,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
+from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
 from tokenwire_reference.models.attention import PagedTensors
@@ -38,9 +40,9 @@ GREEDY_LEAD = 1.0
 SAMPLED_LEAD = 50.0
 """Above what Gumbel noise of 32 bits can make up for."""
 
-NOISE = gumbel_noise([1], VOCAB_SIZE, torch.device("cpu"))[0].float().repeat(2)
+NOISE = gumbel_noise([1], VOCAB_SIZE, torch.device("cpu"))[0].float().repeat(2).numpy()
 """What logits are made of, twice: each row begins at a place of its own, and goes round."""
-ROWS = NOISE.unfold(0, VOCAB_SIZE, 1)
+ROWS = sliding_window_view(NOISE, VOCAB_SIZE)
 """[begin, vocabulary]: a view of it."""
 HIGHEST = NOISE.max()
 
@@ -205,6 +207,6 @@ class ScriptedModel:
             # So that no two places have one logprob.
             lead = GREEDY_LEAD if sampling.greedy else SAMPLED_LEAD * sampling.temperature
             leads.append(lead + made_up / 2**33)
-        logits = ROWS.index_select(0, torch.tensor(begins))
-        ahead = HIGHEST + torch.tensor(leads)
-        return logits.scatter_(-1, torch.tensor(ids)[:, None], ahead[:, None])
+        logits = ROWS[begins]
+        logits[range(len(ids)), ids] = HIGHEST + numpy.array(leads, numpy.float32)
+        return torch.from_numpy(logits)

@@ -67,9 +67,9 @@ def pack(
     wants_hidden_states = False
     for segment in segments:
         sequence, start, end, drafts = segment
-        span = range(start, end + len(drafts))
         base, first = len(ids) - start, len(rows)
-        rows.extend([base + position for position in segment.prompt_logprob_positions])
+        if scored := segment.prompt_logprob_positions:
+            rows.extend([base + position for position in scored])
         prompt, sampled, embedding = range(first, len(rows)), range(0), None
         if segment.samples and sequence.request.wants_embedding:
             embedding = len(rows)
@@ -77,13 +77,22 @@ def pack(
             wants_hidden_states = True
         elif segment.samples and sequence.rules.max_new_tokens > 0:
             sampled = range(len(rows), len(rows) + 1 + len(drafts))
-            rows.extend(range(base + end - 1, base + span.stop))
+            rows.append(base + end - 1)
+            if drafts:
+                rows.extend(range(base + end, base + end + len(drafts)))
         wants_hidden_states |= sequence.request.return_hidden_states
         wanted.append(WantedRows(segment, prompt, sampled, embedding))
+        pages = sequence.pages
+        if end - start == 1 and not drafts:  # a decode: most rows are
+            ids.append(sequence.token_ids[start])
+            positions.append(start)
+            slots.append(pages[start // page_size] * page_size + start % page_size)
+            seat_of.append(sequence.seat)
+            continue
+        span = range(start, end + len(drafts))
         ids.extend(sequence.token_ids[start:end])
         ids.extend(drafts)
         positions.extend(span)
-        pages = sequence.pages
         slots.extend([pages[p // page_size] * page_size + p % page_size for p in span])
         seat_of.extend([sequence.seat] * len(span))
     live = len(ids)

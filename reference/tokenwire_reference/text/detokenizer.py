@@ -54,11 +54,17 @@ class Spelling:
             # Twice, as decoders strip the space that a text begins with: it may be all that an id has.
             return Kind.WORD if decode([token_id, token_id]) else Kind.SILENT
 
+        def apart(token_id: int) -> str | None:
+            text = alone(token_id) if joins_bytes and self.kind(token_id) is Kind.WORD else HALF
+            return None if text.endswith(HALF) else text
+
         self.decode: Callable[[Sequence[int]], str] = lambda ids: (
             alone(ids[0]) if len(ids) == 1 else decode(ids)
         )
         self.joins_bytes = joins_bytes
         self.kind = cache(kind)
+        self.apart = cache(apart)
+        """The text of an id that is the same in any company; None of another."""
         self._bytes_of = bytes_of and cache(bytes_of)
 
     def is_open(self, ids: Sequence[int]) -> bool:
@@ -126,6 +132,8 @@ class Detokenizer:
 
     def push(self, ids: Sequence[int]) -> str:
         """Add ids and give the text that is final with them; it may be empty."""
+        if len(ids) == 1 and not self._open and (text := self._spelling.apart(ids[0])) is not None:
+            return text  # as most ids are: nothing waits before it or behind it
         pieces = []
         for kind, group in groupby(ids, key=self._spelling.kind):
             match kind:

@@ -14,6 +14,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
+from tokenwire_reference.api.event_stream import OUTLET
 from tokenwire_reference.serve import Connection, Protocol, Server
 from tokenwire_reference.server_args import ServerArgs
 
@@ -167,3 +168,31 @@ def test_bodies_are_framed_as_h11_frames_them(head, headers):
         return written, connection.our_state
 
     assert framed(Connection(h11.SERVER)) == framed(h11.Connection(h11.SERVER))
+
+
+def test_an_answer_is_offered_an_outlet_that_knows_when_its_connection_is_full_or_lost():
+    async def conversation() -> None:
+        told = []
+        transport = Mock(is_closing=lambda: False, get_extra_info=lambda name: None)
+        client = protocol(None, 60, asyncio.get_running_loop())
+
+        async def answer(scope, receive, send) -> None:
+            outlet = scope["extensions"][OUTLET]
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            transport.write.reset_mock()
+            outlet.write(b"ab")
+            told.append(outlet.free)
+            client.pause_writing()
+            told.append(outlet.free)
+            client.connection_lost(None)
+            told.append(outlet.free)
+            outlet.write(b"cd")
+
+        client.app = client.with_outlet(answer)
+        client.connection_made(transport)
+        client.data_received(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        await asyncio.gather(*client.tasks)
+        assert told == [True, False, True]
+        assert [call.args for call in transport.write.call_args_list] == [(b"2\r\nab\r\n",)]
+
+    asyncio.run(conversation())

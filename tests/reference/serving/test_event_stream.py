@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tokenwire_reference.api.errors import RefusalError
-from tokenwire_reference.api.event_stream import WRITE_BYTES, EventStream
+from tokenwire_reference.api.event_stream import OUTLET, WRITE_BYTES, EventStream
 from tokenwire_reference.delivery.request_manager import Delivery, RequestManager
 from tokenwire_reference.request import FinishReason, OutputRow, Request, SamplingParams
 
@@ -42,11 +42,11 @@ class Said:
         yield "end"
 
 
-def row(rid, finish=END):
+def row(rid, finish=END, start=0):
     return OutputRow(
         rid=rid,
-        start=0,
-        end=1,
+        start=start,
+        end=start + 1,
         output_ids=[5],
         series={},
         customized_info_keys=frozenset(),
@@ -118,3 +118,125 @@ def test_a_client_that_left_gets_no_end_and_its_requests_are_aborted(samples):
     bodies, aborted = written(Said(), samples=samples, finish=None, leaves=True)
     assert len(bodies) == 1
     assert aborted == [f"r{at}" for at in range(samples)]
+
+
+class Connection:
+    """An outlet, and a way to send that waits while the connection is full."""
+
+    def __init__(self, full_after=99):
+        self.written = []
+        self.room = asyncio.Event()
+        self.room.set()
+        self._full_after = full_after
+
+    @property
+    def free(self):
+        return self.room.is_set()
+
+    def write(self, part, way="at once"):
+        self.written.append((way, part))
+        if len(self.written) == self._full_after:
+            self.room.clear()
+
+    async def send(self, message):
+        await self.room.wait()
+        if message["type"] == "http.response.body":
+            self.write(message["body"], "by the task")
+
+
+def streamed(connection, script, *, samples=1, chunks=None):
+    """Run a script of deliveries while streams are written to a connection."""
+
+    async def answer():
+        manager = RequestManager(Inbox(), None)
+        rids = [f"r{at}" for at in range(samples)]
+        generation = manager.submit([Request(rid, (7,), SamplingParams(), stream=True) for rid in rids])
+        manager.deliver([row(rid, None) for rid in rids])
+        stream = EventStream(
+            generation,
+            await generation.first(Delivery.INCREMENTAL),
+            chunks or Said(),
+            leaving=asyncio.get_running_loop().create_future(),
+            delivery=Delivery.INCREMENTAL,
+            last_words=RefusalError.flat_event,
+        )
+        scope = {"extensions": {OUTLET: connection}}
+        task = asyncio.create_task(stream(scope, None, connection.send))
+        await asyncio.sleep(0)  # it writes what came first
+        await script(manager)
+        await task
+
+    asyncio.run(answer())
+
+
+def events(*indices):
+    return b"".join(b'data: {"x":%d}\n\n' % index for index in indices)
+
+
+CLOSING = b'data: "end"\n\ndata: [DONE]\n\n'
+
+
+def test_the_events_of_a_step_are_written_as_its_rows_are_delivered():
+    connection = Connection()
+
+    async def script(manager):
+        manager.deliver([row("r0", None, start=1), row("r1", None, start=1)])
+        assert connection.written[1:] == [("at once", events(0, 1))]
+        manager.deliver([row("r0", start=2), row("r1", start=2)])
+
+    streamed(connection, script, samples=2)
+    assert [part for _, part in connection.written] == [
+        *(events(0, 1), events(0, 1)),
+        *(events(0, 1) + CLOSING, b""),
+    ]
+    assert [way for way, _ in connection.written] == ["by the task", "at once", "at once", "by the task"]
+
+
+def test_a_full_connection_is_waited_for_and_gets_in_one_event_what_came_meanwhile():
+    connection = Connection(full_after=2)
+
+    async def script(manager):
+        manager.deliver([row("r0", None, start=1)])
+        for start in (2, 3):
+            manager.deliver([row("r0", None, start=start)])
+            await asyncio.sleep(0)
+        assert len(connection.written) == 2
+        connection.room.set()
+        manager.deliver([row("r0", start=4)])  # before the task can go on: it must not be overtaken
+
+    streamed(connection, script)
+    assert connection.written == [
+        ("by the task", events(0)),
+        ("at once", events(0)),
+        ("by the task", events(0)),
+        ("by the task", events(0) + CLOSING),
+        ("by the task", b""),
+    ]
+
+
+def test_a_connection_that_fills_up_within_a_step_gets_the_rest_of_it_once_it_is_free():
+    connection = Connection(full_after=4)
+
+    async def script(manager):
+        manager.deliver([row(rid, start=1) for rid in ("r0", "r1", "r2")])
+        assert len(connection.written) == 4
+        connection.room.set()
+
+    large = "x" * WRITE_BYTES
+    streamed(connection, script, samples=3, chunks=Said(large))
+    parts = [part.replace(large.encode(), b"x") for _, part in connection.written]
+    assert b"".join(parts) == events(0, 1, 2, 0, 1, 2) + CLOSING
+    assert [way for way, _ in connection.written[3:5]] == ["at once", "by the task"]
+
+
+def test_what_fails_in_writing_at_once_fails_in_the_stream_alone():
+    connection = Connection()
+
+    async def script(manager):
+        other = manager.submit([Request("other", (7,), SamplingParams(), stream=True)])
+        connection.write = None
+        manager.deliver([row("r0", None, start=1), row("other", None)])
+        assert [each.output_ids for each in other.take(Delivery.INCREMENTAL)] == [[5]]
+
+    with pytest.raises(TypeError):
+        streamed(connection, script)
