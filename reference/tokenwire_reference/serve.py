@@ -175,12 +175,11 @@ class Connection(h11.Connection):
 
     _in_chunks = False
 
-    def part(self, data: bytes) -> bytes:
+    def part(self, data: bytes) -> Any:
         """What is written for a part of a body."""
         if self._in_chunks and data:
             return b"%x\r\n%b\r\n" % (len(data), data)
-        written: bytes = super().send(h11.Data(data=data))
-        return written
+        return super().send(h11.Data(data=data))
 
     def send(self, event: Any) -> Any:
         if type(event) is h11.Data:
@@ -201,7 +200,7 @@ class ConnectionOutlet:
 
     @property
     def free(self) -> bool:
-        return not self._cycle.flow.write_paused or self._cycle.disconnected
+        return bool(self._cycle.disconnected) or not self._cycle.flow.write_paused
 
     def write(self, part: bytes) -> None:
         if not self._cycle.disconnected:
