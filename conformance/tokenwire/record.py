@@ -173,6 +173,8 @@ class Finish:
     """The stop id or stop string that ended the choice, where the server tells."""
     length: int | None = None
     raw: Any = None
+    code: Any = None
+    """The HTTP status that a choice has instead of an end, where the server tells one."""
 
     @property
     def failed(self) -> bool:
@@ -180,8 +182,7 @@ class Finish:
 
         Such an ending replaces the answer; of what came with it nothing is promised.
         """
-        raw = self.raw
-        return self.type == "abort" and isinstance(raw, Mapping) and raw.get("status_code") is not None
+        return self.type == "abort" and self.code is not None
 
 
 class CallPiece(NamedTuple):

@@ -108,7 +108,7 @@ BATCH |= {"said": {"request_id": Said("rid", (["a"],)), "input_ids": Said("input
 DIED = with_exchange(replace(whole(), events=(), choices=()), status=None, ending=Ending.UNREACHABLE)
 NAMED = {"error": {"message": "max_new_tokens must be at least 0, got -1."}}
 
-MISFIT = Told(ids=(775,), text=" R", finish=Finish("abort", raw={"type": "abort", "status_code": 400}))
+MISFIT = Told(ids=(775,), text=" R", finish=Finish("abort", code=400))
 """What SGLang 0.5.23 streams for a prompt that is too long: a token, and a refusal in its finish."""
 NOTHING = replace(MISFIT, ids=(), text="")
 FLAT = {"object": "error", "message": "input_ids cannot be empty.", "code": 400}

@@ -18,8 +18,7 @@ GONE = object()
 """Given to `change` for a key: the emission does not carry it."""
 
 STOP, LENGTH, ABORT = Finish("stop"), Finish("length"), Finish("abort")
-_ERROR = {"type": "abort", "message": "out of memory", "status_code": 500}
-FAILED = Finish("abort", raw=_ERROR)
+FAILED = Finish("abort", code=500)
 
 _BODY_TYPES = {Delivery.WHOLE: "application/json"}
 

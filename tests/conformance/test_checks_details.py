@@ -360,8 +360,10 @@ def test_named_events_may_be_asked_for() -> None:
     request = replace(incremental().exchange.request, headers=(("X-SGLExt-Ids-Framed", "1"),))
     named_event = replace(incremental().events[0], name="sglext_ids")
     stream = replace(incremental(), events=(named_event, *incremental().events[1:]))
-    assert violated(seen("events-are-unnamed", stream))
-    assert seen("events-are-unnamed", with_exchange(stream, request=request)) == []
+    asked = with_exchange(stream, request=request)
+    assert violated(seen("events-are-unnamed", replace(stream, dialect=CHAT)))
+    assert seen("events-are-unnamed", replace(asked, dialect=CHAT)) == []
+    assert violated(seen("events-are-unnamed", asked)), "its dialect knows no such header"
 
 
 def test_incremental_checks_leave_cumulative_streams_alone() -> None:
@@ -448,9 +450,7 @@ def test_a_control_without_ids_is_compared_by_its_text() -> None:
 
 
 def test_an_answer_that_failed_is_no_control() -> None:
-    broken = change(
-        whole(), output_ids=[99], finish=Finish("abort", raw={"type": "abort", "status_code": 503})
-    )
+    broken = change(whole(), output_ids=[99], finish=Finish("abort", code=503))
     assert related("refused-request-harms-nobody", whole(), refusal(), broken) == []
     assert related("refused-request-harms-nobody", broken, refusal(), whole()) == []
 

@@ -66,7 +66,7 @@ def test_an_error_inside_an_answer_counts_by_its_code() -> None:
     assert broken(with_error(incremental(), FAILED, 5)) == [
         "the request ended in a failure of the server (status 502)"
     ]
-    aborted = whole(Told(finish=Finish("abort", raw={"type": "abort", "status_code": 500})))
+    aborted = whole(Told(finish=Finish("abort", code=500)))
     assert broken(aborted) == ["the request ended in a failure of the server (status 500)"]
     assert broken(with_error(incremental(), FAILED | {"code": 400}, 5)) == []
 

@@ -95,7 +95,8 @@ finishes = st.builds(
     type=st.sampled_from(["stop", "length", "abort", "", "tool_calls"]),
     matched=values,
     length=st.none() | st.integers(),
-    raw=values | st.fixed_dictionaries({"status_code": values}),
+    raw=values,
+    code=values,
 )
 asks = st.builds(
     Asked,

@@ -177,7 +177,7 @@ def _own(choice: Choice) -> frozenset[str]:
 
 
 def _undisturbed(streams: tuple[Stream, ...]) -> dict[tuple[object, ...], Stream]:
-    """For each greedy request the longest answer that nobody aborted."""
+    """For each greedy request the longest answer that was not aborted."""
     longest: dict[tuple[object, ...], Stream] = {}
     for stream in streams:
         key, choices = same_beginning(stream), finished_choices(stream)
@@ -223,7 +223,7 @@ def abort_spares_others(streams: tuple[Stream, ...], target: Target) -> Iterator
 
 @check_run("abort-of-nobody-is-no-failure")
 def abort_of_nobody_is_no_failure(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
-    """An abort that comes too late, or for nobody, is no reason to fail."""
+    """An abort that comes too late, or for no request, is no reason to fail."""
     known: dict[str, list[Stream]] = {}
     firsts: dict[str, Stream] = {}
     for stream in streams:

@@ -151,7 +151,7 @@ def _judge_series(
 ) -> Illegal | None:
     """Whether every series covers exactly the ids of the emission, with the record's entries.
 
-    A series may be missing where the record holds nothing but nulls: nobody knows of a key that starts late.
+    A series may be missing where the record holds nothing but nulls: a late key is unknown until it starts.
     """
     start = progress.ids if rules.mode is Delivery.INCREMENTAL else 0
     if emission.output_ids is None:

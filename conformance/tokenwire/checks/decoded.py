@@ -42,7 +42,7 @@ class Decoded:
         return self.tokenizer.decode(ids, skip_special_tokens=skip, spaces_between_special_tokens=spaces)
 
     def readings(self, ids: Ids, *, skip_special_tokens: bool | None = None) -> tuple[str, ...]:
-        """What ids may read: alone, and as what they add to the prompt. Empty where nobody can say.
+        """What ids may read: alone, and as what they add to the prompt. Empty if that is not known.
 
         The two differ where a tokenizer drops the space at the head of a text, and where the prompt ends
         within a character.
@@ -116,14 +116,14 @@ def uncut_texts(one: Decoded, *, skip_special_tokens: bool | None = None) -> tup
     if not stopped or isinstance(one.stop, str):
         return readings(one.ids)
     if one.stop is None:
-        # Nobody tells what ended it: perhaps the last id, perhaps a string.
+        # Nothing tells what ended it: perhaps the last id, perhaps a string.
         return tuple(dict.fromkeys([*readings(one.ids), *readings(one.ids[:-1])]))
     is_last = one.stop == one.ids[-1] and not one.asked.no_stop_trim
     return readings(one.ids[:-1] if is_last else one.ids)
 
 
 def legal_texts(one: Decoded) -> tuple[str, ...]:
-    """Every text that a choice with these ids may have; empty where nobody can say."""
+    """Every text that a choice with these ids may have; empty if that is not known."""
     texts = uncut_texts(one)
     finish = one.choice.finish
     if finish is None or finish.type != "stop" or isinstance(one.stop, int):

@@ -10,9 +10,6 @@ from tokenwire.dialects.dialect import policy_of
 from tokenwire.record import Apart, Place, Stream
 from tokenwire.wire.exchange import Ending
 
-NAMED_EVENTS_HEADER = "x-sglext-ids-framed"
-"""A request header by which a client asks for named events."""
-
 _DONE = "[DONE]"
 
 
@@ -33,7 +30,7 @@ def _events_without(stream: Stream, out: Callable[[Apart], bool]) -> Sequence[in
 
 @check("answer-content-type")
 def answer_content_type(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """JSON calls itself JSON. What a `stream` that is neither true nor false asks for, nobody can say."""
+    """Whole answers have the content type application/json. Not judged if `stream` is no boolean."""
     said = stream.asked.said.get("stream")
     unclear = said is not None and not all(value is None or isinstance(value, bool) for value in said.values)
     if not stream.asked.stream and stream.answered and not unclear:
@@ -152,8 +149,8 @@ _HEARD_AS_MESSAGES = frozenset({"", "message"})
 @check("events-are-unnamed")
 def events_are_unnamed(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A client that listens for messages hears every event."""
-    asked_for_names = any(name.lower() == NAMED_EVENTS_HEADER for name, _ in stream.exchange.request.headers)
-    if not _is_stream(stream) or asked_for_names:
+    header, sent = policy_of(stream).named_events_header, stream.exchange.request.headers
+    if not _is_stream(stream) or any(name.lower() == header for name, _ in sent):
         return
 
     def look(at: int) -> Observation:

@@ -15,7 +15,7 @@ _NOT_FOUND = 404
 
 @check("unknown-paths-are-not-found")
 def unknown_paths_are_not_found(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """A path that nobody can have thought of; the scenario's other requests go to the endpoint."""
+    """A path that no server has; the scenario's other requests go to the endpoint."""
     exchange = stream.exchange
     if exchange.scenario != SCENARIO or not exchange.name.endswith(f"/{UNKNOWN_PATH}"):
         return

@@ -24,7 +24,6 @@ from tokenwire.checks.lockstep import lockstep
 from tokenwire.checks.logprob_entry import (
     CHOSEN,
     CONTENT,
-    LENGTH,
     LISTS,
     NAMED_TOP,
     PROMPT,
@@ -67,11 +66,11 @@ from tokenwire.checks.walk import (
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.record import Choice, Delivery, Emission, Place, Stream, Wanted, in_short
 from tokenwire.target.alike import alike
+from tokenwire.target.capability import LOGPROBS_LENGTH, MIRRORED_ID
 from tokenwire.wire.json_pointer import ABSENT, find, parse
 
-MIRRORED_ID = "mirror_token_id"
 MIRRORED_POSITION = "mirror_position"
-"""What the mirror sampler attaches to each token: the id that it chose, and the position of its choice."""
+"""What the mirror sampler attaches to each token beside the id that it chose: the position of its choice."""
 
 
 def is_logprob_series(name: str) -> bool:
@@ -373,13 +372,13 @@ def logprob_counter_follows(stream: Stream, _target: Target) -> Iterator[Observa
     """The counter of logprob entries counts those that were delivered."""
 
     def look(at: int, own: Walked, counters: Field, counts: Field) -> Observation:
-        message = f"{LENGTH} is {counters[at]!r} after {counts[at]} delivered entries"
-        place = own.emission(at).at(LENGTH)
+        message = f"{LOGPROBS_LENGTH} is {counters[at]!r} after {counts[at]} delivered entries"
+        place = own.emission(at).at(LOGPROBS_LENGTH)
         return observe(place, expected=counts[at], actual=counters[at], message=message)
 
     def looks() -> Iterator[Look]:
         for own in walked(stream):
-            column = own.columns.counters.get(LENGTH, own.columns.details.get(LENGTH))
+            column = own.columns.counters.get(LOGPROBS_LENGTH, own.columns.details.get(LOGPROBS_LENGTH))
             entries = own.columns.series.get(SAMPLED)
             if column is None or entries is None:
                 continue

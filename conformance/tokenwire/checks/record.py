@@ -8,6 +8,7 @@ from itertools import chain, repeat
 from operator import eq, ge, not_
 from typing import Any
 
+from tokenwire.checks.bad_value import ID_LIMIT
 from tokenwire.checks.check import Look, Observation, Target, check, check_run, demand, look_along, observe
 from tokenwire.checks.logprob_entry import flat, ids_named, logprob_series
 from tokenwire.checks.refusals import was_refused
@@ -35,7 +36,6 @@ from tokenwire.requirement import Level
 from tokenwire.wire.exchange import Ending
 from tokenwire.wire.json_pointer import ABSENT
 
-ID_LIMIT = 2**31
 TIERS = ("device", "host", "storage")
 
 _CUT_BY_US = frozenset(

@@ -1,4 +1,4 @@
-"""Checks of refusals: what must be refused, how it is said, and that nobody else is harmed by it."""
+"""Checks of refusals: what must be refused, how it is said, and that no other request is harmed by it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _refused_in_band(stream: Stream) -> bool:
     if not stream.choices:
         return _is_refusal(_code_in_band(stream))
     finishes = (choice.finish for choice in stream.choices)
-    return all(f is not None and is_error(f) and _is_refusal(integer(f.raw["status_code"])) for f in finishes)
+    return all(f is not None and is_error(f) and _is_refusal(integer(f.code)) for f in finishes)
 
 
 def _code_in_band(stream: Stream) -> int | None:

@@ -12,7 +12,7 @@ from tokenwire.record import Emission, Stream
 
 
 def _spellings(one: Decoded, count: int) -> list[str]:
-    """What the first ids say, with special tokens and without them; empty where nobody can say."""
+    """What the first ids say, with special tokens and without them; empty if that is not known."""
     texts = [one.decode(one.ids[:count], skip_special_tokens=skip) for skip in (True, False)]
     return [text for text in texts if text is not None]
 
@@ -31,7 +31,7 @@ def _last(one: Decoded, name: str) -> Emission:
 
 
 def _not_before_the_last(one: Decoded, stop: str, spells: re.Pattern[str]) -> Iterator[Observation]:
-    """Look whether the ids before the last one spell a stop already; nothing where nobody can say.
+    """Look whether the ids before the last one spell a stop already; nothing if that is not known.
 
     U+FFFD at their end may be a character that the last id makes whole.
     """

@@ -144,7 +144,7 @@ def unmatched_stop_changes_nothing(streams: tuple[Stream, ...], _target: Target)
         twin = alike if one.stream.asked.stop else None
         if twin is None or _may_have_matched(one, twin):
             continue
-        if "" in one.stream.asked.stop:  # it stands in every text: where it matches is nobody's rule
+        if "" in one.stream.asked.stop:  # it stands in every text: where it matches follows no rule
             continue
         for look in (same_ids, same_text, same_finish):
             yield from look((twin.choice, one.choice), "the request without stop strings")

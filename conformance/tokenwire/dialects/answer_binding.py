@@ -513,10 +513,11 @@ class AnswerBinding:
         found = {name: find(item, keys) for name, keys in self.finish.items()}
         kind = found["type"]
         length = found.get("length", ABSENT)
-        matched = found.get("matched", ABSENT)
+        matched, code = found.get("matched", ABSENT), found.get("code")
         return Finish(
             type=self.finish_types.get(kind, kind) if isinstance(kind, str) else "",
             matched=None if matched is ABSENT or matched == "" else matched,
             length=length if type(length) is int else None,
             raw=reason,
+            code=None if code is ABSENT else code,
         )

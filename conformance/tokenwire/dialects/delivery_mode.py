@@ -1,4 +1,4 @@
-"""Which delivery mode a stream shows by itself, where nobody says, or where what is said is not so."""
+"""Infer the delivery mode of a stream from its events, if the server advertises none or a wrong one."""
 
 from __future__ import annotations
 

@@ -553,12 +553,12 @@ def _choices(emissions: Iterable[Emission], delivery: Delivery, asked: Asked) ->
 
 
 def dialect_of(stream: Stream) -> Dialect | None:
-    """The dialect that read a stream; None for a name that nobody knows."""
+    """The dialect that read a stream; None for an unknown name."""
     return load_dialects().get(stream.dialect)
 
 
 def is_chat(stream: Stream) -> bool:
-    """Whether a stream belongs to an endpoint that talks in messages; not where nobody knows its dialect."""
+    """Whether a stream belongs to an endpoint that talks in messages; false if its dialect is unknown."""
     dialect = dialect_of(stream)
     return dialect is not None and dialect.chat
 

@@ -67,7 +67,7 @@ def without_echo(
 ) -> Iterator[Emission]:
     """The emissions of an answer with the prompt's entries moved from `series` to `prompt_series`.
 
-    Where nobody tells how long the prompt is, the series of that emission are left out of the record.
+    If nothing tells how long the prompt is, the series of that emission are left out of the record.
     """
     wanted = asked.echo and asked.logprobs and echoed and asked.top_logprobs >= echoed.from_top_logprobs
     seen: set[int] = set()

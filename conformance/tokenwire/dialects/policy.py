@@ -45,6 +45,8 @@ class Policy:
     """The `code` of an error is a number; false where it is a word or null."""
     end_mark: bool = True
     """`[DONE]` ends a stream."""
+    named_events_header: str = ""
+    """A request header, in lower case, by which a client asks for named events."""
     text_offsets: Literal["told", "unknown"] = "told"
     """Where tokens begin in the text: `unknown` if the offsets say nothing."""
     top_logprobs_begin_with_sampled: bool = False

@@ -2,7 +2,7 @@
 
 A family is told by what only its own answers hold: the marks of its dialect. A dialect without marks takes
 every answer that its endpoint can give, and is what is left where no mark is seen. Where all have marks and
-none is seen, nobody here knows what the endpoint speaks.
+none is seen, what the endpoint speaks is not known.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _ALL = -1
 """As a number of top logprobs: all of the vocabulary."""
 _LARGEST_NUMBER = 2**53
 _ANY_MODEL = "default"
-"""The model's name where nobody knows one: servers of one model take any."""
+"""The model's name if none is known: servers of one model take any."""
 _ASK_FIELDS = {field.name for field in dataclasses.fields(Ask)} - {
     *_PROMPTS,
     *("batch", "logit_bias", "frequency_penalty", "raw", "wrong"),

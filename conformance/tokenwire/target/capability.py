@@ -43,7 +43,7 @@ class Capability:
 
     @property
     def broken_promise(self) -> str:
-        """Who said that the target has what no answer shows, in words; empty where nobody did."""
+        """The source of a claim that no answer confirmed, in words; empty if there is none."""
         if self.seen:
             return ""
         return f"declared as {self.name}" if self.declared else self.advertised

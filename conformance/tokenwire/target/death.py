@@ -52,7 +52,7 @@ class Death:
     early: bool
     """It cut requests that have nothing to do with its cause: the asking was far from its end."""
     final: bool
-    """Nobody started the server again."""
+    """The server was not started again."""
 
     @property
     def name(self) -> str:
@@ -85,7 +85,8 @@ def failure(stream: Stream) -> str:
 def codes_of(stream: Stream) -> list[int]:
     """The statuses that an answer has: its own, that of its error, those of choices that failed."""
     codes = [stream.exchange.status, error_code(stream.error)]
-    codes += [_status_of(choice.finish.raw) for choice in stream.choices if choice.finish is not None]
+    finishes = (choice.finish for choice in stream.choices)
+    codes += [_integer(finish.code) for finish in finishes if finish is not None and finish.failed]
     return [code for code in codes if code is not None]
 
 
@@ -95,12 +96,6 @@ def error_code(error: object) -> int | None:
         return None
     nested = error.get("error")
     return _integer((nested if isinstance(nested, Mapping) else error).get("code"))
-
-
-def _status_of(finish: object) -> int | None:
-    """The HTTP status of a choice that a failure ended; None where it was finished."""
-    ended_by_failure = isinstance(finish, Mapping) and finish.get("type") == "abort"
-    return _integer(finish.get("status_code")) if ended_by_failure and isinstance(finish, Mapping) else None
 
 
 def _integer(value: object) -> int | None:

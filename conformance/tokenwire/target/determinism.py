@@ -18,7 +18,7 @@ from tokenwire.wire.exchange import Ending
 from tokenwire.wire.json_pointer import ABSENT
 
 PROBE = "probe"
-"""The scenario whose repetition speaks for the whole run."""
+"""The scenario whose repetition stands for the whole run."""
 _OF_NOISE = 4
 """Numbers may differ by so many times the most by which the target's own repetitions do."""
 _MEND = (
@@ -47,7 +47,7 @@ class Determinism:
     def trusts(self, stream: Stream) -> bool:
         """Whether an answer may be held against others to the same request.
 
-        What a request with a seed gives is nobody's promise until the target was seen to keep it.
+        A request with a seed is not taken to repeat its answer until the target was seen to do so.
         """
         key = stream.asked.key
         return bool(key) and (stream.asked.greedy or key in self.repeated)

@@ -114,7 +114,7 @@ class ToldTokenizer:
     """The server's own tokenizer, as far as it was asked."""
 
     cleans_up = True
-    """Nobody knows; so spaces before punctuation are given the benefit of the doubt."""
+    """Not known; so spaces before punctuation are given the benefit of the doubt."""
 
     def __init__(self, texts: Mapping[tuple[Ids, bool], str]) -> None:
         """Take texts by ids and `skip_special_tokens`."""
