@@ -6,9 +6,9 @@ A dialect renders an ask into the request of one server family.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 
 class Omit(Enum):
@@ -19,6 +19,25 @@ class Omit(Enum):
 
 OMIT: Final = Omit.OMIT
 """As a value in `Ask.raw`: the key is left out of the body."""
+
+
+Kind = Literal["integer", "number", "boolean", "flag or number", "strings", "ids", "name"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a field of a request may hold, whatever a dialect calls it, and what it changes."""
+
+    kind: Kind | None = None
+    """None: it is not judged."""
+    least: float | None = None
+    """Below this nothing can be meant. -1 often means none, or all."""
+    shapes: bool = True
+    """Whether it shapes the tokens, or how each is told: not what is told of them, and when."""
+
+
+def _rule(kind: Kind | None = None, *, least: float | None = None, shapes: bool = True) -> dict[str, Rule]:
+    return {"rule": Rule(kind, least, shapes)}
 
 
 @dataclass(frozen=True)
@@ -33,43 +52,43 @@ class Ask:
     """The prompt as chat messages."""
     batch: bool = False
     """Send a list of prompts also where there is only one."""
-    max_new_tokens: int | None = None
+    max_new_tokens: int | None = field(default=None, metadata=_rule("integer", least=0))
     """None: the server's default."""
-    n: int = 1
-    stream: bool = False
-    stream_interval: int | None = None
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    stop_regex: tuple[str, ...] = ()
-    no_stop_trim: bool = False
-    skip_special_tokens: bool = True
-    spaces_between_special_tokens: bool = True
-    min_new_tokens: int | None = None
-    ignore_eos: bool = False
-    temperature: float | None = 0.0
+    n: int = field(default=1, metadata=_rule("integer", least=1))
+    stream: bool = field(default=False, metadata=_rule("boolean", shapes=False))
+    stream_interval: int | None = field(default=None, metadata=_rule("integer", least=1, shapes=False))
+    stop: tuple[str, ...] = field(default=(), metadata=_rule("strings"))
+    stop_token_ids: tuple[int, ...] = field(default=(), metadata=_rule("ids"))
+    stop_regex: tuple[str, ...] = field(default=(), metadata=_rule("strings"))
+    no_stop_trim: bool = field(default=False, metadata=_rule("boolean"))
+    skip_special_tokens: bool = field(default=True, metadata=_rule("boolean"))
+    spaces_between_special_tokens: bool = field(default=True, metadata=_rule("boolean"))
+    min_new_tokens: int | None = field(default=None, metadata=_rule("integer", least=0))
+    ignore_eos: bool = field(default=False, metadata=_rule("boolean"))
+    temperature: float | None = field(default=0.0, metadata=_rule("number", least=0))
     """Greedy unless said otherwise; None: the server's default."""
-    seed: int | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    logprobs: bool = False
-    logprob_start: int | None = None
+    seed: int | None = field(default=None, metadata=_rule("integer"))
+    top_k: int | None = field(default=None, metadata=_rule("integer"))
+    top_p: float | None = field(default=None, metadata=_rule())
+    min_p: float | None = field(default=None, metadata=_rule())
+    logprobs: bool = field(default=False, metadata=_rule("flag or number", shapes=False))
+    logprob_start: int | None = field(default=None, metadata=_rule("integer", least=-1, shapes=False))
     """First prompt position whose logprob is wanted; None for none."""
-    top_logprobs: int = 0
-    chosen_ids: tuple[int, ...] = ()
+    top_logprobs: int = field(default=0, metadata=_rule("integer", shapes=False))
+    chosen_ids: tuple[int, ...] = field(default=(), metadata=_rule("ids", shapes=False))
     """Ids whose logprob is wanted at every position."""
-    return_prompt_token_ids: bool = False
-    return_token_ids: bool = False
-    return_meta_info: bool = False
-    logprob_texts: bool = False
+    return_prompt_token_ids: bool = field(default=False, metadata=_rule("boolean", shapes=False))
+    return_token_ids: bool = field(default=False, metadata=_rule("boolean", shapes=False))
+    return_meta_info: bool = field(default=False, metadata=_rule("boolean", shapes=False))
+    logprob_texts: bool = field(default=False, metadata=_rule())
     """Entries of logprobs carry the text of their token, where that has to be asked for."""
-    echo: bool = False
+    echo: bool = field(default=False, metadata=_rule("boolean"))
     """Repeat the prompt at the head of the answer."""
-    usage: bool = False
+    usage: bool = field(default=False, metadata=_rule("boolean", shapes=False))
     """Ask a stream to end with its usage, where that has to be asked for."""
-    continuous_usage: bool = False
+    continuous_usage: bool = field(default=False, metadata=_rule("boolean", shapes=False))
     """Ask every event of a stream for the usage so far."""
-    request_id: str | None = None
+    request_id: str | None = field(default=None, metadata=_rule("name", shapes=False))
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """What is added to the logits of some ids."""
     frequency_penalty: float = 0.0
@@ -87,6 +106,10 @@ class Ask:
         """How many prompts the ask holds."""
         return max(len(self.input_ids), len(self.text), 1 if self.messages else 0)
 
+
+RULES: Mapping[str, Rule] = {one.name: one.metadata["rule"] for one in fields(Ask) if "rule" in one.metadata}
+"""Of the fields that a dialect may bind, by their names."""
+DEFAULTS: Mapping[str, Any] = {one.name: one.default for one in fields(Ask) if one.name in RULES}
 
 _WORDS = (
     "sea",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from docs_build.field_tables import CHAPTER, PAGES, asked, dialects, told, with_tables
 from docs_build.worked_examples import examples
 
+from tokenwire.ask import RULES
 from tokenwire.dialects.recognition import Spoken
 from tokenwire.replay import read_run
 from tokenwire.spec_files import load_schema, read_yaml, spec_root
@@ -26,6 +27,16 @@ def described(kind: str) -> Mapping[str, Mapping[str, str]]:
 def test_every_field_of_a_request_is_described():
     known = {name for dialect in dialects() for name in asked(dialect)}
     assert known == set(described("request"))
+
+
+def test_what_a_field_may_hold_is_what_a_check_of_it_takes():
+    types = {"flag or number": "boolean", "strings": "string or list of strings", "ids": "list of token ids"}
+    types |= {"name": "string"}
+    meant = {"stream_interval", "logprob_start"}  # 0 and -1 stand for something else
+    for name, rule in RULES.items():
+        told = described("request")[name]["type"]
+        assert rule.kind is None or told.startswith(types.get(rule.kind, rule.kind)), name
+        assert rule.least is None or name in meant or told.endswith(f", {rule.least} or more"), name
 
 
 def test_every_field_of_an_answer_is_described():

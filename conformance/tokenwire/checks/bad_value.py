@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tokenwire.ask import RULES, Kind
 from tokenwire.checks.check import Target
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.record import Asked, Stream
@@ -77,52 +78,17 @@ def _request_id_like(value: object) -> bool:
     return not isinstance(value, Mapping)
 
 
-_TYPES: Mapping[str, tuple[Callable[[object], bool], str]] = {
-    **dict.fromkeys(
-        (
-            "max_new_tokens",
-            "min_new_tokens",
-            "n",
-            "stream_interval",
-            "top_logprobs",
-            "logprob_start",
-            "seed",
-            "top_k",
-        ),
-        (_integer_like, "is not an integer"),
-    ),
-    "temperature": (_number_like, "is not a number"),
-    **dict.fromkeys(
-        (
-            "stream",
-            "ignore_eos",
-            "no_stop_trim",
-            "skip_special_tokens",
-            "spaces_between_special_tokens",
-            "echo",
-            "usage",
-            "continuous_usage",
-            "return_prompt_token_ids",
-            "return_token_ids",
-            "return_meta_info",
-        ),
-        (_boolean_like, "is not a boolean"),
-    ),
-    "logprobs": (_boolean_like, "is neither a boolean nor a number"),
-    **dict.fromkeys(("stop", "stop_regex"), (_strings_like, "is no string and no list of strings")),
-    **dict.fromkeys(("stop_token_ids", "chosen_ids"), (_ids_like, "is not a list of token ids")),
-    "request_id": (_request_id_like, "is not a string"),
+_KINDS: Mapping[Kind, tuple[Callable[[object], bool], str]] = {
+    "integer": (_integer_like, "is not an integer"),
+    "number": (_number_like, "is not a number"),
+    "boolean": (_boolean_like, "is not a boolean"),
+    "flag or number": (_boolean_like, "is neither a boolean nor a number"),
+    "strings": (_strings_like, "is no string and no list of strings"),
+    "ids": (_ids_like, "is not a list of token ids"),
+    "name": (_request_id_like, "is not a string"),
 }
-
-_LEAST: dict[str, float | None] = {
-    "max_new_tokens": 0,
-    "min_new_tokens": 0,
-    "n": 1,
-    "temperature": 0,
-    "stream_interval": 1,
-    "logprob_start": -1,
-}
-"""Below these nothing can be meant. -1 often means none, or all."""
+_TYPES = {name: _KINDS[rule.kind] for name, rule in RULES.items() if rule.kind is not None}
+_LEAST = {name: rule.least for name, rule in RULES.items() if rule.least is not None}
 
 
 def _values(asked: Asked, name: str) -> Iterator[tuple[str, Any]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tokenwire.ask import OMIT, Ask
+from tokenwire.ask import DEFAULTS, OMIT, RULES, Ask
 from tokenwire.record import Asked, Said, Wanted
 from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import HttpRequest
@@ -19,13 +19,6 @@ from tokenwire.wire.json_pointer import ABSENT, Keys, find, parse, put, remove
 _GREEDY_BELOW = 1e-6
 """Temperatures below this are greedy (SGLang's rule)."""
 _NOTHING_TO_GREEDY = frozenset({"temperature", "top_k", "top_p", "min_p", "seed"})
-_SILENT = {
-    "n": 1,
-    "top_logprobs": 0,
-    "skip_special_tokens": True,
-    "spaces_between_special_tokens": True,
-}
-"""Values that an ask need not say; so are None, False and the empty tuple."""
 _NEED_LOGPROBS = ("logprob_start", "top_logprobs", "chosen_ids", "logprob_texts")
 _PER_PROMPT = ("logprobs", "logprob_start", "top_logprobs")
 _OF_STREAMS = ("usage", "continuous_usage")
@@ -38,27 +31,6 @@ _ALL = -1
 _LARGEST_NUMBER = 2**53
 _ANY_MODEL = "default"
 """The model's name if none is known: servers of one model take any."""
-_ASK_FIELDS = {field.name for field in dataclasses.fields(Ask)} - {
-    *_PROMPTS,
-    *("batch", "logit_bias", "frequency_penalty", "raw", "wrong"),
-}
-_TOLD_ONLY = frozenset(
-    {
-        "stream",
-        "stream_interval",
-        "logprobs",
-        "logprob_start",
-        "top_logprobs",
-        "chosen_ids",
-        "return_prompt_token_ids",
-        "return_token_ids",
-        "return_meta_info",
-        "usage",
-        "continuous_usage",
-        "request_id",
-    }
-)
-"""Fields that shape the delivery or which parts are told, and never what a part says."""
 
 
 @dataclass(frozen=True)
@@ -137,10 +109,10 @@ class RequestBinding:
             name: tuple(parse(at) for at in ([where] if isinstance(where, str) else where))
             for name, where in table["fields"].items()
         }
-        unknown = (fields.keys() - _ASK_FIELDS) | (table["prompt"].keys() - set(_PROMPTS))
+        unknown = (fields.keys() - RULES.keys()) | (table["prompt"].keys() - set(_PROMPTS))
         if unknown:
             raise ValueError(
-                f"dialect {dialect}: an ask has no field {sorted(unknown)[0]!r}; it has {sorted(_ASK_FIELDS)}"
+                f"dialect {dialect}: an ask has no field {sorted(unknown)[0]!r}; it has {sorted(RULES)}"
             )
 
         counts = {
@@ -435,7 +407,7 @@ class RequestBinding:
         """Canonical JSON of all that shapes the result but for the prompt, and the `ids_key` of `Asked`."""
         if not asked.greedy and asked.seed is None:
             return "", ""
-        shaping = {name: told[name] for name in told if name not in _TOLD_ONLY}
+        shaping = {name: told[name] for name in told if RULES[name].shapes}
         if asked.greedy:
             shaping = {name: value for name, value in shaping.items() if name not in _NOTHING_TO_GREEDY}
         key = _canonical([shaping, rest])
@@ -472,13 +444,10 @@ def _wanted(at: str, told: str | list[str]) -> Wanted:
 def _said(ask: Ask) -> dict[str, Any]:
     """The fields of an ask that have to be written, tuples as lists."""
     said: dict[str, Any] = {}
-    for name in sorted(_ASK_FIELDS):
+    for name, default in sorted(DEFAULTS.items()):
         value = getattr(ask, name)
-        if value is None or value == ():
-            continue
-        if value == _SILENT[name] if name in _SILENT else value is False:
-            continue
-        said[name] = list(value) if isinstance(value, tuple) else value
+        if value is not None and (value != default or name == "temperature"):
+            said[name] = list(value) if isinstance(value, tuple) else value
     if any(name in said for name in _NEED_LOGPROBS):
         said["logprobs"] = True
     return said
