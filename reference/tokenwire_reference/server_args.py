@@ -2,134 +2,180 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from tokenwire_reference.channels.formats import REASONING, TOOL_CALLS
 
-_CHOICES: dict[str, tuple[str | None, ...]] = {
-    "api_dialect": ("sglang", "vllm"),
-    "hicache_storage_backend": (None, "file"),
-    "speculative_algorithm": (None, "NGRAM"),
-    "tool_call_parser": (None, *TOOL_CALLS),
-    "reasoning_parser": (None, *REASONING),
-}
 _INT32 = 2**31 - 1
-_RANGES = {
-    "port": (0, 2**16 - 1),
-    "stream_interval": (1, _INT32),
-    "max_queued_requests": (1, _INT32),
-    "max_body_bytes": (1, _INT32),
-    "receive_seconds": (0.001, 86400),
-    "drain_seconds": (0, 86400),
-    "max_total_tokens": (1, _INT32),
-    "chunked_prefill_size": (1, _INT32),
-    "page_size": (1, _INT32),
-    "max_running_requests": (1, _INT32),
-    "hicache_size_pages": (1, _INT32),
-    "hicache_storage_max_bytes": (1, 2**63 - 1),
-    "speculative_num_draft_tokens": (1, 128),
-    "random_seed": (-(2**63), 2**63 - 1),
-    "send_buffer_bytes": (1, _INT32),
-    "cpu_threads": (1, 1024),
-    "near_ties": (0.0, 1.0),
-    "test_retract_interval": (0, _INT32),
-    "test_crash_after_stream_outputs": (0, _INT32),
-}
-"""Least and most of flags that are numbers; a flag that may be left out may be None."""
+
+
+@dataclass(frozen=True)
+class Flag:
+    """What the command line tells of a flag, and what it may be."""
+
+    help: str
+    choices: tuple[str | None, ...] = ()
+    between: tuple[float, float] | None = None
+    """Least and most of a number; a flag that may be left out may be None."""
+    names: tuple[str, ...] = ()
+    """As it is spelled, where that is not its field."""
+    envvar: str | None = None
+
+
+def _flag(
+    default: Any,
+    help_text: str,
+    *,
+    choices: tuple[str | None, ...] = (),
+    between: tuple[float, float] | None = None,
+    names: tuple[str, ...] = (),
+    envvar: str | None = None,
+    secret: bool = False,
+) -> Any:
+    flag = Flag(help_text, choices, between, names, envvar)
+    return field(default=default, repr=not secret, metadata={"flag": flag})
 
 
 @dataclass(frozen=True)
 class ServerArgs:
     """All flags of `tokenwire-reference serve`; `/server_info` shows each under its name here."""
 
-    model_path: str = "builtin:tiny"
-    """A directory that transformers can load, or a builtin model: `builtin:tiny`."""
-    script: str | None = None
+    model_path: str = _flag(
+        "builtin:tiny",
+        "Directory of a causal language model, or a builtin one, such as builtin:tiny.",
+        names=("--model-path", "--model"),
+    )
+    script: str | None = _flag(None, "JSON file of token ids for builtin:scripted.")
     """`builtin:scripted`: a JSON file with what each request is answered with that brings no script."""
-    served_model_name: str | None = None
-    api_dialect: str = "sglang"
-    """sglang or vllm: whose shapes the chat, completions, tokenizer and error answers have."""
-    host: str = "127.0.0.1"
-    port: int = 30000
-    """0: any free port."""
-    api_key: str | None = field(default=None, repr=False)
+    served_model_name: str | None = _flag(None, "Name in /v1/models and answers.")
+    api_dialect: str = _flag(
+        "sglang", "Whose shapes answers have: sglang or vllm.", choices=("sglang", "vllm")
+    )
+    host: str = _flag("127.0.0.1", "Address to listen on.")
+    port: int = _flag(30000, "Port to listen on; 0 for any free one.", between=(0, 2**16 - 1))
+    api_key: str | None = _flag(
+        None,
+        "Key that requests must bear (Authorization: Bearer KEY); env:NAME reads it from a variable.",
+        secret=True,
+    )
     """The key that every request must bear, but for `api.keys.OPEN_PATHS`; None: no request needs one."""
-    admin_api_key: str | None = field(default=None, repr=False)
+    admin_api_key: str | None = _flag(
+        None, "Key for aborting everything, flushing and pausing; env:NAME as above.", secret=True
+    )
     """The key for aborting everything, flushing and pausing; it opens the rest too. None: as all requests."""
-    device: str = "cpu"
-    dtype: str = "auto"
-    context_length: int | None = None
+    device: str = _flag("cpu", "cpu or cuda.")
+    dtype: str = _flag("auto", "auto, float32, bfloat16 or float16.")
+    context_length: int | None = _flag(None, "Shorten the context of the model.")
     """None: what the model was made for."""
-    stream_interval: int = 1
-    incremental_streaming_output: bool = False
+    stream_interval: int = _flag(
+        1, "New tokens that an event of a stream holds at least.", between=(1, _INT32)
+    )
+    incremental_streaming_output: bool = _flag(False, "Stream what is new in each event, not all so far.")
     """False: cumulative streams of `/generate`."""
-    stream_response_default_include_usage: bool = False
-    max_running_requests: int = 64
-    max_queued_requests: int | None = None
-    """Requests that may wait; more are refused with 503. None: any number."""
-    max_total_tokens: int | None = None
+    stream_response_default_include_usage: bool = _flag(False, "End every chat stream with its usage.")
+    max_running_requests: int = _flag(64, "Requests that run at once.", between=(1, _INT32))
+    max_queued_requests: int | None = _flag(
+        None, "Requests that may wait; more are refused with 503.", between=(1, _INT32)
+    )
+    """None: any number."""
+    max_total_tokens: int | None = _flag(None, "Tokens that the KV cache holds.", between=(1, _INT32))
     """Tokens that the KV pool holds; None: the engine's default."""
-    chunked_prefill_size: int = 512
-    page_size: int = 16
-    disable_radix_cache: bool = False
-    disable_cuda_graph: bool = False
+    chunked_prefill_size: int = _flag(
+        512, "Prompt tokens that one step computes at most.", between=(1, _INT32)
+    )
+    page_size: int = _flag(16, "Tokens in a page of the KV cache.", between=(1, _INT32))
+    disable_radix_cache: bool = _flag(False, "Compute every prompt in full; reuse no prefix.")
+    disable_cuda_graph: bool = _flag(False, "Launch decodes kernel by kernel; capture none.")
     """Launch every kernel of every decode, rather than replay what was captured for its number of rows."""
-    enable_hierarchical_cache: bool = False
+    enable_hierarchical_cache: bool = _flag(False, "Keep evicted pages of the KV cache in host memory.")
     """Keep evicted pages in host memory, and in a storage backend where one is named."""
-    hicache_size_pages: int = 1024
-    hicache_storage_backend: str | None = None
-    hicache_storage_dir: str | None = None
-    hicache_storage_max_bytes: int | None = None
+    hicache_size_pages: int = _flag(1024, "Pages that host memory keeps.", between=(1, _INT32))
+    hicache_storage_backend: str | None = _flag(
+        None, "Where pages go that host memory evicts: file.", choices=(None, "file")
+    )
+    hicache_storage_dir: str | None = _flag(None, "Directory of the file storage backend.")
+    hicache_storage_max_bytes: int | None = _flag(
+        None, "What that directory may take; the least recently used files go first.", between=(1, 2**63 - 1)
+    )
     """What the files in that directory may take, all models together; None: no limit."""
-    speculative_algorithm: str | None = None
-    speculative_num_draft_tokens: int = 4
-    sampling_backend: str = "pytorch"
-    """A sampler registered by name; `mirror` also repeats each id and its position in customized_info."""
-    tool_call_parser: str | None = None
-    """How the model calls tools; None: a chat may not offer any."""
-    reasoning_parser: str | None = None
-    """How the model marks its reasoning; None: all of it is content."""
-    skip_tokenizer_init: bool = False
-    enable_cache_report: bool = False
-    return_input_ids: bool = False
-    return_output_ids: bool = False
-    max_body_bytes: int = 16 * 1024 * 1024
-    """A longer body of a request is refused with 413."""
-    receive_seconds: float = 60.0
+    speculative_algorithm: str | None = _flag(
+        None, "Draft tokens and verify them: NGRAM.", choices=(None, "NGRAM")
+    )
+    speculative_num_draft_tokens: int = _flag(4, "Tokens drafted for each step.", between=(1, 128))
+    sampling_backend: str = _flag(
+        "pytorch", "Registered sampler: pytorch, or mirror, which repeats each id in customized_info."
+    )
+    tool_call_parser: str | None = _flag(
+        None, f"How the model calls tools: {', '.join(TOOL_CALLS)}.", choices=(None, *TOOL_CALLS)
+    )
+    """None: a chat may not offer any."""
+    reasoning_parser: str | None = _flag(
+        None, f"How the model marks its reasoning: {', '.join(REASONING)}.", choices=(None, *REASONING)
+    )
+    """None: all of it is content."""
+    skip_tokenizer_init: bool = _flag(False, "Ids in, ids out: no tokenizer, no text.")
+    enable_cache_report: bool = _flag(False, "Report cached tokens in chat usage.")
+    return_input_ids: bool = _flag(False, "Put the prompt's ids into sglext of every chat answer.")
+    return_output_ids: bool = _flag(False, "Put the output ids into sglext of every chat answer.")
+    max_body_bytes: int = _flag(
+        16 * 1024 * 1024, "Size of a request body; a longer one is refused with 413.", between=(1, _INT32)
+    )
+    receive_seconds: float = _flag(
+        60.0,
+        "Seconds in which a request must have come as a whole; then its connection is closed.",
+        between=(0.001, 86400),
+    )
     """In which a request must have come as a whole; then its connection is closed. Also if nothing comes."""
-    drain_seconds: float = 0.0
-    """For which requests may go on after SIGTERM, when new ones are refused with 503."""
-    random_seed: int | None = None
-    weight_version: str = "default"
-    enable_metrics: bool = False
+    drain_seconds: float = _flag(
+        0.0,
+        "Seconds for which requests may go on after SIGTERM; new ones are refused with 503.",
+        between=(0, 86400),
+    )
+    random_seed: int | None = _flag(None, "Seed of requests that bring none.", between=(-(2**63), 2**63 - 1))
+    weight_version: str = _flag("default", "Version named in meta_info.")
+    enable_metrics: bool = _flag(False, "Answer /metrics in the Prometheus format.")
     """Answer `/metrics`; a server of the vLLM dialect always does."""
-    log_level: str = "warning"
-    log_requests: bool = False
-    """Write an access log line for each request."""
-    send_buffer_bytes: int = 32 * 1024
+    log_level: str = _flag("warning", "debug, info, warning or error.")
+    log_requests: bool = _flag(False, "Log each request.")
+    send_buffer_bytes: int = _flag(
+        32 * 1024,
+        "Kernel send buffer of a connection; small ones show slow readers soon.",
+        between=(1, _INT32),
+    )
     """Kernel buffer of each connection; small: a slow reader is noticed soon and its outputs coalesce."""
-    enable_faults: bool = False
+    enable_faults: bool = _flag(False, "Let requests name faults; `faults` lists them.")
     """A request may name a fault in the header x-tokenwire-fault, and goes wrong as a real bug did."""
-    cpu_threads: int = 1
+    cpu_threads: int = _flag(1, "Threads of a torch operation.", between=(1, 1024))
     """Threads of one torch operation on the CPU; small models lose time to more."""
-    near_ties: float = 0.0
+    near_ties: float = _flag(
+        0.0,
+        "Share of greedy answers in which a near tie goes the other way; logprobs move, too.",
+        between=(0.0, 1.0),
+    )
     """The share of greedy answers of which a near tie goes the other way, as on servers whose arithmetic
     depends on the batch; above 0, logprobs move a little too.
     """
-    test_retract_interval: int = 0
+    test_retract_interval: int = _flag(
+        0,
+        "Test hook: retract a request every so many steps.",
+        between=(0, _INT32),
+        envvar="TOKENWIRE_TEST_RETRACT",
+    )
     """Test hook: retract a running request every so many steps; 0 for never."""
-    test_crash_after_stream_outputs: int = 0
+    test_crash_after_stream_outputs: int = _flag(
+        0, "Test hook: die after so many emissions.", between=(0, _INT32)
+    )
     """Test hook: the server dies after so many emissions, and its streams are cut; 0 for never."""
 
     def __post_init__(self) -> None:
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                words = " or ".join(str(choice) for choice in choices if choice is not None)
-                raise ValueError(f"{_flag(name)} is {getattr(self, name)!r}; choose {words}")
-        for name, (least, most) in _RANGES.items():
-            value = getattr(self, name)
-            if value is not None and not least <= value <= most:
-                raise ValueError(f"{_flag(name)} is {value}; it must be {least} to {most}")
+        for one in fields(self):
+            flag, value, name = one.metadata["flag"], getattr(self, one.name), spelled(one.name)
+            if flag.choices and value not in flag.choices:
+                words = " or ".join(str(choice) for choice in flag.choices if choice is not None)
+                raise ValueError(f"{name} is {value!r}; choose {words}")
+            if flag.between and value is not None and not flag.between[0] <= value <= flag.between[1]:
+                raise ValueError(f"{name} is {value}; it must be {flag.between[0]} to {flag.between[1]}")
         if self.max_total_tokens is not None and self.max_total_tokens < self.page_size:
             raise ValueError(
                 f"--max-total-tokens is {self.max_total_tokens}, less than one page of {self.page_size}"
@@ -140,7 +186,7 @@ class ServerArgs:
             key = getattr(self, name)
             if key is not None and not (key and all("!" <= character <= "~" for character in key)):
                 raise ValueError(
-                    f"{_flag(name)} is empty or not of visible ASCII characters; headers bear no other"
+                    f"{spelled(name)} is empty or not of visible ASCII characters; headers bear no other"
                 )
         if (self.hicache_storage_backend is None) != (self.hicache_storage_dir is None):
             raise ValueError("--hicache-storage-backend and --hicache-storage-dir need each other; give both")
@@ -154,5 +200,6 @@ class ServerArgs:
         return self.served_model_name or self.model_path
 
 
-def _flag(name: str) -> str:
+def spelled(name: str) -> str:
+    """A flag as the command line has it."""
     return "--" + name.replace("_", "-")
