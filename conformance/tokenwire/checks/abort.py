@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 
 from tokenwire.checks.agreement import agree, choice_pairs, same_beginning
-from tokenwire.checks.check import Observation, Target, check, check_run, demand, observe
+from tokenwire.checks.check import Observation, Target, check, check_run, demand, observe, pick
 from tokenwire.checks.moments import began, delivered_at, over, overlap
 from tokenwire.checks.refusals import put_off
 from tokenwire.checks.walk import (
@@ -189,21 +189,33 @@ def _undisturbed(streams: tuple[Stream, ...]) -> dict[tuple[object, ...], Stream
     return longest
 
 
+@pick
+def _aborted_in_part(stream: Stream) -> bool:
+    """The answers of which any choice was aborted."""
+    return any(map(_was_aborted, stream.choices))
+
+
 @check_run("aborted-answer-is-a-prefix")
 def aborted_answer_is_a_prefix(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """As far as the undisturbed answer reaches, an aborted one gives the same."""
-    whole = _undisturbed(streams)
-    for stream in streams:
+    whole = _undisturbed(streams) if _aborted_in_part(streams) else {}
+    for stream in _aborted_in_part(streams):
         twin = whole.get(same_beginning(stream) or ())
-        if twin is not None and any(map(_was_aborted, stream.choices)):
+        if twin is not None:
             for one, other in choice_pairs(twin, stream):
                 yield from agree(one, other, "the answer that nobody aborted")
+
+
+@pick
+def named_by_clients(stream: Stream) -> bool:
+    """The answers to requests to which their client gave an id."""
+    return stream.asked.request_id is not None
 
 
 @check_run("abort-spares-others")
 def abort_spares_others(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
     """Requests beside an aborted one, that no abort names, are not ended by it."""
-    for stream in streams:
+    for stream in named_by_clients(streams):
         name, scenario = known_as(stream), stream.exchange.scenario
         nearby = [c for c in target.calls if c.deed is Deed.ABORT and c.exchange.scenario == scenario]
         beside = [call for call in nearby if overlap(call.exchange, stream.exchange)]
@@ -228,6 +240,7 @@ def abort_of_nobody_is_no_failure(streams: tuple[Stream, ...], target: Target) -
     firsts: dict[str, Stream] = {}
     for stream in streams:
         firsts.setdefault(stream.exchange.scenario, stream)
+    for stream in named_by_clients(streams):
         for name in names_of(stream):
             known.setdefault(name, []).append(stream)
     for call in target.calls:
@@ -253,7 +266,7 @@ def abort_of_nobody_is_no_failure(streams: tuple[Stream, ...], target: Target) -
 def id_in_use_spares_the_first(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
     """A stream under whose id another request came is not ended by that."""
     named: dict[str, list[Stream]] = {}
-    for stream in streams:
+    for stream in named_by_clients(streams):
         if stream.asked.request_id and began(stream.exchange) is not None:
             named.setdefault(stream.asked.request_id, []).append(stream)
     for name, group in named.items():

@@ -17,6 +17,7 @@ from tokenwire.checks.check import (
     compare,
     demand,
     observe,
+    pick,
 )
 from tokenwire.checks.walk import (
     Step,
@@ -32,7 +33,7 @@ from tokenwire.dialects.arrays import Array, ArrayRule
 from tokenwire.dialects.dialect import arrays_of
 from tokenwire.record import Choice, Delivery, Emission, Place, Stream
 from tokenwire.target.alike import alike
-from tokenwire.target.determinism import Comparison
+from tokenwire.target.determinism import Comparison, details_named
 from tokenwire.wire.json_pointer import ABSENT
 
 MASK, MASK_LOGPROBS = "output_token_sampling_mask", "output_token_sampling_logprobs"
@@ -188,13 +189,19 @@ def _arrays(stream: Stream) -> Iterator[_Told]:
                     yield _Told(rule, emission, value, due)
 
 
+@pick
+def _with_arrays(stream: Stream) -> bool:
+    """The answers that tell any array."""
+    return not details_named(stream).isdisjoint(rule.name for rule in arrays_of(stream))
+
+
 @check_run("array-covers-what-was-run")
 def array_covers_what_was_run(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """An array has a row for each token that it covers. Where it tells no shape, its rows are as wide as
     those of most others.
     """
     widths: dict[tuple[str, str], Counter[float]] = defaultdict(Counter)
-    told = [(stream, one, one.read()) for stream in streams for one in _arrays(stream)]
+    told = [(stream, one, one.read()) for stream in _with_arrays(streams) for one in _arrays(stream)]
     for stream, one, array in told:
         if isinstance(array, Array) and not array.shaped and one.due:
             widths[stream.dialect, one.rule.name][len(array.rows[0]) / one.due] += 1

@@ -210,10 +210,20 @@ def misfitting_lists(asked: Asked, request: HttpRequest) -> Iterator[BadValue]:
 
 def bad_values(stream: Stream, target: Target) -> Iterator[BadValue]:
     """All that is wrong with the values of a request."""
-    asked, request, vocabulary = stream.asked, stream.exchange.request, target.advertised.vocab_size
+    yield from unknown_ids(stream, target)
+    yield from impossible_ones(stream)
+
+
+def unknown_ids(stream: Stream, target: Target) -> Iterator[BadValue]:
+    """The ids in a request that the target does not have."""
+    asked, vocabulary = stream.asked, target.advertised.vocab_size
     yield from unknown_prompt_ids(asked, vocabulary)
     yield from unknown_chosen_ids(asked, vocabulary)
-    yield from unknown_parameter_ids(asked, request, vocabulary)
-    yield from wrong_types(asked)
-    yield from impossible_values(asked, policy_of(stream).least)
-    yield from misfitting_lists(asked, request)
+    yield from unknown_parameter_ids(asked, stream.exchange.request, vocabulary)
+
+
+def impossible_ones(stream: Stream) -> Iterator[BadValue]:
+    """The values of a request that mean nothing to any target."""
+    yield from wrong_types(stream.asked)
+    yield from impossible_values(stream.asked, policy_of(stream).least)
+    yield from misfitting_lists(stream.asked, stream.exchange.request)

@@ -7,8 +7,9 @@ that looked at nothing yields nothing, and a requirement without witnesses canno
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from itertools import compress
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
@@ -166,6 +167,60 @@ class Target:
     """How far numbers of two answers may lie apart: by the tolerance, or more where the target varies."""
     markup: Markup = field(default_factory=Markup)
     """What its parsers take out of text, as far as answers show it."""
+
+
+class Heard(tuple[Stream, ...]):
+    """The answers of a run, and what is gathered from all of them for several checks; see `gather_once`."""
+
+
+Gathered = TypeVar("Gathered")
+
+
+def gather_once(
+    gather: Callable[[tuple[Stream, ...]], Gathered],
+) -> Callable[[tuple[Stream, ...]], Gathered]:
+    """Keep with the answers of a run what is gathered from all of them: to look at each takes long where they
+    are many.
+    """
+    name = f"{gather.__module__}.{gather.__qualname__}"
+
+    @wraps(gather)
+    def gathered_or_kept(streams: tuple[Stream, ...]) -> Gathered:
+        kept = vars(streams) if isinstance(streams, Heard) else {}
+        if name not in kept:
+            kept[name] = gather(streams)
+        found: Gathered = kept[name]
+        return found
+
+    return gathered_or_kept
+
+
+def pick(holds: Callable[[Stream], object]) -> Callable[[tuple[Stream, ...]], Sequence[Stream]]:
+    """Let the answers be picked out of which something holds. Of a run, all that is ever picked out is so in
+    one pass: no check looks at each answer to find the few that it is about.
+    """
+    _PICKS.append(holds)
+
+    @wraps(holds)
+    def picked(streams: tuple[Stream, ...]) -> Sequence[Stream]:
+        if isinstance(streams, Heard):
+            return _all_picked(streams)[holds]
+        return [stream for stream in streams if holds(stream)]
+
+    return picked
+
+
+_PICKS: list[Callable[[Stream], object]] = []
+
+
+@gather_once
+def _all_picked(streams: tuple[Stream, ...]) -> Mapping[Callable[[Stream], object], Sequence[Stream]]:
+    found: dict[Callable[[Stream], object], list[Stream]] = {holds: [] for holds in _PICKS}
+    for stream in streams:
+        for holds, own in found.items():
+            if holds(stream):
+                own.append(stream)
+    return found
 
 
 StreamCheck = Callable[[Stream, Target], Iterator[Observation]]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from tokenwire.checks.check import Observation, Target, check, check_run, demand
+from tokenwire.checks.abort import named_by_clients
+from tokenwire.checks.check import Observation, Target, check, check_run, demand, pick
 from tokenwire.checks.moments import began, delivered_at, over, overlap
 from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, put_off
 from tokenwire.checks.walk import (
@@ -89,16 +90,23 @@ def aborted_request_is_answered(stream: Stream, target: Target) -> Iterator[Obse
         )
 
 
+@pick
+def _aborted_empty(stream: Stream) -> bool:
+    """The answers of which a choice was aborted before its first token."""
+    empty = (choice for choice in finished_choices(stream) if _is_aborted(choice))
+    return ended(stream) and any(not joined_ids(choice) and not joined_text(choice) for choice in empty)
+
+
 @check_run("empty-abort-is-an-answer")
 def empty_abort_is_an_answer(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """A request that was aborted in the queue is answered in the shape that all answers of its kind have."""
     whole: dict[tuple[object, ...], Stream] = {}
-    for stream in streams:
+    for stream in streams if _aborted_empty(streams) else ():
         if ended(stream) and finished_choices(stream) and not any(map(_is_aborted, stream.choices)):
             whole.setdefault(_kind(stream), stream)
-    for stream in streams:
+    for stream in _aborted_empty(streams):
         usual = whole.get(_kind(stream))
-        if usual is None or not ended(stream):
+        if usual is None:
             continue
         for choice in finished_choices(stream):
             if _is_aborted(choice) and not joined_ids(choice) and not joined_text(choice):
@@ -189,7 +197,7 @@ def abort_of_a_choice_is_of_that_alone(stream: Stream, target: Target) -> Iterat
 def ended_id_is_free_again(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
     """What a server still does about a request that has ended must not hit the next one under its id."""
     named: dict[str, list[Stream]] = {}
-    for stream in streams:
+    for stream in named_by_clients(streams):
         if (own := known_as(stream)) and began(stream.exchange) is not None:
             named.setdefault(own, []).append(stream)
     for name, group in named.items():

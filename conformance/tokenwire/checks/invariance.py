@@ -40,7 +40,7 @@ def _with_and_without(
     streams: tuple[Stream, ...], shows: Callable[[Stream], int], *, less: bool
 ) -> Iterator[tuple[Stream, Stream]]:
     """Each answer in which something happened, behind one that begins alike in which it did not, or less."""
-    for group in beginnings(streams).values():
+    for group in beginnings(streams):
         baseline = min(group, key=shows)
         if shows(baseline) and not less:
             continue
@@ -69,7 +69,10 @@ def asking_for_more_changes_nothing(streams: tuple[Stream, ...], target: Target)
 
     Whole answers are looked at: a stream is held against one of these.
     """
-    for group in beginnings(tuple(one for one in streams if not one.asked.stream)).values():
+    for every in beginnings(streams):
+        group = [one for one in every if not one.asked.stream]
+        if len(group) < 2:
+            continue
         most = max(group, key=lambda stream: (stream.asked.top_logprobs, stream.asked.max_new_tokens or 0))
         for stream in group:
             if _told(stream) != _told(most):

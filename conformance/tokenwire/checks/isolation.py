@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
 from tokenwire.checks.agreement import Side, agree, as_declared, choice_pairs, same_beginning
-from tokenwire.checks.check import Observation, Target, check_run, observe
+from tokenwire.checks.check import Observation, Target, check_run, gather_once, observe, pick
 from tokenwire.checks.moments import Timeline, began
 from tokenwire.checks.walk import ended, finished_choices, joined_ids
 from tokenwire.record import Stream
@@ -47,21 +47,22 @@ def repeated(group: list[Stream]) -> Stream | None:
     return next((s for s, result in zip(group, results, strict=True) if results.count(result) > 1), None)
 
 
-def beginnings(streams: tuple[Stream, ...]) -> dict[tuple[object, ...], list[Stream]]:
-    """The complete answers of a run, those together that begin alike."""
+@gather_once
+def beginnings(streams: tuple[Stream, ...]) -> list[list[Stream]]:
+    """The complete answers of a run that begin alike, those together that do."""
     groups: dict[tuple[object, ...], list[Stream]] = {}
     for stream in streams:
         key = same_beginning(stream)
         if key is not None and undisturbed(stream):
             groups.setdefault(key, []).append(stream)
-    return groups
+    return [group for group in groups.values() if len(group) > 1]
 
 
 @check_run("neighbours-change-nothing")
 def neighbours_change_nothing(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
     """What was answered twice alike alone is answered so in a crowd."""
     beside = _company(streams)
-    for group in beginnings(streams).values():
+    for group in beginnings(streams):
         if len(group) < 3:
             continue
         crowds = {s.exchange.name: beside(s) for s in group if began(s.exchange) is not None}
@@ -74,20 +75,24 @@ def neighbours_change_nothing(streams: tuple[Stream, ...], target: Target) -> It
                     yield from as_declared(agree(one, other, source), target)
 
 
+@pick
+def _in_batches(stream: Stream) -> bool:
+    """The answers to batches of prompts, one sample of each."""
+    asked = stream.asked
+    return bool(asked.greedy and asked.batch and asked.n == 1 and (asked.input_ids or asked.texts))
+
+
 @check_run("batch-items-stand-alone")
 def batch_items_stand_alone(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
     """A prompt in a batch is answered as by itself."""
     alone: dict[tuple[object, ...], list[Stream]] = {}
-    for stream in streams:
+    for stream in streams if _in_batches(streams) else ():
         asked = stream.asked
         prompts = asked.input_ids or asked.texts
-        if undisturbed(stream) and prompts and asked.greedy and not asked.batch:
+        if prompts and asked.greedy and not asked.batch and undisturbed(stream):
             alone.setdefault((prompts[0], *_shape(stream)), []).append(stream)
-    for stream in streams:
-        asked = stream.asked
-        prompts = asked.input_ids or asked.texts
-        if not (undisturbed(stream) and prompts and asked.greedy and asked.batch and asked.n == 1):
-            continue
+    for stream in filter(undisturbed, _in_batches(streams)):
+        prompts = stream.asked.input_ids or stream.asked.texts
         for choice in stream.choices:
             if choice.index >= len(prompts):
                 continue

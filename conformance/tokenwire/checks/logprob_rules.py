@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tokenwire.checks.check import Observation, Target, check_run, demand
+from tokenwire.checks.check import Observation, Target, check_run, demand, gather_once, pick
 from tokenwire.checks.logprob_entry import LogprobEntry, number_of, told_by
 from tokenwire.checks.walk import finished_choices, walked_choice
 from tokenwire.record import Asked, Place, Stream, in_short
@@ -148,12 +148,18 @@ def _rule_of_truncation(top: _Top, base: _Top) -> str | None:
     return AFTER if all(abs(shift - due) <= _SHIFT for shift in shifts) else f"higher by {max(shifts):.2f}"
 
 
-def _tops(streams: Iterable[Stream]) -> tuple[list[_Top], dict[tuple[str, str], _Top]]:
+@pick
+def _tells_top(stream: Stream) -> bool:
+    return _top_told(stream) is not None
+
+
+@gather_once
+def _tops(streams: tuple[Stream, ...]) -> tuple[list[_Top], dict[tuple[str, str], _Top]]:
     """The top logprobs that answers begin with; and by dialect and prompt those of the model itself.
 
     Both answers begin after the same prompt, so their first ids have the same logits.
     """
-    known = [top for top in map(_first_top, streams) if top is not None and top.asked.prompt_key]
+    known = [top for top in map(_first_top, _tells_top(streams)) if top is not None and top.asked.prompt_key]
     neutral: dict[tuple[str, str], _Top] = {}
     for top in known:
         if top.temperature == 1.0 and not top.truncates:
@@ -161,7 +167,7 @@ def _tops(streams: Iterable[Stream]) -> tuple[list[_Top], dict[tuple[str, str], 
     return known, neutral
 
 
-def temperature_rules(streams: Iterable[Stream]) -> Iterator[Seen]:
+def temperature_rules(streams: tuple[Stream, ...]) -> Iterator[Seen]:
     """What answers at other temperatures than 1 show."""
     known, neutral = _tops(streams)
     for top in known:
@@ -172,7 +178,7 @@ def temperature_rules(streams: Iterable[Stream]) -> Iterator[Seen]:
                 yield Seen(top.dialect, rule, top.place, base.place)
 
 
-def truncation_rules(streams: Iterable[Stream]) -> Iterator[Seen]:
+def truncation_rules(streams: tuple[Stream, ...]) -> Iterator[Seen]:
     """What truncated answers at temperature 1 show."""
     known, neutral = _tops(streams)
     for top in known:

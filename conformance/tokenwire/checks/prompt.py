@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 from tokenwire.checks.chance import DRIFT, goes_apart, sampled_logprobs
-from tokenwire.checks.check import Observation, Target, check, check_run, compare, demand, observe
+from tokenwire.checks.check import Observation, Target, check, check_run, compare, demand, observe, pick
 from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.logprob_entry import (
     LISTS,
@@ -363,10 +363,16 @@ def _without_echo(one: Whole) -> tuple[object, ...]:
     return (one.stream.dialect, asked.prompt_key, *one.limits, one.sampling, asked.no_stop_trim)
 
 
+@pick
+def _echoes(stream: Stream) -> bool:
+    return stream.asked.echo
+
+
 @check_run("echo-adds-only-the-prompt")
 def echo_adds_only_the_prompt(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """With and without an echo the output is the same; what is more is the prompt, once."""
-    wholes = [one for one in related_streams(streams) if one.stream.asked.prompt_key]
+    every = related_streams(streams) if _echoes(streams) else []
+    wholes = [one for one in every if one.stream.asked.prompt_key]
     plain: dict[tuple[object, ...], Whole] = {}
     for one in wholes:
         if not one.stream.asked.echo:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
-from tokenwire.checks.check import Observation, Target, check, check_run, demand
+from tokenwire.checks.check import Observation, Target, check, check_run, demand, pick
 from tokenwire.checks.refusals import was_refused
 from tokenwire.checks.walk import end_place, start_place
 from tokenwire.record import Stream, error_in
@@ -34,13 +34,17 @@ def _place_of_words(error: object) -> str:
     return ""
 
 
+@pick
+def _refused(stream: Stream) -> bool:
+    return stream.refused and was_refused(stream)
+
+
 @check_run("refusals-have-one-shape")
 def refusals_have_one_shape(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """A client that shows why it was refused finds the words of an endpoint in one place."""
     places: dict[str, dict[str, list[Stream]]] = {}
-    for stream in streams:
-        where = _place_of_words(stream.error) if stream.refused and was_refused(stream) else ""
-        if where:
+    for stream in _refused(streams):
+        if where := _place_of_words(stream.error):
             places.setdefault(stream.dialect, {}).setdefault(where, []).append(stream)
     for by_place in places.values():
         usual = max(by_place, key=lambda where: len(by_place[where]))

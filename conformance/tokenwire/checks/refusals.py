@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from tokenwire.checks.bad_value import bad_values, unknown_prompt_ids, unreadable_body
+from tokenwire.checks.bad_value import impossible_ones, unknown_ids, unknown_prompt_ids, unreadable_body
 from tokenwire.checks.chance import goes_apart
 from tokenwire.checks.check import Observation, Target, check, check_run, demand
 from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.walk import end_place, ended, integer, is_error, joined_ids, joined_text, start_place
 from tokenwire.dialects.control import Deed
 from tokenwire.dialects.dialect import is_chat, names_of, policy_of
-from tokenwire.record import Asked, Stream
+from tokenwire.record import Asked, Stream, in_short
 from tokenwire.target.death import ORDINARY
 from tokenwire.wire.exchange import BUSY, Ending
 
@@ -207,31 +207,31 @@ def refusal_names_the_field(stream: Stream, target: Target) -> Iterator[Observat
     yield demand(start_place(stream), holds, expected=expected, actual=said, message=message)
 
 
+@in_short(Stream)
+def _misshapen(stream: Stream) -> bool:
+    """Whether a request ought to be refused by any target, whatever its vocabulary."""
+    unreadable = unreadable_body(stream.exchange.request)
+    empty = _asks_for_nothing(stream.asked)
+    return bool(unreadable) or empty or _sent_malformed_ids(stream) or any(impossible_ones(stream))
+
+
 def _is_bad(stream: Stream, target: Target) -> bool:
     """Whether a request was refused, or ought to have been."""
-    return (
-        was_refused(stream)
-        or _asks_for_nothing(stream.asked)
-        or _sent_malformed_ids(stream)
-        or bool(unreadable_body(stream.exchange.request))
-        or any(bad_values(stream, target))
-    )
+    return was_refused(stream) or _misshapen(stream) or any(unknown_ids(stream, target))
 
 
 def _was_aborted(stream: Stream, target: Target) -> bool:
     """Whether an abort named a request: what became of it is the abort's doing."""
-    aborts = (call for call in target.calls if call.deed is Deed.ABORT)
-    return any(call.everything or call.ids & names_of(stream) for call in aborts)
+    aborts = [call for call in target.calls if call.deed is Deed.ABORT]
+    names = names_of(stream) if aborts else frozenset()
+    return any(call.everything or call.ids & names for call in aborts)
 
 
 def suspicion(stream: Stream, target: Target) -> int:
     """How much a request is to be suspected of having ended the server: the less, the more."""
-    asked, vocabulary = stream.asked, target.advertised.vocab_size
-    if any(unknown_prompt_ids(asked, vocabulary)):
+    if any(unknown_prompt_ids(stream.asked, target.advertised.vocab_size)):
         return 0
-    unreadable = unreadable_body(stream.exchange.request)
-    malformed = _asks_for_nothing(asked) or _sent_malformed_ids(stream)
-    return 1 if unreadable or malformed or any(bad_values(stream, target)) else ORDINARY
+    return 1 if _misshapen(stream) or any(unknown_ids(stream, target)) else ORDINARY
 
 
 def _controls(streams: tuple[Stream, ...], target: Target) -> Iterator[tuple[Stream, Stream]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenwire.checks.agreement import same_sampled
 from tokenwire.checks.chance import tells_sampled
-from tokenwire.checks.check import Observation, Target, check_run, demand
+from tokenwire.checks.check import Observation, Target, check_run, demand, gather_once, pick
 from tokenwire.checks.difference import observe_sequence
 from tokenwire.checks.sameness import same_ids, same_text
 from tokenwire.checks.walk import (
@@ -77,6 +77,7 @@ def _hashable(values: Sequence[Any] | None) -> Ids | None:
     return tuple(values) if values is not None and all(type(value) is int for value in values) else None
 
 
+@gather_once
 def related_streams(streams: tuple[Stream, ...]) -> list[Whole]:
     """The greedy answers of a run to one prompt and sample each, which reached their end undisturbed.
 
@@ -262,6 +263,12 @@ def next_turn_begins_with_the_last(streams: tuple[Stream, ...], _target: Target)
             )
 
 
+@pick
+def _of_texts(stream: Stream) -> bool:
+    """The answers to texts and messages alone."""
+    return stream.asked.input_ids is None and stream.asked.text_prompt
+
+
 @check_run("one-beginning-of-sequence")
 def one_beginning_of_sequence(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """The id that stands before every text stands there once.
@@ -269,9 +276,7 @@ def one_beginning_of_sequence(streams: tuple[Stream, ...], _target: Target) -> I
     It is known by its place: different texts begin with it. Where texts begin differently, none is added.
     """
     told: dict[str, list[tuple[Stream, Place, list[Any]]]] = {}
-    for stream in streams:
-        if stream.asked.input_ids is not None or not stream.asked.text_prompt:
-            continue
+    for stream in _of_texts(streams):
         for choice in finished_choices(stream)[:1]:
             found = first_list(choice, (ids or None for ids in choice.columns.prompt_token_ids))
             if found is not None:
@@ -339,10 +344,16 @@ def _text_of(stream: Stream) -> str:
     return stream.asked.prompt_key if stream.asked.input_ids is None else ""
 
 
+@pick
+def _with_media(stream: Stream) -> bool:
+    """The answers to prompts with media."""
+    return stream.asked.media
+
+
 @check_run("media-ids-are-run-as-sent")
 def media_ids_are_run_as_sent(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """The ids of a prompt with media are its prompt again, beside the same media."""
-    wholes = [one for one in related_streams(streams) if one.prompt]
+    wholes = [one for one in related_streams(streams) if one.prompt] if _with_media(streams) else []
     for one in wholes:
         if one.sent_ids or not one.stream.asked.media or not _text_of(one.stream):
             continue

@@ -27,7 +27,7 @@ def _place(call: Call) -> Place:
 def _aborted(streams: tuple[Stream, ...], target: Target) -> Iterator[tuple[Stream, Call]]:
     """The requests that an abort of all found, each with the first such abort."""
     calls = [call for call in target.calls if call.deed is Deed.ABORT and call.everything and call.done]
-    for stream in streams:
+    for stream in streams if calls else ():
         call = next((one for one in calls if _under_way(stream, one)), None)
         if call is not None:
             yield stream, call
@@ -99,9 +99,9 @@ def pause_changes_nothing(streams: tuple[Stream, ...], target: Target) -> Iterat
     ends = [call for call in target.calls if call.deed is Deed.CONTINUE and call.done]
     undisturbed: dict[object, Choice] = {}
     paused: list[tuple[Stream, Call]] = []
-    for stream in streams:
+    for stream in streams if pauses and ends else ():
         call = next((one for one in pauses if _under_way(stream, one)), None)
-        if call is not None and ends:
+        if call is not None:
             paused.append((stream, call))
         elif call is None and (key := same_beginning(stream)) and ended(stream):
             for choice in finished_choices(stream):

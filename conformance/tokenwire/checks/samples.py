@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tokenwire.checks.check import Observation, Target, check_run, demand
+from tokenwire.checks.check import Observation, Target, check_run, demand, pick
 from tokenwire.checks.tito import told_once_for_all
 from tokenwire.checks.walk import count_of, ended, finished_choices
 from tokenwire.record import Choice, Stream, in_short
@@ -52,18 +52,23 @@ def _to_look_at(stream: Stream) -> list[Choice]:
     ]
 
 
+@pick
+def _of_several(stream: Stream) -> bool:
+    return stream.asked.n * stream.asked.prompts != 1
+
+
 @check_run("samples-are-asked-alike")
 def samples_are_asked_alike(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """Requests for several are taken apart into requests for one, and a field that is forgotten there is
     missing from each choice, or from all but the first.
     """
     alone: dict[tuple[object, ...], tuple[Choice, frozenset[str]]] = {}
-    for stream in streams:
+    for stream in streams if _of_several(streams) else ():
         for choice in _to_look_at(stream)[:1] if stream.asked.n * stream.asked.prompts == 1 else ():
             first, common = alone.get(_wishes(stream), (choice, _carried(choice)))
             alone[_wishes(stream)] = first, common & _carried(choice)
-    for stream in streams:
-        if stream.asked.n * stream.asked.prompts == 1 or _wishes(stream) not in alone:
+    for stream in _of_several(streams):
+        if _wishes(stream) not in alone:
             continue
         single, due = alone[_wishes(stream)]
         due -= {_PROMPT_IDS} if told_once_for_all(stream) else set()

@@ -20,6 +20,7 @@ from tokenwire.checks.check import (
     check_run,
     demand,
     look_along,
+    pick,
 )
 from tokenwire.checks.logprob_entry import Position, number_of, plainly, sampled_entries, told_along
 from tokenwire.checks.walk import Walked, finished_choices, joined_ids, joined_text, walked
@@ -60,6 +61,14 @@ def _question(stream: Stream) -> tuple[Hashable, ...]:
     return (stream.dialect, asked.prompt_key, asked.ignore_eos, *ends, *shown)
 
 
+@pick
+def _biased_far(stream: Stream) -> bool:
+    """The answers to requests with biases that leave no choice, and nothing else that shapes the tokens."""
+    asked = stream.asked
+    shaped = asked.constrained or asked.min_new_tokens or asked.frequency_penalty
+    return not shaped and any(abs(bias) >= FORCES for bias in asked.logit_bias.values())
+
+
 @check_run("logit-bias-is-kept")
 def logit_bias_is_kept(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """Ids with a bias of 100 are the only ones that come, and those with -100 never do.
@@ -67,17 +76,15 @@ def logit_bias_is_kept(streams: tuple[Stream, ...], _target: Target) -> Iterator
     Without ids the text tells: it is not that of the same request without biases, unless that repeats itself.
     """
     natural: dict[tuple[Hashable, ...], Choice] = {}
-    for stream in streams:
+    for stream in streams if _biased_far(streams) else ():
         if stream.asked.prompt_key and stream.asked.greedy and not stream.asked.other_sampling:
             natural.update({_question(stream): choice for choice in finished_choices(stream)[:1]})
-    for stream in streams:
+    for stream in _biased_far(streams):
         asked = stream.asked
-        if asked.constrained or asked.min_new_tokens or asked.frequency_penalty:
-            continue
         forced = {token for token, bias in asked.logit_bias.items() if bias >= FORCES}
         banned = {token for token, bias in asked.logit_bias.items() if bias <= -FORCES}
         unbiased = natural.get(_question(stream))
-        for choice in finished_choices(stream) if forced or banned else ():
+        for choice in finished_choices(stream):
             yield from _biased(choice, forced, banned, unbiased)
 
 
@@ -134,13 +141,17 @@ def _tokens_told(choice: Choice) -> list[str]:
     return [text for one in sampled if one is not None and (text := one.whole_text) is not None]
 
 
+@pick
+def _penalised(stream: Stream) -> bool:
+    """The answers to requests with a penalty for what was said before."""
+    return stream.asked.frequency_penalty > 0 and not stream.asked.constrained
+
+
 @check_run("frequency-penalty-is-kept")
 def frequency_penalty_is_kept(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """An id that its bias brings about again and again gives way when the penalties outweigh the bias."""
-    for stream in streams:
+    for stream in _penalised(streams):
         asked = stream.asked
-        if asked.constrained or asked.frequency_penalty <= 0:
-            continue
         for choice in finished_choices(stream):
             ids: list[Any] = [token for token in joined_ids(choice) or [] if _is_id(token)]
             tokens = ids or _tokens_told(choice)
@@ -244,16 +255,23 @@ def temperature_is_kept(streams: tuple[Stream, ...], _target: Target) -> Iterato
         )
 
 
+@pick
+def _seeded(stream: Stream) -> bool:
+    """The whole answers to requests that draw by a seed."""
+    asked = stream.asked
+    return not asked.greedy and asked.seed is not None and bool(asked.key) and not asked.stream
+
+
 @check_run("seed-is-kept")
 def seed_is_kept(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
     """One request with one seed has one output, on a server that repeats what it says greedily."""
-    if any(stream.asked.greedy and stream.asked.key in target.contradicted for stream in streams):
+    seeded = [stream for stream in _seeded(streams) if completed(stream)]
+    greedy = (stream for stream in streams if stream.asked.greedy)
+    if seeded and target.contradicted and any(one.asked.key in target.contradicted for one in greedy):
         return
     first: dict[str, Stream] = {}
-    for stream in streams:
+    for stream in seeded:
         asked = stream.asked
-        if asked.greedy or asked.seed is None or not asked.key or asked.stream or not completed(stream):
-            continue
         before = first.setdefault(asked.key, stream)
         for one, other in zip(before.choices, stream.choices, strict=False) if before is not stream else ():
             said = [joined_ids(choice) or joined_text(choice) or "" for choice in (one, other)]

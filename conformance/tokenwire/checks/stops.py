@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tokenwire.checks.check import Observation, Target, check, check_run, demand, look_at_each
+from tokenwire.checks.check import (
+    Observation,
+    Target,
+    check,
+    check_run,
+    demand,
+    gather_once,
+    look_at_each,
+    pick,
+)
 from tokenwire.checks.refusals import was_refused
 from tokenwire.checks.relations import Whole, related_streams
 from tokenwire.checks.sameness import same_finish, same_ids, same_text
@@ -29,6 +38,13 @@ _ONE_TOKEN = 16
 StopOf = Callable[[Stream, Choice], str | None]
 
 
+@pick
+def _asks_for_stops(stream: Stream) -> bool:
+    """The answers to requests with stop strings."""
+    return bool(stream.asked.stop)
+
+
+@gather_once
 def _stop_finder(streams: tuple[Stream, ...]) -> StopOf:
     """Tells which stop string ended a choice. Where the answer does not, the same request without stops does:
     it writes the string where the answer ends.
@@ -55,10 +71,10 @@ def stop_string_not_shown(streams: tuple[Stream, ...], _target: Target) -> Itera
     Within the least number of tokens that a request asks for, the string may occur, and stays.
     """
     stop_of = _stop_finder(streams)
-    for stream in streams:
+    for stream in _asks_for_stops(streams):
         asked = stream.asked
         trimmed = not (asked.no_stop_trim or asked.min_new_tokens or asked.echo)
-        for choice in finished_choices(stream) if asked.stop and trimmed else ():
+        for choice in finished_choices(stream) if trimmed else ():
             stop, text = stop_of(stream, choice), joined_text(choice)
             if not stop or text is None:
                 continue
@@ -95,13 +111,13 @@ def stop_prefix_held_back(streams: tuple[Stream, ...], _target: Target) -> Itera
     """No text was shown that the stop string later took away."""
     stop_of = _stop_finder(streams)
     wholes: dict[str, list[Stream]] = {}
-    for stream in streams:
-        if stream.asked.stop and stream.asked.key and stream.delivery is Delivery.WHOLE:
+    for stream in _asks_for_stops(streams):
+        if stream.asked.key and stream.delivery is Delivery.WHOLE:
             wholes.setdefault(stream.asked.key, []).append(stream)
-    for stream in streams:
+    for stream in _asks_for_stops(streams):
         if not streamed(stream) or stream.asked.no_stop_trim:
             continue
-        for choice in finished_choices(stream) if stream.asked.stop else ():
+        for choice in finished_choices(stream):
             stop = stop_of(stream, choice)
             final = _final_text(stream, choice, wholes, stop_of) if stop else None
             if final is None:

@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from multiprocessing import current_process, get_all_start_methods, get_context
 from typing import NamedTuple
 
-from tokenwire.checks.check import CHECKS, Observation, RunCheck, Target, demand
+from tokenwire.checks.check import CHECKS, Heard, Observation, RunCheck, Target, demand
 from tokenwire.checks.refusals import suspicion
 from tokenwire.dialects.control import Call
 from tokenwire.dialects.dialect import is_chat, load_dialects, vocabulary_told
@@ -110,10 +110,10 @@ class Run:
         return next((death for death in self.deaths if death.final), None)
 
     @cached_property
-    def heard(self) -> tuple[Stream, ...]:
+    def heard(self) -> Heard:
         """The streams that speak for themselves: without those that a death of the server cut off."""
         cut = frozenset().union(*(death.cut for death in self.deaths))
-        return tuple(stream for stream in self.streams if stream.exchange.name not in cut)
+        return Heard(stream for stream in self.streams if stream.exchange.name not in cut)
 
     @cached_property
     def scenarios(self) -> tuple[str, ...]:
@@ -330,7 +330,9 @@ def _look_at_streams(
         if stream.exchange.name in clouded:
             own = [(one.id, look) for one, look in checks if _may_see(one, stream, run)]
         for name, check in own:
-            yield name, scenario, tally(check, whole, target, position=at, hollow=hollow)
+            seen = tally(check, whole, target, position=at, hollow=hollow)
+            if seen is not NOTHING:  # most checks have nothing to say of most answers
+                yield name, scenario, seen
 
 
 def _look_at_pairs(part: _Part, run: Run, wanted: Sequence[Requirement]) -> Iterator[Look]:
@@ -350,7 +352,9 @@ def _look_at_run(requirement: Requirement, run: Run) -> Iterator[Look]:
     check = CHECKS[requirement.id].on_run
     if check is None:
         return
-    heard = tuple(stream for stream in run.heard if _may_see(requirement, stream, run))
+    heard = run.heard
+    if run.clouded and requirement.oracle == _REFUSAL:
+        heard = Heard(stream for stream in heard if _may_see(requirement, stream, run))
     gathered: dict[str, Growing] = defaultdict(Growing)
     crashed = tally(_gather, check, heard, run, gathered, position=0)
     yield requirement.id, NO_SCENARIO, crashed

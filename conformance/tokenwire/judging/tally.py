@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -32,11 +31,11 @@ def how_far(observation: Observation | None) -> int:
     return 0 if observation is None else 1 + (observation.place.event or 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
+class Tally(NamedTuple):
     """What a check saw in some answers. `NOTHING` is the tally of none.
 
     Tallies of different answers merge to the same tally, however they are grouped and in whatever order.
+    There are a hundred for each answer; see `Place`.
     """
 
     saw: bool = False
@@ -49,7 +48,7 @@ class Tally:
     crash: tuple[Order, str] | None = None
     """The traceback of a check that raised: our fault, not the target's."""
 
-    def __add__(self, other: Tally) -> Tally:
+    def __add__(self, other: Tally) -> Tally:  # type: ignore[override]  # what is put together is one tally
         return merged((self, other))
 
 
@@ -126,8 +125,8 @@ def tally(
             if one.condition_only or one.place.exchange in hollow:
                 continue
             witnesses += one.witnesses
-            if one.holds and how_far(one) > furthest_event:
-                furthest, furthest_event = Seen((position, nth), one), how_far(one)
+            if one.holds and (far := how_far(one)) > furthest_event:
+                furthest, furthest_event = Seen((position, nth), one), far
     except Exception:  # a check that raises must neither end the run nor blame the target
         crash = (position, nth), traceback.format_exc()
     if not nth and crash is None:

@@ -259,11 +259,12 @@ def _series_in_common(one: Stream, other: Stream) -> int:
 
 def _details_in_common(one: Stream, other: Stream) -> int:
     """How many details both hold, such as arrays that few requests ask for."""
-    return len(_details_named(one) & _details_named(other))
+    return len(details_named(one) & details_named(other))
 
 
 @in_short(Stream)
-def _details_named(stream: Stream) -> frozenset[str]:
+def details_named(stream: Stream) -> frozenset[str]:
+    """The details that any choice of an answer tells."""
     return frozenset(name for choice in stream.choices for name in choice.columns.told_details)
 
 
