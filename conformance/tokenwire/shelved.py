@@ -17,7 +17,7 @@ from itertools import accumulate
 from sys import intern
 from typing import Any
 
-from tokenwire.record import IN_SHORT, Asked, Choice, Stream, ToolCall
+from tokenwire.record import IN_SHORT, Asked, Choice, Delivery, Stream, ToolCall
 from tokenwire.wire.exchange import Exchange, HttpRequest, Read, Server
 from tokenwire.wire.shelf import AtHand, Shelf, Slip
 
@@ -202,13 +202,15 @@ class _ShelvedExchange(Exchange):
         )
 
 
-_SAID = ("delivery", "refused", "error", "usage", "usage_place", "schema", "undecodable_at")
+_SAID = ("delivery", "refused", "answered", "error", "usage", "usage_place", "schema", "undecodable_at")
 _USUAL = {one.name: one.default for one in fields(Asked) if one.default is not MISSING}
 _OF_A_CHOICE = ("output_ids", "text", "reasoning", "finish", "series_names", "parsed")
 
 
 class _Short:
     """What a stream says in short, as it comes from the shelf; what is seldom looked at is unpacked then."""
+
+    delivery: Delivery
 
     def __init__(self, stream: _ShelvedStream, said: tuple[Any, ...], asked: bytes, more: bytes) -> None:
         vars(self).update(zip(_SAID, said, strict=True))
@@ -231,7 +233,8 @@ class _Short:
 
     @cached_property
     def choices(self) -> tuple[Choice, ...]:
-        return tuple(_ShelvedChoice(self._stream, at, *one) for at, one in enumerate(self._told[0]))
+        told = enumerate(self._told[0])
+        return tuple(_ShelvedChoice(self._stream, at, self.delivery, *one) for at, one in told)
 
 
 class _ShelvedStream(Stream):
@@ -274,7 +277,7 @@ class _ShelvedStream(Stream):
     def facts(self) -> dict[str, Any]:
         return self.in_short.facts
 
-    delivery, refused, error, usage, usage_place, schema, undecodable_at = (
+    delivery, refused, answered, error, usage, usage_place, schema, undecodable_at = (
         _from("in_short", name) for name in _SAID
     )
     asked, choices = _from("in_short", "asked"), _from("in_short", "choices")
@@ -295,7 +298,7 @@ def _said_of(choice: Choice) -> tuple[Any, ...]:
     counters = {name: choice.counter(name) for name in choice.columns.counters}
     facts = {name: tell(choice) for name, tell in IN_SHORT[Choice].items()}
     called, customized = bool(choice.calls), choice.customized
-    own = {"index": choice.index, "delivery": choice.delivery, "likeliest": choice.likeliest}
+    own = {"index": choice.index, "likeliest": choice.likeliest}
     return own | kept | facts, counters, called, customized
 
 
@@ -309,8 +312,10 @@ class _ShelvedChoice(Choice):
     _called: bool
     _customized: frozenset[str]
 
-    def __init__(self, stream: _ShelvedStream, at: int, kept: dict[str, Any], *short: Any) -> None:
-        vars(self).update(kept, _stream=stream, _at=at)
+    def __init__(
+        self, stream: _ShelvedStream, at: int, delivery: Delivery, kept: dict[str, Any], *short: Any
+    ) -> None:
+        vars(self).update(kept, delivery=delivery, _stream=stream, _at=at)
         _set(self, **dict(zip(("_counters", "_called", "_customized"), short, strict=True)))
 
     __eq__ = object.__eq__

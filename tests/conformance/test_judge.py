@@ -11,7 +11,19 @@ import pytest
 from hand_made_stream import ids_stream
 from hand_made_stream import made_up_row as row
 
-from tokenwire.checks.check import CHECKS, Check, Observation, Target, condition_seen, demand, observe
+from tokenwire.checks import check as checking
+from tokenwire.checks.check import (
+    CHECKS,
+    Check,
+    Heard,
+    Observation,
+    Target,
+    condition_seen,
+    demand,
+    gather_once,
+    observe,
+    pick,
+)
 from tokenwire.judging.judge import NO_SCENARIO, Run, judge, judge_requirement
 from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
 from tokenwire.record import Asked, Place, Stream
@@ -357,3 +369,43 @@ def test_a_process_that_is_killed_ends_the_judging(register) -> None:
     register(on_stream=kills_its_process)
     with pytest.raises(BrokenProcessPool):
         judge([Run((ids_stream([1]),))], [row()], jobs=2)
+
+
+def test_all_that_is_picked_out_of_a_run_is_so_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "_PICKS", [])
+    looked: list[tuple[str, str]] = []
+
+    @pick
+    def first(stream: Stream) -> bool:
+        looked.append(("first", stream.exchange.name))
+        return stream.exchange.name == "a"
+
+    @pick
+    def others(stream: Stream) -> bool:
+        looked.append(("others", stream.exchange.name))
+        return stream.exchange.name != "a"
+
+    one, two = (ids_stream([1]), ids_stream([2]))
+    one, two = (
+        replace(stream, exchange=replace(stream.exchange, name=name))
+        for stream, name in ((one, "a"), (two, "b"))
+    )
+    heard = Heard((one, two))
+    assert (first(heard), others(heard), first(heard)) == ([one], [two], [one])
+    assert looked == [("first", "a"), ("others", "a"), ("first", "b"), ("others", "b")]
+    assert (first((one, two)), others((two,))) == ([one], [two])
+
+
+def test_what_several_checks_gather_from_a_run_is_gathered_once() -> None:
+    gathered: list[int] = []
+
+    @gather_once
+    def together(streams: tuple[Stream, ...]) -> int:
+        gathered.append(len(streams))
+        return len(streams)
+
+    heard = Heard((ids_stream([1]), ids_stream([2])))
+    assert [together(heard), together(heard), together(Heard(heard[:1]))] == [2, 2, 1]
+    assert gathered == [2, 1]
+    assert [together(tuple(heard)), together(tuple(heard))] == [2, 2]
+    assert gathered == [2, 1, 2, 2]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from recorded import whole, write_folder
 
+from tokenwire import shelved
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.record import Delivery, Stream
@@ -54,10 +55,10 @@ def most_alive(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_few_streams_are_held_at_once_and_are_judged_as_if_all_were(most_alive: list[int]) -> None:
-    shelved = replay([CAPTURE], cabinet=nothing_held())
-    judged = judge(shelved.runs)
-    reported = report(shelved, judged)
-    streams = [stream for run in shelved.runs for stream in run.streams]
+    put_away = replay([CAPTURE], cabinet=nothing_held())
+    judged = judge(put_away.runs)
+    reported = report(put_away, judged)
+    streams = [stream for run in put_away.runs for stream in run.streams]
     assert len(streams) > 50
     assert not any(stream.at_hand for stream in streams)
     assert max(most_alive) <= 4  # one is at hand, and one is being read; of a pair, either
@@ -81,6 +82,25 @@ def test_what_is_little_is_held_and_of_what_is_much_nothing(tmp_path: Path) -> N
 
     assert at_hand(few) == {True}
     assert at_hand(many) == {False}
+
+
+_OFTEN = 64
+"""So often an answer is read in short where none is at hand but the last one, be there ever so many."""
+
+
+def test_checks_of_a_whole_run_share_what_they_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[str] = []
+    fetch = shelved._ShelvedStream._fetch_short
+
+    def counted(self: shelved._ShelvedStream) -> shelved._Short:
+        fetched.append(self.exchange.name)
+        return fetch(self)
+
+    monkeypatch.setattr(shelved._ShelvedStream, "_fetch_short", counted)
+    (run,) = replay([CAPTURE], cabinet=nothing_held()).runs
+    fetched.clear()
+    judge([run])
+    assert len(fetched) < _OFTEN * len(run.streams)
 
 
 def test_a_changed_copy_holds_all_of_its_fields() -> None:

@@ -6,8 +6,9 @@ import copy
 import dataclasses
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tokenwire.ask import DEFAULTS, OMIT, RULES, Ask
@@ -236,7 +237,8 @@ class RequestBinding:
         body = _json_body(request)
         if not isinstance(body, dict):
             return Asked()
-        told = {name: self._told(body, name) for name in self.fields} | self._counted(body)
+        stated = self._stated(body)
+        told = {name: self._told(stated, name) for name in self.fields} | self._counted(body)
         told |= self._told_by_headers(request)
         found = self._prompts_found(body)
         input_ids, listed = _id_prompts(found.get("input_ids"))
@@ -280,7 +282,7 @@ class RequestBinding:
             request_id=told["request_id"] if isinstance(told.get("request_id"), str) else None,
             model=_name(find(body, self.model) if self.model is not None else None),
             uniform=_uniform(told),
-            said=self._said(body),
+            said=self._said(body, stated, found),
         )
         prompt = self._prompts_sent(found, asked)
         if prompt is None:
@@ -329,16 +331,28 @@ class RequestBinding:
         counted = self.counts.get("logprobs" if name == "top_logprobs" else name)
         return self.fields.get(name, (counted,) if counted else ())
 
-    def _said(self, body: Mapping[str, Any]) -> dict[str, Said]:
-        """Every bound field and prompt that the body itself says."""
-        said: dict[str, Said] = {}
-        prompts = ((name, (self.prompt[name],)) for name in self._prompts_found(body))
-        counts = ((name, (at,)) for name, at in self.counts.items())
-        for name, places in (*self.fields.items(), *prompts, *counts):
+    def _stated(self, body: Mapping[str, Any]) -> dict[str, tuple[str, list[Any]]]:
+        """By field its wire name and its values, one for each item of a batch, where it is said first."""
+        stated: dict[str, tuple[str, list[Any]]] = {}
+        for name, places in self.fields.items():
             for keys in places:
-                values = tuple(value for value in _gather(body, keys) if value is not ABSENT)
-                if values:
-                    said.setdefault(name, Said(str(keys[-1]), values))
+                values = _gather(body, keys) if keys[0] in body else []
+                if any(value is not ABSENT for value in values):
+                    stated[name] = str(keys[-1]), values
+                    break
+        return stated
+
+    def _said(
+        self, body: Mapping[str, Any], stated: Mapping[str, tuple[str, list[Any]]], prompts: Iterable[str]
+    ) -> dict[str, Said]:
+        """Every bound field and prompt that the body itself says."""
+        beside = [(name, self.prompt[name]) for name in prompts] + [*self.counts.items()]
+        gathered = [(name, str(at[-1]), _gather(body, at)) for name, at in beside]
+        said: dict[str, Said] = {}
+        for name, wire_name, values in (*((name, *told) for name, told in stated.items()), *gathered):
+            there = tuple(value for value in values if value is not ABSENT)
+            if there:
+                said.setdefault(name, Said(wire_name, there))
         return said
 
     def _prompts_found(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -371,15 +385,13 @@ class RequestBinding:
             told["logprob_start"] = 0
         return told
 
-    def _told(self, body: Mapping[str, Any], name: str) -> Any:
+    def _told(self, stated: Mapping[str, tuple[str, list[Any]]], name: str) -> Any:
         """The value of a field, or its default; a tuple of values where items of a batch differ."""
-        for keys in self.fields[name]:
-            values = _gather(body, keys)
-            if values and any(value is not ABSENT for value in values):
-                default = self.defaults.get(name)
-                values = [default if value is ABSENT else value for value in values]
-                return values[0] if all(value == values[0] for value in values) else tuple(values)
-        return self.defaults.get(name)
+        default = self.defaults.get(name)
+        if name not in stated:
+            return default
+        values = [default if value is ABSENT else value for value in stated[name][1]]
+        return values[0] if all(value == values[0] for value in values) else tuple(values)
 
     def _asks(self, told: Mapping[str, Any], name: str) -> bool:
         implied_by = (other for other, implied in self.implies.items() if name in implied)
@@ -421,13 +433,19 @@ class RequestBinding:
         stops = [sorted(asked.stop), sorted(asked.stop_token_ids), asked.no_stop_trim, asked.ignore_eos]
         return key, _canonical([asked.input_ids, asked.max_new_tokens, *stops])
 
+    @cached_property
+    def _bound(self) -> tuple[Keys, ...]:
+        """The places that say nothing of the result beyond what `Asked` tells."""
+        fields = (keys for places in self.fields.values() for keys in places)
+        named = (self.model,) if self.model is not None else ()
+        return (*self.prompt.values(), *fields, *self.counts.values(), *named, *self.report_only)
+
     def _rest(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """What the body says beyond the fields that the dialect binds, and that may shape the result."""
         rest = _with_own_objects(body)
-        bound = [keys for places in self.fields.values() for keys in places] + list(self.counts.values())
-        named = [self.model] if self.model is not None else []
-        for keys in (*self.prompt.values(), *bound, *named, *self.report_only):
-            _remove_everywhere(rest, keys)
+        for keys in self._bound:
+            if keys[0] in rest:
+                _remove_everywhere(rest, keys)
         for keys, value in self.neutral.items():
             if find(rest, keys) == value or find(rest, keys) is None:
                 remove(rest, keys)
@@ -477,7 +495,7 @@ def _gather(body: Any, keys: Keys) -> list[Any]:
     for position, key in enumerate(keys):
         if isinstance(body, list):
             return [value for item in body for value in _gather(item, keys[position:])]
-        body = find(body, (key,))
+        body = body.get(key, ABSENT) if isinstance(body, dict) else ABSENT
     return [body]
 
 
@@ -485,7 +503,7 @@ def _with_own_objects(value: Any) -> Any:
     """A JSON value that may be changed, but for its lists of integers: they are long."""
     if isinstance(value, dict):
         return {name: _with_own_objects(member) for name, member in value.items()}
-    if isinstance(value, list) and not all(map(_is_id, value)):
+    if isinstance(value, list) and not _are_ids(value):
         return [_with_own_objects(member) for member in value]
     return value
 
@@ -512,13 +530,17 @@ def _is_id(value: Any) -> bool:
     return type(value) is int
 
 
+def _are_ids(values: Iterable[Any]) -> bool:
+    return set(map(type, values)) <= {int}
+
+
 def _id_prompts(value: Any) -> tuple[tuple[tuple[int, ...], ...] | None, bool]:
     """The prompts in a value of input_ids, None where malformed; whether they came as a list of prompts."""
     if not isinstance(value, list):
         return None, False
-    if all(_is_id(token) for token in value):
+    if _are_ids(value):
         return (tuple(value),), False
-    if all(isinstance(prompt, list) and all(_is_id(token) for token in prompt) for prompt in value):
+    if all(isinstance(prompt, list) and _are_ids(prompt) for prompt in value):
         return tuple(tuple(prompt) for prompt in value), True
     return None, False
 
@@ -607,5 +629,5 @@ def _ints(value: Any) -> tuple[int, ...]:
     return tuple(item for item in value if _is_id(item)) if isinstance(value, list) else ()
 
 
-def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+"""A JSON value as text: equal for equal values."""
