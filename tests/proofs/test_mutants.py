@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 import yaml
+from proofs import mutants
 from proofs.code_mutation.covering import Covering
 from proofs.code_mutation.forking import in_fork
 from proofs.code_mutation.making import Mutant, mutants_of, sampled
-from proofs.mutants import ANY, EQUIVALENT, ROOT
+from proofs.code_mutation.trial import Outcome
+from proofs.mutants import ANY, EQUIVALENT, ROOT, Asked
 
 
 def changes(source: str) -> set[str]:
@@ -86,6 +89,24 @@ def test_a_run_has_an_end() -> None:
     assert in_fork(lambda: 3, 60, 60) == 3
     assert in_fork(lambda: signal.pause() or 0, 60, 0.05) is None
     assert in_fork(lambda: sum(iter(int, 1)), 1, 600) is None
+
+
+def test_again_tries_only_what_an_earlier_run_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = ROOT / "conformance/tokenwire/checks/difference.py"
+    survivor = mutants_of(str(path.relative_to(ROOT)), path.read_bytes())[3]
+    tried: list[str] = []
+
+    def try_mutant(_root: Path, mutant: Mutant, _covering: Covering) -> Outcome:
+        tried.append(str(mutant))
+        return Outcome.KILLED
+
+    monkeypatch.setattr(mutants, "gather", lambda *_: Covering())
+    monkeypatch.setattr(mutants, "try_mutant", try_mutant)
+    output = f"{Outcome.SURVIVED}: {survivor}\nthe judge: 99% killed\n"
+    mutants.run(Asked("the judge", [path], 1000, 0, output, []))
+    assert set(tried) == {str(survivor)}
+    mutants.run(Asked("the judge", [path], 1000, 0, "", []))
+    assert len(tried) > 10
 
 
 def test_what_is_listed_as_equivalent_is_a_mutant_and_has_a_reason() -> None:
