@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from tokenwire_reference.cache import prefix_keys
-from tokenwire_reference.cache.kv import OutOfPagesError, PageAccountingError, PagePool
+from tokenwire_reference.cache.kv import PADDING_PAGE, OutOfPagesError, PageAccountingError, PagePool
 from tokenwire_reference.cache.prefix_keys import PageKey, PrefixKeys
 
 SIZE = 4
@@ -141,6 +141,23 @@ def test_a_leak_is_reported() -> None:
         pool.check_integrity([])
     with pytest.raises(PageAccountingError, match="are not held"):
         pool.check_integrity([[page], [page]])
+
+
+@pytest.mark.parametrize("page", [1, 4])
+def test_a_page_that_is_nowhere_or_in_two_places_is_reported(page: int) -> None:
+    pool = PagePool(5, SIZE)
+    pool._free.remove(page)
+    for wrong in ([], [page, page]):
+        pool._free += wrong
+        with pytest.raises(PageAccountingError, match=rf"pages \[{page}\] are lost, or in two places"):
+            pool.check_integrity([])
+
+
+def test_the_page_of_the_padding_is_never_to_be_handed_out() -> None:
+    pool = PagePool(5, SIZE)
+    pool._free.append(PADDING_PAGE)
+    with pytest.raises(PageAccountingError, match=rf"pages \[{PADDING_PAGE}\]"):
+        pool.check_integrity([])
 
 
 def test_an_empty_pool_is_refused() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from small_tokenizers import Letters
 
+from tokenwire_reference.delivery import request_manager
 from tokenwire_reference.delivery.output_streamer import OutputStreamer
 from tokenwire_reference.delivery.request_manager import Delivery, DuplicateRequestIdError, RequestManager
 from tokenwire_reference.request import FinishReason, OutputRow, Request, SamplingParams
@@ -292,3 +294,21 @@ def test_a_group_can_be_aborted_until_the_last_of_it_has_ended():
         return inbox.aborted
 
     assert run(scenario) == ["g_1"]
+
+
+def test_the_time_between_tokens_begins_with_the_row_before(monkeypatch):
+    """And that of several new ones is shared among them; the first token's begins with the request."""
+    clock = iter([103.0, 103.5, 104.5])
+
+    async def scenario():
+        manager = RequestManager(Inbox(), LETTERS)
+        (record,) = manager.submit([ask()]).records
+        record.started = 100.0
+        monkeypatch.setattr(request_manager, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+        for each in (row(0, "a"), row(1, "b"), row(2, "cd", finish=END)):
+            manager.deliver([each])
+        return manager.meters
+
+    meters = run(scenario)
+    totals = [each.total for each in (meters.first_token, meters.between_tokens, meters.end_to_end)]
+    assert totals == [3.0, 1.5, 4.5]
