@@ -15,8 +15,11 @@ from tokenwire_reference.server_args import ServerArgs
 
 
 def test_every_server_argument_is_a_flag_with_its_default():
-    flags = {name: parameter.default for name, parameter in inspect.signature(serve).parameters.items()}
-    assert flags == dataclasses.asdict(ServerArgs())
+    options = {name: parameter.default for name, parameter in inspect.signature(serve).parameters.items()}
+    assert {name: option.default for name, option in options.items()} == dataclasses.asdict(ServerArgs())
+    assert all(option.help for option in options.values())
+    assert options["model_path"].param_decls == ("--model-path", "--model")
+    assert options["log_requests"].param_decls == ("--log-requests",), "and no --no-log-requests"
 
 
 def test_help_does_not_wait_for_torch():
