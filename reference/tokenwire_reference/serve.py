@@ -216,7 +216,7 @@ class Protocol(H11Protocol):  # type: ignore[misc]  # uvicorn is not followed by
     def __init__(self, *args: Any, receive_seconds: float, **options: Any) -> None:
         super().__init__(*args, **options)
         self.conn = Connection(h11.SERVER, self.config.h11_max_incomplete_event_size or MOST_HEAD_BYTES)
-        self.app = self.with_outlet(self.app)
+        self.app: ASGIApp = self.with_outlet(self.app)
         self._receive_seconds = receive_seconds
         self._too_late: asyncio.TimerHandle | None = None
 
