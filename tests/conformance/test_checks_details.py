@@ -791,3 +791,11 @@ def test_the_second_position_of_the_prompt_names_the_chosen_ids_and_the_first_do
     for second, faults in (([[-1.0, 7, None], [-2.0, 5, None]], 0), ([[-1.0, 8, None], [-2.0, 5, None]], 1)):
         stream = change(whole(LOGPROBS, **ASKED), prompt_series={"input_token_ids_logprobs": [None, second]})
         assert len(violated(seen("chosen-logprobs-are-the-asked-ids", stream))) == faults
+
+
+@pytest.mark.parametrize("count", [-1, 1.0, True, "1"])
+def test_a_tier_of_the_cache_that_is_no_count_is_found(count: object) -> None:
+    tiers = {"cached_tokens_details": {"device": count, "host": 0}}
+    stream = whole(Told(counters={"prompt_tokens": 3, "cached_tokens": 2}, details=tiers))
+    (fault,) = violated(seen("cached-details-add-up", stream))
+    assert f"cached_tokens_details.device is {count!r}, not a count" in fault.message

@@ -14,6 +14,7 @@ from abort_and_invariance_pairs import (
     GONE_CLIENT,
     LEFT,
     NEIGHBOUR,
+    _error_in_the_place_of_the_end,
     aborted,
     several,
 )
@@ -47,9 +48,10 @@ def test_an_error_is_no_answer_to_an_abort_only_where_the_abort_caused_it(
 
 def test_a_refusal_with_400_behind_delivered_tokens_is_the_aborts_doing() -> None:
     error = {"error": {"message": "aborted", "code": 400}}
-    assert [
-        one.holds for one in look("aborted-request-is-answered", replace(LEFT, error=error), ABORTED)
-    ] == [False]
+    text_alone = _error_in_the_place_of_the_end(aborted(Told(ids=None, text="abc", finish=ABORT)))
+    for left in (LEFT, text_alone):
+        seen = look("aborted-request-is-answered", replace(left, error=error), ABORTED)
+        assert [one.holds for one in seen] == [False]
 
 
 def test_an_id_that_is_in_use_is_not_one_that_has_ended() -> None:

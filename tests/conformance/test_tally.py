@@ -6,6 +6,7 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
+from itertools import permutations
 from operator import add
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from test_checks_pairs import PAIRS
 
 from tokenwire.checks.check import CHECKS, Check, Observation, Target, look_at_each, observe
 from tokenwire.judging.judge import Run
-from tokenwire.judging.tally import NOTHING, Tally, merged, tally
+from tokenwire.judging.tally import NOTHING, Growing, Tally, merged, tally
 from tokenwire.record import Place, Stream
 from tokenwire.replay import replay
 from tokenwire.target.determinism import Comparison
@@ -53,6 +54,24 @@ def test_tallies_merge_in_any_order_and_grouping(told: Any, shuffled: random.Ran
     assert merged(parts) == whole
     assert merged(parts[:cut]) + merged(parts[cut:]) == whole
     assert whole + NOTHING == NOTHING + whole == whole
+
+
+def grown(parts: Iterable[Tally]) -> Tally:
+    growing = Growing()
+    for part in parts:
+        growing.add(part)
+    return growing.whole
+
+
+@given(answers)
+def test_parts_that_come_one_by_one_make_the_tally_of_all(told: Any) -> None:
+    assert grown(tallies(told)) == merged(tallies(told))
+
+
+def test_of_several_crashes_the_first_of_the_run_is_told_in_whatever_order_they_come() -> None:
+    first, second = Tally(crash=((1, 0), "first")), Tally(crash=((2, 0), "second"))
+    for parts in permutations([first, second, Tally(saw=True)]):
+        assert grown(parts) == merged(parts) == Tally(saw=True, crash=((1, 0), "first"))
 
 
 @given(answers)
