@@ -229,6 +229,24 @@ def test_a_connection_that_fills_up_within_a_step_gets_the_rest_of_it_once_it_is
     assert [way for way, _ in connection.written[3:5]] == ["at once", "by the task"]
 
 
+def test_what_fits_no_more_is_not_overtaken_by_a_later_step():
+    class Twice(Said):
+        def of(self, emission):
+            yield {self.event: len(emission.output_ids)}
+            yield {self.event: emission.completion_tokens}
+
+    connection, large = Connection(full_after=3), "x" * WRITE_BYTES
+
+    async def script(manager):
+        manager.deliver([row("r0", None, start=1)])
+        connection.room.set()
+        manager.deliver([row("r0", start=2)])  # before the task has woken up
+
+    streamed(connection, script, chunks=Twice(large))
+    parts = [part.replace(large.encode(), b"x") for _, part in connection.written]
+    assert b"".join(parts) == events(1, 1, 1, 2, 1, 3) + CLOSING
+
+
 def test_what_fails_in_writing_at_once_fails_in_the_stream_alone():
     connection = Connection()
 
