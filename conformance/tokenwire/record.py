@@ -15,6 +15,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar, overload
 from tokenwire.wire.exchange import Exchange
 from tokenwire.wire.json_pointer import ABSENT
 
+BROKEN = "\ufffd"
+"""Stands in a text for bytes that are no whole character."""
+
 
 class Delivery(StrEnum):
     """How a record travels."""

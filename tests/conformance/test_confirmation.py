@@ -76,6 +76,22 @@ def test_a_target_that_does_not_repeat_itself_elsewhere_is_asked_more_often() ->
     assert asked == {"whole": 6, "stream": 6}
 
 
+def test_two_alike_answers_are_too_few_where_a_target_does_not_repeat_itself_elsewhere() -> None:
+    """What there was no more time to ask again is left open: in a crowd, two may be alike by chance."""
+    twins = [named(one, f"{one.exchange.name}-twin") for one in (WHOLE, STREAM)]
+    elsewhere = [
+        named(whole(told, key="other", prompt_key="q"), f"sglang-generate/one/other-{number}")
+        for number, told in enumerate((Told(), GOES_ANOTHER_WAY))
+    ]
+    row = load_requirements()["stream-ids-equal-whole"]
+
+    def verdict(*streams: Stream) -> Verdict:
+        return worst(one.verdict for one in judge_requirement(row, Run(streams)))
+
+    assert verdict(WHOLE, STREAM, *twins) is Verdict.FAIL
+    assert verdict(WHOLE, STREAM, *twins, *elsewhere) is Verdict.INCONCLUSIVE
+
+
 def test_a_request_with_an_id_of_its_own_is_asked_again_too() -> None:
     """Each of the two was repeated in the run, and yet by chance: the answers of a crowd fall into two."""
     own_id = named(incremental(GOES_ANOTHER_WAY, prompt_key="p", request_id="a1"), STREAM.exchange.name)

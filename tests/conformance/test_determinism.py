@@ -236,6 +236,21 @@ def test_tied_candidates_may_change_places_and_the_last_with_one_that_is_not_lis
     assert alike({"a": -1.0, "b": -2.0, "c": -2.00001}, {"a": -1.0, "b": -2.0, "d": -2.0}, 1e-4)
 
 
+def test_a_name_of_several_candidates_may_hide_the_one_that_another_answer_lists() -> None:
+    hidden, listed = {"\ufffd": -2.0026817}, {"\ufffd": -2.0029108, "ion": -3.0297052}
+    assert alike(hidden, listed, 1e-3), "halves of characters have one name"
+    assert alike(listed, hidden, 1e-3)
+    assert alike({"\ufffd": -3.0297}, listed, 1e-3), "and either of the two logprobs"
+
+
+def test_what_no_shared_name_hides_is_no_chance() -> None:
+    listed = {"\ufffd": -2.0, "ion": -3.0}
+    assert not alike({"\ufffd": -3.5}, {"\ufffd": -3.5, "ion": -3.0}, 1e-3), "the likelier is listed"
+    assert not alike({"\ufffd": -2.0, "a": -2.5}, {**listed, "a": -2.6}, 1e-3), "another number"
+    assert not alike({"a": -2.0}, {"a": -2.0, "ion": -3.0}, 1e-3), "one id has this name"
+    assert not alike({}, listed, 1e-3)
+
+
 def test_candidates_that_are_not_tied_may_not() -> None:
     assert not alike(COLD, [WARM[0], [-9.5685, 289, None]], 1e-4)
     assert not alike(COLD, [[-9.5481, 741, None], [-9.567481994628906, 1876, None]], 1e-4)
@@ -271,12 +286,13 @@ def test_a_delivery_that_is_not_legal_names_the_whole_answer_too() -> None:
 def test_a_side_that_answers_in_two_ways_elsewhere_is_no_measure_for_what_differs_by_chance() -> None:
     elsewhere = [whole(told, key="other") for told in (Told(), of_ids(APART), of_ids(APART))]
     flips = [named(one, f"generate/elsewhere-{number}") for number, one in enumerate(elsewhere)]
-    ours, theirs = copies(whole(), ["x", "probe"]), copies(whole(of_ids(APART)), ["x"])
-    (calm, *_) = side_by_side(ours, theirs)
-    (doubtful, *_) = side_by_side([*ours, *flips], theirs)
-    assert (calm.steady, doubtful.steady) == (True, True)
-    (doubtful, *_) = side_by_side([ours[0], *flips], theirs)
-    assert not doubtful.steady
+    ours, theirs = (copies(whole(told), "x1234567") for told in (Told(), of_ids(APART)))
+    (calm, *_) = side_by_side(ours[:1], theirs[:1])
+    (known, *_) = side_by_side([*ours, *flips], theirs)
+    assert (calm.steady, known.steady) == (True, True)
+    (few, *_) = side_by_side([*ours[:2], *flips], theirs)
+    (also_few, *_) = side_by_side([*ours, *flips], theirs[:2])
+    assert (few.steady, also_few.steady) == (False, False)
 
 
 def test_a_probe_that_was_repeated_counts_wherever_it_stands_among_repeated_requests() -> None:

@@ -17,13 +17,9 @@ from tokenwire.judging.judge import Judgement, Run, judge
 from tokenwire.record import Stream
 from tokenwire.requirement import load_requirements
 from tokenwire.target.beside import GATEWAY, WORKER
-from tokenwire.target.determinism import request_of
+from tokenwire.target.determinism import AGAIN, OFTEN, request_of
 from tokenwire.wire.exchange import HttpRequest
 
-_AGAIN = 2
-"""So often each side is asked again."""
-_OFTEN = 6
-"""And so often where the target was seen not to repeat itself: few alike answers prove little there."""
 _MOST = 160
 """Requests that are asked again in all."""
 ACROSS_RESPONSES, ACROSS_TARGETS = "across-responses", "across-targets"
@@ -84,7 +80,7 @@ async def confirm(
     asked: Counter[Hashable] = Counter()
     while asked.total() < _MOST:
         run = run_so_far()
-        turns = _OFTEN if any(known.unsteady for known in run.seen) else _AGAIN
+        turns = OFTEN if any(known.unsteady for known in run.seen) else AGAIN
         due: dict[Hashable, Stream] = {}
         in_question: set[str] = set()
         for judgement in judge([run], rows.values()):

@@ -13,8 +13,8 @@ from functools import partial
 from tokenwire.checks.chance import DRIFT, Pair, near_tie, sampled_logprobs, torn
 from tokenwire.checks.check import Observation, Target
 from tokenwire.checks.difference import first_difference, identical, observe_sequence, observe_text
-from tokenwire.checks.walk import BROKEN, bringing, counts_its_ids, joined_ids, joined_text
-from tokenwire.record import Choice, Stream
+from tokenwire.checks.walk import bringing, counts_its_ids, joined_ids, joined_text
+from tokenwire.record import BROKEN, Choice, Stream
 from tokenwire.requirement import Level
 from tokenwire.target.alike import alike
 

@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from tokenwire.checks.logprob_entry import CONTENT
-from tokenwire.checks.walk import BROKEN, as_list, count_of, joined_ids
+from tokenwire.checks.walk import as_list, count_of, joined_ids
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.dialects.markup import (
     BEHIND,
@@ -21,7 +21,7 @@ from tokenwire.dialects.markup import (
     load_markup,
     read_markup,
 )
-from tokenwire.record import Choice, Place, Stream, ToolCall
+from tokenwire.record import BROKEN, Choice, Place, Stream, ToolCall
 from tokenwire.target.tokenizer import Tokenizer
 
 CALLED = "tool_calls"

@@ -10,7 +10,6 @@ from tokenwire.checks.channel_reading import taken_apart
 from tokenwire.checks.check import Observation, Target, check, demand, observe
 from tokenwire.checks.difference import first_difference, observe_sequence
 from tokenwire.checks.walk import (
-    BROKEN,
     bringing,
     end_place,
     ended,
@@ -25,7 +24,7 @@ from tokenwire.dialects.dialect import policy_of
 from tokenwire.parrot.recognition import Ids, KnownModel
 from tokenwire.parrot.script import Truth, deaf_to_stops, truth
 from tokenwire.parrot.vocabulary import Words
-from tokenwire.record import Choice, Emission, Place, Stream
+from tokenwire.record import BROKEN, Choice, Emission, Place, Stream
 from tokenwire.requirement import Level
 
 SOURCE = "the right answer"

@@ -14,7 +14,6 @@ from itertools import chain
 from typing import Any, NamedTuple, cast
 
 from tokenwire.checks.walk import (
-    BROKEN,
     Field,
     Walked,
     all_of,
@@ -23,7 +22,7 @@ from tokenwire.checks.walk import (
     read_once,
     walked_choice,
 )
-from tokenwire.record import Choice, Columns
+from tokenwire.record import BROKEN, Choice, Columns
 
 SAMPLED = "output_token_logprobs"
 TOP = "output_top_logprobs"

@@ -10,12 +10,11 @@ from tokenwire.checks.check import Observation, Target, check, demand, look_at_e
 from tokenwire.checks.decoded import Decoded, decoded, legal_texts, uncut_texts
 from tokenwire.checks.difference import first_difference
 from tokenwire.checks.walk import (
-    BROKEN,
     streamed,
     texts_so_far,
     walked_choice,
 )
-from tokenwire.record import Emission, Stream
+from tokenwire.record import BROKEN, Emission, Stream
 
 _WINDOW = 12
 """Characters that are shown before a difference."""

@@ -31,9 +31,6 @@ from tokenwire.record import (
 from tokenwire.wire.exchange import Ending
 from tokenwire.wire.json_pointer import ABSENT
 
-BROKEN = "\ufffd"
-"""Stands in a text for bytes that are no whole character."""
-
 
 class Step(NamedTuple):
     """One emission, and how many output ids of its choice were delivered before and after it.

@@ -6,6 +6,7 @@ from tokenwire.ask import Ask
 from tokenwire.asking.detokenization import SCENARIO
 from tokenwire.asking.scenario import Conversation, NotAsked, scenario
 from tokenwire.dialects.detokenize import Ids
+from tokenwire.record import BROKEN
 from tokenwire.scenarios.plain_ask import has_words, plain_ask
 
 _ASKED = 256
@@ -15,7 +16,6 @@ _LONG = 220
 """More than any server holds back, and than short answers show."""
 _BIAS = 20.0
 """Enough to leave only the biased ids, and to leave their order to the model."""
-_BROKEN = "\ufffd"
 
 
 async def _pieces(talk: Conversation) -> list[int]:
@@ -33,7 +33,7 @@ async def _pieces(talk: Conversation) -> list[int]:
         texts = {ids: text for (ids, _), text in way.told(exchange).items()}
     else:
         return []
-    return [ids[0] for ids, text in texts.items() if text is not None and _BROKEN in text]
+    return [ids[0] for ids, text in texts.items() if text is not None and BROKEN in text]
 
 
 @scenario()

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tokenwire.record import BROKEN
 from tokenwire.requirement import tolerance
 
 ROUNDING = tolerance("rounding")
@@ -22,7 +23,8 @@ def alike(one: object, other: object, tolerance: float = ROUNDING) -> bool:
 
     Arrays and objects are compared member by member. Candidates at one position, be it an array of entries
     with a logprob or an object from texts or ids to logprobs, may change places where their logprobs are as
-    good as equal, and so may the last of them with one that is not listed.
+    good as equal, and so may the last of them with one that is not listed, or is not seen behind another
+    of its name.
     """
     if one is other:
         return True
@@ -39,7 +41,8 @@ def alike(one: object, other: object, tolerance: float = ROUNDING) -> bool:
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         if one.keys() == other.keys() and all(_member(key, one, other, tolerance) for key in one):
             return True
-        return len(one) == len(other) and _tied(_keyed(one), _keyed(other), tolerance)
+        agree = _tied if len(one) == len(other) else _hidden
+        return agree(_keyed(one), _keyed(other), tolerance)
     return bool(one == other)
 
 
@@ -129,5 +132,25 @@ def _tied(one: Candidates, other: Candidates, tolerance: float) -> bool:
             known.setdefault(name, []).append(logprob)
         for name, logprob in ours:
             if not any(_close(logprob, told, tolerance) for told in known.get(name, [last])):
+                return False
+    return True
+
+
+def _hidden(one: Candidates, other: Candidates, tolerance: float) -> bool:
+    """Whether objects of unlike length list the same candidates, but for those that share a name.
+
+    All halves of characters are written alike, and one of them stands for all. What another answer lists in
+    the place of one that is not seen can only be among its last.
+    """
+    shared = {name for name, _ in (*one, *other) if BROKEN in str(name)}
+    if not (one and other and shared):
+        return False
+    for ours, theirs in ((one, dict(other)), (other, dict(one))):
+        last = min(theirs.values())
+        for name, logprob in ours:
+            told = theirs.get(name)
+            if name not in shared and not (
+                logprob <= last + tolerance if told is None else _close(logprob, told, tolerance)
+            ):
                 return False
     return True

@@ -19,6 +19,10 @@ from tokenwire.wire.json_pointer import ABSENT
 
 PROBE = "probe"
 """The scenario whose repetition stands for the whole run."""
+AGAIN = 2
+"""So often an answer is asked for again that differs from another by chance, before the target is blamed."""
+OFTEN = 6
+"""And so often where the target was seen not to repeat itself: few alike answers prove little there."""
 _OF_NOISE = 4
 """Numbers may differ by so many times the most by which the target's own repetitions do."""
 _MEND = (
@@ -37,8 +41,10 @@ class Determinism:
     """Keys whose whole answers differed from each other."""
     probed: bool = False
     """The probe was answered twice alike, and nothing in the run contradicts it."""
-    steady: frozenset[str] = frozenset()
-    """Exchanges whose request was answered alike once more, and whose very request never otherwise."""
+    steady: Mapping[str, int] = field(default_factory=dict)
+    """How often the request of an exchange was answered alike beside it, where its very request never was
+    otherwise.
+    """
     unsteady: Mapping[str, str] = field(default_factory=dict)
     """Exchanges whose very request was answered otherwise too, each with one that was."""
     noise: float = 0.0
@@ -83,10 +89,16 @@ class Comparison:
     """How far numbers of the two may lie apart."""
 
 
+def _enough(seen: Iterable[Determinism]) -> int:
+    """How often a request has to be answered alike once more to be no matter of chance."""
+    return OFTEN if any(one.unsteady for one in seen) else 1
+
+
 def doubt(exchanges: Iterable[str], seen: Iterable[Determinism]) -> str:
     """Why a difference by chance between these exchanges is no violation, in words; empty where it is one."""
-    once = ""
+    few = ""
     known = list(seen)
+    enough = _enough(known)
     for name in exchanges:
         other = next((one.unsteady[name] for one in known if name in one.unsteady), None)
         if other is not None:
@@ -94,13 +106,15 @@ def doubt(exchanges: Iterable[str], seen: Iterable[Determinism]) -> str:
                 f"the target did not repeat itself: {name} and {other} are one request, "
                 f"answered with different results; {_MEND}"
             )
-        if not any(name in one.steady for one in known):
-            once = once or name
-    if not once:
+        if all(one.steady.get(name, 0) < enough for one in known):
+            few = few or name
+    if not few:
         return ""
+    alike = 1 + max((one.steady.get(few, 0) for one in known), default=0)
+    often = "once" if alike == 1 else f"alike only {alike} times, and other requests were not"
     return (
         "the answers differ as two answers to one request may, and the target was not seen to repeat itself: "
-        f"the request of {once} was answered once; {_MEND}"
+        f"the request of {few} was answered {often}; {_MEND}"
     )
 
 
@@ -184,11 +198,11 @@ def determinism(streams: Iterable[Stream]) -> Determinism:
             elif len(set(kinds)) < len(kinds):
                 repeated.add(str(key))
                 probed = probed or any(stream.exchange.scenario == PROBE for stream in same_delivery)
-    steady: set[str] = set()
+    steady: dict[str, int] = {}
     for group in _grouped(known, _forms).values():
         kinds = _kinds(map(_shown, group))
         times = Counter(kinds)
-        steady |= {one.exchange.name for one, kind in zip(group, kinds, strict=True) if times[kind] > 1}
+        steady |= {one.exchange.name: times[kind] - 1 for one, kind in zip(group, kinds, strict=True)}
     unsteady: dict[str, str] = {}
     furthest = 0.0
     for group in _grouped(known, request_of).values():
@@ -201,7 +215,7 @@ def determinism(streams: Iterable[Stream]) -> Determinism:
         frozenset(repeated - contradicted),
         frozenset(contradicted),
         probed and not contradicted,
-        frozenset(steady - unsteady.keys()),
+        {name: times for name, times in steady.items() if times and name not in unsteady},
         unsteady,
         furthest,
     )
@@ -283,18 +297,20 @@ def side_by_side(
     `asked` tells by what two requests are known for the same.
     """
     seen = (determinism(worker), determinism(gateway))
-    rounding = max(side.rounding for side in seen)
+    rounding, enough = max(side.rounding for side in seen), _enough(seen)
     ours = {asked(stream): stream for stream in worker}
     pairs = []
     for theirs in gateway:
         baseline = ours.get(asked(theirs))
         if baseline is not None:
+            both = list(zip((baseline, theirs), seen, strict=True))
             repeats = all(
                 side.trusts(stream) and side.anywhere and stream.asked.key not in side.contradicted
-                for stream, side in zip((baseline, theirs), seen, strict=True)
+                for stream, side in both
             )
-            both = list(zip((baseline, theirs), seen, strict=True))
-            steady = all(stream.exchange.name in side.steady or not side.unsteady for stream, side in both)
+            steady = enough == 1 or all(
+                side.steady.get(stream.exchange.name, 0) >= enough for stream, side in both
+            )
             pairs.append(Comparison(baseline, theirs, repeats, steady, rounding))
     return pairs
 
