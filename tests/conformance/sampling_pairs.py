@@ -76,6 +76,13 @@ SAMPLING_PAIRS = [
     ),
     Pair(
         "logit-bias-is-kept",
+        (NATURAL, biased(Told(ids=(40, 40), text="xx"), _40=100.0, _11=1.0)),
+        (NATURAL, biased(Told(ids=(40, 11), text="xa"), _40=100.0, _11=1.0)),
+        pointer="/output_ids",
+        why="a forced id beside one that is only made likelier",
+    ),
+    Pair(
+        "logit-bias-is-kept",
         (IN_WORDS, biased(Told(ids=None, text="xxxxxx"), _40=100.0)),
         (IN_WORDS, biased(Told(ids=None), _40=100.0)),
         pointer="/text",

@@ -137,8 +137,18 @@ def test_the_pass_sees_the_same_addresses_and_shapes_at_every_step(
     assert all(len(places) == 1 for places in seen.values())
 
 
-def test_only_batches_that_want_every_row_are_fixed(tiny: LoadedModel, run_to_end: Run) -> None:
+def test_only_batches_that_want_every_row_are_fixed(
+    tiny: LoadedModel, run_to_end: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An embedding reads the hidden states of its own pass, so it must not be replayed."""
+    fixed: list[bool] = []
+    forward = LoadedModel.forward
+
+    def noted(self: LoadedModel, batch: Batch, cache: PagedCache) -> Tensor:
+        fixed.extend([batch.all_rows_wanted] if batch.wants_hidden_states else ())
+        return forward(self, batch, cache)
+
+    monkeypatch.setattr(LoadedModel, "forward", noted)
     engine = Engine(tiny)
     (first, second) = (ask(f"e{i}", (5 + i,), 0, wants_embedding=True) for i in range(2))
     run_to_end(engine, ask("warm", (5,), 4))
@@ -147,6 +157,7 @@ def test_only_batches_that_want_every_row_are_fixed(tiny: LoadedModel, run_to_en
     assert first.embedding != second.embedding
     (alone,) = run_to_end(Engine(tiny, disable_cuda_graph=True), ask("alone", (6,), 0, wants_embedding=True))
     assert second.embedding == alone.embedding
+    assert fixed == [False] * 3
 
 
 class Peeking(nn.Module):

@@ -22,6 +22,7 @@ from tokenwire_reference.request import FinishReason, Request
 from tokenwire_reference.sampling import backends
 from tokenwire_reference.sampling.backends import register_sampler_backend
 from tokenwire_reference.sampling.sampling import SamplingRow
+from tokenwire_reference.scheduling.batch import Batch
 
 Run = Callable[..., list[Request]]
 
@@ -556,6 +557,45 @@ class TestIsolation:
         engine.add(scored("a"))
         with pytest.raises(PageAccountingError):
             engine.step()
+
+
+def test_what_pads_a_step_attends_to_no_sequence(
+    tiny: LoadedModel, run_to_end: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[tuple[int, list[int]]] = []
+    forward = LoadedModel.forward
+
+    def noted(self: LoadedModel, batch: Batch, cache: Any) -> Any:
+        steps.append((sum(end - start for start, end in batch.spans), batch.seat_of.tolist()))
+        return forward(self, batch, cache)
+
+    monkeypatch.setattr(LoadedModel, "forward", noted)
+    run_to_end(Engine(tiny), *neighbours(5))
+    assert any(len(seats) > live for live, seats in steps), "no step was padded"
+    for live, seats in steps:
+        assert min(seats[:live]) >= 0
+        assert set(seats[live:]) <= {-1}
+
+
+class TestEmbeddings:
+    """The hidden state of the last prompt token, of length 1."""
+
+    def embeddings(self, engine: Engine, run_to_end: Run, *prompts: Sequence[int]) -> list[Any]:
+        asked = [ask(f"e{i}", ids, 0, wants_embedding=True) for i, ids in enumerate(prompts)]
+        return [request.embedding for request in run_to_end(engine, *asked)]
+
+    def test_depends_on_neither_neighbours_nor_chunks(self, tiny: LoadedModel, run_to_end: Run) -> None:
+        prompts = (PROMPT, PROMPT[:-1], PROMPT[40:])
+        alone = [self.embeddings(Engine(tiny), run_to_end, one)[0] for one in prompts]
+        assert self.embeddings(Engine(tiny), run_to_end, *prompts) == alone
+        assert self.embeddings(Engine(tiny, chunked_prefill_size=32), run_to_end, *prompts) == alone
+
+    def test_is_that_of_the_last_token(self, tiny: LoadedModel, run_to_end: Run) -> None:
+        (request,) = run_to_end(Engine(tiny), ask(new=1, return_hidden_states=True))
+        (embedding,) = self.embeddings(Engine(tiny), run_to_end, PROMPT)
+        (of_the_prompt,) = request.series["hidden_states"][:1]
+        last = torch.tensor(of_the_prompt[-1])
+        assert embedding == pytest.approx((last / last.norm()).tolist())
 
 
 class TestCache:

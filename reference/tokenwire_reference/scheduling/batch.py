@@ -99,8 +99,8 @@ def pack(
     all_rows_wanted = len(rows) == live and not wants_hidden_states
     rows.extend([0] * (pad(max(len(rows), 1)) - len(rows)))
     padding = array("q", [0]) * (pad(live) - live)
-    nobody = array("q", [-1]) * len(padding)
-    columns = ids + padding + positions + padding + slots + padding + seat_of + nobody
+    no_seat = array("q", [-1]) * len(padding)
+    columns = ids + padding + positions + padding + slots + padding + seat_of + no_seat
     batch = Batch(
         packed=torch.frombuffer(columns, dtype=torch.int64).view(4, -1).to(device),
         logit_rows=torch.frombuffer(rows, dtype=torch.int64).to(device),
