@@ -89,6 +89,14 @@ def published(pool: PagePool, ids: list[int], key: str | None = None) -> list[in
     return pages
 
 
+def test_more_pages_than_there_are_are_refused_and_none_is_held() -> None:
+    pool = PagePool(4, SIZE)
+    pool.allocate(2)
+    with pytest.raises(OutOfPagesError, match="2 pages asked for, 1 of 3 available"):
+        pool.allocate(2)
+    assert len(pool.allocate(1)) == 1
+
+
 def test_a_prefix_is_found_up_to_the_limit() -> None:
     pool = PagePool(10, SIZE)
     ids = list(range(3 * SIZE))
