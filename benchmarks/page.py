@@ -190,9 +190,20 @@ def scale_out(told: Told) -> list[str]:
     ]
 
 
-def judging(told: Told) -> list[str]:
+def judging(told: Told, folder: Path) -> list[str]:
     """The suite beside a straightforward judge."""
     (heads, *rows), (lengths, *costs) = told["speed"], told["length"]
+    tokens = [float(length.split()[0]) for length in lengths[2:-1]]
+    beside_the_shortest = {
+        name: [(at, float(cost) / float(told[0])) for at, cost in zip(tokens, told, strict=True)]
+        for name, _, *told, _ in costs
+    }
+    (folder / "speed-judging.svg").write_text(
+        picture(
+            "Cost beside that of the shortest answer (1: flat)", "tokens of an answer", beside_the_shortest
+        ),
+        "utf-8",
+    )
     return [
         "## Judging",
         "",
@@ -201,6 +212,8 @@ def judging(told: Told) -> list[str]:
         *table(heads, rows),
         "What an event costs by the length of its stream, and a byte where events grow with the stream:",
         *table(lengths, costs),
+        "![Cost of judging, by the length of an answer](speed-judging.svg)",
+        "",
     ]
 
 
@@ -227,7 +240,7 @@ def main() -> None:
     lines.append(CHECK)
     lines += gpu(read("gpu.json"))
     lines += scale_out(replicas) if replicas else []
-    lines += judging(judged) if (judged := read("judging.json")) else []
+    lines += judging(judged, asked.folder) if (judged := read("judging.json")) else []
     (asked.folder / "speed.md").write_text("\n".join(lines), "utf-8")
 
 
