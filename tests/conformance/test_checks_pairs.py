@@ -333,14 +333,14 @@ PAIRS = [
     ),
     Pair(
         "stream-comes-in-a-burst",
-        (arriving(0.02),),
-        (arriving(0.0),),
+        (arriving(0.0), arriving(0.02)),
+        (arriving(0.0), arriving(0.0)),
         event=63,
     ),
     Pair(
         "stream-comes-in-a-burst",
-        (arriving(0.0006, first=0.5),),
-        (arriving(0.0001, first=0.12),),
+        (arriving(0.0001, first=0.12), arriving(0.0006, first=0.5)),
+        (arriving(0.0001, first=0.12), arriving(0.0001, first=0.12)),
         event=63,
         why="large events",
     ),

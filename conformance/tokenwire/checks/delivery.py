@@ -482,6 +482,8 @@ _AT_ONCE = 0.01
 """The share of an answer's time within which a burst arrives."""
 _TOO_CLOSE_S = 2e-4
 """No server makes one event after the other so fast, but a burst of large ones arrives so."""
+_SEVERAL = 2
+"""A single stream may have had a late reader: so many have to come so."""
 
 
 @in_short(Stream)
@@ -494,13 +496,15 @@ def _arrival(stream: Stream) -> tuple[int, float, float]:
 
 @check_run("stream-comes-in-a-burst")
 def stream_comes_in_a_burst(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
-    """Whether all long streams of an endpoint are held back; a single one may have had a late reader."""
+    """Whether all long streams of an endpoint are held back."""
     long: dict[str, list[tuple[float, Stream]]] = {}
     for stream in streams:
         count, first, last = _arrival(stream) if streamed(stream) and ended(stream) else (0, 0.0, 0.0)
         if count >= _MANY and last >= _LONG_S:
             long.setdefault(stream.dialect, []).append(((last - first) / last, stream))
     for told in long.values():
+        if len(told) < _SEVERAL:
+            continue
         share, stream = max(told, key=lambda one: one[0])
         emissions = stream.emissions()
         place = emissions[-1].event.place
