@@ -21,8 +21,8 @@ Told = dict[str, Any]
 INTRODUCTION = """# Speed
 
 The reference is written to be read, and is used beside real servers. These are processor times, both sides in
-turns in one run, on two cores: ratios tell more than numbers. The engine and the replicas shared them with other
-programs, all else had them alone. What was expected, changed and found stands in `benchmarks/NOTES.md`.
+turns in one run, on two cores: ratios tell more than numbers. The engine and the replicas shared them with
+other programs, all else had them alone. What was expected, changed and found stands in `benchmarks/NOTES.md`.
 """
 
 
