@@ -396,6 +396,23 @@ def test_all_that_is_picked_out_of_a_run_is_so_in_one_pass(monkeypatch: pytest.M
     assert (first((one, two)), others((two,))) == ([one], [two])
 
 
+def test_what_cannot_be_picked_fails_for_those_alone_who_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "_PICKS", [])
+
+    @pick
+    def broken(stream: Stream) -> bool:
+        raise RuntimeError(f"cannot tell of {stream.exchange.name}")
+
+    @pick
+    def every(stream: Stream) -> bool:
+        return True
+
+    heard = Heard((ids_stream([1]),))
+    assert every(heard) == list(heard)
+    with pytest.raises(RuntimeError, match="cannot tell of"):
+        broken(heard)
+
+
 def test_what_several_checks_gather_from_a_run_is_gathered_once() -> None:
     gathered: list[int] = []
 

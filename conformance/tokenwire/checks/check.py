@@ -204,7 +204,10 @@ def pick(holds: Callable[[Stream], object]) -> Callable[[tuple[Stream, ...]], Se
     @wraps(holds)
     def picked(streams: tuple[Stream, ...]) -> Sequence[Stream]:
         if isinstance(streams, Heard):
-            return _all_picked(streams)[holds]
+            found = _all_picked(streams)[holds]
+            if isinstance(found, Exception):
+                raise found
+            return found
         return [stream for stream in streams if holds(stream)]
 
     return picked
@@ -214,13 +217,20 @@ _PICKS: list[Callable[[Stream], object]] = []
 
 
 @gather_once
-def _all_picked(streams: tuple[Stream, ...]) -> Mapping[Callable[[Stream], object], Sequence[Stream]]:
+def _all_picked(
+    streams: tuple[Stream, ...],
+) -> Mapping[Callable[[Stream], object], Sequence[Stream] | Exception]:
+    """What holds of which answers; an exception where it cannot be told, for those who ask for it alone."""
     found: dict[Callable[[Stream], object], list[Stream]] = {holds: [] for holds in _PICKS}
+    failed: dict[Callable[[Stream], object], Exception] = {}
     for stream in streams:
         for holds, own in found.items():
-            if holds(stream):
-                own.append(stream)
-    return found
+            try:
+                if holds(stream):
+                    own.append(stream)
+            except Exception as error:  # raised where it is asked for
+                failed.setdefault(holds, error)
+    return found | failed
 
 
 StreamCheck = Callable[[Stream, Target], Iterator[Observation]]
