@@ -181,7 +181,7 @@ class Finish:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Made anew from its fields: many are unpickled, and what dataclasses do takes five times as long."""
-        return Finish, (self.type, self.matched, self.length, self.raw)
+        return Finish, tuple(getattr(self, name) for name in self.__slots__)
 
     @property
     def failed(self) -> bool:

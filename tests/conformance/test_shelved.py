@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import weakref
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from recorded import whole, write_folder
 from tokenwire import shelved
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.judging.judge import Judgement, judge
-from tokenwire.record import Delivery, Stream
+from tokenwire.record import Delivery, Finish, Stream
 from tokenwire.replay import replay
 from tokenwire.report.document import document
 from tokenwire.report.playback import playbacks
@@ -52,6 +53,15 @@ def most_alive(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Dialect, "read", counted)
     return counts
+
+
+def test_a_finish_comes_back_from_the_shelf_with_all_that_it_says() -> None:
+    """Its status above all: by that an abort is known as a failure."""
+    told = {"type": "abort", "matched": 7, "length": 3, "raw": {"status_code": 400}, "code": 400}
+    assert told.keys() == {one.name for one in fields(Finish)}
+    finish = Finish(**told)
+    again = pickle.loads(pickle.dumps(finish))
+    assert (again, again.failed) == (finish, True)
 
 
 def test_few_streams_are_held_at_once_and_are_judged_as_if_all_were(most_alive: list[int]) -> None:
