@@ -464,6 +464,7 @@ def _said(ask: Ask) -> dict[str, Any]:
     said: dict[str, Any] = {}
     for name, default in sorted(DEFAULTS.items()):
         value = getattr(ask, name)
+        # An ask is greedy where it says nothing, and a server is not.
         if value is not None and (value != default or name == "temperature"):
             said[name] = list(value) if isinstance(value, tuple) else value
     if any(name in said for name in _NEED_LOGPROBS):

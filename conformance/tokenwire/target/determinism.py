@@ -111,7 +111,7 @@ def doubt(exchanges: Iterable[str], seen: Iterable[Determinism]) -> str:
     if not few:
         return ""
     alike = 1 + max((one.steady.get(few, 0) for one in known), default=0)
-    often = "once" if alike == 1 else f"alike only {alike} times, and other requests were not"
+    often = "once" if alike == 1 else f"alike {alike} times, too few where others were answered in two ways"
     return (
         "the answers differ as two answers to one request may, and the target was not seen to repeat itself: "
         f"the request of {few} was answered {often}; {_MEND}"
