@@ -386,7 +386,7 @@ def measure_workload(device: str, *, small: bool) -> Told:
         module = qwen3("sdpa", device, small=small)
         try:
             taken, _ = once(lambda: serve(module, few), device)  # noqa: B023 - called here and now
-        except Exception as error:  # somebody else's program: what it cannot do is told, and not our failure
+        except Exception as error:  # another program: its failure is reported, and is not ours
             rows.append([name, "", f"{type(error).__name__}: {error}"[:60], "", ""])
         else:
             rows.append([name, f"{few.wanted:,}", f"{taken:.1f}", f"{few.wanted / taken:,.0f}", ""])

@@ -26,9 +26,9 @@ import jsonschema
 from rich.console import Console
 from rich.table import Table
 
-from tokenwire.dialects.recognition import Spoken
+from tokenwire.dialects.recognition import DialectResolver
+from tokenwire.judging.gc_paused import gc_paused
 from tokenwire.judging.judge import judge
-from tokenwire.judging.settled import settled
 from tokenwire.replay import read_run
 from tokenwire.spec_files import load_schema
 from tokenwire.wire.capture import read_capture
@@ -96,10 +96,10 @@ def _of(position: list[Any], token: int) -> list[Any]:
     return [logprob - 1 / (1 + token), token, text]
 
 
-@settled()
+@gc_paused()
 def ours(exchanges: Sequence[Exchange]) -> None:
     """Read and judge answers by all requirements."""
-    run, _ = read_run(exchanges, Spoken(exchanges), "")
+    run, _ = read_run(exchanges, DialectResolver(exchanges), "")
     judge([run])
 
 

@@ -1,22 +1,30 @@
-"""Replays of captures that are larger than memory: what they take at most, and per byte.
+"""Replays of captures that are larger than memory: what they take, in one process and in several.
 
-    python benchmarks/large_captures.py [--megabytes N...]      ends with a table
+    python benchmarks/large_captures.py [--megabytes N...] [--jobs N...]      ends with a table
 
 Two captures are made of each size: one server's many exchanges, those of a recording over and over, each time
-under other names; and one server's incremental streams with logprobs. Each is replayed
-by a process of its own, which says how much memory it took at most, and how long it kept the processor.
+under other names; and one server's incremental streams with logprobs. Each is replayed by a process of its
+own for each number of jobs, one after the other: how long that took by the clock, how long that process kept
+a processor and how long those that it forked off did, how much memory one of them took at most, and all of
+them together (pages that several share are counted once).
+
+Two ratios to the first number of jobs: that of the clock, and that of as many idle cores as there are jobs,
+which is computed: what one process did, and its share of what all others did, beside what was done at first.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import replace
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -31,6 +39,7 @@ from tokenwire.wire.exchange import Exchange, Read
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 RECORDING = FIXTURES / "vllm" / "0.32.0-cpu" / "live-interval-1.jsonl.gz"
 MEGA = 1_000_000
+_BETWEEN_LOOKS = 0.2
 _MADE_UP = re.compile(rb"((?<![0-9a-f])[0-9a-f]{8,24})[0-9a-f]{8}(?![0-9a-f])")
 
 
@@ -38,16 +47,16 @@ def many_exchanges() -> Iterator[Exchange]:
     """Those of a recorded run, over and over, each time an hour later and under other names."""
     recorded = list(read_capture(RECORDING))
     yield from recorded
-    for time in count(1):
+    for again in count(1):
         for one in recorded:
-            later = datetime.fromisoformat(one.started) + time * timedelta(hours=1)
-            reads = tuple(_renamed(one, time))
-            yield replace(one, name=f"{one.name}-{time}", started=later.isoformat(), reads=reads)
+            later = datetime.fromisoformat(one.started) + again * timedelta(hours=1)
+            reads = tuple(_renamed(one, again))
+            yield replace(one, name=f"{one.name}-{again}", started=later.isoformat(), reads=reads)
 
 
-def _renamed(exchange: Exchange, time: int) -> Iterator[Read]:
+def _renamed(exchange: Exchange, again: int) -> Iterator[Read]:
     """The reads of an exchange, the ids that the server made up for it changed: no two answers share one."""
-    body, at = _MADE_UP.sub(lambda found: found[1] + f"{time:08x}".encode(), exchange.body), 0
+    body, at = _MADE_UP.sub(lambda found: found[1] + f"{again:08x}".encode(), exchange.body), 0
     for read in exchange.reads:
         yield Read(read.time, body[at : at + len(read.data)])
         at += len(read.data)
@@ -56,9 +65,12 @@ def _renamed(exchange: Exchange, time: int) -> Iterator[Read]:
 def incremental_streams() -> Iterator[Exchange]:
     """One stream of a server made long, over and over, each time for another prompt."""
     made = stream(2000)
-    for time in count():
-        asked = {**made.request.body, "input_ids": [1 + time, *made.request.body["input_ids"]]}
-        yield replace(made, name=f"generate/{time}", request=replace(made.request, body=asked))
+    for again in count():
+        asked = {**made.request.body, "input_ids": [1 + again, *made.request.body["input_ids"]]}
+        yield replace(made, name=f"generate/{again}", request=replace(made.request, body=asked))
+
+
+CAPTURES = {"many exchanges": many_exchanges, "incremental streams": incremental_streams}
 
 
 def write(exchanges: Iterator[Exchange], path: Path, size: int) -> None:
@@ -69,34 +81,117 @@ def write(exchanges: Iterator[Exchange], path: Path, size: int) -> None:
             writer.exchange(next(exchanges))
 
 
-def replayed(path: Path, *options: str) -> tuple[int, float, int]:
-    """Megabytes that a replay took at most, its seconds of the processor, and its exit status."""
-    command = [sys.executable, "-m", "tokenwire", "replay", str(path), "--quiet", *options]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    _, status, taken = os.wait4(process.pid, 0)
-    return taken.ru_maxrss * 1024 // MEGA, taken.ru_utime + taken.ru_stime, os.waitstatus_to_exitcode(status)
+REPLAY = """
+import json, resource, sys
+from tokenwire.cli import main
+try:
+    main()
+finally:
+    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    print(json.dumps([[one.ru_utime + one.ru_stime, one.ru_maxrss] for one in used]), file=sys.stderr)
+"""
+"""A replay, and then what it and the processes that it forked off have used."""
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What a replay took."""
+
+    clock: float
+    own: float
+    """Seconds of a processor."""
+    others: float
+    """Those of processes that it forked off."""
+    most: int
+    """Megabytes that one of them took at most."""
+    together: int
+    status: int
+
+    def on_idle_cores(self, jobs: int) -> float:
+        return self.own + self.others / jobs
+
+
+def replayed(path: Path, jobs: int) -> Replayed:
+    command = [sys.executable, "-c", REPLAY, "replay", str(path), "--quiet", "--jobs", str(jobs)]
+    begin = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    together = 0
+    while process.poll() is None:
+        together = max(together, memory(process.pid))
+        time.sleep(_BETWEEN_LOOKS)
+    clock = time.monotonic() - begin
+    _, told = process.communicate()
+    (own, mine), (others, theirs) = json.loads(told.splitlines()[-1])
+    most = max(mine, theirs) * 1024 // MEGA
+    return Replayed(clock, own, others, most, together // MEGA, process.returncode)
+
+
+def memory(root: int) -> int:
+    """Bytes that a process and its children have now; 0 where the system does not tell."""
+    try:
+        children = Path(f"/proc/{root}/task/{root}/children").read_text().split()
+    except OSError:
+        return 0
+    return sum(map(_share, (root, *map(int, children))))
+
+
+def _share(pid: int) -> int:
+    """The bytes of a process, its share of those that others have, too; 0 of one that has ended."""
+    with suppress(OSError):
+        told = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return sum(int(line.split()[1]) * 1024 for line in told if line.startswith("Pss:"))
+    return 0
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--megabytes", type=int, nargs="+", default=[10, 100, 1000])
+    parser.add_argument("--jobs", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--only", choices=CAPTURES, help="one of the captures")
+    parser.add_argument(
+        "--write", type=Path, metavar="FILE", help="write the table down for `benchmarks/page.py`"
+    )
     parser.add_argument("--keep", type=Path, help="a folder for the captures; without it, they are removed")
     told = parser.parse_args()
-    table = Table("capture", "MB", "at most", "processor", "MB/s", "status")
+    rows: list[list[str]] = []
     with tempfile.TemporaryDirectory() as temporary:
         folder: Path = told.keep or Path(temporary)
-        for name, made in (("many exchanges", many_exchanges), ("incremental streams", incremental_streams)):
+        for name in [told.only] if told.only else CAPTURES:
             for size in told.megabytes:
                 path = folder / f"{name.replace(' ', '-')}-{size}.jsonl"
                 if not path.exists():
-                    write(made(), path, size * MEGA)
-                most, seconds, status = replayed(path)
-                table.add_row(
-                    name, f"{size}", f"{most} MB", f"{seconds:.0f} s", f"{size / seconds:.1f}", f"{status}"
-                )
+                    write(CAPTURES[name](), path, size * MEGA)
+                rows += _measured(name, path, size, told.jobs)
                 if told.keep is None:
                     path.unlink()
-    Console().print(table)
+    table = Table(*HEADS)
+    for row in rows:
+        table.add_row(*row)
+    Console(width=140).print(table)
+    print(f"load at the end: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    if told.write is not None:
+        told.write.write_text(json.dumps([HEADS, *rows], indent=1) + "\n", "utf-8")
+
+
+HEADS = (
+    *("capture", "MB", "jobs", "clock", "MB/s", "own", "others", "faster", "on idle cores"),
+    *("at most", "together", "status"),
+)
+
+
+def _measured(name: str, path: Path, size: int, several: Sequence[int]) -> Iterator[list[str]]:
+    """A row for each number of jobs."""
+    first: tuple[Replayed, int] | None = None
+    for jobs in several:
+        took = replayed(path, jobs)
+        beside, their_jobs = first = first or (took, jobs)
+        faster = beside.on_idle_cores(their_jobs) / took.on_idle_cores(jobs)
+        yield [
+            *(name, f"{size}", f"{jobs}", f"{took.clock:.1f} s", f"{size / took.clock:.1f}"),
+            *(f"{took.own:.1f} s", f"{took.others:.1f} s"),
+            *(f"{beside.clock / took.clock:.2f}", f"{faster:.2f}"),
+            *(f"{took.most} MB", f"{took.together} MB", f"{took.status}"),
+        ]
 
 
 if __name__ == "__main__":

@@ -24,14 +24,14 @@ from unittest import mock
 from rich.console import Console
 from rich.table import Table
 
-from tokenwire.dialects.recognition import Spoken
+from tokenwire.dialects.recognition import DialectResolver
 from tokenwire.judging.judge import Run, judge
 from tokenwire.replay import captures, read_run
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 
 RECORDINGS = Path(__file__).parents[1] / "fixtures" / "sglang" / "0.5.23"
 WITHOUT_SHARING = mock.patch("tokenwire.dialects.dialect.sharing", lambda value, _before: value)
-WITHOUT_SETTLING = mock.patch("tokenwire.judging.judge.settled", nullcontext)
+WITH_THE_COLLECTOR = mock.patch("tokenwire.judging.judge.gc_paused", nullcontext)
 
 
 def long_stream(tokens: int) -> list[Exchange]:
@@ -55,7 +55,7 @@ def long_stream(tokens: int) -> list[Exchange]:
 
 def read_all(servers: Sequence[Sequence[Exchange]]) -> list[Run]:
     """One run for each server."""
-    return [read_run(exchanges, Spoken(exchanges), "")[0] for exchanges in servers]
+    return [read_run(exchanges, DialectResolver(exchanges), "")[0] for exchanges in servers]
 
 
 def held(servers: Sequence[Sequence[Exchange]]) -> float:
@@ -94,7 +94,7 @@ def main() -> None:
         ("held of recordings, per byte", lambda: held(recorded), WITHOUT_SHARING, "B"),
         ("held of a long stream, per byte", lambda: held(long), WITHOUT_SHARING, "B"),
         ("reading recordings", lambda: seconds(lambda: read_all(recorded)), WITHOUT_SHARING, "s"),
-        ("judging a long run", lambda: judging(read_all(many)), WITHOUT_SETTLING, "s"),
+        ("judging a long run", lambda: judging(read_all(many)), WITH_THE_COLLECTOR, "s"),
     ):
         numbers: dict[str, list[float]] = {"with": [], "without": []}
         for _ in range(told.turns):

@@ -2,8 +2,8 @@
 
     python -m benchmarks.page benchmarks/results docs
 
-Reads what `delivery.py`, `engine.py`, `recorder.py`, `watch.py`, `gpu.py`, `scale_out.py` and `judging.py`
-wrote with `--write`; writes `speed.md`.
+Reads what `delivery.py`, `engine.py`, `recorder.py`, `watch.py`, `gpu.py`, `scale_out.py`, `judging.py` and
+`large_captures.py` wrote with `--write`; writes `speed.md`.
 """
 
 from __future__ import annotations
@@ -217,6 +217,21 @@ def judging(told: Told, folder: Path) -> list[str]:
     ]
 
 
+def large_captures(told: list[list[str]]) -> list[str]:
+    """Replays of captures that are larger than memory, in one process and in several."""
+    heads, *rows = told
+    return [
+        "## Replays of large captures",
+        "",
+        "`tokenwire replay --jobs N` of one server's many exchanges, and of its incremental streams with",
+        "logprobs (`python benchmarks/large_captures.py`). Processor time of the process that was started,",
+        "and of the N that it forked off; how much faster the clock says that is than one process, and how",
+        "much faster it would be on as many idle cores, by these processor times. Memory of the largest",
+        "process, and of all together.",
+        *table(heads, rows),
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -241,6 +256,7 @@ def main() -> None:
     lines += gpu(read("gpu.json"))
     lines += scale_out(replicas) if replicas else []
     lines += judging(judged, asked.folder) if (judged := read("judging.json")) else []
+    lines += large_captures(replayed) if (replayed := read("large_captures.json")) else []
     (asked.folder / "speed.md").write_text("\n".join(lines), "utf-8")
 
 

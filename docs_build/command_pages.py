@@ -23,8 +23,8 @@ it has an option for and leaves the others alone. What one command alone is told
 name: `watch.listen` is `listen` below `[watch]`. A key that is unknown, that stands in the wrong place or has
 a value that does not fit ends any command with status 2.
 
-`headers` are sent with every request: by `compare` only to the server that `target` names, by `watch` to
-nobody, as it sends what clients send. `tokenwire baseline` takes `baseline`.
+`headers` are sent with every request: by `compare` only to the server that `target` names; `watch` adds
+none to what clients send. `tokenwire baseline` takes `baseline`.
 """
 
 

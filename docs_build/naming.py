@@ -1,4 +1,4 @@
-"""Whoever names a requirement leads to its page."""
+"""Link the name of each requirement to its page."""
 
 from __future__ import annotations
 

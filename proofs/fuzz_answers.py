@@ -38,9 +38,8 @@ from tokenwire.report.playback import playbacks
 from tokenwire.report.sarif import sarif
 from tokenwire.report.terminal import make_console, print_report
 from tokenwire.report.trace import trace
+from tokenwire.watch.exchange_assembly import ExchangeAssembler, ObservedExchange, redacted
 from tokenwire.watch.judging import Bench
-from tokenwire.watch.overheard import Overheard, redacted
-from tokenwire.watch.overhearing import Overhearing
 from tokenwire.watch.room import BLOCK, Room, pieces
 from tokenwire.wire.capture import CaptureError, ExchangeWriter, read_capture
 from tokenwire.wire.exchange import Exchange, Read
@@ -230,7 +229,7 @@ ROOM = Room(2 << 20)
 
 
 class _Audience:
-    """Keeps what an ear overhears: whatever it raised would be taken for a fault of the ear."""
+    """Keeps the exchanges that were observed: an error raised here would look like one of the observer."""
 
     def __init__(self) -> None:
         self.exchanges: list[Exchange] = []
@@ -242,7 +241,7 @@ class _Audience:
     def began(self) -> None:
         pass
 
-    def over(self, heard: Overheard | None) -> None:
+    def over(self, heard: ObservedExchange | None) -> None:
         if heard is not None:
             body = heard.body
             told = pieces(ROOM.fd, ROOM.size, body.blocks, body.lengths)
@@ -267,15 +266,15 @@ def connection(exchange: Exchange) -> tuple[bytes, bytes]:
 
 
 def examine_connection(asked: bytes, answered: bytes, cut: float) -> None:
-    """Overhear a connection, in two pieces each way, and judge what was heard. Raises AssertionError."""
+    """Observe a connection, in two pieces each way, and judge what was heard. Raises AssertionError."""
     audience = _Audience()
-    ear = Overhearing(audience, ROOM, largest=1 << 20)
-    for data, hear in ((asked, ear.sent), (answered, ear.received)):
+    observer = ExchangeAssembler(audience, ROOM, largest=1 << 20)
+    for data, hear in ((asked, observer.sent), (answered, observer.received)):
         at = int(cut * len(data))
         for piece in filter(None, (data[:at], data[at:])):
             hear(0.0, piece)
-    ear.target_ended(0.0, b"")
-    ear.closed(0.0, b"")
+    observer.target_ended(0.0, b"")
+    observer.closed(0.0, b"")
     assert ROOM.free * BLOCK == ROOM.size
     assert "reader-crashed" not in audience.gaps
     bench = Bench()
@@ -299,7 +298,7 @@ def a_damaged_capture_is_judged_or_refused(
     examine_capture(damaged(write(seed), edits))
 
 
-def a_damaged_connection_is_overheard(
+def a_damaged_connection_is_observed(
     seed: tuple[Exchange, ...], edits: list[Edit], asked: list[Edit], cut: float, which: int
 ) -> None:
     question, answer = connection(seed[which % len(seed)])
@@ -309,7 +308,7 @@ def a_damaged_connection_is_overheard(
 PROPERTIES: dict[Callable[..., None], dict[str, st.SearchStrategy[Any]]] = {
     a_damaged_body_is_judged: {"which": st.integers(0, 2)},
     a_damaged_capture_is_judged_or_refused: {"write": st.sampled_from([written, written_by_others])},
-    a_damaged_connection_is_overheard: {
+    a_damaged_connection_is_observed: {
         "asked": EDITS,
         "cut": st.floats(0, 1),
         "which": st.integers(0, 2),

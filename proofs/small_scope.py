@@ -2,7 +2,7 @@
 everything that is one edit away from one.
 
 Most bugs of delivery show with a handful of tokens. So all deliveries of short records are enumerated: every
-way in which an engine takes steps, a streamer decides to emit, a queue joins what nobody has read yet, and a
+way in which an engine takes steps, a streamer decides to emit, a queue joins what is not read yet, and a
 detokenizer holds text back. The model below is written from the specification alone; it knows neither the
 acceptor nor the reference engine.
 
@@ -45,7 +45,7 @@ class Story:
     held: int | None = None
     """After this token the text ends like a stop string begins: the streamer waits for the next step."""
     late: int | None = None
-    """From this token on the sampler attaches a second key; before, nobody knows that it will."""
+    """From this token on the sampler attaches a second key; before, nothing tells that it will."""
 
     @property
     def pieces(self) -> tuple[str, ...]:

@@ -16,8 +16,8 @@ from typing import Any
 from tokenwire.asking.scenario import Budget, load_scenarios
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.profile import load_profiles
-from tokenwire.suggestion import suggestion
 from tokenwire.target.capability import known_capabilities
+from tokenwire.typed_table import suggestion
 from tokenwire.watch.proxy import Address, BadAddress
 from tokenwire.wire.credentials import from_environment
 from tokenwire.wire.redaction import names_credential

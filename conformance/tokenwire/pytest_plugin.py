@@ -22,7 +22,7 @@ from tokenwire.asking.planning import NotPlanned, planned
 from tokenwire.asking.run import NoSuchTarget, Plan, Progress, Unreached, interrogate
 from tokenwire.asking.scenario import Budget
 from tokenwire.baselines.baseline import BaselineError, read_baseline
-from tokenwire.baselines.tolerance import Fault, hold_against, speaks_for_all, told_by, with_reasons
+from tokenwire.baselines.tolerance import Fault, hold_against, outcomes_of, speaks_for_all, with_reasons
 from tokenwire.config import ConfigError, find_config
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.verdict import Verdict
@@ -108,7 +108,7 @@ class ConformanceItem(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:  # noqa: ARG002  # pytest's own
         """The failure in this suite's words; pytest's own traceback would show only this file."""
         if isinstance(excinfo.value, RequirementViolated):
-            return failure(row(self.judgement, self.subject))
+            return failure(row(self.judgement, self.subject, most=0))
         return str(excinfo.value)
 
     def reportinfo(self) -> tuple[os.PathLike[str], int | None, str]:
@@ -294,7 +294,7 @@ def pytest_configure(config: pytest.Config) -> None:
     faults: Sequence[Fault] = ()
     if baseline is not None:
         whole = speaks_for_all(baseline, subject, options["budget"] if target else None)
-        held = hold_against(baseline, told_by(judgements), whole=whole, today=date.today())
+        held = hold_against(baseline, outcomes_of(judgements), whole=whole, today=date.today())
         judgements, faults = with_reasons(judgements, held), held.faults
     config.pluginmanager.register(ConformanceItems(judgements, subject, faults=faults), "tokenwire-items")
 

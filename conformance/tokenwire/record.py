@@ -516,12 +516,12 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Said:
-    """A field as the request itself says it, right or wrong."""
+class SentField:
+    """A field of a request as it was sent, legal or not."""
 
     wire_name: str
     values: tuple[Any, ...]
-    """JSON values as they were sent: one, or one for each item where a list of objects says it."""
+    """JSON values as they were sent: one, or one for each item where a list of objects holds it."""
 
 
 @dataclass(frozen=True)
@@ -610,7 +610,7 @@ class Asked:
     """The name that the request calls the model by; empty where it names none."""
     uniform: bool = True
     """Every prompt was asked for the same metadata; where not, this class cannot say what was asked."""
-    said: Mapping[str, Said] = field(default_factory=dict)
+    sent: Mapping[str, SentField] = field(default_factory=dict)
     """What the body says in the fields of its dialect, by their names here and in `Ask`."""
     key: str = ""
     """Equal for requests that must yield the same record: all that shapes the result, nothing of delivery.

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 
 from tokenwire.checks.logprob_rules import rules_seen
 from tokenwire.dialects.control import read_call
 from tokenwire.dialects.dialect import Dialect
-from tokenwire.dialects.recognition import Spoken
+from tokenwire.dialects.recognition import DialectResolver
+from tokenwire.judging.gc_paused import gc_paused
 from tokenwire.judging.judge import Run
-from tokenwire.judging.settled import settled
 from tokenwire.record import Stream
 from tokenwire.report.subject import Subject
 from tokenwire.shelved import Cabinet, ReadBy
@@ -21,7 +24,7 @@ from tokenwire.target.beside import WORKER, apart
 from tokenwire.target.tokenizer import Tokenizer, told_by, way_of
 from tokenwire.wire.capture import CaptureError
 from tokenwire.wire.exchange import Ending, Exchange
-from tokenwire.wire.foreign_capture import read_any_capture
+from tokenwire.wire.foreign_capture import any_parcels
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
 _MOST_NAMED = 3
@@ -51,24 +54,23 @@ def captures(path: Path, cabinet: Cabinet | None = None) -> Iterator[tuple[str, 
     A file of many exchanges is one server's; files of one exchange each, as `--record` writes them, belong
     together.
     """
+    cabinet = cabinet or Cabinet(held=sys.maxsize)
     together: list[Exchange] = []
-    for file in capture_files(path):
-        read = read_any_capture(file)
-        exchanges = list(read) if cabinet is None else cabinet.keep(read)
+    parcels = chain.from_iterable(map(any_parcels, capture_files(path)))
+    for file, read in groupby(cabinet.keep(parcels), key=itemgetter(0)):
+        exchanges = list(chain.from_iterable(some for _, some in read))
         if len(exchanges) == 1 and path.is_dir():
             together += exchanges
         else:
-            yield str(file), exchanges
-    if cabinet is not None and cabinet.full:
-        together = list(map(cabinet.put_away, together))
+            yield str(file), cabinet.put_away(exchanges)
     if together:
-        yield str(path), sorted(together, key=lambda exchange: exchange.started)
+        yield str(path), sorted(cabinet.put_away(together), key=lambda exchange: exchange.started)
 
 
-@settled()
+@gc_paused()
 def read_run(
     exchanges: Sequence[Exchange],
-    spoken: Spoken,
+    resolver: DialectResolver,
     name: str,
     tokenizer: Tokenizer | None = None,
     cabinet: Cabinet | None = None,
@@ -78,22 +80,22 @@ def read_run(
     Without a tokenizer, the server's own is taken for one, as far as it was asked.
     """
     advertised = advertised_by(exchanges)
-    streams, unknown = [], []
-    cabinet = cabinet or Cabinet()
+    asked: list[tuple[Exchange, ReadBy]] = []
+    unknown = []
     ways: dict[Dialect, ReadBy] = {}
     for exchange in exchanges:
-        dialect = spoken.dialect_of(exchange)
+        dialect = resolver.dialect_of(exchange)
         if dialect is None:
             unknown.append(exchange)
         else:
             way = ways.setdefault(dialect, partial(dialect.read, delivery_hint=advertised.delivery))
-            streams.append(cabinet.read(exchange, way))
+            asked.append((exchange, way))
+    streams = (cabinet or Cabinet()).read(asked)
     tokenizer = tokenizer or told_by(unknown)
     calls = tuple(call for exchange in unknown if (call := read_call(exchange)) is not None)
     asides = {call.exchange.name for call in calls}
     others = [one for one in unknown if way_of(one.request) is None and one.name not in asides]
     alone, pairs = apart(streams)
-    asked = any(exchange.scenario == WORKER for exchange in exchanges)
     run = Run(
         tuple(alone),
         advertised,
@@ -101,7 +103,7 @@ def read_run(
         tokenizer=tokenizer,
         calls=calls,
         beside=tuple(pairs),
-        worker_asked=asked,
+        worker_asked=any(exchange.scenario == WORKER for exchange in exchanges),
     )
     return run, others
 
@@ -142,7 +144,7 @@ def remarks(run: Run, unknown: Sequence[Exchange] = ()) -> Iterator[str]:
     yield from (where + words for words in rules_seen(run.heard))
 
 
-@settled()
+@gc_paused()
 def replay(
     paths: Sequence[Path], *, tokenizer: Tokenizer | None = None, cabinet: Cabinet | None = None
 ) -> Subject:
@@ -156,11 +158,11 @@ def replay(
     detected: dict[str, str] = {}
     cabinet = cabinet or Cabinet()
     for path in paths:
-        for name, exchanges in captures(path, cabinet):
-            spoken = Spoken(exchanges)
-            run, unknown = read_run(exchanges, spoken, name, tokenizer, cabinet)
+        for name, exchanges in list(captures(path, cabinet)):
+            resolver = DialectResolver(exchanges)
+            run, unknown = read_run(exchanges, resolver, name, tokenizer, cabinet)
             runs.append(run)
-            detected = spoken.why | detected
+            detected = resolver.why | detected
             told += remarks(run, unknown)
     if not any(run.streams for run in runs):
         raise NothingToReplay(

@@ -1,8 +1,8 @@
-"""Streams that outlive their content: what a stream says in short is kept, how it travelled is read again.
+"""Streams whose content is dropped: a short form is kept, and the events are read again if needed.
 
 A run of many answers has to be known as a whole before the first is judged, and is too large to be held. What
 most checks ask of all answers (what was asked, how it ended, its ids and text) lies on a shelf in short; its
-events lie there as they came, and are read again, by the same dialect, by whoever looks at one of them. So
+events lie there as they came, and are read again, by the same dialect, when one of them is looked at. So
 nothing is known of a stream that its bytes do not say, and verdicts are the same.
 """
 
@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import pickle
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import MISSING, fields
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
+from pathlib import Path
 from sys import intern
-from typing import Any
+from typing import Any, NamedTuple
 
+from tokenwire.processes import shared_out, together
 from tokenwire.record import IN_SHORT, Asked, Choice, Delivery, Stream, ToolCall
+from tokenwire.wire.capture import Parcel
 from tokenwire.wire.exchange import Exchange, HttpRequest, Read, Server
-from tokenwire.wire.shelf import AtHand, Shelf, Slip
+from tokenwire.wire.shelf import AtHand, Packed, Shelf, Slip, packed
 
 _HELD = 16 << 20
 """So many bytes of answers are held before all are put away: what is read of them takes some ten times as
@@ -35,9 +38,16 @@ class Cabinet:
     """Where the answers of a replay are, once there are many."""
 
     def __init__(
-        self, held: int = _HELD, content: int = _CONTENT_AT_HAND, short: int = _SHORT_AT_HAND
+        self,
+        held: int = _HELD,
+        content: int = _CONTENT_AT_HAND,
+        short: int = _SHORT_AT_HAND,
+        *,
+        jobs: int = 1,
     ) -> None:
+        """`jobs`: how many processes share what is to be done to put answers away."""
         self._left = held
+        self._jobs = jobs
         self._shelf: Shelf | None = None
         self._servers: dict[Server, Server] = {}
         self.content = AtHand(content, _forget)
@@ -61,31 +71,47 @@ class Cabinet:
         """Whether there were more answers than are held."""
         return self._left < 0
 
-    def keep(self, exchanges: Iterable[Exchange]) -> list[Exchange]:
-        """The same exchanges; all of them are put away where they are more than are held."""
-        kept: list[Exchange] = []
-        for exchange in exchanges:
-            if not self.full:
-                self._left -= sum(len(read.data) for read in exchange.reads)
-                if self.full:
-                    kept = list(map(self.put_away, kept))
-            kept.append(self.put_away(exchange) if self.full else exchange)
-        return kept
+    def keep(self, parcels: Iterable[Parcel]) -> Iterator[tuple[Path, list[Exchange]]]:
+        """The exchanges of captures, each with its file; once there are more than are held, put away.
 
-    def put_away(self, exchange: Exchange) -> Exchange:
-        """The same exchange, on the shelf."""
-        there = isinstance(exchange, _ShelvedExchange)
-        put_away: Exchange = exchange if there else _ShelvedExchange(exchange, self)
-        return put_away
+        Raises CaptureError and OSError as `capture.parcels` does.
+        """
+        coming = iter(parcels)
+        while not self.full and (parcel := next(coming, None)) is not None:
+            exchanges = list(parcel.exchanges())
+            self._left -= sum(exchange.size for exchange in exchanges)
+            yield parcel.path, exchanges
+        parts = together(coming, lambda parcel: len(parcel.data))
+        for path, every in chain.from_iterable(shared_out(_packed_exchanges, parts, self._jobs)):
+            yield path, [_ShelvedExchange(one, self) for one in every]
 
-    def read(self, exchange: Exchange, read: ReadBy) -> Stream:
-        """What a dialect reads of an exchange; of one that was put away, in short."""
-        return _ShelvedStream(exchange, read) if isinstance(exchange, _ShelvedExchange) else read(exchange)
+    def put_away(self, exchanges: Sequence[Exchange]) -> list[Exchange]:
+        """The same exchanges, on the shelf where there are more than are held."""
+        if not self.full:
+            return list(exchanges)
+        return [
+            one if isinstance(one, _ShelvedExchange) else _ShelvedExchange(_packed_exchange(one), self)
+            for one in exchanges
+        ]
+
+    def read(self, exchanges: Sequence[tuple[Exchange, ReadBy]]) -> list[Stream]:
+        """What dialects read of exchanges; of those that were put away, in short."""
+        there = [(one, read) for one, read in exchanges if isinstance(one, _ShelvedExchange)]
+
+        def in_short(part: Sequence[int]) -> list[_PackedStream]:
+            return [_packed_stream(read(one.whole)) for one, read in map(there.__getitem__, part)]
+
+        parts = together(range(len(there)), lambda at: there[at][0].size)
+        told = chain.from_iterable(shared_out(in_short, parts, self._jobs))
+        return [
+            _ShelvedStream(one, read, next(told)) if isinstance(one, _ShelvedExchange) else read(one)
+            for one, read in exchanges
+        ]
 
 
 def _forget(content: object) -> None:
     """Drop what was read of a stream that has to go: some of it points back, and would stay while the garbage
-    collector rests (`settled`).
+    collector rests (`gc_paused`).
     """
     if isinstance(content, Stream):
         for kept in map(vars, (content, *content.choices)):
@@ -114,14 +140,51 @@ class _ShelvedRequest(HttpRequest):
     _of: _ShelvedExchange
     __new__ = _held
 
-    def __init__(self, of: _ShelvedExchange, request: HttpRequest) -> None:
-        _set(self, _of=of, method=intern(request.method), path=intern(request.path))
+    def __init__(self, of: _ShelvedExchange, method: str, path: str) -> None:
+        _set(self, _of=of, method=intern(method), path=intern(path))
 
     @property
     def _sent(self) -> HttpRequest:
         return self._of.head[0]
 
     body, raw_body, headers = (_from("_sent", name) for name in ("body", "raw_body", "headers"))
+
+
+_KEPT = ("name", "status", "ending", "detail", "duration", "started", "last_read")
+
+
+class _PackedExchange(NamedTuple):
+    """An exchange as it is put away."""
+
+    kept: tuple[Any, ...]
+    """The fields that `_KEPT` names."""
+    scenario: str
+    server: Server
+    method: str
+    path: str
+    size: int
+    head: Packed
+    reads: Packed
+
+
+def _packed_exchange(exchange: Exchange) -> _PackedExchange:
+    data = exchange.body
+    arrivals = array("d", [read.time for read in exchange.reads])
+    sizes = array("q", [len(read.data) for read in exchange.reads])
+    return _PackedExchange(
+        tuple(getattr(exchange, name) for name in _KEPT),
+        exchange.scenario,
+        exchange.server,
+        exchange.request.method,
+        exchange.request.path,
+        len(data),
+        packed((exchange.request, exchange.headers)),
+        packed((data, arrivals, sizes), compressed=True),
+    )
+
+
+def _packed_exchanges(parcels: Iterable[Parcel]) -> list[tuple[Path, list[_PackedExchange]]]:
+    return [(parcel.path, list(map(_packed_exchange, parcel.exchanges()))) for parcel in parcels]
 
 
 class _ShelvedExchange(Exchange):
@@ -138,26 +201,17 @@ class _ShelvedExchange(Exchange):
     _head: Slip
     _reads: Slip
 
-    def __init__(self, exchange: Exchange, cabinet: Cabinet) -> None:
-        data = exchange.body
-        arrivals = array("d", [read.time for read in exchange.reads])
-        sizes = array("q", [len(read.data) for read in exchange.reads])
+    def __init__(self, exchange: _PackedExchange, cabinet: Cabinet) -> None:
         _set(
             self,
-            name=exchange.name,
-            request=_ShelvedRequest(self, exchange.request),
+            **dict(zip(_KEPT, exchange.kept, strict=True)),
+            request=_ShelvedRequest(self, exchange.method, exchange.path),
             scenario=intern(exchange.scenario),
-            status=exchange.status,
-            ending=exchange.ending,
-            detail=exchange.detail,
-            duration=exchange.duration,
-            started=exchange.started,
             server=cabinet.server(exchange.server),
-            last_read=exchange.last_read,
             cabinet=cabinet,
-            size=len(data),
-            _head=cabinet.shelf.put((exchange.request, exchange.headers)),
-            _reads=cabinet.shelf.put((data, arrivals, sizes), compressed=True),
+            size=exchange.size,
+            _head=cabinet.shelf.put(exchange.head),
+            _reads=cabinet.shelf.put(exchange.reads),
         )
 
     @property
@@ -202,15 +256,15 @@ class _ShelvedExchange(Exchange):
         )
 
 
-_SAID = ("delivery", "refused", "answered", "error", "usage", "usage_place", "schema", "undecodable_at")
+_AT_A_GLANCE = ("delivery", "refused", "answered")
+"""What all of a run are asked for again and again."""
+_SAID = ("error", "usage", "usage_place", "schema", "undecodable_at")
 _USUAL = {one.name: one.default for one in fields(Asked) if one.default is not MISSING}
 _OF_A_CHOICE = ("output_ids", "text", "reasoning", "finish", "series_names", "parsed")
 
 
 class _Short:
     """What a stream says in short, as it comes from the shelf; what is seldom looked at is unpacked then."""
-
-    delivery: Delivery
 
     def __init__(self, stream: _ShelvedStream, said: tuple[Any, ...], asked: bytes, more: bytes) -> None:
         vars(self).update(zip(_SAID, said, strict=True))
@@ -234,27 +288,46 @@ class _Short:
     @cached_property
     def choices(self) -> tuple[Choice, ...]:
         told = enumerate(self._told[0])
-        return tuple(_ShelvedChoice(self._stream, at, self.delivery, *one) for at, one in told)
+        return tuple(_ShelvedChoice(self._stream, at, self._stream.delivery, *one) for at, one in told)
+
+
+class _PackedStream(NamedTuple):
+    """What is kept of a stream."""
+
+    dialect: str
+    seen: tuple[Any, ...]
+    """The fields that `_AT_A_GLANCE` names."""
+    short: Packed
+
+
+def _packed_stream(whole: Stream) -> _PackedStream:
+    said = tuple(getattr(whole, name) for name in _SAID)
+    facts = {name: tell(whole) for name, tell in IN_SHORT[Stream].items()}
+    unusual = {name: value for name, value in vars(whole.asked).items() if not _is_usual(name, value)}
+    more = [_said_of(choice) for choice in whole.choices], facts
+    short = packed((said, *(pickle.dumps(part, 5) for part in (unusual, more))))
+    _forget(whole)
+    return _PackedStream(whole.dialect, tuple(getattr(whole, name) for name in _AT_A_GLANCE), short)
 
 
 class _ShelvedStream(Stream):
     """A stream whose content is on the shelf."""
 
-    __slots__ = ("_read", "_short", "dialect", "exchange")
+    __slots__ = ("_read", "_short", "dialect", "exchange", *_AT_A_GLANCE)
     __new__ = _held
     exchange: _ShelvedExchange
     _read: ReadBy
     _short: Slip
 
-    def __init__(self, exchange: _ShelvedExchange, read: ReadBy) -> None:
-        whole = read(exchange.whole)
-        said = tuple(getattr(whole, name) for name in _SAID)
-        facts = {name: tell(whole) for name, tell in IN_SHORT[Stream].items()}
-        unusual = {name: value for name, value in vars(whole.asked).items() if not _is_usual(name, value)}
-        more = [_said_of(choice) for choice in whole.choices], facts
-        slip = exchange.cabinet.shelf.put((said, *(pickle.dumps(part, 5) for part in (unusual, more))))
-        _forget(whole)
-        _set(self, exchange=exchange, dialect=whole.dialect, _read=read, _short=slip)
+    def __init__(self, exchange: _ShelvedExchange, read: ReadBy, stream: _PackedStream) -> None:
+        _set(
+            self,
+            **dict(zip(_AT_A_GLANCE, stream.seen, strict=True)),
+            exchange=exchange,
+            dialect=intern(stream.dialect),
+            _read=read,
+            _short=exchange.cabinet.shelf.put(stream.short),
+        )
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
@@ -277,9 +350,7 @@ class _ShelvedStream(Stream):
     def facts(self) -> dict[str, Any]:
         return self.in_short.facts
 
-    delivery, refused, answered, error, usage, usage_place, schema, undecodable_at = (
-        _from("in_short", name) for name in _SAID
-    )
+    error, usage, usage_place, schema, undecodable_at = (_from("in_short", name) for name in _SAID)
     asked, choices = _from("in_short", "asked"), _from("in_short", "choices")
     events, usages, unterminated, in_order, _emissions = (
         _from("whole", name) for name in ("events", "usages", "unterminated", "in_order", "_emissions")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from enum import EnumType
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
-
-from tokenwire.suggestion import suggestion
 
 Row = TypeVar("Row")
 
@@ -87,3 +86,9 @@ def in_words(hint: Any) -> str:
     if origin is Mapping:
         return f"a table, each value {in_words(args[1])}"
     return _IN_WORDS.get(hint, "a table")
+
+
+def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
+    """The known name that comes closest, as a clause; `otherwise` where none is near."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {close[0]!r}?" if close else otherwise

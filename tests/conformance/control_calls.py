@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from stream_builder import with_exchange
 
-from tokenwire.dialects.control import Call, Deed, Load
+from tokenwire.dialects.control import Action, ControlCall, Load
 from tokenwire.record import Stream
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 
@@ -24,14 +24,14 @@ def at(stream: Stream, seconds: float, duration: float = 1.0, *, scenario: str =
 
 
 def called(
-    deed: Deed,
+    action: Action,
     seconds: float,
     *ids: str,
     status: int = 200,
     load: Load | None = None,
     everything: bool = False,
     name: str = "sglang-generate/one/call",
-) -> Call:
+) -> ControlCall:
     """A call that was answered ten milliseconds after it was sent."""
     exchange = Exchange(
         name,
@@ -44,13 +44,13 @@ def called(
         duration=0.01,
         started=clock(seconds),
     )
-    return Call(exchange, deed, frozenset(ids), everything, load)
+    return ControlCall(exchange, action, frozenset(ids), everything, load)
 
 
-def abort(seconds: float, *ids: str, status: int = 200, everything: bool = False) -> Call:
-    return called(Deed.ABORT, seconds, *ids, status=status, everything=everything)
+def abort(seconds: float, *ids: str, status: int = 200, everything: bool = False) -> ControlCall:
+    return called(Action.ABORT, seconds, *ids, status=status, everything=everything)
 
 
-def told(seconds: float, live: int, used_tokens: int | None = None) -> Call:
+def told(seconds: float, live: int, used_tokens: int | None = None) -> ControlCall:
     """A load that the server told of."""
-    return called(Deed.LOAD, seconds, load=Load(live, used_tokens))
+    return called(Action.LOAD, seconds, load=Load(live, used_tokens))

@@ -25,7 +25,7 @@ from stream_builder import (
 )
 
 from tokenwire.checks.check import Target
-from tokenwire.record import Finish, Said, Stream, Usage
+from tokenwire.record import Finish, SentField, Stream, Usage
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.determinism import Comparison
 from tokenwire.wire.exchange import Ending, HttpRequest
@@ -33,14 +33,14 @@ from tokenwire.wire.exchange import Ending, HttpRequest
 COUNTS: dict[str, Any] = {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}
 
 
-def said(**values: Any) -> dict[str, Said]:
+def said(**values: Any) -> dict[str, SentField]:
     """What a request says, each field by its own name."""
-    return {name: Said(name, (value,)) for name, value in values.items()}
+    return {name: SentField(name, (value,)) for name, value in values.items()}
 
 
 def bad(name: str, value: Any, **asked: Any) -> dict[str, Any]:
     """A request with one bad value."""
-    return {"said": said(**{"input_ids": PROMPT, name: value}), **asked}
+    return {"sent": said(**{"input_ids": PROMPT, name: value}), **asked}
 
 
 def told_usage(stream: Stream, *counts: tuple[int, dict[str, Any]]) -> Stream:
@@ -104,7 +104,9 @@ def unreadable(stream: Stream, body: bytes = b"{") -> Stream:
 
 TWO_ROWS = {"rid": ["a"], "input_ids": [[1], [2]]}
 BATCH: dict[str, Any] = {"input_ids": ((1,), (2,)), "prompts": 2, "batch": True, "body": TWO_ROWS}
-BATCH |= {"said": {"request_id": Said("rid", (["a"],)), "input_ids": Said("input_ids", (((1,), (2,)),))}}
+BATCH |= {
+    "sent": {"request_id": SentField("rid", (["a"],)), "input_ids": SentField("input_ids", (((1,), (2,)),))}
+}
 DIED = with_exchange(replace(whole(), events=(), choices=()), status=None, ending=Ending.UNREACHABLE)
 NAMED = {"error": {"message": "max_new_tokens must be at least 0, got -1."}}
 
@@ -253,8 +255,8 @@ FINISH_AND_ERROR_PAIRS = [
     Pair("unreadable-bodies-refused", unreadable(refusal()), unreadable(whole())),
     Pair(
         "missing-prompts-refused",
-        refusal(input_ids=None, said=said(n=1)),
-        whole(input_ids=None, said=said(n=1)),
+        refusal(input_ids=None, sent=said(n=1)),
+        whole(input_ids=None, sent=said(n=1)),
     ),
     Pair("misfitting-lists-refused", refusal(**BATCH), whole(Told(), Told(), n=1, **BATCH)),
     Pair(
@@ -280,14 +282,14 @@ FINISH_AND_ERROR_PAIRS = [
     ),
     Pair(
         "text-needs-a-tokenizer",
-        refusal(input_ids=None, said=said(text="Hello")),
-        whole(input_ids=None, said=said(text="Hello")),
+        refusal(input_ids=None, sent=said(text="Hello")),
+        whole(input_ids=None, sent=said(text="Hello")),
         target=NO_TOKENIZER,
     ),
     Pair(
         "text-needs-a-tokenizer",
-        refusal(stop=("x",), said=said(stop="x")),
-        whole(stop=("x",), said=said(stop="x")),
+        refusal(stop=("x",), sent=said(stop="x")),
+        whole(stop=("x",), sent=said(stop="x")),
         target=NO_TOKENIZER,
         why="stop strings",
     ),

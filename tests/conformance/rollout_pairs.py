@@ -12,7 +12,7 @@ from pair import Pair
 from stream_builder import ABORT, FAILED, IDS, LENGTH, PROMPT, Told, build, named, whole
 
 from tokenwire.checks.check import Comparison, Target
-from tokenwire.dialects.control import Deed
+from tokenwire.dialects.control import Action
 from tokenwire.record import Delivery, Stream
 
 BODY = {"input_ids": list(PROMPT), "return_routed_experts": True}
@@ -51,7 +51,7 @@ GOOD_MASKS = [[token, 90] for token in IDS]
 WHOLE = routed(experts(RUN), "generate/whole")
 
 ABORTED = Target(calls=(abort(0.5, everything=True),))
-PAUSED = Target(calls=(called(Deed.PAUSE, 10.3), called(Deed.CONTINUE, 10.4)))
+PAUSED = Target(calls=(called(Action.PAUSE, 10.3), called(Action.CONTINUE, 10.4)))
 
 
 def live(finish: Any, ids: Sequence[int] | None = IDS, **asked: Any) -> Stream:

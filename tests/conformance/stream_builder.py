@@ -135,7 +135,7 @@ def build(
     exchange = _exchange(name, delivery, body)
     spoken = load_dialects().get(dialect)
     if body is not None and spoken is not None:
-        wanted["said"] = spoken.read_asked(exchange.request).said
+        wanted["sent"] = spoken.read_asked(exchange.request).sent
     cuts = []
     for index, told in enumerate(choices):
         parts = [told.size] if not streamed else list(sizes or [1] * told.size or [0])

@@ -133,6 +133,15 @@ def test_the_flags_of_a_capture_speak_where_the_endpoints_are_silent() -> None:
     assert (without.delivery, without.stream_interval) == (Delivery.CUMULATIVE, 2)
 
 
+def test_flags_mean_what_they_mean_in_the_family_that_the_capture_names() -> None:
+    def told(name: str, *flags: str) -> Advertised:
+        return advertised_by([answer("/generate", {}, server=Server(name, "0", flags))])
+
+    assert told("vllm", "--max-num-seqs", "4").delivery is None
+    assert told("a gateway", "--stream-interval", "4").delivery is Delivery.CUMULATIVE
+    assert told("vllm", "--stream-interval", "4").stream_interval == 4
+
+
 def test_a_capture_without_flags_advertises_no_mode() -> None:
     assert advertised_by([answer("/generate", {}, server=Server("sglang", "0.5.23"))]).delivery is None
 

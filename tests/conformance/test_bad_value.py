@@ -19,7 +19,7 @@ from tokenwire.checks.bad_value import (
     wrong_types,
 )
 from tokenwire.dialects.dialect import load_dialects, vocabulary_told
-from tokenwire.record import Asked, Said
+from tokenwire.record import Asked, SentField
 from tokenwire.wire.exchange import HttpRequest
 
 GENERATE = load_dialects()["sglang-generate"]
@@ -147,7 +147,7 @@ def test_a_wrong_field_is_written_where_the_dialect_has_it() -> None:
     request = GENERATE.render(ask)
     assert isinstance(request, HttpRequest)
     assert request.body == {"input_ids": [2**70], "sampling_params": {"n": "two", "temperature": 0.0}}
-    assert GENERATE.read_asked(request).said["n"] == Said("n", ("two",))
+    assert GENERATE.read_asked(request).sent["n"] == SentField("n", ("two",))
 
 
 def test_a_bad_value_says_what_it_is() -> None:

@@ -13,8 +13,8 @@ import pytest
 from forked_program import run_forked
 from proofs.hostile_servers import Conduct, Hostile, HostileServer, head, says
 from recorded import document
-from test_watch_overhearing import _Audience as Audience
-from test_watch_overhearing import listen
+from test_watch_exchange_assembly import _Audience as Audience
+from test_watch_exchange_assembly import listen
 
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.watch.violation_folder import ViolationFolder
@@ -122,13 +122,13 @@ def test_no_recording_of_what_is_watched_tells_a_credential(tmp_path: Path, plac
     body = f'{{"input_ids":[1],"api_key":"{canary}"}}' if place == "body" else "{}"
     answer = f'{{"error":"unknown key {canary}","api_key":"CANARY-other","again":"{canary}"}}'
     audience = Audience()
-    ear = listen(audience)
+    observer = listen(audience)
     request = (
         f"POST /generate{query} HTTP/1.1\r\nHost: h\r\n{header}Content-Length: {len(body)}\r\n\r\n{body}"
     )
-    ear.sent(request.encode())
+    observer.sent(request.encode())
     for data in (f"HTTP/1.1 400 No\r\nX-Seen: {canary}\r\nContent-Length: {len(answer)}\r\n\r\n", answer):
-        ear.received(data.encode())
+        observer.received(data.encode())
     (exchange,) = audience.exchanges
     assert len(exchange.body) == len(answer)
     assert ViolationFolder(tmp_path, 1 << 20).keep("some-requirement", exchange)

@@ -69,6 +69,15 @@ def test_what_a_plain_stream_shows() -> None:
             {},
             {"series": {"mirror_token_id": [1]}, "customized": frozenset({"mirror_token_id"})},
         ),
+        (
+            "top-logprobs",
+            {"top_logprobs": 2},
+            {
+                "series": {
+                    "logprobs_content": [{"token": "a", "logprob": -1.0, "top_logprobs": [{"token": "a"}]}]
+                }
+            },
+        ),
         ("logprobs-length", {}, {"counters": {"output_token_logprobs_length": 1}}),
         ("top-logprobs", {"top_logprobs": 2}, {"series": {"output_top_logprobs": [[[-1.0, 1, None]]]}}),
         (
@@ -96,11 +105,17 @@ def test_empty_lists_and_nulls_are_no_effect() -> None:
     stream = ids_stream([1], [2])
     empty = with_emissions(
         stream,
-        series={"output_token_logprobs": []},
+        series={"output_token_logprobs": [], "logprobs_content": []},
         prompt_series={"input_token_logprobs": []},
         details={"cached_tokens_details": None, "request_id": None},
     )
     assert present(empty) == present(stream)
+
+
+def test_logprobs_without_alternatives_are_no_top_logprobs() -> None:
+    stream = ids_stream([1], [2], asked=Asked(stream=True, top_logprobs=1))
+    entries = [{"token": "a", "logprob": -1.0, "top_logprobs": []}]
+    assert "top-logprobs" not in present(with_emissions(stream, series={"logprobs_content": entries}))
 
 
 def test_what_the_sampler_brings_is_no_logprob() -> None:

@@ -12,14 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenwire.spec_files import load_schema
+from tokenwire.wire import capture
 from tokenwire.wire.capture import (
     CaptureError,
     CaptureWriter,
+    capture_parcels,
     exchange_lines,
     read_capture,
     status_of,
 )
-from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server, exchange_name
 from tokenwire.wire.redaction import REDACTED
 
 EXCHANGE = Exchange(
@@ -34,6 +36,23 @@ EXCHANGE = Exchange(
     started="2026-11-20T13:36:15.000+00:00",
     server=Server("sglang", "0.5.23", ("--stream-interval", "4")),
 )
+
+
+@pytest.mark.parametrize(
+    ("name", "scenario", "dialect", "label"),
+    [
+        (exchange_name("greedy", "whole", "sglang-chat"), "greedy", "sglang-chat", "whole"),
+        (exchange_name("greedy", "a/b", "sglang-chat"), "greedy", "sglang-chat", "a/b"),
+        (exchange_name("preflight", "v1/models"), "preflight", "", "v1/models"),
+        ("sglang-chat/greedy/whole", "by-others", "", "sglang-chat/greedy/whole"),
+        ("sglang-chat/1", "greedy", "", "sglang-chat/1"),
+        ("sglang-chat", "sglang-chat", "", "sglang-chat"),
+        ("watched/00000007", "watch", "", "watched/00000007"),
+    ],
+)
+def test_only_a_name_of_our_form_tells_a_dialect(name: str, scenario: str, dialect: str, label: str) -> None:
+    exchange = replace(EXCHANGE, name=name, scenario=scenario)
+    assert (exchange.named_dialect, exchange.label) == (dialect, label)
 
 
 def write(directory: Path, exchange: Exchange, *, compress: bool = False) -> Path:
@@ -157,6 +176,47 @@ def test_a_gzipped_file_cut_off_anywhere_is_readable(tmp_path: Path) -> None:
             assert EXCHANGE.body.startswith(exchange.body)
             most = max(most, len(exchange.body))
     assert most == len(EXCHANGE.body), "what had arrived can be read before the file is whole"
+
+
+def test_parcels_of_any_size_hold_the_same_exchanges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts that read like a request line do not begin one; an exchange without end ends before the next."""
+    like_a_line = '{"kind":"request"}\n"request"'
+    asked = {"kind": "request", "text": like_a_line}
+    other = replace(EXCHANGE, name="b", request=HttpRequest("POST", "/generate", asked), scenario=like_a_line)
+    reads = (Read(0.1, like_a_line.encode()), Read(0.2, b"\xff"))
+    other = replace(other, reads=reads, headers=(("kind", "request"), ("request", "kind")))
+    (*unended, _), (*begun, _) = exchange_lines(EXCHANGE), exchange_lines(other)
+    written = [
+        [*exchange_lines(EXCHANGE)],
+        [*exchange_lines(other)],
+        unended,
+        [*exchange_lines(other)],
+        begun,
+    ]
+    text = "".join(json.dumps(line) + "\n" for lines in written for line in lines)
+    text = text.replace('"kind": ', '"kind":', 20)
+    path = tmp_path / "several.jsonl"
+    for cut in (0, 30, len(json.dumps(begun[-1])) + 30):
+        path.write_text(text[: len(text) - cut])
+        at_once = replace(next(capture_parcels(path)), data=path.read_bytes())
+        given = list(at_once.exchanges())
+        assert [one.ending is Ending.COMPLETE for one in given] == [True, True, False, True, False]
+        for size in (*range(1, 300, 7), 700, 1500):
+            monkeypatch.setattr(capture, "_PIECE", size)
+            several = list(capture_parcels(path))
+            assert b"".join(parcel.data for parcel in several) == at_once.data
+            assert [one for parcel in several for one in parcel.exchanges()] == given
+        assert len(several) > 2
+        monkeypatch.undo()
+
+
+def test_a_line_is_named_by_its_number_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture, "_PIECE", 200)
+    path = write(tmp_path, EXCHANGE)
+    path.write_text(path.read_text() * 3 + "{}\n")
+    assert len(list(capture_parcels(path))) > 1
+    with pytest.raises(CaptureError, match="line 16: "):
+        list(read_capture(path))
 
 
 def test_an_exchange_without_end_does_not_swallow_the_next(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from stream_builder import (
 from test_checks_pairs import look
 
 from tokenwire.checks.check import Target
-from tokenwire.dialects.control import Call, Deed
+from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.record import Stream
 from tokenwire.requirement import Level
 from tokenwire.target.advertised import Advertised
@@ -152,11 +152,11 @@ def test_of_several_aborts_the_one_whose_id_begins_the_name_of_what_it_ended_is_
         (abort(0.5, "nobody", "r-10", status=500), None),
         (abort(0.5, "r-10", status=500), None),
         (abort(0.5, everything=True, status=500), None),
-        (called(Deed.FLUSH, 5.0, status=500), None),
+        (called(Action.FLUSH, 5.0, status=500), None),
     ],
     ids=["too late", "no failure", "both too late", "not of nobody", "in time", "of all", "no abort"],
 )
-def test_an_abort_that_comes_too_late_is_no_reason_to_fail(call: Call, holds: bool | None) -> None:
+def test_an_abort_that_comes_too_late_is_no_reason_to_fail(call: ControlCall, holds: bool | None) -> None:
     seen = look("abort-of-nobody-is-no-failure", (NEIGHBOUR,), Target(calls=(call,)))
     assert [one.holds for one in seen] == ([] if holds is None else [holds])
 

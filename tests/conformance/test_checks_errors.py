@@ -11,7 +11,7 @@ from stream_builder import Told, change, incremental, named, refusal, whole, wit
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.check import CHECKS, Observation, Target
-from tokenwire.record import Finish, Said, Stream
+from tokenwire.record import Finish, SentField, Stream
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.determinism import Comparison
 from tokenwire.wire.exchange import Ending
@@ -86,8 +86,8 @@ def test_a_target_that_never_gave_a_record_is_not_judged_by_its_silence() -> Non
     ],
 )
 def test_a_refusal_names_the_field_or_the_value(said: str, holds: bool) -> None:
-    asked = {"max_new_tokens": Said("max_new_tokens", (-1,))}
-    (one,) = run("refusal-names-the-value", refusal(error={"message": said}, said=asked))
+    asked = {"max_new_tokens": SentField("max_new_tokens", (-1,))}
+    (one,) = run("refusal-names-the-value", refusal(error={"message": said}, sent=asked))
     assert one.holds is holds
 
 
@@ -98,7 +98,7 @@ def test_a_request_that_was_refused_for_what_nobody_knows_need_not_name_it() -> 
 def test_where_prompts_as_ids_are_refused_a_refusal_may_speak_of_these() -> None:
     """As sglang-router 0.3.2 answers on /v1/completions, where it takes texts alone."""
     words = "Failed to deserialize the JSON body into the target type: prompt: invalid type: sequence"
-    refused = refusal(error={"message": words}, said={"max_new_tokens": Said("max_tokens", ("many",))})
+    refused = refusal(error={"message": words}, sent={"max_new_tokens": SentField("max_tokens", ("many",))})
     in_words = whole(input_ids=None)
     assert run("refusal-names-the-value", in_words, refused) == []
     assert [one.holds for one in run("refusal-names-the-value", in_words, whole(), refused)] == [False]

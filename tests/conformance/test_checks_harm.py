@@ -10,7 +10,7 @@ import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.check import CHECKS, Observation, Target
 from tokenwire.judging.judge import Run, judge_requirement
 from tokenwire.judging.verdict import Verdict
-from tokenwire.record import Said, Stream
+from tokenwire.record import SentField, Stream
 from tokenwire.requirement import load_requirements
 from tokenwire.target.determinism import determinism
 from tokenwire.wire.exchange import Ending
@@ -64,7 +64,7 @@ def test_a_target_that_was_not_seen_to_repeat_itself_is_not_blamed() -> None:
 
 
 def test_a_bad_request_that_was_answered_can_do_harm_too() -> None:
-    answered = whole(said={"n": Said("n", (0,))}, key="")
+    answered = whole(sent={"n": SentField("n", (0,))}, key="")
     assert len(harmed(*OTHER_KEY, BEFORE, AGAIN, named(answered, "generate/bad"), CHANGED)) == 1
 
 

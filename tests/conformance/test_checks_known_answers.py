@@ -15,7 +15,7 @@ from tokenwire.checks.check import CHECKS, Observation
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.parrot.law import Repeater
 from tokenwire.parrot.script import Script
-from tokenwire.record import Finish, Said, Stream
+from tokenwire.record import Finish, SentField, Stream
 from tokenwire.requirement import Level, load_requirements
 from tokenwire.target.advertised import Advertised
 from tokenwire.wire.exchange import Ending, HttpRequest
@@ -175,7 +175,7 @@ UNJUDGED = {
     "ids of no vocabulary": {"input_ids": ((5, 9999),)},
     "messages that are not rendered here": {
         "input_ids": None,
-        "said": {"messages": Said("messages", ([{"role": "user", "content": [{"type": "image"}]}],))},
+        "sent": {"messages": SentField("messages", ([{"role": "user", "content": [{"type": "image"}]}],))},
     },
 }
 

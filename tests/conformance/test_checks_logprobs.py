@@ -9,7 +9,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from logprob_pairs import COMPLETIONS, PLAIN, PROMPT_KEY, chat, completion, content, lists, scored
+from logprob_pairs import (
+    COMPLETIONS,
+    GREEDY,
+    PLAIN,
+    PROMPT_KEY,
+    chat,
+    completion,
+    content,
+    lists,
+    scored,
+    warm,
+)
 from stream_builder import IDS, Told, change, incremental, logprobs, named, whole
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
@@ -314,3 +325,12 @@ def test_an_echo_that_begins_again_in_later_events_is_no_chance() -> None:
 
     assert by_chance("Say ab", "Say cd", "Say ef", "", "", "") == [False]
     assert by_chance("Say ab", "xx", "Say", " it", "", "") == [True]
+
+
+def test_a_rule_of_the_logprobs_is_told_with_the_answer_that_follows_another() -> None:
+    (alone,) = violated("logprobs-follow-one-rule", GREEDY, warm(0.5))
+    assert alone.message == "the logprobs are 0.50 times as far apart as at temperature 1"
+    (second,) = violated("logprobs-follow-one-rule", GREEDY, warm(2.0), warm(1.0, "generate/again"))
+    assert second.message == (
+        "the logprobs are not divided by the temperature, but divided by the temperature in generate/warm"
+    )

@@ -743,6 +743,12 @@ PAIRS = [
     ),
     Pair(
         "samples-are-asked-alike",
+        (named(whole(RETRACTED), "one/alone"), whole(RETRACTED, RETRACTED, n=2, max_new_tokens=1)),
+        (named(whole(RETRACTED), "one/alone"), whole(RETRACTED, Told(), n=2, max_new_tokens=1)),
+        why="one token is enough",
+    ),
+    Pair(
+        "samples-are-asked-alike",
         (
             named(whole(RETRACTED), "one/alone"),
             with_exchange(whole(RETRACTED, Told(), n=2), ending=Ending.TRUNCATED),

@@ -9,7 +9,7 @@ import pytest
 from control_calls import abort
 from stream_builder import incremental
 
-from tokenwire.dialects.control import Deed, Load, load_controls, read_call
+from tokenwire.dialects.control import Action, Load, load_controls, read_call
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.capability import capabilities
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
@@ -31,7 +31,7 @@ def test_an_abort_says_whom_it_means() -> None:
         assert one is not None
         call = read_call(exchange(one.method, one.path, one.body))
         assert call is not None
-        assert (call.deed, call.ids, call.everything, call.done) == (Deed.ABORT, {"a"}, False, True)
+        assert (call.action, call.ids, call.everything, call.done) == (Action.ABORT, {"a"}, False, True)
 
 
 def test_an_abort_of_everything() -> None:
@@ -64,7 +64,7 @@ other 7
 def test_loads(path: str, answer: bytes, load: Load | None) -> None:
     call = load_controls()["sglang"].read(exchange("GET", path, answer=answer))
     assert call is not None
-    assert (call.deed, call.load) == (Deed.LOAD, load)
+    assert (call.action, call.load) == (Action.LOAD, load)
 
 
 def test_a_load_in_prometheus_text() -> None:
@@ -84,7 +84,7 @@ def test_a_load_in_prometheus_text() -> None:
 def test_loads_of_llama_cpp(path: str, answer: bytes, load: Load | None) -> None:
     call = read_call(exchange("GET", path, answer=answer))
     assert call is not None
-    assert (call.deed, call.load) == (Deed.LOAD, load)
+    assert (call.action, call.load) == (Action.LOAD, load)
     assert path in [request.path for request in load_controls()["llama.cpp"].load_requests]
 
 

@@ -15,7 +15,7 @@ from tokenwire.dialects import dialect as dialect_module
 from tokenwire.dialects.dialect import Dialect, load_dialects, policy_of
 from tokenwire.dialects.policy import Policy
 from tokenwire.record import Delivery, Stream
-from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 from tokenwire.wire.json_pointer import find, parse
 
 GENERATE = load_dialects()["sglang-generate"]
@@ -43,7 +43,6 @@ def exchange(
         headers=(("Content-Type", media_type),),
         reads=(Read(0.5, body),) if body else (),
         ending=ending,
-        server=Server(flags=flags),
     )
 
 
@@ -192,17 +191,20 @@ def test_places_hold_bytes_times_and_excerpts() -> None:
     assert (second.exchange, second.event) == ("x", 1)
 
 
+def test_an_excerpt_shows_nothing_of_the_events_behind_its_own() -> None:
+    places = [
+        event.place.excerpt for event in GENERATE.read(exchange(sse({}, {"text": "b"}), stream=True)).events
+    ]
+    assert places == ["data: {}", 'data: {"text": "b"}', "data: [DONE]"]
+
+
 def test_the_order_of_knowing_the_mode() -> None:
-    flagged = ("--incremental-streaming-output",)
-    told = exchange(sse(*CUMULATIVE[:1]), stream=True, flags=flagged)
-    assert GENERATE.read(told).delivery is Delivery.INCREMENTAL
-    assert GENERATE.read(told, delivery_hint=Delivery.CUMULATIVE).delivery is Delivery.CUMULATIVE
-    unflagged = exchange(sse(*INCREMENTAL[:1]), stream=True, flags=("--stream-interval", "4"))
-    assert GENERATE.read(unflagged).delivery is Delivery.CUMULATIVE
-    wrongly = exchange(sse(*CUMULATIVE), stream=True, flags=flagged)
-    assert GENERATE.read(wrongly, delivery_hint=Delivery.INCREMENTAL).delivery is Delivery.CUMULATIVE
-    assert GENERATE.read(exchange(sse(*CUMULATIVE), stream=True)).delivery is Delivery.CUMULATIVE
-    whole = exchange(generated([7]), flags=flagged)
+    short, clear = exchange(sse(*CUMULATIVE[:1]), stream=True), exchange(sse(*CUMULATIVE), stream=True)
+    assert GENERATE.read(short, delivery_hint=Delivery.INCREMENTAL).delivery is Delivery.INCREMENTAL
+    assert GENERATE.read(short, delivery_hint=Delivery.CUMULATIVE).delivery is Delivery.CUMULATIVE
+    assert GENERATE.read(clear, delivery_hint=Delivery.INCREMENTAL).delivery is Delivery.CUMULATIVE
+    assert GENERATE.read(clear).delivery is Delivery.CUMULATIVE
+    whole = exchange(generated([7]))
     assert GENERATE.read(whole, delivery_hint=Delivery.INCREMENTAL).delivery is Delivery.WHOLE
 
 
@@ -438,10 +440,8 @@ def _table(**changes: Any) -> dict[str, Any]:
         "name": "other",
         "family": "other",
         "endpoint": {"methods": ["POST"], "path": "/o"},
-        "policy": {},
+        "policy": {"end_mark": "END"},
         "request": {"prompt": {"input_ids": "/p"}, "batches": False, "fields": {"n": "/n", "stream": "/s"}},
-        "delivery": {},
-        "end_mark": "END",
         "schemas": {"whole": "tiny", "stream": "tiny", "error": "tiny"},
         "answer": {
             "whole": {"choices": "/c", "output_ids": "/t"},
@@ -449,6 +449,11 @@ def _table(**changes: Any) -> dict[str, Any]:
         },
     }
     return {**table, **changes}
+
+
+def test_an_empty_body_is_told_as_such() -> None:
+    (document,) = GENERATE.read(exchange(b"")).events
+    assert document.problem == "the body is empty"
 
 
 def test_another_family_is_another_table() -> None:
@@ -480,7 +485,7 @@ def test_a_table_with_an_unknown_name_is_refused(changes: dict[str, Any]) -> Non
     [
         ({"zero_budgets": "refused"}, r"policy: there is no 'zero_budgets'; did you mean 'zero_budget'\?"),
         ({"zero_budget": "no"}, r"policy: zero_budget: 'no' is not 'answered' or 'refused' or 'unspecified'"),
-        ({"end_mark": "[DONE]"}, r"policy: end_mark: '\[DONE\]' is not true or false"),
+        ({"mixed_prompts": "yes"}, r"policy: mixed_prompts: 'yes' is not true or false"),
         ({"least": {"temprature": 0}}, r"policy: least: 'temprature' is no field"),
         ({"vocabulary_told": "size"}, r"policy: vocabulary_told: 'size' has not one group"),
     ],

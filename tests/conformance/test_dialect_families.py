@@ -75,8 +75,8 @@ def test_one_field_takes_ids_and_texts(dialect: Dialect) -> None:
 def test_a_malformed_prompt_is_no_prompt() -> None:
     told = asked(VLLM, {"prompt": [5, "a"], "temperature": 0})
     assert (told.input_ids, told.text_prompt, told.key) == (None, False, "")
-    assert told.said["input_ids"].values == ([5, "a"],)
-    assert "text" not in told.said
+    assert told.sent["input_ids"].values == ([5, "a"],)
+    assert "text" not in told.sent
 
 
 @pytest.mark.parametrize("dialect", [SGLANG, VLLM, CHAT])
@@ -131,7 +131,7 @@ def test_a_number_asks_for_the_logprobs_of_the_whole_prompt() -> None:
 
 def test_wrong_values_find_the_field_that_is_a_number() -> None:
     assert body(VLLM, Ask(input_ids=(IDS,), wrong={"logprobs": "x"}))["logprobs"] == "x"
-    assert asked(VLLM, {"prompt": [5], "logprobs": "x"}).said["logprobs"].values == ("x",)
+    assert asked(VLLM, {"prompt": [5], "logprobs": "x"}).sent["logprobs"].values == ("x",)
 
 
 def test_a_header_wins_over_the_request_id_of_the_body() -> None:

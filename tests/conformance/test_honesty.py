@@ -14,7 +14,7 @@ import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.asking.scenario import Conversation, Transcript, load_scenarios
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.dialects.dialect import load_dialects
-from tokenwire.dialects.recognition import Spoken
+from tokenwire.dialects.recognition import DialectResolver
 from tokenwire.judging.judge import Run, judge_requirement
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
@@ -116,8 +116,8 @@ def test_an_unknown_path_is_not_found() -> None:
 def test_a_replay_knows_the_unknown_path_by_its_name() -> None:
     streams = talk("sglang-generate", CannedSender(b"{}", status=404)).streams
     exchange = next(s.exchange for s in streams if s.exchange.name.endswith("unknown-path"))
-    dialect = Spoken([exchange]).dialect_of(exchange)
+    dialect = DialectResolver([exchange]).dialect_of(exchange)
     assert dialect is not None
     assert dialect.name == "sglang-generate"
     stranger = replace(exchange, scenario="other", request=HttpRequest("POST", "/elsewhere", {}))
-    assert Spoken([stranger]).dialect_of(stranger) is None
+    assert DialectResolver([stranger]).dialect_of(stranger) is None

@@ -15,7 +15,7 @@ from tokenwire.parrot.law import Law, Parrot, Repeater
 from tokenwire.parrot.recognition import OtherTokenizer, recognised
 from tokenwire.parrot.script import truth
 from tokenwire.parrot.vocabulary import LESSON, SIZE, Vocabulary, Words, words_of
-from tokenwire.record import Asked, Finish, Said, Stream
+from tokenwire.record import Asked, Finish, SentField, Stream
 from tokenwire.target.tokenizer import LocalTokenizer
 
 KINDS = pytest.mark.parametrize("kind", list(Vocabulary))
@@ -65,7 +65,7 @@ def test_text_alone_tells_both_where_the_prompt_is_ids_text_or_messages(kind: Vo
         "ids": without_ids(said(law, words, ids), input_ids=(ids,)),
         "text": without_ids(said(law, words, encode(LESSON)), texts=(LESSON,)),
         "chat": without_ids(
-            said(law, words, encode(rendered)), said={"messages": Said("messages", (MESSAGES,))}
+            said(law, words, encode(rendered)), sent={"messages": SentField("messages", (MESSAGES,))}
         ),
     }
     for form, answer in answers.items():

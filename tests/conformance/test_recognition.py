@@ -14,7 +14,7 @@ from recorded import write_file, write_folder
 
 from tokenwire.asking.preflight import Preflight, preflight
 from tokenwire.dialects.dialect import Mark, load_dialects
-from tokenwire.dialects.recognition import Spoken, dialects_at, recognise
+from tokenwire.dialects.recognition import DialectResolver, dialects_at, recognise
 from tokenwire.replay import replay
 from tokenwire.watch.judging import Bench
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
@@ -74,6 +74,27 @@ def test_a_mark_in_a_chunk_tells() -> None:
     assert recognise([OPENAI, SGLANG], [chat(chunk, stream=True)]).dialect is SGLANG
 
 
+@pytest.mark.parametrize(
+    ("line", "looked_at"), [(b"\n", {64}), (b"\r\n", {1000})], ids=["plain lines", "other line ends"]
+)
+def test_only_the_first_events_of_a_stream_are_looked_at(
+    line: bytes, looked_at: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    event = b"data: " + json.dumps({"choices": [{"index": 0, "matched_stop": None}]}).encode() + 2 * line
+    plain = event.replace(b"matched_stop", b"stop")
+    bodies: list[bytes] = []
+    monkeypatch.setattr(Mark, "may_stand_in", lambda _, body: bodies.append(body) or True)
+
+    def told(body: bytes) -> str | None:
+        stream = replace(chat({}, stream=True), reads=(Read(0.1, body),))
+        recognised = recognise([SGLANG, OPENAI], [stream]).dialect
+        return recognised and recognised.name
+
+    assert told(63 * plain + 937 * event) == "sglang-chat"
+    assert told(64 * plain + 936 * event) == "openai-chat"
+    assert {body.count(b"data: ") for body in bodies} == looked_at
+
+
 def test_a_mark_whose_key_is_written_with_an_escape_tells() -> None:
     escaped = json.dumps(answer(matched_stop=None)).replace("matched", "m\\u0061tched")
     exchange = replace(chat({}), reads=(Read(0.1, escaped.encode()),))
@@ -101,7 +122,7 @@ def test_where_all_have_marks_and_none_is_seen_nobody_knows() -> None:
     body = {"id": "c", "object": "text_completion", "choices": [{"index": 0, "text": "a"}]}
     unknown = replace(chat(body), request=HttpRequest("POST", "/v1/completions", {"prompt": "a"}))
     assert recognise(completions, [unknown]).dialect is None
-    assert Spoken([unknown]).dialect_of(unknown) is load_dialects()["openai-completions"]
+    assert DialectResolver([unknown]).dialect_of(unknown) is load_dialects()["openai-completions"]
     marked = replace(unknown, server=Server("vllm"))
     assert recognise(completions, [marked]).dialect is load_dialects()["vllm-completions"]
 
@@ -158,10 +179,20 @@ def test_a_server_that_others_recorded_goes_by_its_name(tmp_path: Path) -> None:
 
 
 def test_an_exchange_of_our_own_is_read_by_the_dialect_that_asked() -> None:
-    exchanges = [chat(answer(), "sglang-chat/probe/first"), chat(answer(), "preflight/sglang-chat")]
-    spoken = Spoken(exchanges)
-    assert [spoken.dialect_of(one) for one in exchanges] == [SGLANG, OPENAI]
-    assert spoken.dialect_of(replace(exchanges[0], request=HttpRequest("GET", CHAT))) is None
+    asked = replace(chat(answer(), "sglang-chat/probe/first"), scenario="probe")
+    exchanges = [asked, chat(answer(), "preflight/sglang-chat")]
+    resolver = DialectResolver(exchanges)
+    assert [resolver.dialect_of(one) for one in exchanges] == [SGLANG, OPENAI]
+    assert resolver.dialect_of(replace(exchanges[0], request=HttpRequest("GET", CHAT))) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["sglang-chat", "sglang-chat/1", "sglang-chat/probe/first", "sglang-chat/by-hand"]
+)
+def test_a_name_that_begins_like_a_dialect_tells_nothing(name: str) -> None:
+    """Other recorders may name an exchange after the server; their files hold no scenario."""
+    foreign = chat(answer(), name)
+    assert DialectResolver([foreign]).dialect_of(foreign) is OPENAI
 
 
 @dataclass

@@ -15,8 +15,7 @@ import pytest
 from tokenwire.asking import recorder as recorder_module
 from tokenwire.asking.connection import Connection
 from tokenwire.asking.recorder import Recorder
-from tokenwire.asking.slow_reader import SlowReader
-from tokenwire.asking.tap import Tap
+from tokenwire.asking.tap import SlowReader, Tap
 from tokenwire.wire.capture import CaptureWriter, ExchangeWriter, read_capture
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
 from tokenwire.wire.redaction import REDACTED

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
 import weakref
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from recorded import whole, write_folder
+from typer.testing import CliRunner
 
 from tokenwire import shelved
+from tokenwire.cli import app
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.judging.judge import Judgement, judge
+from tokenwire.judging.verdict import ExitStatus
 from tokenwire.record import Delivery, Finish, Stream
 from tokenwire.replay import replay
 from tokenwire.report.document import document
@@ -21,8 +27,10 @@ from tokenwire.report.subject import Subject
 from tokenwire.report.trace import trace
 from tokenwire.requirement import load_requirements
 from tokenwire.shelved import Cabinet
+from tokenwire.wire import capture
+from tokenwire.wire.capture import CaptureError, Parcel, read_capture
 from tokenwire.wire.exchange import Exchange
-from tokenwire.wire.shelf import AtHand, Shelf, Slip
+from tokenwire.wire.shelf import AtHand, Shelf, Slip, packed
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 CAPTURE = FIXTURES / "litellm" / "1.106.2" / "live-before-vllm.jsonl.gz"
@@ -35,8 +43,8 @@ def report(subject: Subject, judgements: list[Judgement]) -> tuple[object, ...]:
     return told, playbacks(violated), trace("all", judgements)
 
 
-def nothing_held() -> Cabinet:
-    return Cabinet(held=0, content=1, short=1)
+def nothing_held(jobs: int = 1) -> Cabinet:
+    return Cabinet(held=0, content=1, short=1, jobs=jobs)
 
 
 @pytest.fixture
@@ -94,7 +102,7 @@ def test_what_is_little_is_held_and_of_what_is_much_nothing(tmp_path: Path) -> N
     assert at_hand(many) == {False}
 
 
-_OFTEN = 64
+_OFTEN = 36
 """So often an answer is read in short where none is at hand but the last one, be there ever so many."""
 
 
@@ -124,16 +132,98 @@ def test_a_changed_copy_holds_all_of_its_fields() -> None:
     assert replace(stream, schema="x").events == stream.whole.events
 
 
-def test_several_processes_read_from_one_shelf() -> None:
-    (run,) = replay([CAPTURE], cabinet=nothing_held()).runs
-    rows = [row for name, row in load_requirements().items() if "finish" in name or "usage" in name]
-    assert judge([run], rows, jobs=2) == judge([run], rows)
+@pytest.fixture
+def in_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each exchange of a capture, and each answer, is a part that a process may be given."""
+    monkeypatch.setattr(capture, "_PIECE", 1 << 10)
+    monkeypatch.setattr(shelved, "together", lambda parts, _size: ((part,) for part in parts))
+
+
+@pytest.mark.usefixtures("in_small_parts")
+@pytest.mark.parametrize("folder", [False, True])
+def test_processes_that_share_the_reading_make_the_same_report(tmp_path: Path, folder: bool) -> None:
+    path = CAPTURE
+    if folder:
+        path = write_folder(tmp_path / "folder", *read_capture(CAPTURE))
+    rows = list(load_requirements().values())[::4]
+    reports = []
+    for jobs in (1, 2):
+        subject = replay([path], cabinet=nothing_held(jobs))
+        assert not any(stream.at_hand for run in subject.runs for stream in run.streams)
+        reports.append(report(subject, judge(subject.runs, rows, jobs=jobs)))
+    assert reports[0] == reports[1]
+
+
+@pytest.mark.usefixtures("in_small_parts")
+def test_what_processes_share_the_parent_does_not_read_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent, read, decoded = os.getpid(), Dialect.read, Parcel.exchanges
+    here: list[str] = []
+
+    def noted(self: Dialect, exchange: Exchange, *, delivery_hint: Delivery | None = None) -> Stream:
+        here.extend([exchange.name] * (os.getpid() == parent))
+        return read(self, exchange, delivery_hint=delivery_hint)
+
+    def noted_too(self: Parcel) -> Iterator[Exchange]:
+        here.extend([str(self.path)] * (os.getpid() == parent))
+        return decoded(self)
+
+    monkeypatch.setattr(Dialect, "read", noted)
+    monkeypatch.setattr(Parcel, "exchanges", noted_too)
+    folder = write_folder(tmp_path / "folder", *map(whole, "abcdefgh"))
+    (run,) = replay([folder], cabinet=Cabinet(held=-1, jobs=2)).runs
+    assert [stream.exchange.name for stream in run.streams] == list("abcdefgh")
+    assert [stream.choices[0].text for stream in run.streams] == ["hello!"] * 8
+    assert here == []
+
+
+@pytest.mark.usefixtures("in_small_parts")
+def test_what_one_process_cannot_read_is_told_as_if_there_were_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Dialect.read
+
+    def fails_at_two(self: Dialect, exchange: Exchange, *, delivery_hint: Delivery | None = None) -> Stream:
+        if exchange.name in "fg":
+            raise RuntimeError(f"cannot read {exchange.name}")
+        return read(self, exchange, delivery_hint=delivery_hint)
+
+    folder = write_folder(tmp_path / "folder", *map(whole, "abcdefgh"))
+    monkeypatch.setattr(Dialect, "read", fails_at_two)
+    for jobs in (1, 2):
+        with pytest.raises(RuntimeError, match="cannot read f"):
+            replay([folder], cabinet=nothing_held(jobs))
+    (folder / "c.jsonl").write_text('{"kind": "request"}\n')
+    for jobs in (1, 2):
+        with pytest.raises(CaptureError, match=r"c\.jsonl, line 1: not a line of a capture"):
+            replay([folder], cabinet=nothing_held(jobs))
+
+
+@pytest.mark.usefixtures("in_small_parts")
+def test_a_process_that_is_killed_ends_the_replay_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = os.getpid()
+
+    def kills_its_process(self: Dialect, exchange: Exchange, **_hint: object) -> Stream:
+        assert os.getpid() != parent
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+    folder = write_folder(tmp_path / "folder", *map(whole, "abcd"))
+    monkeypatch.setattr(Dialect, "read", kills_its_process)
+    monkeypatch.setattr("tokenwire.commands.replay.Cabinet", nothing_held)
+    told = CliRunner().invoke(app, ["replay", str(folder), "--jobs", "2"])
+    assert told.exit_code == ExitStatus.HARNESS_ERROR
+    words = "a process that read or judged was killed, as the system does where memory runs out"
+    assert told.stderr == f"{words}; give fewer --jobs\n"
 
 
 def test_a_shelf_gives_back_what_was_put_down() -> None:
     shelf = Shelf()
     values = [{"a": [1, 1.0, True, None]}, b"x" * 100_000, "\ud800"]
-    slips = [shelf.put(value, compressed=bool(at % 2)) for at, value in enumerate(values)]
+    slips = [shelf.put(packed(value, compressed=bool(at % 2))) for at, value in enumerate(values)]
     assert [shelf.fetch(slip) for slip in reversed(slips)] == values[::-1]
 
 

@@ -11,7 +11,7 @@ from stream_builder import Told, named, whole
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.check import CHECKS, Observation, Target
-from tokenwire.checks.stop_string import stop_string_of
+from tokenwire.checks.stops import stop_string_of
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.record import Asked, Finish, Stream
 from tokenwire.wire.exchange import HttpRequest

@@ -22,6 +22,7 @@ from tokenwire.judging.judge import Run
 from tokenwire.judging.tally import NOTHING, Growing, Tally, merged, tally
 from tokenwire.record import Place, Stream
 from tokenwire.replay import replay
+from tokenwire.requirement import Level
 from tokenwire.target.determinism import Comparison
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -43,7 +44,7 @@ def tallies(told: Sequence[Sequence[tuple[int, int]]]) -> list[Tally]:
     def look(at: int) -> Iterator[Observation]:
         yield from (observed(at, event, value) for event, value in told[at])
 
-    return [tally(look, at, position=at, hollow=frozenset({"generate/3"})) for at in range(len(told))]
+    return [tally(look, at, position=at, empty_answers=frozenset({"generate/3"})) for at in range(len(told))]
 
 
 @given(answers, st.randoms(use_true_random=False), st.integers(0, 6))
@@ -54,6 +55,23 @@ def test_tallies_merge_in_any_order_and_grouping(told: Any, shuffled: random.Ran
     assert merged(parts) == whole
     assert merged(parts[:cut]) + merged(parts[cut:]) == whole
     assert whole + NOTHING == NOTHING + whole == whole
+
+
+def test_of_many_violations_of_one_answer_the_first_of_each_gravity_are_kept_and_all_are_counted() -> None:
+    """A server may write millions: each is some kilobyte here."""
+
+    def look() -> Iterator[Observation]:
+        for event in range(1000):
+            seen = observed(0, event, 1)
+            yield seen._replace(level=Level.SHOULD, by_chance=event % 2 == 1)
+        yield observed(0, 1000, 1)
+
+    seen = tally(look, position=0)
+    assert seen.witnesses == 1001
+    assert len(seen.differing) == 201
+    assert sum(one.observation.witnesses for one in seen.differing) == 1001
+    assert [one.observation.place.event for one in seen.differing] == [*range(200), 1000]
+    assert [one.observation.witnesses for one in seen.differing[-3:]] == [401, 401, 1]
 
 
 def grown(parts: Iterable[Tally]) -> Tally:

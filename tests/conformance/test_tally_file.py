@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded import streamed, whole, write_folder
 
-from tokenwire.baselines.tolerance import told_by
+from tokenwire.baselines.tolerance import outcomes_of
 from tokenwire.judging.judge import judge_apart, put_together
 from tokenwire.replay import replay
 from tokenwire.report import tally_file
@@ -58,7 +58,7 @@ def report(replayed: Replayed) -> dict[str, Any]:
         "bodies": [
             one.run.by_exchange[one.violations[0].place.exchange] for one in judgements if one.violations
         ],
-        "known failures": told_by(judgements),
+        "known failures": outcomes_of(judgements),
     }
 
 

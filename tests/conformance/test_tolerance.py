@@ -9,7 +9,7 @@ import pytest
 
 from tokenwire.baselines.baseline import Baseline, BaselineError, Rate, parse_baseline
 from tokenwire.baselines.baseline_update import RefusedUpdate, updated
-from tokenwire.baselines.tolerance import Told, hold_against
+from tokenwire.baselines.tolerance import Outcome, hold_against
 from tokenwire.judging.failure_kind import FailureKind, lasting_words
 from tokenwire.judging.verdict import Verdict
 
@@ -45,15 +45,15 @@ def entry(section: str = "failure", **changed: object) -> str:
     return "\n".join([f"[[{section}]]", *lines, ""])
 
 
-def told(verdict: Verdict, *kinds: FailureKind, scenario: str = SCENARIO, requirement: str = ID) -> Told:
-    return Told(requirement, scenario, verdict, kinds)
+def told(verdict: Verdict, *kinds: FailureKind, scenario: str = SCENARIO, requirement: str = ID) -> Outcome:
+    return Outcome(requirement, scenario, verdict, kinds)
 
 
-def hold(text: str, *run: Told, whole: bool = True):
+def hold(text: str, *run: Outcome, whole: bool = True):
     return hold_against(parse_baseline(PATH, text), run, whole=whole, today=TODAY)
 
 
-def faults(text: str, *run: Told, whole: bool = True) -> list[str]:
+def faults(text: str, *run: Outcome, whole: bool = True) -> list[str]:
     return [fault.kind.value for fault in hold(text, *run, whole=whole).faults]
 
 

@@ -15,10 +15,10 @@ from recorded import streamed, whole
 
 from tokenwire.replay import replay
 from tokenwire.watch.distant_judge import DistantJudge, judge_command
+from tokenwire.watch.exchange_assembly import SCENARIO, ObservedExchange
 from tokenwire.watch.judge_process import exchanges, frame, opinion_line, read_opinion
 from tokenwire.watch.judging import Bench, Opinion, Violation
 from tokenwire.watch.live_page import live_page
-from tokenwire.watch.overheard import Overheard
 from tokenwire.watch.prometheus import exposition
 from tokenwire.watch.room import BLOCK, Body, Room
 from tokenwire.watch.tally import Tally
@@ -27,8 +27,8 @@ from tokenwire.wire.capture import read_capture
 from tokenwire.wire.exchange import Exchange, HttpRequest, Read
 
 WHEN = "2026-11-21T09:12:33.123+00:00"
-GOOD = replace(streamed("watched/1"), started=WHEN)
-BAD = replace(streamed("watched/2", forgets_an_id=True), started=WHEN)
+GOOD = replace(streamed("watch/1"), scenario=SCENARIO, started=WHEN)
+BAD = replace(streamed("watch/2", forgets_an_id=True), scenario=SCENARIO, started=WHEN)
 MUTE = "import sys; sys.stdin.read()"
 DEAD = "import sys; sys.stdin.buffer.read(8); sys.exit(1)"
 BABBLES = "import sys; sys.stdin.buffer.read(8); print('what?'); sys.stdout.flush(); sys.stdin.read()"
@@ -38,12 +38,12 @@ BABBLES = "import sys; sys.stdin.buffer.read(8); print('what?'); sys.stdout.flus
 ROOM = Room(64 * BLOCK)
 
 
-def heard(exchange: Exchange, room: Room = ROOM) -> Overheard:
-    """An exchange as it is overheard."""
+def heard(exchange: Exchange, room: Room = ROOM) -> ObservedExchange:
+    """An exchange as it is observed."""
     body = Body(room)
     assert body.more()
     assert all(body.add(read.time, read.data) for read in exchange.reads)
-    return Overheard(replace(exchange, reads=()), body)
+    return ObservedExchange(replace(exchange, reads=()), body)
 
 
 def test_a_violation_is_named_with_its_place() -> None:
@@ -69,7 +69,7 @@ def test_a_compressed_answer_is_a_gap_and_no_violation() -> None:
 def test_what_the_target_said_of_itself_is_remembered() -> None:
     """A cumulative stream is not what a server promises that says that its streams are incremental."""
     info = replace(
-        whole("watched/0"),
+        whole("watch/0"),
         request=HttpRequest("GET", "/server_info"),
         reads=(Read(0.1, b'{"incremental_streaming_output": true}'),),
     )
@@ -190,11 +190,11 @@ def test_a_judge_that_hangs_is_ended_and_the_next_one_goes_on() -> None:
 
 def test_the_folder_keeps_to_its_cap_and_rare_violations_stay(tmp_path: Path) -> None:
     folder = ViolationFolder(tmp_path, 1 << 20)
-    size = folder.keep("rare", replace(BAD, name="watched/1"))
+    size = folder.keep("rare", replace(BAD, name="watch/1"))
     cap = 4 * size + size // 2
     folder = ViolationFolder(tmp_path, cap)
     for serial in range(10, 20):
-        assert folder.keep("frequent", replace(BAD, name=f"watched/{serial}"))
+        assert folder.keep("frequent", replace(BAD, name=f"watch/{serial}"))
     assert folder.size <= cap
     kept = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.gz")}
     assert sum(path.stat().st_size for path in tmp_path.rglob("*.gz")) == folder.size

@@ -18,8 +18,8 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 RESET = struct.pack("ii", 1, 0)
 
 
-class _Deaf:
-    """An ear that notes what it hears."""
+class _Notes:
+    """An observer that notes what it hears."""
 
     def __init__(self) -> None:
         self.notes: list[object] = []
@@ -42,13 +42,13 @@ class _Deaf:
 
 class _Served:
     def __init__(self) -> None:
-        self.ears: list[_Deaf] = []
+        self.observers: list[_Notes] = []
         self.unreachable: list[OSError] = []
         self.address: Address
 
-    def ear(self) -> _Deaf:
-        self.ears.append(_Deaf())
-        return self.ears[-1]
+    def observer(self) -> _Notes:
+        self.observers.append(_Notes())
+        return self.observers[-1]
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection(self.address.host, self.address.port)
@@ -66,7 +66,7 @@ async def proxied(handler: Handler) -> AsyncIterator[_Served]:
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     served = _Served()
-    proxy = Proxy(Address(*server.sockets[0].getsockname()), served.ear, served.unreachable.append)
+    proxy = Proxy(Address(*server.sockets[0].getsockname()), served.observer, served.unreachable.append)
     served.address = await proxy.listen(Address("127.0.0.1", 0))
     async with server:
         yield served
@@ -122,9 +122,9 @@ def test_every_byte_arrives_as_it_was_sent(asked: bytes, answered: bytes) -> Non
             writer.write(asked)
             assert await reader.read(-1) == answered
             writer.close()
-        (ear,) = served.ears
+        (observer,) = served.observers
         for kind, data in (("sent", asked), ("received", answered)):
-            heard = [note[1] for note in ear.notes if isinstance(note, tuple) and note[0] == kind]
+            heard = [note[1] for note in observer.notes if isinstance(note, tuple) and note[0] == kind]
             assert b"".join(heard) == data
 
     run(scene())
@@ -287,7 +287,7 @@ def test_a_target_that_is_not_there_resets_the_client() -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
             served = _Served()
-            proxy = Proxy(Address(*taken.getsockname()), served.ear, served.unreachable.append)
+            proxy = Proxy(Address(*taken.getsockname()), served.observer, served.unreachable.append)
             served.address = await proxy.listen(Address("127.0.0.1", 0))
             reader, writer = await served.connect()
             with pytest.raises(ConnectionResetError):
@@ -316,8 +316,8 @@ class _Transport(asyncio.Transport):
 @pytest.mark.parametrize("full", [0, 1], ids=["the client", "the target"])
 def test_nobody_is_read_while_the_other_takes_nothing(full: int) -> None:
     async def scene() -> None:
-        ear = _Deaf()
-        sides = Side(ear.sent, ear.client_ended), Side(ear.received, ear.target_ended)
+        observer = _Notes()
+        sides = Side(observer.sent, observer.client_ended), Side(observer.received, observer.target_ended)
         transports = _Transport(), _Transport()
         for one, other, transport in zip(sides, reversed(sides), transports, strict=True):
             one.peer = other
@@ -377,7 +377,7 @@ def test_a_target_that_speaks_tls(certificate: tuple[Path, Path], trusted: bool)
         server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=speaks)
         target = Address("localhost", server.sockets[0].getsockname()[1], tls=True)
         served = _Served()
-        proxy = Proxy(target, served.ear, served.unreachable.append, tls=trusts)
+        proxy = Proxy(target, served.observer, served.unreachable.append, tls=trusts)
         served.address = await proxy.listen(Address("127.0.0.1", 0))
         reader, writer = await served.connect()
         if trusted:

@@ -37,7 +37,7 @@ def test_an_edit_does_what_it_says() -> None:
     assert damaged(b"", [Edit("value", 0.5, 1, b"null"), Edit("flip", 0.5, 3, b"")]) == b"nu" + b"d" + b"l"
 
 
-def test_a_fault_of_a_check_and_of_the_ear_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_a_check_and_of_the_observer_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     capture = written(next(seed for seed in seeds() if seed[0].request.path == "/generate"))
 
     def broken(*_: object) -> None:
@@ -47,6 +47,6 @@ def test_a_fault_of_a_check_and_of_the_ear_would_be_seen(monkeypatch: pytest.Mon
         patched.setattr("proofs.fuzz_answers.document", broken)
         with pytest.raises(ZeroDivisionError):
             examine_capture(capture)
-    monkeypatch.setattr("tokenwire.watch.overhearing.datetime", None)
+    monkeypatch.setattr("tokenwire.watch.exchange_assembly.datetime", None)
     with pytest.raises(AssertionError):
         examine_connection(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n", b"", 0.5)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tokenwire.dialects.recognition import Spoken
+from tokenwire.dialects.recognition import DialectResolver
 from tokenwire.judging.judge import judge
 from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
 from tokenwire.replay import read_run
@@ -82,7 +82,9 @@ def captures() -> dict[str, list[Exchange]]:
 
 
 def judged(exchanges: list[Exchange], model: str, answers: list[Exchange]) -> set[tuple[str, Verdict]]:
-    run, _ = read_run(answers, Spoken(exchanges), "audit", LocalTokenizer(FIXTURES / "models" / model))
+    run, _ = read_run(
+        answers, DialectResolver(exchanges), "audit", LocalTokenizer(FIXTURES / "models" / model)
+    )
     return {(each.requirement.id, each.verdict) for each in judge([run])}
 
 

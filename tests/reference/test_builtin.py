@@ -143,3 +143,5 @@ def test_hidden_states_are_those_of_all_that_is_run(tiny: LoadedModel, run_to_en
     assert states(engine, "at-once") == [first, *later]
     cached, *rest = states(engine, "cached")
     assert (cached, rest) == (first[32:], later)
+    begun_anew = Engine(tiny, test_retract_interval=2, prefix_caching=False)
+    assert states(begun_anew, "retracted") == [first, *later]

@@ -9,7 +9,7 @@ import pytest
 from engine_requests import GREEDY, PROMPT, SEEDED, ask, neighbours, record, scored
 
 from tokenwire_reference.engine.engine import Engine, PauseMode
-from tokenwire_reference.engine.queue_limit import QueueFullError
+from tokenwire_reference.engine.load import QueueFullError
 from tokenwire_reference.models.loaded_model import LoadedModel
 from tokenwire_reference.models.scripted import ScriptedModel
 from tokenwire_reference.request import FinishReason, Request

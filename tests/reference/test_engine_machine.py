@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from torch import Tensor
 
 from tokenwire_reference.engine.engine import Engine, PauseMode
-from tokenwire_reference.engine.queue_limit import QueueFullError
+from tokenwire_reference.engine.load import QueueFullError
 from tokenwire_reference.models.scripted import ScriptedModel
 from tokenwire_reference.request import Request
 from tokenwire_reference.sampling.sampling import SamplingRow

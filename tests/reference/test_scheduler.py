@@ -107,6 +107,12 @@ def test_a_request_that_no_pool_holds_is_refused() -> None:
         scheduler.add(sequence("too-long", 4, 6))
 
 
+@pytest.mark.parametrize("tokens", [0, -PAGE, PAGE + 1])
+def test_a_prefill_runs_whole_pages(tokens: int) -> None:
+    with pytest.raises(ValueError, match=f"chunked_prefill_size is {tokens}; it must be a multiple of"):
+        Scheduler(PagePool(3, PAGE), max_running_requests=1, chunked_prefill_size=tokens)
+
+
 def test_prompt_logprobs_limit_the_reuse_of_a_prefix() -> None:
     scheduler = Scheduler(PagePool(40, PAGE), max_running_requests=3, chunked_prefill_size=32)
     scheduler.add(sequence("a", 24, 1))

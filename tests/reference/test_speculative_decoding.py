@@ -14,7 +14,7 @@ from tokenwire_reference.engine.engine import Engine
 from tokenwire_reference.models.loaded_model import LoadedModel
 from tokenwire_reference.models.loading import load_model
 from tokenwire_reference.request import FinishReason, Request
-from tokenwire_reference.scheduling.ngram import LONGEST, NgramDrafter
+from tokenwire_reference.scheduling.drafting import LONGEST, NgramDrafter
 
 Run = Callable[..., list[Request]]
 REPETITIVE = {5: 14.0, 6: 14.0, 7: 14.0}

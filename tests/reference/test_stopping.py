@@ -109,6 +109,7 @@ def test_a_string_counts_from_the_first_token_after_the_minimum() -> None:
 def test_a_zero_budget_is_spent_before_the_first_token() -> None:
     rules = rules_of(SamplingParams(max_new_tokens=0))
     assert rules.check([]) == FinishReason("length", length=0)
+    assert rules_of(SamplingParams(max_new_tokens=0, stop=("a",))).check([]) == rules.check([])
 
 
 def test_a_stop_string_of_many_ids_is_found() -> None:

@@ -8,7 +8,7 @@ from docs_build.field_tables import CHAPTER, PAGES, asked, dialects, told, with_
 from docs_build.worked_examples import examples
 
 from tokenwire.ask import RULES
-from tokenwire.dialects.recognition import Spoken
+from tokenwire.dialects.recognition import DialectResolver
 from tokenwire.replay import read_run
 from tokenwire.spec_files import load_schema, read_yaml, spec_root
 
@@ -53,7 +53,7 @@ def test_the_tables_are_those_of_the_data():
 def test_every_endpoint_is_shown_whole_and_streamed():
     shown = set()
     for example in examples(CHAPTER.read_text("utf-8")):
-        run, _ = read_run(example.exchanges, Spoken(example.exchanges), "example")
+        run, _ = read_run(example.exchanges, DialectResolver(example.exchanges), "example")
         shown |= {(stream.dialect, stream.asked.stream) for stream in run.streams if stream.answered}
     every = {(dialect["name"], streamed) for dialect in dialects() for streamed in (False, True)}
     assert every - shown == WITHOUT_RECORDING
@@ -63,7 +63,7 @@ def test_the_examples_of_the_schemas_are_answers_that_the_chapter_shows():
     shown = [
         event.data
         for example in examples(CHAPTER.read_text("utf-8"))
-        for stream in read_run(example.exchanges, Spoken(example.exchanges), "example")[0].streams
+        for stream in read_run(example.exchanges, DialectResolver(example.exchanges), "example")[0].streams
         for event in stream.events
     ]
     without = {name for name, _ in WITHOUT_RECORDING}

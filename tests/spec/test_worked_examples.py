@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from docs_build.worked_examples import WorkedExample, chapters, examples, with_recorded
 
-from tokenwire.dialects.recognition import Spoken
+from tokenwire.dialects.recognition import DialectResolver
 from tokenwire.judging.judge import judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.replay import read_run
@@ -20,7 +20,7 @@ RED = {Verdict.FAIL, Verdict.WARN, Verdict.INFO}
 
 
 def violated(example: WorkedExample) -> set[str]:
-    run, _ = read_run(example.exchanges, Spoken(example.exchanges), "example")
+    run, _ = read_run(example.exchanges, DialectResolver(example.exchanges), "example")
     assert run.streams or run.beside, "no dialect knows the exchange"
     judged = judge([run], list(load_requirements().values()))
     return {one.requirement.id for one in judged if one.verdict in RED and one.violations}

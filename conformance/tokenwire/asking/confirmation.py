@@ -7,6 +7,7 @@ none. What is asked again is recorded like all else, so a replay judges as the r
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import replace
@@ -17,9 +18,10 @@ from tokenwire.judging.judge import Judgement, Run, judge
 from tokenwire.record import Stream
 from tokenwire.requirement import load_requirements
 from tokenwire.target.beside import GATEWAY, WORKER
-from tokenwire.target.determinism import AGAIN, OFTEN, request_of
+from tokenwire.target.determinism import AGAIN, request_of, times_to_repeat
 from tokenwire.wire.exchange import HttpRequest
 
+_AGAIN = re.compile(r"-confirm-\d+$")
 _MOST = 160
 """Requests that are asked again in all."""
 ACROSS_RESPONSES, ACROSS_TARGETS = "across-responses", "across-targets"
@@ -45,7 +47,12 @@ async def send_again(talk: Conversation, stream: Stream, turn: int) -> None:
     request = stream.exchange.request
     if named := stream.asked.request_id:
         request = under_another_id(request, named, f"{named}-confirm-{turn}")
-    await talk.send(f"{stream.exchange.name.rpartition('/')[2]}-confirm-{turn}", request)
+    await talk.send(f"{stream.exchange.label}-confirm-{turn}", request)
+
+
+def asked_again(name: str) -> bool:
+    """Whether this is the name of a request that `send_again` sent."""
+    return _AGAIN.search(name) is not None
 
 
 def under_another_id(request: HttpRequest, old: str, new: str) -> HttpRequest:
@@ -80,7 +87,7 @@ async def confirm(
     asked: Counter[Hashable] = Counter()
     while asked.total() < _MOST:
         run = run_so_far()
-        turns = OFTEN if any(known.unsteady for known in run.seen) else AGAIN
+        turns = max(AGAIN, times_to_repeat(run.seen))
         due: dict[Hashable, Stream] = {}
         in_question: set[str] = set()
         for judgement in judge([run], rows.values()):

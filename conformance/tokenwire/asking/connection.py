@@ -106,7 +106,7 @@ class Connection(asyncio.Protocol):
     async def close(self) -> None:
         """Leave at once, whatever is under way."""
         if not self.over.cancel() and not self.over.cancelled():
-            self.over.exception()  # whoever was told of it may have left before
+            self.over.exception()  # retrieved, so that asyncio does not report it: the waiter may have left
         if self._transport is not None:
             self._transport.abort()
             await self._lost

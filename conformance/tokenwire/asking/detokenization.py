@@ -17,7 +17,7 @@ from tokenwire.dialects.dialect import Dialect
 from tokenwire.record import Stream
 from tokenwire.requirement import load_requirements
 from tokenwire.target.tokenizer import Question, ToldTokenizer, told_by
-from tokenwire.wire.exchange import Exchange, HttpRequest
+from tokenwire.wire.exchange import Exchange, HttpRequest, exchange_name
 
 SCENARIO = "detokenize"
 
@@ -82,8 +82,8 @@ async def ask_for_texts(
     ways = dict.fromkeys(dialect.detokenize for dialect in speaks if dialect.detokenize is not None)
     for way in ways:
 
-        async def ask(number: int, request: HttpRequest, name: str = f"{SCENARIO}/{way.name}") -> Exchange:
-            return await sender.send(f"{name}-{number}", SCENARIO, request)
+        async def ask(number: int, request: HttpRequest, way: Detokenize = way) -> Exchange:
+            return await sender.send(exchange_name(SCENARIO, f"{way.name}-{number}"), SCENARIO, request)
 
         requests = list(_requests(way, wanted))
         first = [await ask(number, request) for number, request in enumerate(requests[:1])]

@@ -15,6 +15,7 @@ from tokenwire.parrot.speaker import Ids, Speaker
 from tokenwire.parrot.vocabulary import LESSON, MARKERS, Vocabulary, words_of
 from tokenwire.record import Stream
 from tokenwire.target.tokenizer import LocalTokenizer, Tokenizer
+from tokenwire.wire.exchange import exchange_name
 
 _SAID = 24
 _LONG, _SHORT = 1060, 320
@@ -43,7 +44,7 @@ async def find_parrot(found: Preflight, sender: Sender, tokenizer: Tokenizer | N
     request = dialect.render(_probe(dialect, short=context is not None and context < 2 * _LONG), found.model)
     if isinstance(request, Unsupported):
         return None
-    exchange = await sender.send(f"{SCENARIO}/{dialect.name}-script", SCENARIO, request)
+    exchange = await sender.send(exchange_name(SCENARIO, f"{dialect.name}-script"), SCENARIO, request)
     answer = dialect.read(exchange, delivery_hint=found.advertised.delivery)
     model = recognised([answer], tokenizer.known if isinstance(tokenizer, LocalTokenizer) else None)
     if model is None:

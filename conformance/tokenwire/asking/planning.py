@@ -56,7 +56,7 @@ def judged_with(tokenizer: Path | str | None) -> tuple[str, ...]:
 
 
 def _revival(command: str, wait_s: float | None) -> Revival | None:
-    """How the server comes back where it dies; None where nobody says."""
+    """How the server comes back after it died; None if no option tells."""
     return Revival(command, wait_s or RESTART_WAIT_S) if command or wait_s else None
 
 
@@ -73,8 +73,8 @@ def _said(options: Mapping[str, Any], headers: Headers) -> Iterator[str]:
     for option in ("model", "worker", "channels"):
         if said := options.get(option):
             yield from (f"--{option}", said)
-    if (budget := options.get("budget", Budget.STANDARD)) is not Budget.STANDARD:
-        yield from ("--budget", str(budget))
+    if (budget := Budget(options.get("budget", Budget.STANDARD))) is not Budget.STANDARD:
+        yield from ("--budget", budget)
 
 
 def planned(
@@ -101,7 +101,7 @@ def planned(
         scenarios=tuple(options.get("scenario") or ()),
         model=options.get("model", ""),
         tokenizer=tokenizer_in(options.get("tokenizer")),
-        budget=options.get("budget", Budget.STANDARD),
+        budget=Budget(options.get("budget", Budget.STANDARD)),
         declared=tuple(options.get("declare") or ()),
         worker=options.get("worker", "").rstrip("/"),
         without=tuple(options.get("without") or ()),

@@ -21,7 +21,7 @@ from tokenwire.record import Stream
 from tokenwire.report.wording import cut
 from tokenwire.target.advertised import Advertised, advertised_by, information_paths
 from tokenwire.target.death import failure
-from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, exchange_name
 
 SCENARIO = "preflight"
 
@@ -48,7 +48,7 @@ class Preflight:
     advertised: Advertised
     speaks: tuple[Dialect, ...]
     model: str = ""
-    """The name that requests call the model by; empty where nobody knows one."""
+    """The name that requests call the model by; empty if none is known."""
     taken: Mapping[str, str] = field(default_factory=dict)
     """How each dialect was detected, in words."""
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -181,11 +181,12 @@ class _Introduction:
         """Ask, again and again while the server has no room: it may still be loading its model."""
         clock = asyncio.get_running_loop()
         until, later = clock.time() + self._patience_s, 0
-        exchange = await self._sender.send(f"{SCENARIO}/{name}", SCENARIO, request)
+        exchange = await self._sender.send(exchange_name(SCENARIO, name), SCENARIO, request)
         while exchange.busy and clock.time() < until:
             await asyncio.sleep(_BUSY_PAUSE_S)
             later += 1
-            exchange = await self._sender.send(f"{SCENARIO}/{name}-later-{later}", SCENARIO, request)
+            again = exchange_name(SCENARIO, f"{name}-later-{later}")
+            exchange = await self._sender.send(again, SCENARIO, request)
         return exchange
 
     async def introduce(self, dialect: Dialect, forms: Sequence[int]) -> _Introduced:
@@ -253,7 +254,7 @@ async def preflight(
 
     async def look(path: str) -> Exchange:
         request = HttpRequest("GET", path)
-        return await (scout or sender).send(f"{SCENARIO}/{path.strip('/')}", SCENARIO, request)
+        return await (scout or sender).send(exchange_name(SCENARIO, path.strip("/")), SCENARIO, request)
 
     advertised = advertised_by(await asyncio.gather(*map(look, information_paths())))
     model = model or advertised.model

@@ -22,9 +22,8 @@ import httpx
 
 from tokenwire import __version__
 from tokenwire.asking.connection import Connection
-from tokenwire.asking.slow_reader import SlowReader
 from tokenwire.asking.stopwatch import Stopwatch
-from tokenwire.asking.tap import Tap
+from tokenwire.asking.tap import SlowReader, Tap
 from tokenwire.wire.capture import CaptureWriter, ExchangeWriter
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
 from tokenwire.wire.http_answer import AnswerReader
@@ -36,7 +35,7 @@ _OWN_HEADERS = {
     "user-agent": f"tokenwire/{__version__}",
 }
 MAX_BODY_BYTES = 8 << 20
-"""More than what any request of the suite is answered with, token by token and cumulatively."""
+"""Upper bound on the answers to requests of the suite: cumulative, an event for each token."""
 MAX_LINES = 1 << 13
 """Of one body: more than any request of the suite has tokens, and few enough to be read into events."""
 _KEPT_OF_OUTGROWN = 4096
@@ -89,7 +88,7 @@ class _Recording:
         self.ending, self.detail = ending, self.mask.text(detail)
 
     def outgrow(self, limit: str) -> None:
-        """End, and forget all but a beginning: nobody reads an answer of this size. The disk has it all."""
+        """Stop reading and keep only the first bytes in memory; the capture on disk has all that was read."""
         self.end(Ending.OUTGROWN, f"the body outgrew {limit}")
         self._keep(self._arriving.rest())
         first = self.reads[0]

@@ -13,12 +13,11 @@ from functools import cache
 from typing import Any
 
 from tokenwire.asking.politeness import Price, prompt_tokens, tokens_asked
-from tokenwire.asking.slow_reader import SlowReader
-from tokenwire.asking.tap import Tap
+from tokenwire.asking.tap import SlowReader, Tap
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.record import Asked
 from tokenwire.spec_files import read_yaml, spec_root
-from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, dialect_and_label
 from tokenwire.wire.json_pointer import parse, put
 
 _MOST_EVENTS = 32
@@ -60,12 +59,13 @@ class Rehearsal:
         scenario: str,
         request: HttpRequest,
         *,
-        slow_reader: SlowReader | None = None,  # noqa: ARG002  # nobody waits for anything
+        slow_reader: SlowReader | None = None,  # noqa: ARG002  # a rehearsal does not wait
         tap: Tap | None = None,
         aside: bool = False,  # noqa: ARG002  # as above
     ) -> Exchange:
         """Answer a request at once."""
-        dialect = next((one for one in self.dialects if name.startswith(f"{one.name}/")), None)
+        named, _ = dialect_and_label(name, scenario)
+        dialect = next((one for one in self.dialects if one.name == named), None)
         asked = dialect.read_asked(request) if dialect is not None and request in dialect.endpoint else None
         count = self.asked.setdefault((dialect.name if dialect else _BESIDE, scenario), Estimate())
         tokens = tokens_asked(request, self.dialects, self.context_length)
@@ -108,7 +108,7 @@ def _answer(dialect: Dialect, asked: Asked) -> Iterator[bytes]:
         for choice in choices:
             one = _choice(table["stream"], choice, at, at + 1, last=at + 1 == count)
             yield b"data: " + json.dumps(_document(table["stream"], [one], whole=True)).encode() + b"\n\n"
-    if mark := _table(dialect.name).get("end_mark"):
+    if mark := dialect.policy.end_mark:
         yield f"data: {mark}\n\n".encode()
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tokenwire.asking.confirmation import asked_again
 from tokenwire.asking.preflight import SCENARIO as PREFLIGHT
 from tokenwire.asking.preflight import Preflight
 from tokenwire.asking.scenario import Conversation
@@ -23,7 +23,6 @@ from tokenwire.report.files import write_whole
 from tokenwire.wire.capture import read_capture
 
 NOTES = "run.json"
-_CONFIRMATION = re.compile(r"-confirm-\d+\.jsonl")
 
 
 class NotResumed(ValueError):  # noqa: N818  # a fact about the command line
@@ -80,7 +79,8 @@ class Notes:
         name, transcript = talk.name_of(""), talk.transcript
         heard = [one.exchange for one in transcript.streams]
         heard += [one.exchange for one in transcript.calls]
-        if not any(one.name.startswith(name) and has_failed(one) for one in heard):
+        own = (talk.dialect.name, talk.scenario)
+        if not any((one.named_dialect, one.scenario) == own and has_failed(one) for one in heard):
             told = transcript.not_asked
             self.over[name] = {label: told[label] for label in told if label.startswith(name)}
             self._write()
@@ -101,8 +101,8 @@ class Notes:
         """Remove what is asked anew: all but what was found out first, and what was talked through."""
         kept = (f"{PREFLIGHT}/", *self.over) if self.server else ()
         for path in self.folder.rglob("*.jsonl"):
-            name = path.relative_to(self.folder).as_posix()
-            if not name.startswith(kept) or _CONFIRMATION.search(name):
+            name = path.relative_to(self.folder).with_suffix("").as_posix()
+            if not name.startswith(kept) or asked_again(name):
                 path.unlink()
 
     def _write(self) -> None:

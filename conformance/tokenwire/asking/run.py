@@ -92,7 +92,7 @@ class Plan:
     secrets: frozenset[str] = frozenset()
     """Names of headers, in lower case, whose values are recorded nowhere."""
     revival: Revival | None = None
-    """How the server comes back where it dies; None where nobody starts it again."""
+    """How the server comes back after it died; None if it is not started again."""
     without: tuple[str, ...] = ()
     """Scenarios that are left out."""
     tool_calls: str = ""
@@ -134,7 +134,7 @@ class NoSuchTarget(ValueError):  # noqa: N818  # a fact about the command line
 
 
 class Progress:
-    """Told of what happens; the terminal's progress bar, or nobody."""
+    """Receives what happens in a run. This one ignores it; the terminal's draws a progress bar."""
 
     def planned(self, conversations: int) -> None:
         """So many scenarios will be talked through."""
@@ -148,7 +148,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Unreached:
-    """The target speaks no dialect: nothing was asked in earnest, and there is nothing to judge."""
+    """Preflight found no known dialect, so no scenario was run and nothing is judged."""
 
     subject: Subject
     diagnosis: str
@@ -170,7 +170,7 @@ def chosen(plan: Plan) -> list[Scenario]:
 
 @dataclass
 class _Interrogation:
-    """The asking of a target of which it is known what it speaks, and all that came of it so far."""
+    """A run against a target whose dialects are known, and its results so far."""
 
     plan: Plan
     found: Preflight

@@ -15,16 +15,15 @@ from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
 from tokenwire.ask import Ask, in_words
-from tokenwire.asking.slow_reader import SlowReader
-from tokenwire.asking.tap import Tap
-from tokenwire.dialects.control import Call, Control, load_controls
+from tokenwire.asking.tap import SlowReader, Tap
+from tokenwire.dialects.control import Control, ControlCall, load_controls
 from tokenwire.dialects.dialect import Dialect, Unsupported, vocabulary_told
 from tokenwire.parrot.speaker import Speaker
 from tokenwire.record import Choice, Stream
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.determinism import Comparison
 from tokenwire.target.tokenizer import LocalTokenizer, Tokenizer
-from tokenwire.wire.exchange import Exchange, HttpRequest
+from tokenwire.wire.exchange import Exchange, HttpRequest, exchange_name
 
 PROMPT = (73, 39, 78, 220, 112, 31, 66, 205, 97, 154, 18, 243)
 """The ids that most requests send: small, so that they are valid in nearly every vocabulary."""
@@ -74,7 +73,7 @@ Answer = TypeVar("Answer")
 
 
 async def together(*doings: Coroutine[Any, Any, Answer]) -> list[Answer]:
-    """Do several things at once. Where one fails, the others are ended too: nobody asks on behind a run."""
+    """Run coroutines concurrently; if one fails, cancel the others: no request is sent after a run."""
     tasks = [asyncio.create_task(doing) for doing in doings]
     if not tasks:
         return []
@@ -116,7 +115,7 @@ class Transcript:
     """Where a gateway and its worker were asked the same: their answers, side by side."""
     on_answer: Callable[[Stream], None] = lambda _: None
     """Told of every answer as it comes; for a progress bar."""
-    calls: list[Call] = field(default_factory=list)
+    calls: list[ControlCall] = field(default_factory=list)
     """What was asked beside the answers: aborts, flushes, loads."""
 
 
@@ -174,7 +173,7 @@ class Conversation:
     ) -> Stream | None:
         """Ask for one exchange; None where the dialect has no words for it, or the run may ask no more.
 
-        The exchange is named `<dialect>/<scenario>/<label>`, so a label stands once in a scenario. `tap`
+        A label stands once in a scenario: with it and the dialect it names the exchange. `tap`
         tells how far the answer has come, and can hang up. Where the endpoint completes texts only, ids are
         said in words.
         """
@@ -190,7 +189,7 @@ class Conversation:
 
     def name_of(self, label: str) -> str:
         """The name of the exchange that has this label."""
-        return f"{self.dialect.name}/{self.scenario}/{label}"
+        return exchange_name(self.scenario, label, self.dialect.name)
 
     async def send(
         self,
@@ -233,7 +232,7 @@ class Conversation:
         """The control endpoints of the target's family; None where none are known."""
         return load_controls().get(self.dialect.family)
 
-    async def call(self, label: str, request: HttpRequest) -> Call | None:
+    async def call(self, label: str, request: HttpRequest) -> ControlCall | None:
         """Send a request to a control endpoint, at once, however many others are under way.
 
         None where the run may ask no more, or for a request that is no call.
@@ -254,7 +253,7 @@ class Conversation:
         """What the server's answers put before the id that a client gave its request."""
         return self.dialect.policy.request_id_prefix
 
-    async def abort(self, label: str, request_id: str, *, as_sent: bool = False) -> Call | None:
+    async def abort(self, label: str, request_id: str, *, as_sent: bool = False) -> ControlCall | None:
         """Abort one request by the id that its client gave it, as the server's answers
         carry it or as it was sent; None where the family has no way to, for this endpoint.
         """
@@ -291,7 +290,7 @@ class Scenario:
     budget: Budget = Budget.QUICK
     """The smallest budget that pays for it."""
     worker: bool = False
-    """Asked of a gateway and of the worker behind it, where one is named, and of nobody else."""
+    """Asked only of a gateway and of the worker behind it, if one is named."""
     alone: bool = False
     """Asked after all others, while nothing else of the run is under way."""
     perilous: int = 0

@@ -1,8 +1,9 @@
-"""A tap on an exchange that is under way: how far the answer has come, and a way to leave it."""
+"""How an answer is read while it is under way: followed and perhaps left, by a tap, or slowly."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 from tokenwire.wire.event_stream import EventStreamParser
 
@@ -51,3 +52,14 @@ class Tap:
         """The exchange is over."""
         self._over = True
         self._changed.set()
+
+
+@dataclass(frozen=True)
+class SlowReader:
+    """How to read so slowly that the server feels it: stop after the first bytes, wait, read the rest."""
+
+    after_bytes: int = 1
+    """Stop as soon as so many bytes of the body were read."""
+    pause_s: float = 2.0
+    window: int = 4096
+    """Size of the receive buffer in bytes (the kernel doubles it)."""

@@ -1,4 +1,4 @@
-"""The life of the server: is it still there, and if not, who starts it again?
+"""Liveness of the server: whether it still answers, and how it is started again.
 
 A request that fails may have failed by itself. A small good one behind it tells; where that one fails, too,
 the server is dead, and nothing more is sent to it until it is back.
@@ -16,12 +16,12 @@ from tokenwire.asking.scenario import NotAsked, Sender
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.judging.judge import has_record
 from tokenwire.target.death import RESTARTED, VITALS
-from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, exchange_name
 
 LEAST_PATIENCE = 8
 """So many exchanges in a row must have got no end of an answer before a server that lives is given up."""
 RESTART_WAIT_S = 600.0
-"""How long a server that is started again may take, where nobody says: a model takes minutes to load."""
+"""Default for how long a server that is started again may take: a model takes minutes to load."""
 
 _PAUSES_S = (0.0, 0.1, 0.5)
 """Before each of the small good requests, all of which must fail."""
@@ -36,7 +36,7 @@ class Revival:
     """How a server that died comes back."""
 
     command: str = ""
-    """Starts it again, in a shell; empty where somebody else does."""
+    """Starts it again, in a shell; empty if something else does."""
     wait_s: float = RESTART_WAIT_S
     """How long it may take."""
 
@@ -133,7 +133,7 @@ class VitalSigns:
                 )
             return
         self._calm.clear()
-        await self._idle.wait()  # what is under way ends by itself: nobody is there to go on with it
+        await self._idle.wait()  # exchanges under way end by themselves: their server is gone
         self._alone[self._life] = self._failing == 1
         if self._revival is not None:
             trouble = await self._revive()
@@ -141,7 +141,7 @@ class VitalSigns:
             self.over = f"{trouble} before this was asked"
             return
         self._life += 1
-        await self._ask_small(f"{RESTARTED}/{self._life}", RESTARTED)
+        await self._ask_small(RESTARTED, self._life)
 
     async def _diagnosis(self) -> str:
         """What is wrong with the server by its answers to small good requests; empty where it lives."""
@@ -149,7 +149,7 @@ class VitalSigns:
         for pause in _PAUSES_S:
             await asyncio.sleep(pause)
             self._looks += 1
-            exchange = await self._ask_small(f"{VITALS}/{self._looks}", VITALS)
+            exchange = await self._ask_small(VITALS, self._looks)
             if not has_failed(exchange):
                 return ""
             silent = exchange.ending in _SILENT  # it still takes connections, and ends no answer
@@ -158,8 +158,8 @@ class VitalSigns:
                 break
         return trouble
 
-    async def _ask_small(self, label: str, scenario: str) -> Exchange:
-        name = f"{self._dialect.name}/{label}"
+    async def _ask_small(self, scenario: str, nth: int) -> Exchange:
+        name = exchange_name(scenario, str(nth), self._dialect.name)
         exchange = await self._inner.send(name, scenario, self._small, aside=True)
         self.besides.append(exchange)
         return exchange

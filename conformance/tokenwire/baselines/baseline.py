@@ -17,7 +17,7 @@ from typing import Any
 
 from tokenwire.asking.scenario import Budget
 from tokenwire.judging.failure_kind import FailureKind
-from tokenwire.suggestion import suggestion
+from tokenwire.typed_table import suggestion
 
 FAILURE, FLAKY = "failure", "flaky"
 

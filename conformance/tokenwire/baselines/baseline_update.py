@@ -26,7 +26,7 @@ from tokenwire.baselines.baseline import (
     parse_baseline,
     read_baseline,
 )
-from tokenwire.baselines.tolerance import told_in
+from tokenwire.baselines.tolerance import outcomes_in
 from tokenwire.judging.failure_kind import FailureKind
 from tokenwire.judging.verdict import ExitStatus
 
@@ -87,7 +87,7 @@ class Update:
 
 
 def why_not_whole(report: Mapping[str, Any], budget: Budget | None) -> str:
-    """Why a report cannot speak for all of a baseline of this budget, in words; empty where it can."""
+    """Why a report does not cover a whole baseline of this budget, in words; empty if it does."""
     selection = report.get("selection") or {"filters": [], "budget": None}
     if selection["filters"]:
         return f"was made with {' '.join(selection['filters'])}; update from a run without filters"
@@ -108,7 +108,7 @@ def _failed(report: Mapping[str, Any]) -> set[Key]:
     """What a run shows, each in its scenario and in any."""
     return {
         (told.requirement, scenario, kind)
-        for told in told_in(report)
+        for told in outcomes_in(report)
         for kind in told.kinds
         for scenario in (told.scenario, ANY)
     }
@@ -287,7 +287,7 @@ def updated(
 
     `reason` and `link` are those of all entries that are new; `strict` writes these down for the
     scenarios in which they fail, and for no other. So does a file of which all entries are strict already.
-    Raises RefusedUpdate where a report does not speak for everything, BaselineError.
+    Raises RefusedUpdate if a report does not cover the whole baseline, BaselineError.
     """
     text = path.read_text("utf-8") if path.is_file() else ""
     baseline = read_baseline(path) if text else Baseline(path)

@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml
 
 from tokenwire.checks.check import Observation
-from tokenwire.dialects.recognition import Spoken
+from tokenwire.dialects.recognition import DialectResolver
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.verdict import Verdict, overall
 from tokenwire.replay import SUFFIXES, captures, read_run
@@ -138,7 +138,7 @@ def judged(path: Path, requirements: Collection[Requirement] | None = None) -> I
         expected = read_expected(file) if file.is_file() else None
         folder = file.parent / expected.tokenizer if expected and expected.tokenizer else None
         tokenizer = LocalTokenizer(folder) if folder else None
-        run, _ = read_run(exchanges, Spoken(exchanges), name, tokenizer)
+        run, _ = read_run(exchanges, DialectResolver(exchanges), name, tokenizer)
         wanted = list(requirements) if requirements is not None else None
         judgements = judge([run], wanted)
         outcomes, evidence = _outcomes(judgements)

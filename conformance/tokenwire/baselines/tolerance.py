@@ -18,7 +18,7 @@ from tokenwire.judging.judge import NO_SCENARIO, Judgement
 from tokenwire.judging.verdict import Verdict
 from tokenwire.report.subject import EXPLORATION, Subject
 from tokenwire.requirement import Level, load_requirements
-from tokenwire.suggestion import suggestion
+from tokenwire.typed_table import suggestion
 
 _SURELY_SEEN_IN = 5
 """What was seen in so many scenarios of one run is missed in less than one run of a hundred, even if each of
@@ -66,7 +66,7 @@ class _Wrong:
 
 
 @dataclass(frozen=True)
-class Told:
+class Outcome:
     """What a run says of one requirement in one scenario, live or in its report."""
 
     requirement: str
@@ -101,18 +101,18 @@ class Held:
 
 
 def speaks_for_all(baseline: Baseline, subject: Subject, budget: Budget | None) -> bool:
-    """Whether a run that nobody cut down asked as much as the entries were written down from.
+    """Whether a run without filters asked at least as much as the run that the entries were written from.
 
-    `budget` is what it could ask; None for a recording, of which nobody knows.
+    `budget` is what it could ask; None for a recording, which does not tell.
     """
     enough = baseline.budget is None or (budget is not None and budget.covers(baseline.budget))
     return enough and not subject.broken_off
 
 
-def told_by(judgements: Iterable[Judgement]) -> list[Told]:
+def outcomes_of(judgements: Iterable[Judgement]) -> list[Outcome]:
     """What a run that was just judged says."""
     return [
-        Told(
+        Outcome(
             each.requirement.id,
             each.scenario,
             each.verdict,
@@ -122,10 +122,10 @@ def told_by(judgements: Iterable[Judgement]) -> list[Told]:
     ]
 
 
-def told_in(report: Mapping[str, Any]) -> list[Told]:
+def outcomes_in(report: Mapping[str, Any]) -> list[Outcome]:
     """What a JSON report says."""
     return [
-        Told(
+        Outcome(
             row["requirement"],
             row["scenario"],
             Verdict(row["verdict"]),
@@ -135,7 +135,7 @@ def told_in(report: Mapping[str, Any]) -> list[Told]:
     ]
 
 
-def hold_against(baseline: Baseline, run: Sequence[Told], *, whole: bool, today: date) -> Held:
+def hold_against(baseline: Baseline, run: Sequence[Outcome], *, whole: bool, today: date) -> Held:
     """Hold the verdicts of a run against what is known.
 
     `whole`: the run asked and judged at least what the entries were written down from, so that a failure
@@ -172,7 +172,7 @@ def _may_be_missed(entry: Entry) -> bool:
 
 
 def _faults(baseline: Baseline, found: Iterable[tuple[Entry, _Wrong]]) -> Iterator[Fault]:
-    """What is wrong, table by table: of entries of one that are wrong alike, the first speaks for all."""
+    """One Fault for each table and kind of error; it names the first such entry of the table."""
     alike: dict[tuple[str, int, _Wrong], list[Entry]] = {}
     for entry, what in found:
         alike.setdefault((entry.section, entry.table, what), []).append(entry)
@@ -226,7 +226,7 @@ def _twice(baseline: Baseline) -> Iterator[tuple[Entry, _Wrong]]:
         said.add((entry.name, entry.kind))
 
 
-def _outlived(entry: Entry, run: Sequence[Told], *, happened: bool, whole: bool) -> _Wrong | None:
+def _outlived(entry: Entry, run: Sequence[Outcome], *, happened: bool, whole: bool) -> _Wrong | None:
     """What is wrong with an entry by what the run shows."""
     if entry.at_most is not None:
         return _outlived_rate(entry, entry.at_most, happened=happened, whole=whole)
@@ -272,7 +272,7 @@ def _flaky_words(entry: Entry, happened: bool, *, whole: bool) -> str:
     )
 
 
-def _tolerated(run: Sequence[Told], tolerating: Mapping[tuple[str, FailureKind], Entry]) -> dict[str, str]:
+def _tolerated(run: Sequence[Outcome], tolerating: Mapping[tuple[str, FailureKind], Entry]) -> dict[str, str]:
     """The names of those that fail in known ways only, in every server of the run, with the reasons.
 
     `tolerating`: by the name of a verdict, or of a requirement for any scenario.

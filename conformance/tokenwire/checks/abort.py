@@ -7,7 +7,7 @@ from itertools import chain
 
 from tokenwire.checks.agreement import agree, choice_pairs, same_beginning
 from tokenwire.checks.check import Observation, Target, check, check_run, demand, observe, pick
-from tokenwire.checks.moments import began, delivered_at, over, overlap
+from tokenwire.checks.moments import Timeline, began, delivered_at, over, overlap
 from tokenwire.checks.refusals import put_off
 from tokenwire.checks.walk import (
     as_list,
@@ -22,7 +22,7 @@ from tokenwire.checks.walk import (
     walked,
     walked_choice,
 )
-from tokenwire.dialects.control import Call, Deed
+from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.dialect import known_as, names_of
 from tokenwire.record import Choice, Delivery, Stream
 from tokenwire.requirement import tolerance
@@ -39,13 +39,13 @@ def _single(stream: Stream) -> bool:
     return asked.prompts * asked.n == 1 and not asked.batch and len(stream.choices) == 1
 
 
-def _aborts(stream: Stream, target: Target, names: frozenset[str] | None = None) -> list[Call]:
+def _aborts(stream: Stream, target: Target, names: frozenset[str] | None = None) -> list[ControlCall]:
     """The aborts that name a request, by any of its ids or by some of them, and were answered."""
     names = names_of(stream) if names is None else names
-    return [call for call in target.calls if call.deed is Deed.ABORT and call.done and call.ids & names]
+    return [call for call in target.aborts if call.ids & names] if names else []
 
 
-def _abort_under_way(stream: Stream, target: Target, name: str | None) -> Call | None:
+def _abort_under_way(stream: Stream, target: Target, name: str | None) -> ControlCall | None:
     """The first abort of a stream by a name that was sent when some of its tokens had come, and less than a
     quarter.
     """
@@ -203,7 +203,7 @@ def aborted_answer_is_a_prefix(streams: tuple[Stream, ...], _target: Target) -> 
         twin = whole.get(same_beginning(stream) or ())
         if twin is not None:
             for one, other in choice_pairs(twin, stream):
-                yield from agree(one, other, "the answer that nobody aborted")
+                yield from agree(one, other, "the answer that was not aborted")
 
 
 @pick
@@ -215,14 +215,25 @@ def named_by_clients(stream: Stream) -> bool:
 @check_run("abort-spares-others")
 def abort_spares_others(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
     """Requests beside an aborted one, that no abort names, are not ended by it."""
+    nearby: dict[str, list[ControlCall]] = {}
+    ids: dict[str, set[str]] = {}
+    for call in target.calls:
+        if call.action is Action.ABORT:
+            nearby.setdefault(call.exchange.scenario, []).append(call)
+            ids.setdefault(call.exchange.name, set()).update(call.ids)
+    sent = {scenario: Timeline(c.exchange for c in calls) for scenario, calls in nearby.items()}
+    named = {
+        scenario: frozenset().union(*(call.ids for call in calls))
+        for scenario, calls in nearby.items()
+        if not any(call.everything for call in calls)
+    }
     for stream in named_by_clients(streams):
         name, scenario = known_as(stream), stream.exchange.scenario
-        nearby = [c for c in target.calls if c.deed is Deed.ABORT and c.exchange.scenario == scenario]
-        beside = [call for call in nearby if overlap(call.exchange, stream.exchange)]
-        if name is None or not beside or any(c.everything or c.ids & names_of(stream) for c in nearby):
+        if name is None or scenario not in named or named[scenario] & names_of(stream):
             continue
-        for choice in finished_choices(stream) if _single(stream) and ended(stream) else ():
-            aborted = sorted({one for call in beside for one in call.ids})
+        beside = sent[scenario].during(stream.exchange)
+        for choice in finished_choices(stream) if beside and _single(stream) and ended(stream) else ():
+            aborted = sorted({one for call in beside for one in ids[call.name]})
             others = [one for one in aborted if name.startswith(one)] or aborted
             yield demand(
                 choice.last_at("finish"),
@@ -244,7 +255,7 @@ def abort_of_nobody_is_no_failure(streams: tuple[Stream, ...], target: Target) -
         for name in names_of(stream):
             known.setdefault(name, []).append(stream)
     for call in target.calls:
-        if call.deed is not Deed.ABORT or not call.ids:
+        if call.action is not Action.ABORT or not call.ids:
             continue
         named = [stream for name in call.ids for stream in known.get(name, ())]
         if named and all(overlap(stream.exchange, call.exchange) for stream in named):
@@ -287,10 +298,10 @@ def id_in_use_spares_the_first(streams: tuple[Stream, ...], target: Target) -> I
         )
 
 
-def _looks(target: Target, scenario: str, dialect: str) -> list[Call]:
+def _looks(target: Target, scenario: str, dialect: str) -> list[ControlCall]:
     """The loads that were told in a scenario's talk with one dialect, in the order of asking."""
-    prefix = f"{dialect}/{scenario}/"
-    calls = [c for c in target.calls if c.load is not None and c.exchange.name.startswith(prefix)]
+    talk = (scenario, dialect)
+    calls = [c for c in target.calls if (c.exchange.scenario, c.exchange.named_dialect) == talk and c.load]
     return sorted(calls, key=lambda call: began(call.exchange) or 0.0)
 
 
@@ -350,16 +361,16 @@ def _after_leaving(left: list[Stream], streams: tuple[Stream, ...], target: Targ
             not kept,
             expected=f"at most {first.used_tokens}",
             actual=last.used_tokens,
-            message=f"nobody is left, and {last.used_tokens} positions of the cache are held; before there "
-            f"were {first.used_tokens}",
+            message=f"no request is left, and {last.used_tokens} positions of the cache are held; before "
+            f"there were {first.used_tokens}",
         )
 
 
-def _live(look: Call) -> int:
+def _live(look: ControlCall) -> int:
     return look.load.live if look.load is not None else 0
 
 
-def _more_tokens(neighbour: Stream, moment: float) -> Callable[[Call], int]:
+def _more_tokens(neighbour: Stream, moment: float) -> Callable[[ControlCall], int]:
     """How many more tokens than at a moment a neighbour had got when a look was over."""
     so_far = delivered_at(neighbour, moment) or 0
     return lambda look: (delivered_at(neighbour, over(look.exchange) or 0.0) or 0) - so_far

@@ -1,4 +1,4 @@
-"""What is wrong with a request, as far as anybody can tell who does not know the server.
+"""Values of a request that no server can accept.
 
 Lenient readers take "5" for 5 and "true" for true; a value is of the wrong type only where no such reading
 is left. Null always means that the field was not said.
@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from tokenwire.ask import RULES, Kind
 from tokenwire.checks.check import Target
 from tokenwire.dialects.dialect import policy_of
-from tokenwire.record import Asked, Stream
+from tokenwire.record import Asked, Stream, in_short
 from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import HttpRequest
 
@@ -93,7 +94,7 @@ _LEAST = {name: rule.least for name, rule in RULES.items() if rule.least is not 
 
 def _values(asked: Asked, name: str) -> Iterator[tuple[str, Any]]:
     """The wire name and each value of a field; the entries of a list where every prompt has its own."""
-    said = asked.said.get(name)
+    said = asked.sent.get(name)
     for value in said.values if said else ():
         one_each = asked.batch and name in _PER_PROMPT and isinstance(value, list)
         for each in value if one_each else (value,):
@@ -121,7 +122,7 @@ def impossible_values(asked: Asked, least: Mapping[str, float | None]) -> Iterat
                 yield BadValue(wire_name, value, f"is below {lowest}")
     least_new, budget = asked.min_new_tokens, asked.max_new_tokens
     if least_new is not None and budget is not None and 0 <= budget < least_new:
-        yield BadValue(asked.said["min_new_tokens"].wire_name, least_new, f"is above the budget of {budget}")
+        yield BadValue(asked.sent["min_new_tokens"].wire_name, least_new, f"is above the budget of {budget}")
 
 
 def _unknown(token: object, vocabulary: int | None) -> bool:
@@ -138,7 +139,7 @@ def _flat(value: object) -> Iterator[object]:
 
 def unknown_prompt_ids(asked: Asked, vocabulary: int | None) -> Iterator[BadValue]:
     """Ids of the prompt that no vocabulary, or not the target's own, holds."""
-    said = asked.said.get("input_ids")
+    said = asked.sent.get("input_ids")
     for ids in asked.input_ids or () if said else ():
         if {*map(type, ids)} == {int} and min(ids) >= 0 and max(ids) < (vocabulary or ID_LIMIT):
             continue
@@ -155,12 +156,17 @@ def unknown_chosen_ids(asked: Asked, vocabulary: int | None) -> Iterator[BadValu
 def unknown_parameter_ids(asked: Asked, request: HttpRequest, vocabulary: int | None) -> Iterator[BadValue]:
     """Stop ids and biased ids that are no ids of the target."""
     yield from _unknown_ids(asked, "stop_token_ids", vocabulary)
+    for token in _biased_ids(request):
+        if _unknown(token, vocabulary):
+            yield BadValue("logit_bias", token, "is not in the vocabulary")
+
+
+def _biased_ids(request: HttpRequest) -> Iterator[int]:
     body = request.body if isinstance(request.body, Mapping) else {}
     for holder in (body, body.get("sampling_params")):
         biased = holder.get("logit_bias") if isinstance(holder, Mapping) else None
-        for name in biased if isinstance(biased, Mapping) else ():
-            if name.lstrip("-").isdecimal() and _unknown(int(name), vocabulary):
-                yield BadValue("logit_bias", int(name), "is not in the vocabulary")
+        names = biased if isinstance(biased, Mapping) else ()
+        yield from (int(name) for name in names if name.lstrip("-").isdecimal())
 
 
 def _unknown_ids(asked: Asked, name: str, vocabulary: int | None) -> Iterator[BadValue]:
@@ -201,7 +207,7 @@ def misfitting_lists(asked: Asked, request: HttpRequest) -> Iterator[BadValue]:
     body = request.body
     if not isinstance(body, Mapping) or asked.prompts < 1 or not asked.batch:
         return
-    named = {said.wire_name for name, said in asked.said.items() if name in _PER_PROMPT - {"chosen_ids"}}
+    named = {said.wire_name for name, said in asked.sent.items() if name in _PER_PROMPT - {"chosen_ids"}}
     for name in sorted(named | {"sampling_params"}):
         value = body.get(name)
         if isinstance(value, list) and len(value) != asked.prompts:
@@ -220,6 +226,22 @@ def unknown_ids(stream: Stream, target: Target) -> Iterator[BadValue]:
     yield from unknown_prompt_ids(asked, vocabulary)
     yield from unknown_chosen_ids(asked, vocabulary)
     yield from unknown_parameter_ids(asked, stream.exchange.request, vocabulary)
+
+
+@in_short(Stream)
+def _ids_named(stream: Stream) -> tuple[int, int]:
+    """The least and the greatest id in a request; 0 where there is none."""
+    asked = stream.asked
+    sent = (value for name in ("chosen_ids", "stop_token_ids") for _, value in _values(asked, name))
+    prompts = asked.input_ids or () if "input_ids" in asked.sent else ()
+    every = chain(_flat(list(sent)), *prompts, _biased_ids(stream.exchange.request))
+    ids = [token for token in every if type(token) is int]
+    return min(ids, default=0), max(ids, default=0)
+
+
+def names_unknown_ids(stream: Stream, target: Target) -> bool:
+    """Whether a request names an id that the target does not have."""
+    return any(_unknown(token, target.advertised.vocab_size) for token in _ids_named(stream))
 
 
 def impossible_ones(stream: Stream) -> Iterator[BadValue]:

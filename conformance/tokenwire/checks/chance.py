@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tokenwire.checks.difference import first_difference
-from tokenwire.checks.logprob_entry import number_of, plainly, sampled_entries, told_of
+from tokenwire.checks.logprob_entry import number_of, plainly, reported_logprobs, sampled_entries
 from tokenwire.checks.walk import all_of, integer, joined_ids, joined_text
 from tokenwire.record import Choice, in_short
 from tokenwire.requirement import tolerance
@@ -57,7 +57,7 @@ class _Position:
 
 def _told_at(choice: Choice, position: int) -> _Position:
     found = _Position()
-    for before, several in zip(all_of(choice).before, told_of(choice), strict=True):
+    for before, several in zip(all_of(choice).before, reported_logprobs(choice), strict=True):
         for told in several:
             at = position - before
             if not 0 <= at < len(told.positions):

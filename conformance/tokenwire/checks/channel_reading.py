@@ -131,7 +131,7 @@ def _fits(contents: tuple[str, ...], content: str, *, behind: bool = False) -> b
 
 
 @dataclass(frozen=True)
-class Said:
+class MarkedText:
     """What the tokens of a choice say, markup and all, and how it is to be read."""
 
     text: str
@@ -296,7 +296,9 @@ def _all_is_told(stream: Stream, choice: Choice) -> bool:
     return told == count_of(stream, choice) or policy_of(stream).hidden_in_logprobs
 
 
-def say(stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer | None = None) -> Said | None:
+def say(
+    stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer | None = None
+) -> MarkedText | None:
     """What the tokens of a choice say; None where nothing tells, or the choice has no end."""
     finish = choice.finish
     if not is_chat(stream) or stream.asked.echo or finish is None or finish.type == "abort":
@@ -312,12 +314,12 @@ def say(stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer | N
         text = text[: text.find(stop) + len(stop) * stream.asked.no_stop_trim]
     body = stream.exchange.request.body
     alone = isinstance(body, Mapping) and body.get("parallel_tool_calls") is False
-    return Said(text, markup, offered(stream), spent, bool(stop), bool(stops) and not stop, alone)
+    return MarkedText(text, markup, offered(stream), spent, bool(stop), bool(stops) and not stop, alone)
 
 
-def said_of(stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer | None) -> Said | None:
+def said_of(stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer | None) -> MarkedText | None:
     """As `say`, kept with the stream as by `read_once`: several requirements ask for it."""
-    known: dict[int, Said | None] = vars(stream.whole).setdefault(f"{__name__}.said_of", {})
+    known: dict[int, MarkedText | None] = vars(stream.whole).setdefault(f"{__name__}.said_of", {})
     if choice.index not in known:
         known[choice.index] = say(stream, choice, markup, tokenizer)
     return known[choice.index]

@@ -12,7 +12,7 @@ from tokenwire.checks.channel_reading import (
     SPENT,
     Channels,
     Difference,
-    Said,
+    MarkedText,
     differences,
     offered,
     said_of,
@@ -41,7 +41,7 @@ def _finished(stream: Stream) -> Iterator[Channels]:
                 yield Channels(choice)
 
 
-def _said(stream: Stream, channels: Channels, target: Target) -> Said | None:
+def _said(stream: Stream, channels: Channels, target: Target) -> MarkedText | None:
     return said_of(stream, channels.choice, target.markup, target.tokenizer)
 
 
@@ -213,14 +213,14 @@ def channels_hold_all_text(stream: Stream, target: Target) -> Iterator[Observati
             yield _held(one, said)
 
 
-def _has_markup(said: Said, channels: Channels) -> bool:
+def _has_markup(said: MarkedText, channels: Channels) -> bool:
     """Whether there was anything to take apart, by markup that is known."""
     reading = said.reading
     found = reading.cut is not None or bool(reading.reasoning or reading.calls)
     return said.explains(channels) and (found or channels.choice.parsed or said.tools is not None)
 
 
-def _held(channels: Channels, said: Said) -> Observation:
+def _held(channels: Channels, said: MarkedText) -> Observation:
     reading = said.reading
     due = [
         reading.reasoning,

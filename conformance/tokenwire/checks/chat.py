@@ -118,7 +118,7 @@ def chat_meta_info_only_on_request(stream: Stream, _target: Target) -> Iterator[
         return
     for choice in finished_choices(stream):
         last = choice.emissions[-1]
-        message = f"choice {choice.index} has a meta_info key that nobody asked for"
+        message = f"choice {choice.index} has a meta_info key that was not asked for"
         yield demand(
             last.at("meta_info"),
             not carries(last, "meta_info"),

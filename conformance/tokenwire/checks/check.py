@@ -9,12 +9,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import cached_property, wraps
 from itertools import compress
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
-from tokenwire.dialects.control import Call
+from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.markup import Markup
 from tokenwire.parrot.recognition import KnownModel
 from tokenwire.record import Delivery, Place, Stream
@@ -45,7 +45,9 @@ class Observation(NamedTuple):
     only where the target was seen to repeat the answers here and in `related`.
     """
     witnesses: int = 1
-    """How many looks it stands for, which all hold: it is that of the furthest. See `look_at_each`."""
+    """How many looks it stands for: the furthest of those that hold for all of them (`look_at_each`), the
+    last violation that is kept of an answer for all others that are as grave (`tally`).
+    """
 
 
 def observe(
@@ -153,7 +155,7 @@ class Target:
     """What says the text of ids, where anything does."""
     model: KnownModel | None = None
     """The model behind the answers, where it is one whose right answers are known."""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ControlCall, ...] = ()
     """What was asked of control endpoints beside the streams, in the order of asking."""
     advertised: Advertised = field(default_factory=Advertised)
     """What the server says of itself."""
@@ -167,6 +169,17 @@ class Target:
     """How far numbers of two answers may lie apart: by the tolerance, or more where the target varies."""
     markup: Markup = field(default_factory=Markup)
     """What its parsers take out of text, as far as answers show it."""
+
+    @cached_property
+    def aborts(self) -> tuple[ControlCall, ...]:
+        """The aborts that were answered."""
+        return tuple(call for call in self.calls if call.action is Action.ABORT and call.done)
+
+    @cached_property
+    def aborted(self) -> tuple[bool, frozenset[str]]:
+        """Whether an abort named all requests, and the ids that aborts named."""
+        aborts = [call for call in self.calls if call.action is Action.ABORT]
+        return any(call.everything for call in aborts), frozenset().union(*(call.ids for call in aborts))
 
 
 class Heard(tuple[Stream, ...]):

@@ -19,7 +19,7 @@ from tokenwire.checks.walk import (
     joined_text,
     read_once,
 )
-from tokenwire.dialects.control import Call, Deed
+from tokenwire.dialects.control import ControlCall
 from tokenwire.dialects.dialect import known_as, names_of
 from tokenwire.record import Choice, Stream
 from tokenwire.target.death import codes_of
@@ -40,16 +40,15 @@ def _told_ids(stream: Stream) -> dict[int, str]:
     return {index: name for index, name in first if name is not None}
 
 
-def _aborts(stream: Stream, target: Target) -> list[Call]:
+def _aborts(stream: Stream, target: Target) -> list[ControlCall]:
     """The aborts that name a request, by the client's id or by one that the answer carries, while it ran."""
-    aborts = [call for call in target.calls if call.deed is Deed.ABORT and call.done]
-    if not aborts:
+    if not target.aborts:
         return []
     names = {*names_of(stream), *_told_ids(stream).values()}
     start, end = began(stream.exchange), over(stream.exchange)
     return [
         call
-        for call in aborts
+        for call in target.aborts
         if (call.everything or call.ids & names) and _within(began(call.exchange), start, end)
     ]
 
@@ -77,10 +76,9 @@ def _error(stream: Stream) -> str:
 @check("aborted-request-is-answered")
 def aborted_request_is_answered(stream: Stream, target: Target) -> Iterator[Observation]:
     """An error in the place of what was made before an abort loses it."""
-    if stream.exchange.ending.ours or put_off(stream) or not _aborts(stream, target):
-        return
     error = _error(stream)
-    if error or (ended(stream) and any(map(_is_aborted, stream.choices))):
+    told = error or (ended(stream) and any(map(_is_aborted, stream.choices)))
+    if told and not stream.exchange.ending.ours and not put_off(stream) and _aborts(stream, target):
         yield demand(
             end_place(stream),
             not error,
@@ -138,7 +136,7 @@ def _lack(choice: Choice, usual: Choice) -> str:
     return "no list of output ids" if usual.output_ids is not None and not told else ""
 
 
-def _early(stream: Stream, calls: Sequence[Call], share: int = 4) -> bool:
+def _early(stream: Stream, calls: Sequence[ControlCall], share: int = 4) -> bool:
     """Whether an abort was answered when tokens had come, of each choice less than a part of its budget."""
     budget = stream.asked.max_new_tokens
     for call in calls if budget is not None else ():
@@ -152,8 +150,10 @@ def _early(stream: Stream, calls: Sequence[Call], share: int = 4) -> bool:
 def abort_ends_every_choice(stream: Stream, target: Target) -> Iterator[Observation]:
     """The client's id stands for all that its request asked for."""
     name = known_as(stream)
+    if len(stream.choices) < 2 or not ended(stream):
+        return
     calls = [call for call in _aborts(stream, target) if call.everything or name in call.ids]
-    if len(stream.choices) < 2 or not ended(stream) or not _early(stream, calls):
+    if not _early(stream, calls):
         return
     for choice in finished_choices(stream):
         if choice.finish is not None and choice.finish.type in {"abort", "length"}:
@@ -200,10 +200,10 @@ def ended_id_is_free_again(streams: tuple[Stream, ...], target: Target) -> Itera
     for stream in named_by_clients(streams):
         if (own := known_as(stream)) and began(stream.exchange) is not None:
             named.setdefault(own, []).append(stream)
+    every_one, aborted = target.aborted
     for name, group in named.items():
         pairs = list(pairwise(sorted(group, key=lambda one: began(one.exchange) or 0.0)))
-        aborted = any(c.deed is Deed.ABORT and (c.everything or name in c.ids) for c in target.calls)
-        if aborted or any(overlap(one.exchange, other.exchange) for one, other in pairs):
+        if every_one or name in aborted or any(overlap(one.exchange, other.exchange) for one, other in pairs):
             continue
         for before, stream in pairs:
             if not ended(before) or not ended(stream):

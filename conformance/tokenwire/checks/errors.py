@@ -75,7 +75,7 @@ def unreadable_bodies_refused(stream: Stream, _target: Target) -> Iterator[Obser
 @check("missing-prompts-refused")
 def missing_prompts_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Without a prompt there is nothing to go on from."""
-    if stream.asked.said and not stream.asked.said.keys() & {"input_ids", "text", "messages"}:
+    if stream.asked.sent and not stream.asked.sent.keys() & {"input_ids", "text", "messages"}:
         yield from observe_refusal(stream, "a request without a prompt was")
 
 
@@ -91,11 +91,14 @@ def refusal_names_the_value(streams: tuple[Stream, ...], target: Target) -> Iter
     may speak of the ids instead.
     """
     answered: dict[str, set[bool]] = {}
+    refused: list[Stream] = []
     for stream in streams:
         if stream.answered:
             answered.setdefault(stream.dialect, set()).add(stream.asked.input_ids is None)
-    for stream in streams:
-        bad = list(bad_values(stream, target)) if was_refused(stream) else []
+        if was_refused(stream):
+            refused.append(stream)
+    for stream in refused:
+        bad = list(bad_values(stream, target))
         forms = answered.get(stream.dialect)
         if not bad or (forms and (stream.asked.input_ids is None) not in forms):
             continue
@@ -264,8 +267,8 @@ def ids_need_no_tokenizer(stream: Stream, target: Target) -> Iterator[Observatio
 @check("text-needs-a-tokenizer")
 def text_needs_a_tokenizer(stream: Stream, target: Target) -> Iterator[Observation]:
     """What a server without a tokenizer cannot do, it refuses."""
-    said = stream.asked.said.keys() & {"text", "messages"}
-    if target.advertised.tokenizer is not False or not stream.asked.said:
+    said = stream.asked.sent.keys() & {"text", "messages"}
+    if target.advertised.tokenizer is not False or not stream.asked.sent:
         return
     if (stream.asked.input_ids is None and said) or stream.asked.stop or stream.asked.stop_regex:
         yield from observe_refusal(stream, "a request that needs a tokenizer was")

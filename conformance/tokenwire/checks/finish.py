@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from operator import eq
+from operator import eq, itemgetter
 
 from tokenwire.checks.check import Observation, Target, check_run, demand
 from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, was_refused
 from tokenwire.checks.relations import Whole, related_streams
-from tokenwire.checks.stop_string import stop_string_of
+from tokenwire.checks.stops import stop_string_of
 from tokenwire.checks.walk import count_of, end_place, joined_text, start_place
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.record import Stream
@@ -47,19 +47,19 @@ def stop_wins_within_the_budget(streams: tuple[Stream, ...], _target: Target) ->
     The answer with the largest budget tells where it stops, if another one stopped there too or it ends with
     a stop of its request: one answer alone may have been cut short.
     """
-    groups: dict[tuple[object, ...], list[Whole]] = {}
+    groups: dict[tuple[object, ...], list[tuple[int, int | None, Whole]]] = {}
     for one in related_streams(streams):
-        if one.stream.asked.max_new_tokens and (one.stream.asked.prompt_key or one.prompt):
-            groups.setdefault(_stops(one), []).append(one)
+        budget = one.stream.asked.max_new_tokens
+        if budget and (one.stream.asked.prompt_key or one.prompt):
+            groups.setdefault(_stops(one), []).append((budget, _tokens_to_stop(one), one))
     for group in groups.values():
-        most = max(group, key=lambda one: one.stream.asked.max_new_tokens or 0)
-        position = _tokens_to_stop(most)
-        alike = sum(_tokens_to_stop(one) == position for one in group)
+        _, position, most = max(group, key=itemgetter(0))
+        alike = sum(stopped_at == position for _, stopped_at, _ in group)
         if position is None or not (alike > 1 or _meets_a_stop(most)):
             continue
-        for one in group:
-            budget, finish = one.stream.asked.max_new_tokens, one.choice.finish
-            if one is most or budget is None or finish is None or finish.type not in {"stop", "length"}:
+        for budget, _, one in group:
+            finish = one.choice.finish
+            if one is most or finish is None or finish.type not in {"stop", "length"}:
                 continue
             expected = "stop" if budget >= position else "length"
             message = (

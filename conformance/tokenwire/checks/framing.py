@@ -31,7 +31,7 @@ def _events_without(stream: Stream, out: Callable[[Apart], bool]) -> Sequence[in
 @check("answer-content-type")
 def answer_content_type(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Whole answers have the content type application/json. Not judged if `stream` is no boolean."""
-    said = stream.asked.said.get("stream")
+    said = stream.asked.sent.get("stream")
     unclear = said is not None and not all(value is None or isinstance(value, bool) for value in said.values)
     if not stream.asked.stream and stream.answered and not unclear:
         yield observe(start_place(stream), expected="application/json", actual=_media_type(stream))

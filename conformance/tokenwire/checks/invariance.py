@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from statistics import median
 
 from tokenwire.checks.agreement import agree, as_declared, choice_pairs
@@ -63,6 +64,10 @@ def _told(stream: Stream) -> tuple[object, ...]:
     return (*logprobs, asked.prompt_token_ids, asked.response_token_ids, asked.meta_info)
 
 
+def _most_asked(stream: Stream) -> tuple[int, int]:
+    return stream.asked.top_logprobs, stream.asked.max_new_tokens or 0
+
+
 @check_run("asking-for-more-changes-nothing")
 def asking_for_more_changes_nothing(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
     """What a request asks to be told shapes what is told, and nothing else of the answer.
@@ -70,12 +75,12 @@ def asking_for_more_changes_nothing(streams: tuple[Stream, ...], target: Target)
     Whole answers are looked at: a stream is held against one of these.
     """
     for every in beginnings(streams):
-        group = [one for one in every if not one.asked.stream]
+        group = [(_told(one), _most_asked(one), one) for one in every if not one.asked.stream]
         if len(group) < 2:
             continue
-        most = max(group, key=lambda stream: (stream.asked.top_logprobs, stream.asked.max_new_tokens or 0))
-        for stream in group:
-            if _told(stream) != _told(most):
+        all_told, _, most = max(group, key=itemgetter(1))
+        for told, _, stream in group:
+            if told != all_told:
                 for one, other in choice_pairs(most, stream):
                     source = f"the answer of {most.exchange.name}, which asks for more"
                     yield from as_declared(agree(one, other, source, told_apart=True), target)

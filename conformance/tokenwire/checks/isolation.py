@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
@@ -10,6 +11,7 @@ from tokenwire.checks.check import Observation, Target, check_run, gather_once, 
 from tokenwire.checks.moments import Timeline, began
 from tokenwire.checks.walk import ended, finished_choices, joined_ids
 from tokenwire.record import Stream
+from tokenwire.target.determinism import known_by
 from tokenwire.wire.exchange import Exchange
 
 CROWD = 4
@@ -26,8 +28,8 @@ def undisturbed(stream: Stream) -> bool:
     )
 
 
-def _company(streams: Iterable[Stream]) -> Callable[[Stream], int]:
-    """Tells how many answered requests with another prompt were under way beside one."""
+def _company(streams: Iterable[Stream]) -> Callable[[Exchange, str], int]:
+    """Tells how many answered requests with another prompt were under way beside one with a prompt."""
     by_prompt: dict[str, list[Exchange]] = {}
     for stream in streams:
         if stream.answered:
@@ -35,16 +37,17 @@ def _company(streams: Iterable[Stream]) -> Callable[[Stream], int]:
     everyone = Timeline(chain.from_iterable(by_prompt.values()))
     alike = {prompt: Timeline(exchanges) for prompt, exchanges in by_prompt.items()}
 
-    def beside(stream: Stream) -> int:
-        return everyone.beside(stream.exchange) - alike[stream.asked.prompt_key].beside(stream.exchange)
+    def beside(exchange: Exchange, prompt: str) -> int:
+        return everyone.beside(exchange) - alike[prompt].beside(exchange)
 
     return beside
 
 
 def repeated(group: list[Stream]) -> Stream | None:
     """The first of two answers of a group that are alike: what shows that the target repeats itself."""
-    results = [tuple((c.index, c.output_ids, c.text) for c in stream.choices) for stream in group]
-    return next((s for s, result in zip(group, results, strict=True) if results.count(result) > 1), None)
+    results = [known_by(tuple((c.index, c.output_ids, c.text) for c in stream.choices)) for stream in group]
+    times = Counter(results)
+    return next((s for s, result in zip(group, results, strict=True) if times[result] > 1), None)
 
 
 @gather_once
@@ -65,7 +68,8 @@ def neighbours_change_nothing(streams: tuple[Stream, ...], target: Target) -> It
     for group in beginnings(streams):
         if len(group) < 3:
             continue
-        crowds = {s.exchange.name: beside(s) for s in group if began(s.exchange) is not None}
+        prompt, asked = group[0].asked.prompt_key, [stream.exchange for stream in group]
+        crowds = {one.name: beside(one, prompt) for one in asked if began(one) is not None}
         alone = repeated([stream for stream in group if crowds.get(stream.exchange.name) == 0])
         for stream in group if alone is not None else ():
             crowd = crowds.get(stream.exchange.name, 0)
@@ -91,12 +95,16 @@ def batch_items_stand_alone(streams: tuple[Stream, ...], target: Target) -> Iter
         prompts = asked.input_ids or asked.texts
         if prompts and asked.greedy and not asked.batch and undisturbed(stream):
             alone.setdefault((prompts[0], *_shape(stream)), []).append(stream)
+    twins: dict[tuple[object, ...], Stream | None] = {}
     for stream in filter(undisturbed, _in_batches(streams)):
         prompts = stream.asked.input_ids or stream.asked.texts
         for choice in stream.choices:
             if choice.index >= len(prompts):
                 continue
-            twin = repeated(alone.get((prompts[choice.index], *_shape(stream)), []))
+            prompt = (prompts[choice.index], *_shape(stream))
+            if prompt not in twins:
+                twins[prompt] = repeated(alone.get(prompt, []))
+            twin = twins[prompt]
             if twin is not None:
                 pair = (twin, twin.choices[0]), (stream, choice)
                 yield from as_declared(agree(*pair, "the same prompt by itself"), target)

@@ -122,7 +122,7 @@ class Position(NamedTuple):
     """The alternatives as they stand on the wire."""
 
 
-class Told(NamedTuple):
+class ReportedLogprobs(NamedTuple):
     """One way in which an emission tells the logprobs of its new output ids."""
 
     series: str
@@ -144,7 +144,7 @@ def _of_lists(logprobs: list[Any], texts: list[Any], rows: list[Any]) -> list[Po
     return positions
 
 
-def told_by(own: Walked, at: int) -> Iterator[Told]:
+def reported_at(own: Walked, at: int) -> Iterator[ReportedLogprobs]:
     """The logprobs of the output ids that an emission is the first to carry, in each shape that it uses."""
     columns = own.columns.series
     names = (SAMPLED, TOP, CONTENT, NAMED, NAMED_TOP, NAMES)
@@ -155,7 +155,7 @@ def told_by(own: Walked, at: int) -> Iterator[Told]:
     if sampled is not None:
         rows = top[seen:] if top is not None and len(top) == len(sampled) else None
         pairs = enumerate(sampled[seen:])
-        yield Told(
+        yield ReportedLogprobs(
             SAMPLED,
             TOP if rows is not None else "",
             [
@@ -165,7 +165,7 @@ def told_by(own: Walked, at: int) -> Iterator[Told]:
         )
     if content is not None:
         inner = [one.get(NAMED_TOP) if isinstance(one, Mapping) else None for one in content]
-        yield Told(
+        yield ReportedLogprobs(
             CONTENT,
             CONTENT if any(inner) else "",
             [
@@ -175,14 +175,16 @@ def told_by(own: Walked, at: int) -> Iterator[Told]:
         )
     if logprobs is not None:
         top_series = "" if named_top is None else NAMED_TOP
-        yield Told(NAMED, top_series, _of_lists(logprobs, texts or [], named_top or []), by_text=True)
+        yield ReportedLogprobs(
+            NAMED, top_series, _of_lists(logprobs, texts or [], named_top or []), by_text=True
+        )
 
 
 @read_once
-def told_of(choice: Choice) -> tuple[tuple[Told, ...], ...]:
+def reported_logprobs(choice: Choice) -> tuple[tuple[ReportedLogprobs, ...], ...]:
     """What each emission of a choice tells of the logprobs of its new ids."""
     own = all_of(choice)
-    return tuple(tuple(told_by(own, at)) for at in own.at)
+    return tuple(tuple(reported_at(own, at)) for at in own.at)
 
 
 @read_once
@@ -191,7 +193,7 @@ def sampled_entries(choice: Choice) -> tuple[LogprobEntry | None, ...]:
     plain = plainly(choice)
     if plain is not None:
         return tuple(read_entry(entry) for part in plain.told.values for entry in part)
-    told = (told_of(choice)[at][:1] for at in walked_choice(choice).kept)
+    told = (reported_logprobs(choice)[at][:1] for at in walked_choice(choice).kept)
     return tuple(at.sampled for first in told for one in first for at in one.positions)
 
 
@@ -275,7 +277,7 @@ class Plainly(NamedTuple):
 
 @read_once
 def plainly(choice: Choice) -> Plainly | None:
-    """What a choice tells of the logprobs of its ids, where that is plain; `told_of` reads all others."""
+    """The logprobs of the ids of a choice in the usual shape; None for others: see `reported_logprobs`."""
     own = walked_choice(choice)
     sampled, names = flat(own, SAMPLED), own.columns.series
     if sampled is None or sampled.width != 0 or CONTENT in names or NAMED in names:
@@ -289,9 +291,9 @@ def plainly(choice: Choice) -> Plainly | None:
     return Plainly(told, sampled, top)
 
 
-def told_along(own: Walked) -> list[tuple[int, Told]]:
+def reported_along(own: Walked) -> list[tuple[int, ReportedLogprobs]]:
     """All that a choice tells of the logprobs of its new ids, with where it stands."""
-    told = told_of(own.choice)
+    told = reported_logprobs(own.choice)
     return [(at, one) for at, position in enumerate(own.kept) for one in told[position]]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tokenwire.checks.check import Observation, Target, check_run, demand, gather_once, pick
-from tokenwire.checks.logprob_entry import LogprobEntry, number_of, told_by
+from tokenwire.checks.logprob_entry import LogprobEntry, number_of, reported_at
 from tokenwire.checks.walk import finished_choices, walked_choice
 from tokenwire.record import Asked, Place, Stream, in_short
 from tokenwire.requirement import tolerance
@@ -76,7 +76,7 @@ def _top_told(stream: Stream) -> tuple[Place, dict[object, float]] | None:
         return None
     own = walked_choice(stream.choices[0])
     for position in own.at:
-        for told in told_by(own, position):
+        for told in reported_at(own, position):
             top = told.positions[0].top if told.positions else None
             read = {name: number_of(e.logprob) for e in top or [] if (name := _name(e)) is not None}
             known = {token: number for token, number in read.items() if number is not None}

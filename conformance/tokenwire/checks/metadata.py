@@ -34,7 +34,7 @@ from tokenwire.checks.logprob_entry import (
     Flat,
     LogprobEntry,
     Position,
-    Told,
+    ReportedLogprobs,
     flat,
     ids_listed,
     illegal_logprobs,
@@ -43,9 +43,9 @@ from tokenwire.checks.logprob_entry import (
     plainly,
     read_entry,
     read_position,
+    reported_along,
     sizes_of,
     surely_legal,
-    told_along,
 )
 from tokenwire.checks.tito import told_once_for_all
 from tokenwire.checks.walk import (
@@ -236,7 +236,7 @@ def logprobs_name_their_ids(stream: Stream, _target: Target) -> Iterator[Observa
                 continue
             beside_ids: list[tuple[int, tuple[Walked, int, str, list[Any], list[Any]]]] = []
             every = dict(zip(own.unseen_ids.at, own.unseen_ids.values, strict=True))
-            for position, told in told_along(own):
+            for position, told in reported_along(own):
                 ids = every.get(position, [])
                 named = [one.sampled.token_id if one.sampled else None for one in told.positions]
                 names_ids = told.series == SAMPLED or any(one is not None for one in named)
@@ -329,11 +329,10 @@ class _Varying(NamedTuple):
 @in_short(Stream)
 def _varying(stream: Stream) -> tuple[_Varying, ...]:
     found = []
-    for emission, series, values in _sampled_logprobs(stream):
-        different = set().union(*values.values())
-        sure = frozenset(values) if different == {0} else frozenset()
-        number = next(iter(different))
-        found.append(_Varying(emission.at(series), series, len(values), len(different) > 1, number, sure))
+    for emission, series, tokens, numbers in _sampled_logprobs(stream):
+        sure = frozenset(tokens) if numbers == {0} else frozenset()
+        number = next(iter(numbers))
+        found.append(_Varying(emission.at(series), series, len(tokens), len(numbers) > 1, number, sure))
     return tuple(found)
 
 
@@ -343,28 +342,32 @@ def _known_by(entry: LogprobEntry) -> Hashable:
     return token if type(token) in {int, str} else (json.dumps(token),)
 
 
-def _sampled_logprobs(stream: Stream) -> Iterator[tuple[Emission, str, dict[Hashable, set[float]]]]:
-    """The logprobs that each choice gives its own tokens, by token, in each series that tells them."""
+def _sampled_logprobs(stream: Stream) -> Iterator[tuple[Emission, str, set[Hashable], set[float]]]:
+    """The different tokens of each choice, and the different logprobs of these, in each series that tells
+    them.
+    """
     for own in walked(stream):
-        series: dict[str, dict[Hashable, set[float]]] = {}
+        series: dict[str, tuple[set[Hashable], set[float]]] = {}
         plain = plainly(own.choice)
         if plain is not None and plain.sampled.by_id and plain.sampled.finite:
-            told = series.setdefault(SAMPLED, {})
-            for entry in plain.sampled.entries:
-                told.setdefault(entry[1] or _known_by(LogprobEntry(*entry[:3])), set()).add(entry[0])
+            series[SAMPLED] = set(plain.sampled.ids), set(plain.sampled.logprobs)
         else:
-            _gather(told_along(own), series)
-        last = own.emission(-1) if any(series.values()) else None
-        yield from ((last, name, values) for name, values in series.items() if last is not None and values)
+            _gather(reported_along(own), series)
+        for name, (tokens, numbers) in series.items():
+            if tokens:
+                yield own.emission(-1), name, tokens, numbers
 
 
-def _gather(told_by: Iterable[tuple[int, Told]], series: dict[str, dict[Hashable, set[float]]]) -> None:
-    for _, told in told_by:
-        own = series.setdefault(told.series, {})
+def _gather(
+    reported: Iterable[tuple[int, ReportedLogprobs]], series: dict[str, tuple[set[Hashable], set[float]]]
+) -> None:
+    for _, told in reported:
+        tokens, numbers = series.setdefault(told.series, (set(), set()))
         for one in told.positions:
             number = number_of(one.sampled.logprob) if one.sampled else None
             if one.sampled and number is not None:
-                own.setdefault(_known_by(one.sampled), set()).add(number)
+                tokens.add(_known_by(one.sampled))
+                numbers.add(number)
 
 
 @check("logprob-counter-follows")
@@ -397,7 +400,7 @@ def logprob_counter_follows(stream: Stream, _target: Target) -> Iterator[Observa
     yield from look_along(looks())
 
 
-def _fault_in_top(told: Told, at: Position, k: int, *, fewer: bool) -> str:
+def _fault_in_top(told: ReportedLogprobs, at: Position, k: int, *, fewer: bool) -> str:
     """What is wrong with one position of the top logprobs, in words; empty for nothing."""
     entries = at.top if at.top is not None else read_position(at.written_top)
     if entries is None:
@@ -421,7 +424,7 @@ def _fault_in_order(at: Position, *, sampled_first: bool) -> str:
     return "is not in falling order" if any(after > before for before, after in pairwise(numbers)) else ""
 
 
-def _first_fault(seen: int, told: Told, fault_in: Callable[[Position], str]) -> str:
+def _first_fault(seen: int, told: ReportedLogprobs, fault_in: Callable[[Position], str]) -> str:
     """What is wrong at the first of an emission's new ids at which anything is, counted as in its lists."""
     faults = [fault_in(one) for one in told.positions]
     if not any(faults):
@@ -445,7 +448,7 @@ def top_logprobs_have_k(stream: Stream, _target: Target) -> Iterator[Observation
         rows = zip(*[iter(top.ids)] * k, strict=True)
         return top.width == k and top.by_id and set(map(len, map(set, rows))) <= {k}
 
-    def fault(told: Told) -> Callable[[Position], str]:
+    def fault(told: ReportedLogprobs) -> Callable[[Position], str]:
         return partial(_fault_in_top, told, k=k, fewer=fewer)
 
     if k > 0:
@@ -461,7 +464,7 @@ def top_logprobs_fall(stream: Stream, _target: Target) -> Iterator[Observation]:
         ranks = [top.logprobs[rank :: top.width] for rank in range(sampled_first, top.width or 0)]
         return all(all(map(ge, one, next_one)) for one, next_one in pairwise(ranks))
 
-    def fault(told: Told) -> Callable[[Position], str] | None:
+    def fault(told: ReportedLogprobs) -> Callable[[Position], str] | None:
         return None if told.by_text else partial(_fault_in_order, sampled_first=sampled_first)
 
     if stream.asked.top_logprobs > 0:
@@ -471,7 +474,7 @@ def top_logprobs_fall(stream: Stream, _target: Target) -> Iterator[Observation]:
 def _look_at_top(
     stream: Stream,
     surely: Callable[[Flat, Flat], bool],
-    fault: Callable[[Told], Callable[[Position], str] | None],
+    fault: Callable[[ReportedLogprobs], Callable[[Position], str] | None],
     expected: str,
 ) -> Iterator[Observation]:
     """Look at the top logprobs of all positions, emission by emission.
@@ -491,7 +494,7 @@ def _look_at_top(
                 yield own.look(at, None, partial(look_plainly, own=own))
                 continue
             found: list[tuple[int, tuple[Walked, int, str, str]]] = []
-            for position, told in told_along(own):
+            for position, told in reported_along(own):
                 fault_in = fault(told) if told.top_series and told.positions else None
                 if fault_in is not None:
                     words = _first_fault(0 if own.incremental else own.before[position], told, fault_in)
@@ -517,7 +520,7 @@ def _is_own(entry: LogprobEntry, sampled: LogprobEntry) -> bool:
     return entry.token_id == sampled.token_id and sampled.token_id is not None
 
 
-def _fault_in_belonging(at: Position, *, told: Told, greedy: bool) -> str:
+def _fault_in_belonging(at: Position, *, told: ReportedLogprobs, greedy: bool) -> str:
     """How the sampled id and the top logprobs of a position contradict each other; empty if they do not.
 
     Where an entry names no id, several tokens may have one text: then only the greatest logprob is compared.
@@ -565,7 +568,7 @@ def top_logprobs_belong_to_position(stream: Stream, _target: Target) -> Iterator
         pairs = chain.from_iterable(map(zip, ids, logprobs, repeat(own)))
         return all(token != mine or logprob == number for token, logprob, (mine, number) in pairs)
 
-    def fault(told: Told) -> Callable[[Position], str]:
+    def fault(told: ReportedLogprobs) -> Callable[[Position], str]:
         return partial(_fault_in_belonging, told=told, greedy=greedy)
 
     yield from _look_at_top(stream, surely, fault, "the sampled id with its own logprob")

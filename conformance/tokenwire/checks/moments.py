@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from datetime import datetime
 from functools import lru_cache
+from operator import itemgetter
 
 from tokenwire.checks.walk import times_of, walked
 from tokenwire.record import Stream
@@ -43,9 +44,11 @@ class Timeline:
     """When some exchanges were under way."""
 
     def __init__(self, exchanges: Iterable[Exchange]) -> None:
-        known = [(start, start + one.duration) for one in exchanges if (start := began(one)) is not None]
-        self._starts = sorted(start for start, _ in known)
-        self._ends = sorted(end for _, end in known)
+        known = [(start, one) for one in exchanges if (start := began(one)) is not None]
+        self._in_order = sorted(known, key=itemgetter(0))
+        self._starts = [start for start, _ in self._in_order]
+        self._ends = sorted(start + one.duration for start, one in known)
+        self._longest = max((one.duration for _, one in known), default=0.0)
 
     def beside(self, exchange: Exchange) -> int:
         """How many of them overlap an exchange, itself included where it is one; 0 if it tells no time."""
@@ -53,6 +56,14 @@ class Timeline:
         if start is None or end is None:
             return 0
         return bisect_left(self._starts, end) - bisect_right(self._ends, start)
+
+    def during(self, exchange: Exchange) -> list[Exchange]:
+        """Those that overlap an exchange."""
+        start, end = began(exchange), over(exchange)
+        if start is None or end is None:
+            return []
+        first, last = bisect_left(self._starts, start - self._longest), bisect_left(self._starts, end)
+        return [one for _, one in self._in_order[first:last] if overlap(one, exchange)]
 
 
 def delivered_at(stream: Stream, moment: float) -> int | None:

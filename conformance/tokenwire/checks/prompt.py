@@ -37,6 +37,7 @@ from tokenwire.checks.walk import (
     first_of_prompt,
     integer,
     joined_text,
+    names_of_prompt,
     prompt_of,
     streamed,
     told_prompt,
@@ -114,7 +115,7 @@ def _fault_by_text(own: LogprobEntry, value: Any, k: int) -> str:
 
 def _count_by_rank(stream: Stream) -> int:
     """How many alternatives a request asks for at each position of its prompt."""
-    said = stream.asked.said.get("logprob_start")
+    said = stream.asked.sent.get("logprob_start")
     own = integer(said.values[0]) if said and said.values else None
     return stream.asked.top_logprobs if own is None else own
 
@@ -241,12 +242,10 @@ _SOME_PROMPTS = 3
 """A position that is off after so many prompts, and right after none, is no outlier."""
 
 
-def _scored(streams: tuple[Stream, ...]) -> Iterator[tuple[Whole, Place, Logprobs]]:
-    """The greedy answers that tell the logprobs of their prompts, with these."""
-    for whole in related_streams(streams):
-        told = prompt_logprobs(whole.stream, whole.choice)
-        if told is not None and told[1] and whole.prompt:
-            yield whole, *told
+def _scored(streams: tuple[Stream, ...]) -> Iterator[Whole]:
+    """The greedy answers that tell the logprobs of their prompts."""
+    series = {PROMPT, RANKED, NAMED}
+    return (one for one in related_streams(streams) if one.prompt and series & names_of_prompt(one.choice))
 
 
 @check_run("prompt-logprobs-independent-of-start")
@@ -254,22 +253,26 @@ def prompt_logprobs_independent_of_start(
     streams: tuple[Stream, ...], _target: Target
 ) -> Iterator[Observation]:
     """Where the series begins decides what is told, not what it says."""
-    first: dict[tuple[str, Ids | None], Whole] = {}
-    for whole, place, logprobs in _scored(streams):
-        base = first.setdefault((whole.stream.dialect, whole.prompt), whole)
-        if base.stream.asked.logprob_start == whole.stream.asked.logprob_start:
+    first: dict[tuple[str, Ids | None], tuple[int | None, Whole]] = {}
+    for whole in _scored(streams):
+        prompt, start = (whole.stream.dialect, whole.prompt), whole.stream.asked.logprob_start
+        base_start, base = first.get(prompt, (None, whole))
+        if base is not whole and base_start == start:
             continue
-        told = prompt_logprobs(base.stream, base.choice)
-        if told is None:
+        told, told_by_base = (prompt_logprobs(one.stream, one.choice) for one in (whole, base))
+        if told is None or told_by_base is None or not told[1]:
             continue
-        base_place, known = told
+        first.setdefault(prompt, (start, whole))
+        if base is whole:
+            continue
+        (place, logprobs), (base_place, known) = told, told_by_base
         pairs = [Pair(at, logprobs[at], known[at]) for at in sorted(logprobs.keys() & known.keys())]
         if pairs:
             yield observe_agreement(
                 place,
                 pairs,
                 what="the logprob of prompt position",
-                source=f"from start {base.stream.asked.logprob_start}",
+                source=f"from start {base_start}",
                 related=(base_place,),
             )
 
@@ -278,15 +281,18 @@ def prompt_logprobs_independent_of_start(
 def prompt_logprobs_rescore_the_output(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """Ids that were generated and sent back as a prompt have the logprobs that they had when sampled.
 
-    A position that is off after every prompt is no outlier.
+    A position that is off after every prompt is no outlier. Of answers that say the same, the first of either
+    side is held against all of the other.
     """
     off: dict[tuple[str, int], dict[Ids, Observation]] = {}
     right: set[tuple[str, int]] = set()
-    scored: dict[tuple[str, int], list[tuple[int, Whole]]] = {}
+    scored: dict[tuple[str, int], dict[int, list[tuple[int, Whole]]]] = {}
     sizes: set[int] = set()
-    for at, (one, _, _) in enumerate(_scored(streams)):
+    known: set[int] = set()
+    for at, one in enumerate(_scored(streams)):
         if one.sent_ids and one.prompt:
-            scored.setdefault((one.stream.dialect, hash(one.prompt)), []).append((at, one))
+            same = scored.setdefault((one.stream.dialect, hash(one.prompt)), {})
+            same.setdefault(one.said, []).append((at, one))
             sizes.add(len(one.prompt))
     for whole in related_streams(streams) if scored else ():
         prompt, ids = whole.prompt or (), whole.ids or ()
@@ -296,12 +302,14 @@ def prompt_logprobs_rescore_the_output(streams: tuple[Stream, ...], _target: Tar
         found = [
             (at, one)
             for sent in longer
-            for at, one in scored.get((whole.stream.dialect, hash(sent)), ())
+            for same in scored.get((whole.stream.dialect, hash(sent)), {}).values()
+            for at, one in (same[:1] if whole.said in known else same)
             if one.prompt == sent
         ]
         sampled = sampled_logprobs(whole.choice) if found else []
         if len(sampled) != len(ids):
             continue
+        known.add(whole.said)
         for _, one in sorted(found, key=itemgetter(0)):
             told = prompt_logprobs(one.stream, one.choice)
             if told is None:
@@ -398,7 +406,8 @@ def echo_adds_only_the_prompt(streams: tuple[Stream, ...], _target: Target) -> I
             actual=theirs,
             source=source,
             related=related,
-            by_chance=theirs.startswith(head)
+            by_chance=head + ours != theirs
+            and theirs.startswith(head)
             and not _begins_again(one.choice, head)
             and goes_apart((twin.choice, one.choice)),
         )

@@ -449,7 +449,7 @@ def _dotted(pointer: str) -> str:
 
 def _budget_in_words(stream: Stream, budget: int) -> str:
     """The budget of a choice by the name that the request gives it."""
-    said = stream.asked.said.get("max_new_tokens")
+    said = stream.asked.sent.get("max_new_tokens")
     return f"{said.wire_name if said else 'a budget of'} {budget}"
 
 
@@ -559,7 +559,7 @@ def request_ids_are_unique(streams: tuple[Stream, ...], _target: Target) -> Iter
     """No two answers share an id that the server chose."""
     first: dict[tuple[str, Any], Place] = {}
     for stream in streams:
-        if stream.asked.request_id is not None or "request_id" in stream.asked.said or not stream.answered:
+        if stream.asked.request_id is not None or "request_id" in stream.asked.sent or not stream.answered:
             continue
         named = _request_id(stream)
         if named is None:
@@ -611,17 +611,18 @@ _WARM = 2
 @check_run("cached-tokens-are-told-alike")
 def cached_tokens_are_told_alike(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """Whole answers tell of hits as streams do: those between two streams that tell of some are looked at."""
-    told: dict[tuple[str, str], list[tuple[Stream, int]]] = {}
+    told: dict[tuple[str, str], list[tuple[Stream, bool, int]]] = {}
     for stream in streams:
+        asked = stream.asked
         cached = stream.choices[0].counter("cached_tokens") if len(stream.choices) == 1 else None
-        if cached is not None and stream.asked.prompt_key and ended(stream):
-            told.setdefault((stream.dialect, stream.asked.prompt_key), []).append((stream, cached))
+        if cached is not None and asked.prompt_key and ended(stream):
+            told.setdefault((stream.dialect, asked.prompt_key), []).append((stream, asked.stream, cached))
     between: dict[str, list[tuple[Stream, int]]] = {}
     for (dialect, _), answers in told.items():
-        for before, one, after in zip(answers, answers[1:], answers[2:], strict=False):
-            warm = all(other.asked.stream and cached > 0 for other, cached in (before, after))
-            if warm and not one[0].asked.stream:
-                between.setdefault(dialect, []).append(one)
+        for before, (one, is_stream, here), after in zip(answers, answers[1:], answers[2:], strict=False):
+            warm = all(in_events and cached > 0 for _, in_events, cached in (before, after))
+            if warm and not is_stream:
+                between.setdefault(dialect, []).append((one, here))
     for wholes in between.values():
         hit = any(cached for _, cached in wholes)
         last, cached = wholes[-1]

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
-from tokenwire.checks.bad_value import impossible_ones, unknown_ids, unknown_prompt_ids, unreadable_body
+from tokenwire.checks.bad_value import (
+    impossible_ones,
+    names_unknown_ids,
+    unknown_prompt_ids,
+    unreadable_body,
+)
 from tokenwire.checks.chance import goes_apart
-from tokenwire.checks.check import Observation, Target, check, check_run, demand
+from tokenwire.checks.check import Observation, Target, check, check_run, demand, observe
 from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.walk import end_place, ended, integer, is_error, joined_ids, joined_text, start_place
-from tokenwire.dialects.control import Deed
 from tokenwire.dialects.dialect import is_chat, names_of, policy_of
 from tokenwire.record import Asked, Stream, in_short
 from tokenwire.target.death import ORDINARY
+from tokenwire.target.determinism import known_by
+from tokenwire.target.honesty import SCENARIO, UNKNOWN_PATH
 from tokenwire.wire.exchange import BUSY, Ending
 
 ABOUT_ACCESS_OR_LOAD = frozenset({401, 403, 407, 408, 429, 499, 503})
@@ -137,7 +144,7 @@ def _sent_malformed_ids(stream: Stream) -> bool:
 
     Where an endpoint takes ids and text in one field, a text is no malformed list of ids.
     """
-    said = stream.asked.said.get("input_ids")
+    said = stream.asked.sent.get("input_ids")
     mixed = policy_of(stream).mixed_prompts
     return said is not None and not mixed and any(v is not None and _malformed(v) for v in said.values)
 
@@ -217,34 +224,45 @@ def _misshapen(stream: Stream) -> bool:
 
 def _is_bad(stream: Stream, target: Target) -> bool:
     """Whether a request was refused, or ought to have been."""
-    return was_refused(stream) or _misshapen(stream) or any(unknown_ids(stream, target))
+    return was_refused(stream) or _misshapen(stream) or names_unknown_ids(stream, target)
 
 
 def _was_aborted(stream: Stream, target: Target) -> bool:
     """Whether an abort named a request: what became of it is the abort's doing."""
-    aborts = [call for call in target.calls if call.deed is Deed.ABORT]
-    names = names_of(stream) if aborts else frozenset()
-    return any(call.everything or call.ids & names for call in aborts)
+    everything, ids = target.aborted
+    return everything or bool(ids and ids & names_of(stream))
 
 
 def suspicion(stream: Stream, target: Target) -> int:
     """How much a request is to be suspected of having ended the server: the less, the more."""
     if any(unknown_prompt_ids(stream.asked, target.advertised.vocab_size)):
         return 0
-    return 1 if _misshapen(stream) or any(unknown_ids(stream, target)) else ORDINARY
+    return 1 if _misshapen(stream) or names_unknown_ids(stream, target) else ORDINARY
 
 
-def _controls(streams: tuple[Stream, ...], target: Target) -> Iterator[tuple[Stream, Stream]]:
-    """Each good request that was sent next after a bad one in the same talk, behind that bad one."""
+Good = tuple[str, tuple[object, ...], Stream]
+"""A complete answer to a good request, with its key and how it was delivered."""
+
+
+def _after_bad(streams: tuple[Stream, ...], target: Target) -> tuple[list[tuple[Stream, Stream]], list[Good]]:
+    """Each good request that was sent next after a bad one in the same talk, behind that bad one; and all
+    good ones that were answered.
+    """
     bad: dict[tuple[str, str], Stream] = {}
+    controls: list[tuple[Stream, Stream]] = []
+    good: list[Good] = []
     for stream in streams:
+        talk = (stream.exchange.scenario, stream.dialect)
         if _was_aborted(stream, target):
             continue
-        talk = (stream.exchange.scenario, stream.dialect)
         if _is_bad(stream, target):
             bad[talk] = stream
-        elif talk in bad and not _failed(stream):
-            yield bad.pop(talk), stream
+        elif not _failed(stream):
+            if talk in bad:
+                controls.append((bad.pop(talk), stream))
+            if stream.asked.key and stream.answered and ended(stream):
+                good.append((stream.asked.key, _delivered(stream), stream))
+    return controls, good
 
 
 def _failed(stream: Stream) -> bool:
@@ -269,15 +287,18 @@ def refused_request_harms_nobody(streams: tuple[Stream, ...], target: Target) ->
     One that goes another way may do so by chance; where most of them do, it is none.
     """
     compared: list[list[Observation]] = []
-    controls = list(_controls(streams, target))
+    controls, good = _after_bad(streams, target)
     after_bad = {control.exchange.name for _, control in controls}
     answers: dict[str, list[Stream]] = {}
-    for stream in streams:
-        undisturbed = (
-            stream.answered and ended(stream) and not _failed(stream) and not _was_aborted(stream, target)
-        )
-        if stream.asked.key and undisturbed and not _is_bad(stream, target):
-            answers.setdefault(stream.asked.key, []).append(stream)
+    told: Counter[tuple[object, ...]] = Counter()
+    results: dict[str, list[int]] = {key: [] for key in target.contradicted}
+    for key, delivered, stream in good:
+        disturbed = stream.exchange.name in after_bad
+        told[key, delivered, disturbed] += 1
+        if told[key, delivered, disturbed] <= 2:  # a control, and the first beside it: others tell no more
+            answers.setdefault(key, []).append(stream)
+        if key in results and not disturbed:
+            results[key].append(known_by([(joined_ids(one), joined_text(one)) for one in stream.choices]))
     repeats = bool(target.repeated) and target.contradicted <= {one.asked.key for _, one in controls}
     for bad, control in controls:
         twins = [one for one in answers.get(control.asked.key, ()) if one is not control]
@@ -294,8 +315,9 @@ def refused_request_harms_nobody(streams: tuple[Stream, ...], target: Target) ->
             message=f"the request after a bad one got no complete answer ({control.exchange.ending})",
             related=(start_place(bad), start_place(twin)),
         )
-        steady = control.asked.key not in target.contradicted or _alike(before)
-        alike = next((one for one in (*before, *twins) if _delivered_as(one, control)), None)
+        own = results.get(control.asked.key)
+        steady = own is None or (len(own) > 1 and len(set(own)) == 1)
+        alike = next((one for one in (*before, *twins) if _delivered(one) == _delivered(control)), None)
         if holds and repeats and steady:
             look = list(_as_before(control, alike or twin))
             # What was delivered in another way can show only that nothing was harmed.
@@ -311,15 +333,9 @@ _NO_CHANCE = 3
 """Near ties do not go the other way after so many bad requests, and nowhere else."""
 
 
-def _delivered_as(one: Stream, other: Stream) -> bool:
-    """Whether two answers were delivered in the same way: what a stream loses on its way is no harm done."""
-    return (one.delivery, one.asked.stream_interval) == (other.delivery, other.asked.stream_interval)
-
-
-def _alike(streams: list[Stream]) -> bool:
-    """Whether several answers to one request are the same."""
-    results = [[(joined_ids(choice), joined_text(choice)) for choice in one.choices] for one in streams]
-    return len(results) > 1 and all(result == results[0] for result in results)
+def _delivered(stream: Stream) -> tuple[object, ...]:
+    """How an answer was delivered: what a stream loses on its way is no harm done."""
+    return stream.delivery, stream.asked.stream_interval
 
 
 def _as_before(control: Stream, twin: Stream) -> Iterator[Observation]:
@@ -347,3 +363,16 @@ def _as_before(control: Stream, twin: Stream) -> Iterator[Observation]:
             yield observe_text(
                 place, expected=other_text, actual=text, source=source, related=related, by_chance=by_chance
             )
+
+
+@check("unknown-paths-are-not-found")
+def unknown_paths_are_not_found(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """A path that no server has; the scenario's other requests go to the endpoint."""
+    exchange = stream.exchange
+    if exchange.scenario != SCENARIO or exchange.label != UNKNOWN_PATH:
+        return
+    if exchange.status is None or exchange.status in ABOUT_ACCESS_OR_LOAD:
+        return
+    message = f"{exchange.request.path}, which no server has, was answered with status {exchange.status}"
+    place = start_place(stream)
+    yield observe(place, expected=404, actual=exchange.status, message=message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from tokenwire.checks.walk import (
 )
 from tokenwire.dialects.dialect import is_chat
 from tokenwire.record import Choice, Delivery, Place, Stream, in_short
+from tokenwire.target.determinism import known_by, request_of
 
 Ids = tuple[Any, ...]
 
@@ -50,6 +52,12 @@ class Whole:
     def ids(self) -> Ids | None:
         related = _related(self.stream)
         return related[1] if related else None
+
+    @property
+    def said(self) -> int:
+        """Equal for answers to one request that say the same: what holds of one holds of each."""
+        related = _related(self.stream)
+        return related[2] if related else 0
 
     @property
     def sent_ids(self) -> bool:
@@ -87,9 +95,20 @@ def related_streams(streams: tuple[Stream, ...]) -> list[Whole]:
     return [Whole(stream) for stream in streams if _related(stream) is not None]
 
 
+def firsts_of(wholes: Sequence[Whole]) -> list[tuple[Whole, int]]:
+    """Of answers to one request that say the same the first, and how many they are."""
+    times = Counter(one.said for one in wholes)
+    firsts: dict[int, Whole] = {}
+    for one in wholes:
+        firsts.setdefault(one.said, one)
+    return [(one, times[said]) for said, one in firsts.items()]
+
+
 @in_short(Stream)
-def _related(stream: Stream) -> tuple[Ids | None, Ids | None] | None:
-    """The ids of the prompt and of the output of an answer that may be related to others; else None."""
+def _related(stream: Stream) -> tuple[Ids | None, Ids | None, int] | None:
+    """The ids of the prompt and of the output of an answer that may be related to others, and by what those
+    are known that say the same; else None.
+    """
     asked, choices = stream.asked, finished_choices(stream)
     single = asked.prompts * asked.n == 1 and len(choices) == 1
     if not (asked.greedy and single and ended(stream)):
@@ -101,7 +120,8 @@ def _related(stream: Stream) -> tuple[Ids | None, Ids | None] | None:
     if asked.input_ids is None:
         told = told_prompt(choice)
         prompt = _hashable(told[1]) if told else None
-    return prompt, _hashable(choice.output_ids)
+    ids, asked_for = _hashable(choice.output_ids), request_of(stream) or stream.exchange.name
+    return prompt, ids, hash((asked_for, known_by((prompt, ids, choice.text, choice.finish.type))))
 
 
 @check_run("text-prompt-ids-reproduce")
@@ -127,7 +147,7 @@ def output_ids_continue(streams: tuple[Stream, ...], _target: Target) -> Iterato
             by_prompt.setdefault((hash(one.prompt), one.sampling), []).append(one)
             lengths.add(len(one.prompt))
     sizes = sorted(lengths)
-    for first in wholes:
+    for first, times in firsts_of(wholes):
         prompt, ids = first.prompt or (), first.ids or ()
         for k in (size - len(prompt) for size in sizes if 0 < size - len(prompt) < len(ids)):
             sent = prompt + ids[:k]
@@ -136,7 +156,7 @@ def output_ids_continue(streams: tuple[Stream, ...], _target: Target) -> Iterato
                     continue
                 rest, actual = ids[k:], one.ids or ()
                 common = min(len(rest), len(actual))
-                yield observe_sequence(
+                seen = observe_sequence(
                     one.choice.last_at("output_ids"),
                     "output id",
                     expected=rest[:common],
@@ -145,11 +165,12 @@ def output_ids_continue(streams: tuple[Stream, ...], _target: Target) -> Iterato
                     related=(first.choice.last_at("output_ids"),),
                     by_chance=True,
                 )
+                yield seen._replace(witnesses=times)
 
 
 @check_run("same-ids-on-every-endpoint")
 def same_ids_on_every_endpoint(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
-    """One prompt, one greedy answer, through whatever door.
+    """One prompt, one greedy answer, through whichever endpoint.
 
     What a stream lost of the text of its ids is found beside the whole answer of its own endpoint. Chat may
     have run its messages instead of the ids beside them: it is held against the others.
@@ -213,6 +234,7 @@ def own_ids_are_accepted(streams: tuple[Stream, ...], _target: Target) -> Iterat
             for prompt, ids in [(one.prompt, one.ids or ())]
         )
 
+    going_on: dict[int, bool] = {}
     answered = {_but_for_its_prompt(stream) for stream in streams if stream.answered}
     for stream in streams:
         sent, status = stream.asked.input_ids, stream.exchange.status
@@ -220,7 +242,10 @@ def own_ids_are_accepted(streams: tuple[Stream, ...], _target: Target) -> Iterat
             continue
         if _but_for_its_prompt(stream) not in answered:
             continue
-        if goes_on(sent[0]):
+        prompt = hash(sent[0])
+        if prompt not in going_on:
+            going_on[prompt] = goes_on(sent[0])
+        if going_on[prompt]:
             message = f"output ids that were sent back as a prompt were answered with status {status}"
             place = start_place(stream)
             yield demand(place, stream.answered, expected="an answer", actual=status, message=message)
@@ -235,25 +260,29 @@ def _turn(one: Whole) -> Ids:
 def next_turn_begins_with_the_last(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """A conversation only grows: a turn stands unchanged before what the next one adds."""
     wholes = [one for one in related_streams(streams) if one.prompt and one.ids and one.sent_ids]
+    turns = firsts_of(wholes)
     known: set[int] = set()
     sizes: set[int] = set()
-    for one in wholes:
+    for one, _ in turns:
         turn = _turn(one)
         known.add(hash(turn))
         sizes.add(len(turn))
+    begun_by: dict[int, list[int]] = {}
     next_ones: dict[Ids, list[Whole]] = {}
     for one in wholes:
         sent = one.prompt or ()
-        for size in sorted(size for size in sizes if size < len(sent)):
-            if hash(sent[:size]) in known:  # what only seems to be a turn is asked for by none
-                next_ones.setdefault(sent[:size], []).append(one)
-    for first in wholes if next_ones else ():
+        if hash(sent) not in begun_by:
+            shorter = sorted(size for size in sizes if size < len(sent))
+            begun_by[hash(sent)] = [size for size in shorter if hash(sent[:size]) in known]
+        for size in begun_by[hash(sent)]:  # what only seems to be a turn is asked for by none
+            next_ones.setdefault(sent[:size], []).append(one)
+    for first, times in turns if next_ones else ():
         turn = _turn(first)
         for one in next_ones.get(turn, ()):
             told = told_prompt(one.choice)
             if told is None:
                 continue
-            yield observe_sequence(
+            seen = observe_sequence(
                 told[0],
                 "prompt id",
                 expected=turn,
@@ -261,6 +290,7 @@ def next_turn_begins_with_the_last(streams: tuple[Stream, ...], _target: Target)
                 source="the turn before",
                 related=(first.choice.last_at("output_ids"),),
             )
+            yield seen._replace(witnesses=times)
 
 
 @pick

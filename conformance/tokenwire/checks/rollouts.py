@@ -10,23 +10,23 @@ from tokenwire.checks.agreement import same_beginning
 from tokenwire.checks.check import Observation, Target, check_run, demand
 from tokenwire.checks.moments import began, delivered_at, over
 from tokenwire.checks.walk import end_place, ended, finished_choices, is_error, joined_ids
-from tokenwire.dialects.control import Call, Deed
+from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.record import Choice, Place, Stream, in_short
 
 
-def _under_way(stream: Stream, call: Call) -> bool:
+def _under_way(stream: Stream, call: ControlCall) -> bool:
     """Whether a call was sent while a request was under way."""
     start, sent, end = began(stream.exchange), began(call.exchange), over(stream.exchange)
     return start is not None and sent is not None and end is not None and start < sent < end
 
 
-def _place(call: Call) -> Place:
+def _place(call: ControlCall) -> Place:
     return Place(call.exchange.name)
 
 
-def _aborted(streams: tuple[Stream, ...], target: Target) -> Iterator[tuple[Stream, Call]]:
+def _aborted(streams: tuple[Stream, ...], target: Target) -> Iterator[tuple[Stream, ControlCall]]:
     """The requests that an abort of all found, each with the first such abort."""
-    calls = [call for call in target.calls if call.deed is Deed.ABORT and call.everything and call.done]
+    calls = [call for call in target.aborts if call.everything]
     for stream in streams if calls else ():
         call = next((one for one in calls if _under_way(stream, one)), None)
         if call is not None:
@@ -95,10 +95,10 @@ def _tells_ids(streams: tuple[Stream, ...], stream: Stream) -> bool:
 @check_run("pause-changes-nothing")
 def pause_changes_nothing(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
     """A greedy choice that was under way in a pause has the ids that the same request has without one."""
-    pauses = [call for call in target.calls if call.deed is Deed.PAUSE and call.done]
-    ends = [call for call in target.calls if call.deed is Deed.CONTINUE and call.done]
+    pauses = [call for call in target.calls if call.action is Action.PAUSE and call.done]
+    ends = [call for call in target.calls if call.action is Action.CONTINUE and call.done]
     undisturbed: dict[object, Choice] = {}
-    paused: list[tuple[Stream, Call]] = []
+    paused: list[tuple[Stream, ControlCall]] = []
     for stream in streams if pauses and ends else ():
         call = next((one for one in pauses if _under_way(stream, one)), None)
         if call is not None:
@@ -135,7 +135,7 @@ def _last_weights(choice: Choice) -> Any:
 @check_run("weights-change-by-update")
 def weights_change_by_update(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
     """An answer names the weights of the last that was over before it was asked for."""
-    if any(call.deed is Deed.UPDATE for call in target.calls):
+    if any(call.action is Action.UPDATE for call in target.calls):
         return
     told = [
         (start, end, choice.last_at("weight_version"), version)

@@ -22,7 +22,7 @@ from tokenwire.checks.check import (
     look_along,
     pick,
 )
-from tokenwire.checks.logprob_entry import Position, number_of, plainly, sampled_entries, told_along
+from tokenwire.checks.logprob_entry import Position, number_of, plainly, reported_along, sampled_entries
 from tokenwire.checks.walk import Walked, finished_choices, joined_ids, joined_text, walked
 from tokenwire.record import Asked, Choice, Stream, in_short
 from tokenwire.requirement import tolerance
@@ -76,9 +76,12 @@ def logit_bias_is_kept(streams: tuple[Stream, ...], _target: Target) -> Iterator
     Without ids the text tells: it is not that of the same request without biases, unless that repeats itself.
     """
     natural: dict[tuple[Hashable, ...], Choice] = {}
-    for stream in streams if _biased_far(streams) else ():
-        if stream.asked.prompt_key and stream.asked.greedy and not stream.asked.other_sampling:
-            natural.update({_question(stream): choice for choice in finished_choices(stream)[:1]})
+    wanted = set(map(_question, _biased_far(streams)))
+    for stream in streams if wanted else ():
+        asked = stream.asked
+        known = asked.prompt_key and asked.greedy and not asked.other_sampling
+        if known and (question := _question(stream)) in wanted:
+            natural.update((question, choice) for choice in finished_choices(stream)[:1])
     for stream in _biased_far(streams):
         asked = stream.asked
         forced = {token for token, bias in asked.logit_bias.items() if bias >= FORCES}
@@ -212,6 +215,13 @@ def _is_plainly_sampled(asked: Asked) -> bool:
     return neutral and asked.temperature == 1.0 and asked.seed is None
 
 
+@pick
+def _warm(stream: Stream) -> bool:
+    """The answers to one prompt each that are sampled from the distribution as it is."""
+    asked = stream.asked
+    return bool(asked.prompt_key) and asked.prompts == 1 and _is_plainly_sampled(asked)
+
+
 @check_run("temperature-is-kept")
 def temperature_is_kept(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """At temperature 1 an answer is not always the greedy one, where that one is unlikely enough.
@@ -221,12 +231,8 @@ def temperature_is_kept(streams: tuple[Stream, ...], _target: Target) -> Iterato
     """
     greedy: dict[tuple[Hashable, ...], _Drawn] = {}
     warm: dict[tuple[Hashable, ...], list[_Drawn]] = defaultdict(list)
-    for stream in streams:
-        asked = stream.asked
-        if not asked.prompt_key or asked.prompts != 1:
-            continue
-        if not asked.greedy and _is_plainly_sampled(asked):
-            warm[_question(stream)] += _drawn(stream)
+    for stream in _warm(streams):
+        warm[_question(stream)] += _drawn(stream)
     for stream in streams if warm else ():
         asked = stream.asked
         if not asked.prompt_key or asked.prompts != 1 or not asked.greedy or asked.other_sampling:
@@ -332,7 +338,7 @@ def truncation_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]
     def looks() -> Iterator[Look]:
         for own in walked(stream):
             found: list[tuple[int, tuple[Walked, int, str, str]]] = []
-            for position, told in told_along(own):
+            for position, told in reported_along(own):
                 if told.top_series and told.positions:
                     seen = 0 if own.incremental else own.before[position]
                     reasons = (_left_out(one, asked) for one in told.positions)

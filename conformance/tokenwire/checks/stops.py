@@ -18,7 +18,6 @@ from tokenwire.checks.check import (
 from tokenwire.checks.refusals import was_refused
 from tokenwire.checks.relations import Whole, related_streams
 from tokenwire.checks.sameness import same_finish, same_ids, same_text
-from tokenwire.checks.stop_string import stop_string_of
 from tokenwire.checks.walk import (
     finished_choices,
     joined_ids,
@@ -30,6 +29,22 @@ from tokenwire.checks.walk import (
 from tokenwire.dialects.dialect import dialect_of, policy_of
 from tokenwire.record import Asked, Choice, Delivery, Place, Stream
 from tokenwire.requirement import Level
+
+
+def stop_string_of(asked: Asked, choice: Choice) -> str | None:
+    """The asked stop string that ended a choice; None where none did, or where nothing tells.
+
+    A server that stopped without naming a reason tells by showing the string: it must have stopped there at
+    the latest, unless the request asked for a least number of tokens before any stop.
+    """
+    finish = choice.finish
+    if finish is None or finish.type != "stop":
+        return None
+    if finish.matched is not None:
+        return finish.matched if finish.matched in asked.stop else None
+    text = None if asked.min_new_tokens else choice.text
+    return next((stop for stop in asked.stop if stop and text and stop in text), None)
+
 
 _ONE_TOKEN = 16
 """Stop strings that end so few characters apart may be completed by one token; which is named is not said."""
@@ -45,15 +60,37 @@ def _asks_for_stops(stream: Stream) -> bool:
 
 
 @gather_once
+def _stopped(streams: tuple[Stream, ...]) -> list[Whole]:
+    """The answers to requests with stop strings that may be held against the same requests without them."""
+    return [one for one in related_streams(tuple(_asks_for_stops(streams))) if _prompt(one)]
+
+
+@gather_once
+def _twins(streams: tuple[Stream, ...]) -> Mapping[tuple[object, ...], Whole]:
+    """The first answers to the same requests without stop strings, whatever way they travelled, and as a
+    stream or whole.
+    """
+    stopped = _stopped(streams)
+    wanted = {*map(_unstopped, stopped), *map(_as_if_trimmed, stopped)}
+    found: dict[tuple[object, ...], Whole] = {}
+    for one in related_streams(streams) if wanted else ():
+        asked, key = one.stream.asked, _unstopped(one)
+        if key in wanted and not asked.stop:
+            found.setdefault(key, one)
+            found.setdefault((key, asked.stream), one)
+    return found
+
+
+@gather_once
 def _stop_finder(streams: tuple[Stream, ...]) -> StopOf:
     """Tells which stop string ended a choice. Where the answer does not, the same request without stops does:
     it writes the string where the answer ends.
     """
-    wholes = [one for one in related_streams(streams) if _prompt(one) and not one.stream.asked.min_new_tokens]
-    without = {_unstopped(one): one for one in reversed(wholes) if not one.stream.asked.stop}
     unnamed: dict[str, str] = {}
-    for one in wholes:
-        twin, finish = without.get(_as_if_trimmed(one)), one.choice.finish
+    for one in _stopped(streams):
+        if one.stream.asked.min_new_tokens:
+            continue
+        twin, finish = _twins(streams).get(_as_if_trimmed(one)), one.choice.finish
         said, text = joined_text(twin.choice) if twin is not None else None, joined_text(one.choice)
         if not said or text is None or finish is None or finish.type != "stop" or finish.matched is not None:
             continue
@@ -149,15 +186,10 @@ def stop_prefix_held_back(streams: tuple[Stream, ...], _target: Target) -> Itera
 @check_run("unmatched-stop-changes-nothing")
 def unmatched_stop_changes_nothing(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """A request whose stop strings never matched yields what the same request without them yields."""
-    wholes = [one for one in related_streams(streams) if _prompt(one)]
-    without: dict[tuple[object, ...], Whole] = {}
-    for one in reversed(wholes):
-        if not one.stream.asked.stop:
-            without[_unstopped(one)] = without[_unstopped(one), one.stream.asked.stream] = one
-    for one in wholes:
+    twins = _twins(streams)
+    for one in _stopped(streams):
         # What a stream differs in from a whole answer is another's fault.
-        alike = without.get((_unstopped(one), one.stream.asked.stream)) or without.get(_unstopped(one))
-        twin = alike if one.stream.asked.stop else None
+        twin = twins.get((_unstopped(one), one.stream.asked.stream)) or twins.get(_unstopped(one))
         if twin is None or _may_have_matched(one, twin):
             continue
         if "" in one.stream.asked.stop:  # it stands in every text: where it matches follows no rule
@@ -242,11 +274,9 @@ def stop_string_ends_generation(streams: tuple[Stream, ...], _target: Target) ->
     Whether the text shows the stop string and the rest of its token, and was to show it, is another
     requirement's matter.
     """
-    wholes = [one for one in related_streams(streams) if _prompt(one) and not one.stream.asked.min_new_tokens]
-    without = {_unstopped(one): one for one in reversed(wholes) if not one.stream.asked.stop}
-    for one in wholes:
+    for one in _stopped(streams):
         asked, text = one.stream.asked, joined_text(one.choice)
-        twin = without.get(_as_if_trimmed(one)) if asked.stop else None
+        twin = _twins(streams).get(_as_if_trimmed(one)) if not asked.min_new_tokens else None
         said = joined_text(twin.choice) if twin is not None else None
         if twin is None or not said or text is None:
             continue
@@ -346,6 +376,12 @@ def kept_stop_ends_the_text(stream: Stream, _target: Target) -> Iterator[Observa
             )
 
 
+@pick
+def _asks_for_any_stop(stream: Stream) -> bool:
+    """The answers to requests that say anything of stops."""
+    return any(_stopping(stream.asked))
+
+
 @check_run("stop-is-named")
 def stop_is_named(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """A finish by a stop of the request says which one, on endpoints that have a field for it.
@@ -353,12 +389,18 @@ def stop_is_named(streams: tuple[Stream, ...], _target: Target) -> Iterator[Obse
     An id that ends answers by itself, unasked, need not be named: looked at are ids that stand within another
     answer. Of strings it is known where nothing else could have ended the choice.
     """
+    stops_of: dict[str, set[int]] = {}
+    for stream in _asks_for_any_stop(streams):
+        stops_of.setdefault(stream.dialect, set()).update(stream.asked.stop_token_ids)
     goes_on: dict[str, set[Any]] = {}
-    for stream in streams:
-        for choice in finished_choices(stream) if not stream.asked.ignore_eos else ():
+    for stream in streams if any(stops_of.values()) else ():
+        own, known = stops_of.get(stream.dialect, set()), goes_on.setdefault(stream.dialect, set())
+        if stream.asked.ignore_eos or known == own:
+            continue
+        for choice in finished_choices(stream):
             ids = [token for token in joined_ids(choice) or [] if type(token) is int]
-            goes_on.setdefault(stream.dialect, set()).update(ids[:-1])
-    for stream in streams:
+            known |= own.intersection(ids[:-1])
+    for stream in _asks_for_any_stop(streams):
         asked, dialect = stream.asked, dialect_of(stream)
         if dialect is None or not dialect.names_stops:
             continue
@@ -388,6 +430,11 @@ def _stopping(asked: Asked) -> tuple[object, ...]:
     return (asked.stop, asked.stop_token_ids, asked.stop_regex, asked.no_stop_trim)
 
 
+@pick
+def _asks_for_logprobs(stream: Stream) -> bool:
+    return stream.asked.logprobs
+
+
 def _but_for_both(stream: Stream) -> tuple[object, ...]:
     """What a request says beside its stops and what it asks of logprobs."""
     asked = stream.asked
@@ -398,16 +445,15 @@ def _but_for_both(stream: Stream) -> tuple[object, ...]:
 @check_run("stops-and-logprobs-go-together")
 def stops_and_logprobs_go_together(streams: tuple[Stream, ...], _target: Target) -> Iterator[Observation]:
     """What is answered one by one is answered together."""
-    stopped, scored = set(), set()
-    for stream in streams:
-        if stream.answered and not stream.asked.logprobs:
-            stopped.add((*_but_for_both(stream), *_stopping(stream.asked)))
-        if stream.answered and stream.asked.logprobs and not any(_stopping(stream.asked)):
-            scored.add((*_but_for_both(stream), *_scored(stream.asked)))
-    for stream in streams:
+    scoring, stopping = _asks_for_logprobs(streams), _asks_for_any_stop(streams)
+    both = [stream for stream in scoring if any(_stopping(stream.asked))]
+    answered = [stream for stream in (*scoring, *stopping) if stream.answered] if both else []
+    stopped = {(*_but_for_both(s), *_stopping(s.asked)) for s in answered if not s.asked.logprobs}
+    scored = {(*_but_for_both(s), *_scored(s.asked)) for s in answered if not any(_stopping(s.asked))}
+    for stream in both:
         asked, rest = stream.asked, _but_for_both(stream)
-        both = asked.logprobs and any(_stopping(asked)) and (stream.answered or was_refused(stream))
-        if both and (*rest, *_stopping(asked)) in stopped and (*rest, *_scored(asked)) in scored:
+        told = stream.answered or was_refused(stream)
+        if told and (*rest, *_stopping(asked)) in stopped and (*rest, *_scored(asked)) in scored:
             yield demand(
                 start_place(stream),
                 stream.answered,

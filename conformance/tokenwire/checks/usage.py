@@ -97,6 +97,8 @@ def _within(stream: Stream, whole: str, part: str) -> Iterator[Observation]:
         yield Look(range(len(usages)), events, surely, lambda at: look(*usages[at]))
         for own in walked(stream):
             told = own.counter(part)
+            if not told.at:
+                continue
             wholes = own.columns.counters.get(whole, [None] * len(own.at))
             most = Field(told.at, list(map(integer, told.of(wholes))))
             sure = map(within, told.values, most.values)

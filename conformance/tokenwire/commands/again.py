@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tokenwire.asking.planning import NotPlanned, planned
 from tokenwire.asking.run import Unreached
-from tokenwire.asking.scenario import Budget, load_scenarios
+from tokenwire.asking.scenario import load_scenarios
 from tokenwire.commands import options
 from tokenwire.commands.check import ask
 from tokenwire.judging.judge import Judgement, judge
@@ -98,8 +98,7 @@ def again(
         if not last.failed:
             typer.echo("nothing failed last time")
             return
-        budget = Budget(last.options.get("budget", Budget.STANDARD))
-        plan = planned(target or last.target, {**last.options, "budget": budget}, sent)
+        plan = planned(target or last.target, last.options, sent)
     except (NothingKeptError, NotPlanned) as error:
         raise typer.BadParameter(str(error)) from error
     scenarios = {one.scenario for one in last.failed}

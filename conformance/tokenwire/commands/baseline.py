@@ -12,7 +12,7 @@ import typer
 
 from tokenwire.baselines.baseline import Baseline, BaselineError, read_baseline
 from tokenwire.baselines.baseline_update import RefusedUpdate, updated, why_not_whole
-from tokenwire.baselines.tolerance import Fault, hold_against, told_in
+from tokenwire.baselines.tolerance import Fault, hold_against, outcomes_in
 from tokenwire.commands import options
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.report.files import system_says, write_whole
@@ -70,7 +70,7 @@ def _report(path: Path) -> Mapping[str, Any]:
     short_help="Show all known failures.",
     epilog=options.examples("tokenwire baseline show", "tokenwire baseline show known.toml"),
 )
-def show(context: typer.Context, file: File = None, *, config: options.ConfigFile = None) -> None:  # noqa: ARG001
+def show(context: typer.Context, file: File = None, *, config: options.ConfigFile = None) -> None:
     """Show all known failures, with reason, link and last day."""
     baseline = _read(_file(context, file))
     for entry, *others in baseline.tables():
@@ -110,7 +110,7 @@ def update(
         bool,
         typer.Option("--strict", help="Tolerate what is new only in the scenarios in which it failed."),
     ] = False,
-    config: options.ConfigFile = None,  # noqa: ARG001  # its callback has read it
+    config: options.ConfigFile = None,
 ) -> None:
     """Rewrite a baseline from reports: what has gone is removed, what is new wants a reason and a link.
 
@@ -150,7 +150,7 @@ def check(
         list[Path] | None,
         typer.Option("--from", metavar="REPORT", help="Hold this JSON report against it too; repeatable."),
     ] = None,
-    config: options.ConfigFile = None,  # noqa: ARG001  # its callback has read it
+    config: options.ConfigFile = None,
 ) -> None:
     """Look whether every entry is sound, and holds in the reports that are named.
 
@@ -161,7 +161,7 @@ def check(
     faults: dict[Fault, None] = {}
     for report in runs or [{"verdicts": []}]:
         whole = bool(runs) and not why_not_whole(report, baseline.budget)
-        held = hold_against(baseline, told_in(report), whole=whole, today=date.today())
+        held = hold_against(baseline, outcomes_in(report), whole=whole, today=date.today())
         faults |= dict.fromkeys(held.faults)
     for fault in faults:
         typer.echo(f"{fault.kind}: {fault.message}")

@@ -18,17 +18,14 @@ from tokenwire.asking.run import NoSuchTarget, Plan, Progress, Unreached, interr
 from tokenwire.asking.scenario import Budget
 from tokenwire.asking.terminal_progress import TerminalProgress
 from tokenwire.asking.wire_log import wire_log
-from tokenwire.baselines.baseline import Baseline, BaselineError, read_baseline
 from tokenwire.commands import options
 from tokenwire.commands.plan import tell_plan
-from tokenwire.commands.reporting import Reporting, tell
+from tokenwire.commands.reporting import reporting_of, tell
 from tokenwire.judging.judge import Judgement
 from tokenwire.last_run import LAST, LastRun, failures, keep, last_run
-from tokenwire.profile import load_profiles
-from tokenwire.report.files import Outputs, system_says
+from tokenwire.report.files import system_says
 from tokenwire.report.subject import Subject
 from tokenwire.report.terminal import make_console
-from tokenwire.requirement import load_requirements
 
 EXAMPLES = options.examples(
     "tokenwire check --target http://127.0.0.1:30000",
@@ -60,21 +57,6 @@ _WORTH_SHARING = 200
 """So many answers take longer to judge than processes take to start."""
 
 
-def outputs(named: Outputs, folder: Path | None) -> Outputs:
-    """The files that were named, and all others in the folder where one was. Raises BadParameter where one
-    cannot be written.
-    """
-    return options.writable_outputs(named.beside(Outputs.within(folder)) if folder is not None else named)
-
-
-def baseline_in(file: Path | None) -> Baseline | None:
-    """The baseline in a file, where one is named. Raises BadParameter."""
-    try:
-        return read_baseline(file) if file is not None else None
-    except BaselineError as error:
-        raise typer.BadParameter(str(error)) from error
-
-
 def ask(plan: Plan, *, verbosity: int) -> Subject | Unreached:
     """Ask everything, with a progress bar or a wire log on the terminal. Raises BadParameter."""
     console = make_console(stderr=True)
@@ -92,7 +74,7 @@ def ask(plan: Plan, *, verbosity: int) -> Subject | Unreached:
 def check(
     context: typer.Context,
     *,
-    config: options.ConfigFile = None,  # noqa: ARG001  # its callback has read it
+    config: options.ConfigFile = None,
     target: options.Target,
     json: options.Json = None,
     junit: options.Junit = None,
@@ -172,48 +154,11 @@ def check(
             demand_hypothesis()
         except NothingToDrawWith as error:
             raise typer.BadParameter(str(error)) from error
-    plan = options.plan_of(
-        context,
-        target,
-        {
-            "timeout": timeout,
-            "max_concurrency": max_concurrency,
-            "max_tokens": max_tokens,
-            "max_requests": max_requests,
-            "price": price,
-            "max_cost": max_cost,
-            "rate": rate,
-            "dialect": dialect,
-            "model": model,
-            "scenario": scenario,
-            "budget": budget,
-            "tokenizer": tokenizer,
-            "declare": declare,
-            "worker": worker,
-            "without": without,
-            "channels": channels,
-            "gentle": gentle,
-            "restart": restart,
-            "wait": wait,
-        },
-        header,
-    )
+    plan = options.plan_of(context, target)
     if only_plan:
         raise typer.Exit(tell_plan(replace(plan, explore=explore, seed=seed), full=verbose))
     judged: list[Judgement] = []
-    reporting = Reporting(
-        outputs(Outputs(json, junit, html, sarif, badge, trace), report),
-        options.known("requirement", requirement or (), load_requirements()),
-        options.known("profile", profile or (), load_profiles()),
-        keyword,
-        stop_at_first,
-        last_failed,
-        verbose - quiet,
-        baseline_in(baseline),
-        budget,
-        options.filters(context),
-        on_judged=judged.extend,
-    )
+    reporting = replace(reporting_of(context), budget=budget, on_judged=judged.extend)
     console = make_console()
     plan = replace(plan, record=record, resume=resume is not None, explore=explore, seed=seed)
     subject = ask(plan, verbosity=verbose - quiet)

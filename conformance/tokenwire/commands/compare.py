@@ -64,7 +64,7 @@ def compare(
     one: Annotated[str, typer.Argument(metavar="A", help="URL, recording (file or folder) or JSON report.")],
     other: Annotated[str, typer.Argument(metavar="B", help="The same; perhaps of another kind.")],
     *,
-    config: options.ConfigFile = None,  # noqa: ARG001  # its callback has read it
+    config: options.ConfigFile = None,
     json: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the comparison as JSON.")
     ] = None,
@@ -90,23 +90,13 @@ def compare(
     Exit status: 0 the same, 1 different, 2 wrong command line, 4 nothing could be compared or a server not be
     asked.
     """
-    asking: dict[str, object] = {
-        "timeout": timeout,
-        "max_concurrency": max_concurrency,
-        "max_tokens": max_tokens,
-        "rate": rate,
-        "dialect": dialect,
-        "model": model,
-        "scenario": scenario,
-        "budget": budget,
-    }
     if json is not None:
         options.writable(json, "--json")
     sides = []
     for words in (one, other):
         if words.startswith(_URLS):
             known = _is_configured(context, words)
-            plan = options.plan_of(context, words, asking, header, configured=known)
+            plan = options.plan_of(context, words, configured=known)
             sides.append(_asked(plan, verbosity=verbose - quiet))
         else:
             sides.append(_read(words))

@@ -90,7 +90,7 @@ def _serve(url: str, faults: tuple[str, ...]) -> None:
 
 
 def _has_desktop() -> bool:
-    """Whether somebody sits before a screen: else a browser might open in the terminal, or nowhere."""
+    """Whether there is a desktop: without one a browser might open in the terminal, or not at all."""
     if not sys.stdout.isatty():
         return False
     return sys.platform in {"darwin", "win32"} or any(

@@ -124,8 +124,8 @@ def init(
         )
     options.writable(file, "--file")
     headers = _storable(options.headers_of(header))
-    asked = {"timeout": timeout, "model": model, "scenario": [PROBE], "budget": Budget.QUICK}
-    subject = ask(options.plan_of(context, target, asked, header), verbosity=verbose - quiet)
+    plan = options.plan_of(context, target, scenario=[PROBE], budget=Budget.QUICK)
+    subject = ask(plan, verbosity=verbose - quiet)
     if isinstance(subject, Unreached):
         typer.echo(subject.diagnosis)
         raise typer.Exit(ExitStatus.NOTHING_EVALUATED)

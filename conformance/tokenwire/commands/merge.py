@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tokenwire.commands import options
-from tokenwire.commands.check import baseline_in, outputs
-from tokenwire.commands.reporting import Reporting, tell
-from tokenwire.report.files import Outputs
+from tokenwire.commands.reporting import reporting_of, tell
 from tokenwire.report.tally_file import TallyError, merged, read_tally
 from tokenwire.report.terminal import make_console
 
@@ -21,11 +20,12 @@ EXAMPLES = options.examples(
 
 
 def merge(
+    context: typer.Context,
     tallies: Annotated[
         list[Path], typer.Argument(metavar="FILE...", help="What `tokenwire replay --tally` wrote, in order.")
     ],
     *,
-    config: options.ConfigFile = None,  # noqa: ARG001  # its callback has read it
+    config: options.ConfigFile = None,
     json: options.Json = None,
     junit: options.Junit = None,
     html: options.Html = None,
@@ -46,13 +46,10 @@ def merge(
     except (TallyError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
     selection = replayed.selection
-    reporting = Reporting(
-        outputs(Outputs(json, junit, html, sarif, badge), report),
-        selection.requirements,
-        selection.profiles,
-        verbosity=verbose - quiet,
-        baseline=baseline_in(baseline),
+    reporting = replace(
+        reporting_of(context),
+        requirements=selection.requirements,
+        profiles=selection.profiles,
         filters=selection.filters,
-        tally=None if tally is None else options.writable(tally, "--tally"),
     )
     raise typer.Exit(tell(replayed.subject, reporting, make_console(), replayed=replayed))

@@ -18,9 +18,9 @@ from tokenwire.dialects.dialect import load_dialects
 from tokenwire.dialects.markup import load_markup
 from tokenwire.report.files import Outputs, system_says, why_not_appendable, why_unwritable
 from tokenwire.requirement import load_requirements
-from tokenwire.suggestion import suggestion
 from tokenwire.target.advertised import LOGPROB_RULES
 from tokenwire.target.capability import DECLARED_RULE, known_capabilities
+from tokenwire.typed_table import suggestion
 
 
 def _several(kind: str) -> str:
@@ -105,19 +105,13 @@ def headers_of(
     return (*(each for each in others if each[0].lower() not in names), *own)
 
 
-def plan_of(
-    context: typer.Context,
-    target: str,
-    options: Mapping[str, Any],
-    headers: list[str] | None,
-    *,
-    configured: bool = True,
-) -> Plan:
-    """The plan that a command's options amount to. Raises BadParameter.
+def plan_of(context: typer.Context, target: str, *, configured: bool = True, **fixed: Any) -> Plan:
+    """The plan that a command's options amount to, and what it fixes itself. Raises BadParameter.
 
     A header of the command line takes the place of one of that name in the file. Without `configured`, those
     of the file are not sent.
     """
+    options = context.params | fixed
     known("dialect", options.get("dialect") or (), load_dialects())
     for option in ("scenario", "without"):
         known("scenario", options.get(option) or (), load_scenarios())
@@ -129,7 +123,7 @@ def plan_of(
         )
     file = config_of(context).headers if configured else ()
     try:
-        return planned(target, options, headers_of(headers, file))
+        return planned(target, options, headers_of(options["header"], file))
     except NotPlanned as error:
         raise typer.BadParameter(str(error)) from error
 
@@ -309,7 +303,10 @@ SentHeaders = Annotated[
     ),
 ]
 Jobs = Annotated[
-    int, typer.Option("--jobs", metavar="N", min=1, help="Judge in N processes; the verdicts are the same.")
+    int,
+    typer.Option(
+        "--jobs", metavar="N", min=1, help="Read and judge in N processes; the verdicts are the same."
+    ),
 ]
 Verbose = Annotated[
     bool,

@@ -29,7 +29,7 @@ def record(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the exchanges go: a new folder.")],
     *,
-    config: options.ConfigFile = None,  # noqa: ARG001  # its callback has read it
+    config: options.ConfigFile = None,
     target: options.Target,
     timeout: options.Timeout = 60.0,
     max_concurrency: options.MaxConcurrency = 16,
@@ -54,26 +54,7 @@ def record(
     4 the target could not be reached or stopped answering.
     """
     options.empty_folder(folder, "DIR")
-    plan = options.plan_of(
-        context,
-        target,
-        {
-            "timeout": timeout,
-            "max_concurrency": max_concurrency,
-            "max_tokens": max_tokens,
-            "rate": rate,
-            "dialect": dialect,
-            "model": model,
-            "scenario": scenario,
-            "budget": budget,
-            "worker": worker,
-            "without": without,
-            "gentle": gentle,
-            "restart": restart,
-            "wait": wait,
-        },
-        header,
-    )
+    plan = options.plan_of(context, target)
     lost: list[str] = []
 
     def end(why: str) -> NoReturn:

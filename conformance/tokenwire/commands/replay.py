@@ -12,16 +12,15 @@ import typer
 from tokenwire.asking.planning import NotPlanned, judged_with, tokenizer_in
 from tokenwire.baselines.expected import NoExpectation, difference, judged
 from tokenwire.commands import options
-from tokenwire.commands.check import baseline_in, outputs
-from tokenwire.commands.reporting import Reporting, tell
-from tokenwire.judging.settled import settled
+from tokenwire.commands.reporting import reporting_of, tell
+from tokenwire.judging.gc_paused import gc_paused
 from tokenwire.judging.verdict import ExitStatus
-from tokenwire.profile import load_profiles, selected
+from tokenwire.profile import selected
 from tokenwire.replay import NothingToReplay
 from tokenwire.replay import replay as read_captures
-from tokenwire.report.files import Outputs
 from tokenwire.report.terminal import make_console
 from tokenwire.requirement import load_requirements
+from tokenwire.shelved import Cabinet
 from tokenwire.target.tokenizer import NoTokenizer
 from tokenwire.wire.capture import CaptureError
 
@@ -35,7 +34,7 @@ EXAMPLES = options.examples(
 )
 
 
-@settled()
+@gc_paused()
 def replay(
     context: typer.Context,
     paths: Annotated[
@@ -48,7 +47,7 @@ def replay(
     update: Annotated[
         bool, typer.Option("--update", help="With --diff: write what is judged now beside each capture.")
     ] = False,
-    config: options.ConfigFile = None,  # noqa: ARG001  # its callback has read it
+    config: options.ConfigFile = None,
     json: options.Json = None,
     junit: options.Junit = None,
     html: options.Html = None,
@@ -83,33 +82,20 @@ def replay(
         raise typer.BadParameter("--update belongs to --diff; add it")
     if not paths:
         raise typer.BadParameter("no capture is named; give files or folders that `--record` wrote")
-    reporting = Reporting(
-        outputs(Outputs(json, junit, html, sarif, badge, trace), report),
-        options.known("requirement", requirement or (), load_requirements()),
-        options.known("profile", profile or (), load_profiles()),
-        keyword,
-        stop_at_first,
-        last_failed,
-        verbose - quiet,
-        baseline_in(baseline),
-        None,
-        options.filters(context),
-        jobs,
-        tally=None if tally is None else options.writable(tally, "--tally"),
-    )
+    reporting = replace(reporting_of(context), jobs=jobs)
     if tally is not None and (keyword or stop_at_first or last_failed):
         raise typer.BadParameter(
             "--tally holds the verdicts on whole requirements; leave out -k, -x and --lf"
         )
     try:
-        subject = read_captures(paths, tokenizer=tokenizer_in(tokenizer))
-        subject = replace(subject, judged_with=judged_with(tokenizer))
-    except (NothingToReplay, NotPlanned, CaptureError, OSError) as error:
-        raise typer.BadParameter(str(error)) from error
-    try:
+        try:
+            subject = read_captures(paths, tokenizer=tokenizer_in(tokenizer), cabinet=Cabinet(jobs=jobs))
+            subject = replace(subject, judged_with=judged_with(tokenizer))
+        except (NothingToReplay, NotPlanned, CaptureError, OSError) as error:
+            raise typer.BadParameter(str(error)) from error
         status = tell(subject, reporting, make_console())
     except BrokenProcessPool:
-        words = "a process that judged was killed, as the system does where memory runs out"
+        words = "a process that read or judged was killed, as the system does where memory runs out"
         typer.echo(f"{words}; give fewer --jobs", err=True)
         status = ExitStatus.HARNESS_ERROR
     raise typer.Exit(status)

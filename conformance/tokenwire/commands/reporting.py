@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import date
 from pathlib import Path
 
@@ -14,11 +14,12 @@ from rich.console import Console
 
 from tokenwire.asking.scenario import Budget
 from tokenwire.asking.terminal_progress import Meter
-from tokenwire.baselines.baseline import Baseline
-from tokenwire.baselines.tolerance import Held, hold_against, speaks_for_all, told_by, with_reasons
+from tokenwire.baselines.baseline import Baseline, BaselineError, read_baseline
+from tokenwire.baselines.tolerance import Held, hold_against, outcomes_of, speaks_for_all, with_reasons
+from tokenwire.commands import options
 from tokenwire.judging.judge import Judgement, judge_apart, put_together
 from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
-from tokenwire.profile import Standing, selected, standing
+from tokenwire.profile import Standing, load_profiles, selected, standing
 from tokenwire.pytest_plugin import run_items
 from tokenwire.report.document import document
 from tokenwire.report.files import (
@@ -50,6 +51,10 @@ _ASKS_LESS = (
 )
 
 
+_PATHS = (*(one.name for one in fields(Outputs)), "report", "tally", "baseline")
+"""Options that name a file or a folder."""
+
+
 @dataclass(frozen=True)
 class Reporting:
     """What to judge and where to tell it."""
@@ -71,11 +76,35 @@ class Reporting:
     on_judged: Callable[[Sequence[Judgement]], object] = lambda _: None
     """Told what was judged."""
     tally: Path | None = None
-    """Where to write what `tokenwire merge` reads; None where nobody wants it."""
+    """Where to write what `tokenwire merge` reads; None if it is not wanted."""
 
     @property
     def selection(self) -> Selection:
         return Selection(self.requirements, self.profiles, self.filters)
+
+
+def reporting_of(context: typer.Context) -> Reporting:
+    """What a command's options tell of it. Raises BadParameter."""
+    told = context.params
+    paths = {name: Path(told[name]) for name in _PATHS if told.get(name) is not None}
+    outputs = Outputs(**{one.name: paths.get(one.name) for one in fields(Outputs)})
+    if "report" in paths:
+        outputs = outputs.beside(Outputs.within(paths["report"]))
+    try:
+        return Reporting(
+            options.writable_outputs(outputs),
+            options.known("requirement", told.get("requirement") or (), load_requirements()),
+            options.known("profile", told.get("profile") or (), load_profiles()),
+            told.get("keyword", ""),
+            told.get("stop_at_first", False),
+            told.get("last_failed", False),
+            told["verbose"] - told["quiet"],
+            read_baseline(paths["baseline"]) if "baseline" in paths else None,
+            filters=options.filters(context),
+            tally=options.writable(paths["tally"], "--tally") if "tally" in paths else None,
+        )
+    except BaselineError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _held(judgements: Sequence[Judgement], subject: Subject, reporting: Reporting) -> Held | None:
@@ -84,7 +113,7 @@ def _held(judgements: Sequence[Judgement], subject: Subject, reporting: Reportin
         return None
     asked_all = not set(reporting.filters) & set(_ASKS_LESS)
     whole = asked_all and speaks_for_all(reporting.baseline, subject, reporting.budget)
-    return hold_against(reporting.baseline, told_by(judgements), whole=whole, today=date.today())
+    return hold_against(reporting.baseline, outcomes_of(judgements), whole=whole, today=date.today())
 
 
 def _standings(judgements: Sequence[Judgement], profiles: Sequence[str]) -> list[Standing]:

@@ -71,7 +71,7 @@ def _profiles(names: list[str] | None) -> tuple[str, ...]:
 
 def watch(
     *,
-    config: options.ConfigFile = None,  # noqa: ARG001  # its callback has read it
+    config: options.ConfigFile = None,
     listen: Annotated[
         str, typer.Option("--listen", metavar="HOST:PORT", help="Where clients connect; port 0 for any.")
     ],

@@ -1,7 +1,7 @@
 """Control endpoints: what a server family answers beside its answers. Aborts, the prefix cache, its load.
 
-The bindings are data (`spec/control/<family>.yaml`). An exchange with such an endpoint is read into a `Call`;
-checks see calls beside streams.
+The bindings are data (`spec/control/<family>.yaml`). An exchange with such an endpoint is read into a
+`ControlCall`; checks see calls beside streams.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{.*\})?[ \t]+(\S+)", re.MU
 """One sample of Prometheus' text format: its name and its value."""
 
 
-class Deed(StrEnum):
-    """What a call is for."""
+class Action(StrEnum):
+    """What a call asks a server to do."""
 
     ABORT = "abort"
     FLUSH = "flush"
@@ -45,11 +45,11 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Call:
+class ControlCall:
     """One exchange with a control endpoint."""
 
     exchange: Exchange
-    deed: Deed
+    action: Action
     ids: frozenset[str] = frozenset()
     """The requests that an abort names."""
     everything: bool = False
@@ -65,8 +65,8 @@ class Call:
 
 
 @dataclass(frozen=True)
-class _Door:
-    """One place where a load is told."""
+class _LoadEndpoint:
+    """One endpoint that tells the load."""
 
     path: str
     items: Keys | None
@@ -74,7 +74,7 @@ class _Door:
     used_tokens: tuple[str, ...]
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> _Door:
+    def of(cls, row: Mapping[str, Any]) -> _LoadEndpoint:
         items = parse(row["items"]) if "items" in row else None
         return cls(row["path"], items, tuple(row["live"]), tuple(row.get("used_tokens", ())))
 
@@ -134,9 +134,9 @@ class Control:
         row = self.table.get("flush")
         return HttpRequest(row["method"], row["path"]) if row else None
 
-    def plain_request(self, deed: Deed) -> HttpRequest | None:
+    def plain_request(self, action: Action) -> HttpRequest | None:
         """The request for a pause, or for its end; None where the family has none."""
-        row = self.table.get(deed)
+        row = self.table.get(action)
         return HttpRequest(row["method"], row["path"], row.get("body")) if row else None
 
     @property
@@ -161,16 +161,16 @@ class Control:
             put(body, parse(row["id"]), request_id)
         return HttpRequest(row["method"], row["path"], body)
 
-    def read(self, exchange: Exchange) -> Call | None:
+    def read(self, exchange: Exchange) -> ControlCall | None:
         """The call that an exchange is; None for an exchange with any other endpoint."""
         method, path = exchange.request.method, exchange.request.path.partition("?")[0]
         for row in self.table.get("load", ()):
             if (method, path) == ("GET", row["path"]):
-                return Call(exchange, Deed.LOAD, load=_Door.of(row).read(exchange))
-        for deed in (Deed.ABORT, Deed.FLUSH, Deed.PAUSE, Deed.CONTINUE, Deed.UPDATE):
-            row = self.table.get(deed)
+                return ControlCall(exchange, Action.LOAD, load=_LoadEndpoint.of(row).read(exchange))
+        for action in (Action.ABORT, Action.FLUSH, Action.PAUSE, Action.CONTINUE, Action.UPDATE):
+            row = self.table.get(action)
             if row is not None and (method, path) == (row["method"], row["path"]):
-                return Call(exchange, deed, *_named(row, exchange.request.body))
+                return ControlCall(exchange, action, *_named(row, exchange.request.body))
         return None
 
 
@@ -189,7 +189,7 @@ def load_controls() -> dict[str, Control]:
     return {table["family"]: Control(table["family"], table) for table in tables}
 
 
-def read_call(exchange: Exchange) -> Call | None:
+def read_call(exchange: Exchange) -> ControlCall | None:
     """The call that an exchange is; None where it is none.
 
     Families share paths, such as /metrics: the one that can read the load in the answer wrote it.

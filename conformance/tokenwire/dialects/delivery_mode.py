@@ -46,7 +46,7 @@ def _extended(own: Columns) -> Iterator[Delivery]:
 
 
 def infer_delivery(choices: Iterable[Columns], said: Delivery | None = None) -> Delivery:
-    """The delivery mode that most neighbouring emissions of a stream's choices speak for.
+    """The delivery mode that fits most pairs of neighbouring emissions of a stream's choices.
 
     The ids of each pair are held against completion_tokens, and ids and text against those before; what only
     looks like a mode counts for nothing against what is counted. What the server says of its mode stands,

@@ -195,7 +195,7 @@ class _Places:
 
     def __call__(self, index: int) -> Place:
         start, end = self._starts[index], self._ends[index]
-        excerpt = _excerpt(self._bytes(start, start + 4 * _EXCERPT), end - start)
+        excerpt = _excerpt(self._bytes(start, min(end, start + 4 * _EXCERPT)), end - start)
         return Place(self._exchange.name, index, "", start, end, self.time(index), excerpt)
 
     def time(self, index: int) -> float:
@@ -255,12 +255,9 @@ class Dialect:
             _CHOICES,
         }
         """The names of the fields that hold the record, and of what a request can ask for beside it."""
-        self._end_mark: str = table["end_mark"]
         self._schemas = _Schemas(table["schemas"], schemas)
-        delivery = table["delivery"]
-        self.fixed_delivery = Delivery(delivery["stream"]) if "stream" in delivery else None
-        """The mode of all streams of this endpoint; None where the server chooses."""
-        self._incremental_flag: str | None = delivery.get("incremental_flag")
+        self.fixed_delivery = Delivery(table["delivery"]) if "delivery" in table else None
+        """The mode of all streams of this endpoint; None if the server chooses."""
 
     @property
     def chat(self) -> bool:
@@ -320,8 +317,8 @@ class Dialect:
         """The record that an exchange delivered and how.
 
         Never raises for what a target wrote. The delivery mode of a stream is the dialect's own where it
-        has one, else `delivery_hint` (what the server advertises), else what the server's flags say, unless
-        the stream itself shows clearly that it is not so, else what the stream shows.
+        has one, else `delivery_hint` (what the server advertises) unless the stream itself shows clearly that
+        it is not so, else what the stream shows.
         """
         asked = self.read_asked(exchange.request)
         if exchange.status is None or exchange.ending is Ending.OUTGROWN:
@@ -380,8 +377,7 @@ class Dialect:
             make = partial(_emission_in, self._stream, events)
             made = {index: Emissions(own, make) for index, own in columns.items()}
             told, usages = columns, self._usages(events, columns)
-        said = hint or self._flagged_delivery(exchange)
-        delivery = self.fixed_delivery or infer_delivery(told.values(), said)
+        delivery = self.fixed_delivery or infer_delivery(told.values(), hint)
         choices = (Choice(index, own, delivery, asked.likeliest) for index, own in made.items())
         return Stream(
             exchange,
@@ -413,13 +409,6 @@ class Dialect:
             for at, counts in told
         )
 
-    def _flagged_delivery(self, exchange: Exchange) -> Delivery | None:
-        """What the flags of the server say; nothing where no flags are known."""
-        if self._incremental_flag is None or not exchange.server.flags:
-            return None
-        incremental = self._incremental_flag in exchange.server.flags
-        return Delivery.INCREMENTAL if incremental else Delivery.CUMULATIVE
-
     def _events(self, exchange: Exchange) -> tuple[Events, bytes, int | None]:
         """The events of a body, the unterminated rest, the offset of the first byte that is not UTF-8."""
         body = exchange.body
@@ -435,7 +424,7 @@ class Dialect:
             texts = [one.data.encode() for one in sent]
             starts, ends = [one.start for one in sent], [one.end for one in sent]
             apart = {at: Apart(one.name) for at, one in enumerate(sent) if one.name}
-        mark, valid = self._end_mark.encode(), self._schemas.validator("stream").is_valid
+        mark, valid = self.policy.end_mark.encode(), self._schemas.validator("stream").is_valid
         data: list[Any] = []
         latest: dict[int, Any] = {}
         for at, (text, value) in enumerate(zip(texts, strict_json.loads_each(texts, body), strict=True)):
@@ -509,14 +498,25 @@ def _is_event_stream(exchange: Exchange, asked: Asked) -> bool:
     return asked.stream or media_type == "text/event-stream"
 
 
-def json_values(exchange: Exchange) -> Iterator[Any]:
+def beginning(exchange: Exchange, events: int) -> bytes:
+    """The bytes of the first events of an answer; all bytes of one that is a document or has fewer."""
+    body, end = exchange.body, 0
+    if _begins_as_json(body):
+        return body
+    for _ in range(events):
+        end = body.find(b"\n\n", end) + 2
+        if end < 2:
+            return body
+    return body[:end]
+
+
+def json_values(body: bytes, *, cut_off: bool) -> Iterator[Any]:
     """The JSON values that an answer consists of, whatever they say: its events' data, or its body."""
-    body = exchange.body
     texts = plain_data(body)
     if texts is None and _begins_as_json(body):
         texts = [body.decode(errors="replace").encode()]
     elif texts is None:
-        sent, _, _ = parse_event_stream(body, cut_off=exchange.ending is not Ending.COMPLETE)
+        sent, _, _ = parse_event_stream(body, cut_off=cut_off)
         texts = [event.data.encode() for event in sent]
     read = strict_json.loads_each(texts, body)
     yield from (value for value in read if not isinstance(value, strict_json.StrictJsonError))

@@ -43,8 +43,8 @@ class Policy:
     """A stream tells the prompt's ids once for all samples."""
     numeric_error_codes: bool = True
     """The `code` of an error is a number; false where it is a word or null."""
-    end_mark: bool = True
-    """`[DONE]` ends a stream."""
+    end_mark: str = "[DONE]"
+    """The data of the event that ends a stream; empty if no event says nothing but that."""
     named_events_header: str = ""
     """A request header, in lower case, by which a client asks for named events."""
     text_offsets: Literal["told", "unknown"] = "told"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from tokenwire.dialects.dialect import Dialect, Mark, json_values, load_dialects
+from tokenwire.dialects.dialect import Dialect, Mark, beginning, json_values, load_dialects
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 
 ASKS_FOR_THE_UNKNOWN = "honesty"
@@ -75,16 +75,17 @@ def _marks_seen(dialects: Sequence[Dialect], exchange: Exchange) -> Iterator[tup
     """The first mark of each dialect that an answer holds; nothing for one of which it holds none."""
     if exchange.status != 200 or exchange.ending is Ending.OUTGROWN:
         return
-    body = exchange.body
+    body, cut_off = beginning(exchange, _ENOUGH_EVENTS), exchange.ending is not Ending.COMPLETE
     possible = {one.name: [mark for mark in one.marks if mark.may_stand_in(body)] for one in dialects}
-    values = list(islice(json_values(exchange), _ENOUGH_EVENTS)) if any(possible.values()) else []
+    all_values = json_values(body, cut_off=cut_off) if any(possible.values()) else ()
+    values = list(islice(all_values, _ENOUGH_EVENTS))
     for dialect in dialects:
         seen = (mark for mark in possible[dialect.name] if any(map(mark.seen_in, values)))
         if (first := next(seen, None)) is not None:
             yield dialect, first
 
 
-class Spoken:
+class DialectResolver:
     """Which dialect each exchange of one server is read by, and why."""
 
     def __init__(self, exchanges: Sequence[Exchange]) -> None:
@@ -99,11 +100,10 @@ class Spoken:
         None for an endpoint that no dialect knows, or whose answers hold no dialect's marks.
         """
         candidates = dialects_at(exchange.request)
-        asked_by = exchange.name.partition("/")[0]
         if not candidates:
             is_unknown_path = exchange.scenario == ASKS_FOR_THE_UNKNOWN
-            return load_dialects().get(asked_by) if is_unknown_path else None
-        named = next((dialect for dialect in candidates if dialect.name == asked_by), None)
+            return load_dialects().get(exchange.named_dialect) if is_unknown_path else None
+        named = next((dialect for dialect in candidates if dialect.name == exchange.named_dialect), None)
         if named is not None:
             self.why.setdefault(named.name, "the names of the exchanges say that it asked")
             return named

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from tokenwire.ask import DEFAULTS, OMIT, RULES, Ask
-from tokenwire.record import Asked, Said, Wanted
+from tokenwire.record import Asked, SentField, Wanted
 from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import HttpRequest
 from tokenwire.wire.json_pointer import ABSENT, Keys, find, parse, put, remove
@@ -282,7 +282,7 @@ class RequestBinding:
             request_id=told["request_id"] if isinstance(told.get("request_id"), str) else None,
             model=_name(find(body, self.model) if self.model is not None else None),
             uniform=_uniform(told),
-            said=self._said(body, stated, found),
+            sent=self._said(body, stated, found),
         )
         prompt = self._prompts_sent(found, asked)
         if prompt is None:
@@ -344,15 +344,15 @@ class RequestBinding:
 
     def _said(
         self, body: Mapping[str, Any], stated: Mapping[str, tuple[str, list[Any]]], prompts: Iterable[str]
-    ) -> dict[str, Said]:
+    ) -> dict[str, SentField]:
         """Every bound field and prompt that the body itself says."""
         beside = [(name, self.prompt[name]) for name in prompts] + [*self.counts.items()]
         gathered = [(name, str(at[-1]), _gather(body, at)) for name, at in beside]
-        said: dict[str, Said] = {}
+        said: dict[str, SentField] = {}
         for name, wire_name, values in (*((name, *told) for name, told in stated.items()), *gathered):
             there = tuple(value for value in values if value is not ABSENT)
             if there:
-                said.setdefault(name, Said(wire_name, there))
+                said.setdefault(name, SentField(wire_name, there))
         return said
 
     def _prompts_found(self, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,23 +6,22 @@ over the whole run; an observation that a condition occurred is no witness.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from multiprocessing import current_process, get_all_start_methods, get_context
 from typing import NamedTuple
 
 from tokenwire.checks.check import CHECKS, Heard, Observation, RunCheck, Target, demand
 from tokenwire.checks.refusals import suspicion
-from tokenwire.dialects.control import Call
+from tokenwire.dialects.control import ControlCall
 from tokenwire.dialects.dialect import is_chat, load_dialects, vocabulary_told
 from tokenwire.dialects.markup import Markup
-from tokenwire.judging.settled import settled
+from tokenwire.judging.gc_paused import gc_paused
 from tokenwire.judging.tally import NOTHING, Growing, Tally, tally
 from tokenwire.judging.verdict import SEVERITY, Verdict
 from tokenwire.parrot.recognition import KnownModel, recognised
+from tokenwire.processes import shared_out, together
 from tokenwire.record import Place, Stream, in_short
 from tokenwire.requirement import Level, Requirement, load_requirements
 from tokenwire.target.advertised import Advertised
@@ -59,7 +58,9 @@ _OF_BAD_REQUESTS = (_REFUSAL, "side-effect")
 """Oracles of requirements that look at requests which are to be refused, or at what these do."""
 _MOST_NAMED = 3
 _TOGETHER = 16
-"""So many answers are looked at before what was seen of them is put together."""
+"""So many pairs of answers, or observations, are looked at before what was seen of them is put together."""
+_LARGE = 4 << 20
+"""So many bytes of answers are."""
 _BY_CHANCE = "a run with --budget soak or a higher --max-concurrency asks for more"
 _VIOLATED = {Level.MUST: Verdict.FAIL, Level.SHOULD: Verdict.WARN, Level.MAY: Verdict.INFO}
 _GRAVEST_FIRST = list(_VIOLATED)
@@ -77,7 +78,7 @@ class Run:
     """What text is held against its ids by."""
     declared: frozenset[str] = frozenset()
     """Capabilities that the user says the target has."""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ControlCall, ...] = ()
     """What was asked of control endpoints beside the streams."""
     beside: tuple[Comparison, ...] = ()
     """Where the target is a gateway whose worker was asked too: the worker's answers, and the gateway's."""
@@ -111,18 +112,18 @@ class Run:
 
     @cached_property
     def heard(self) -> Heard:
-        """The streams that speak for themselves: without those that a death of the server cut off."""
+        """The streams that are judged: all but those that a death of the server cut off."""
         cut = frozenset().union(*(death.cut for death in self.deaths))
         return Heard(stream for stream in self.streams if stream.exchange.name not in cut)
 
     @cached_property
     def scenarios(self) -> tuple[str, ...]:
-        """The scenarios of the answers that speak for themselves, in their order."""
+        """The scenarios of the streams that are judged, in their order."""
         return tuple(dict.fromkeys(stream.exchange.scenario for stream in self.heard))
 
     @cached_property
     def pairs_beside(self) -> tuple[Comparison, ...]:
-        """The answers of worker and gateway that speak for themselves: both were there to give them."""
+        """The answers of worker and gateway that are compared: neither server was dead."""
         cut = frozenset().union(*(death.cut for death in self.deaths))
         return tuple(
             pair
@@ -181,7 +182,7 @@ class Run:
         return comparisons(self.heard, self.determinism)
 
     @cached_property
-    def hollow(self) -> frozenset[str]:
+    def empty_answers(self) -> frozenset[str]:
         """The exchanges that were answered with 200 and say nothing: no id, no text, no finish, no error."""
         every = self.by_exchange.values()
         return frozenset(
@@ -258,7 +259,7 @@ class Judgement:
     doubted: tuple[Observation, ...] = ()
     """Differences by chance, between answers that the target was not seen to repeat."""
     witness: Observation | None = None
-    """What speaks for a PASS, and lies furthest into a stream; None with any other verdict."""
+    """The strongest witness of a PASS, furthest into a stream; None with any other verdict."""
     run: Run = field(default_factory=lambda: Run(()), repr=False, compare=False)
     known: str = ""
     """Why a baseline tolerates the violations; empty where none does."""
@@ -283,13 +284,12 @@ def _parts(at: int, run: Run, wanted: Sequence[Requirement]) -> Iterator[_Part]:
     """All that the checks of some requirements look at in a run, what takes longest first."""
     paired = any(CHECKS[one.id].on_comparison for one in wanted)
     pairs = max(len(run.comparisons), len(run.pairs_beside)) if paired else 0
-    for looks, count, size in (
-        ("run", len(wanted), 1),
-        ("pairs", pairs, _TOGETHER),
-        ("streams", len(run.heard), _TOGETHER),
-    ):
-        for start in range(0, count, size):
-            yield _Part(at, looks, start, min(start + size, count))
+    for nth in range(len(wanted)):
+        yield _Part(at, "run", nth, nth + 1)
+    for start in range(0, pairs, _TOGETHER):
+        yield _Part(at, "pairs", start, min(start + _TOGETHER, pairs))
+    for some in together(range(len(run.heard)), lambda nth: run.heard[nth].exchange.size, _LARGE):
+        yield _Part(at, "streams", some[0], some[-1] + 1)
 
 
 def _may_see(requirement: Requirement, stream: Stream, run: Run) -> bool:
@@ -324,13 +324,13 @@ def _look_at_streams(
 ) -> Iterator[Look]:
     checks = [(one, look) for one in wanted if (look := CHECKS[one.id].on_stream) is not None]
     of_any = [(one.id, look) for one, look in checks]
-    target, hollow, clouded = run.target, run.hollow, run.clouded
+    target, empty_answers, clouded = run.target, run.empty_answers, run.clouded
     for at, stream in enumerate(streams, start):
         scenario, whole, own = stream.exchange.scenario, stream.whole, of_any
         if stream.exchange.name in clouded:
             own = [(one.id, look) for one, look in checks if _may_see(one, stream, run)]
         for name, check in own:
-            seen = tally(check, whole, target, position=at, hollow=hollow)
+            seen = tally(check, whole, target, position=at, empty_answers=empty_answers)
             if seen is not NOTHING:  # most checks have nothing to say of most answers
                 yield name, scenario, seen
 
@@ -344,7 +344,7 @@ def _look_at_pairs(part: _Part, run: Run, wanted: Sequence[Requirement]) -> Iter
             for requirement in comparing:
                 check = CHECKS[requirement.id].on_comparison
                 if check is not None:
-                    seen = tally(check, whole, run.target, position=at, hollow=run.hollow)
+                    seen = tally(check, whole, run.target, position=at, empty_answers=run.empty_answers)
                     yield requirement.id, scenario, seen
 
 
@@ -371,7 +371,7 @@ def _gather(
     waiting: dict[str, list[Observation]] = defaultdict(list)
 
     def count(scenario: str, at: int) -> None:
-        into[scenario].add(tally(iter, waiting.pop(scenario), position=at, hollow=run.hollow))
+        into[scenario].add(tally(iter, waiting.pop(scenario), position=at, empty_answers=run.empty_answers))
 
     nth = 0
     try:
@@ -604,13 +604,8 @@ def judge_apart(
     runs: Sequence[Run], wanted: Sequence[Requirement], *, jobs: int = 1, on_done: Done = _unheeded
 ) -> Apart:
     """As `judge`, before the runs are put together."""
-    with settled():
-        return _judge_runs(runs, wanted, jobs if _may_fork() else 1, on_done)
-
-
-def _may_fork() -> bool:
-    """Whether this system has processes that know what their parent knows, and this process may have some."""
-    return "fork" in get_all_start_methods() and not current_process().daemon
+    with gc_paused():
+        return _judge_runs(runs, wanted, jobs, on_done)
 
 
 def put_together(judged: Apart) -> list[Judgement]:
@@ -626,7 +621,10 @@ def _judge_runs(
     work = _Work(tuple(runs), tuple(map(tuple, left)))
     sights: list[Sight] = [{} for _ in runs]
     on_done(sum(len(wanted) - len(own) for own in left), "")
-    for part, looks in _shared_out(work, jobs) if jobs > 1 else _done_here(work):
+    for run in runs if jobs > 1 else ():
+        _prepare(run)
+    parts = list(work.parts())
+    for part, looks in zip(parts, shared_out(work.seen, parts, jobs), strict=True):
         _gathered(looks, sights[part.run])
         on_done(*work.progress(part))
     return [
@@ -649,8 +647,10 @@ class _Work:
         for at, (run, wanted) in enumerate(zip(self.runs, self.wanted, strict=True)):
             yield from _parts(at, run, wanted)
 
-    def look(self, part: _Part) -> Iterator[Look]:
-        return _look(part, self.runs[part.run], self.wanted[part.run])
+    def seen(self, part: _Part) -> list[Look]:
+        """What checks see in a part, put together."""
+        sight = _gathered(_look(part, self.runs[part.run], self.wanted[part.run]))
+        return [(name, scenario, seen.whole) for name, own in sight.items() for scenario, seen in own.items()]
 
     def progress(self, part: _Part) -> tuple[int, str]:
         """How many answers and requirements a part is, and the last one's name."""
@@ -661,44 +661,9 @@ class _Work:
         return part.stop - part.start, self.runs[part.run].heard[part.stop - 1].exchange.name
 
 
-def _done_here(work: _Work) -> Iterator[tuple[_Part, Iterable[Look]]]:
-    return ((part, work.look(part)) for part in work.parts())
-
-
-_before_the_fork: _Work | None = None
-"""What a process that shares the work has of its parent: the runs, which need not be sent to it."""
-
-
-def _begin(work: _Work) -> None:
-    global _before_the_fork  # noqa: PLW0603  # a process has one parent
-    _before_the_fork = work
-
-
-def _at_work(part: _Part) -> list[Look]:
-    """What checks see in a part, put together."""
-    work = _before_the_fork
-    sight = _gathered(work.look(part) if work is not None else ())
-    return [(name, scenario, seen.whole) for name, own in sight.items() for scenario, seen in own.items()]
-
-
-def _shared_out(work: _Work, jobs: int) -> Iterator[tuple[_Part, Iterable[Look]]]:
-    """What is seen in all parts, each of which the next process that is free looks at."""
-    for run in work.runs:
-        _prepare(run)
-    pending: deque[tuple[_Part, Future[list[Look]]]] = deque()
-    with ProcessPoolExecutor(jobs, get_context("fork"), _begin, (work,)) as pool:
-        for part in work.parts():
-            pending.append((part, pool.submit(_at_work, part)))
-            if len(pending) > 2 * jobs:
-                first, told = pending.popleft()
-                yield first, told.result()
-        for first, told in pending:
-            yield first, told.result()
-
-
 def _prepare(run: Run) -> None:
     """Find out once what every process would find out for itself."""
-    for known in ("target", "clouded", "hollow", "honesty", "comparisons", "capabilities_beside"):
+    for known in ("target", "clouded", "empty_answers", "honesty", "comparisons", "capabilities_beside"):
         getattr(run, known)
 
 

@@ -7,11 +7,14 @@ it is seen and forgotten, but for the furthest; what does not is kept, with its 
 from __future__ import annotations
 
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterable
+from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from tokenwire.checks.check import Observation
+from tokenwire.requirement import Level
 
 Order = tuple[int, int]
 """Where something was seen: the position of the answer in its run, and that of the observation among those of
@@ -27,7 +30,7 @@ class Seen(NamedTuple):
 
 
 def how_far(observation: Observation | None) -> int:
-    """How many events there were up to an observation: the more, the more could have gone wrong before it."""
+    """How many events came up to an observation: the later a witness is, the stronger is its evidence."""
     return 0 if observation is None else 1 + (observation.place.event or 0)
 
 
@@ -103,32 +106,52 @@ def _furthest_first(seen: Seen) -> tuple[int, Order]:
     return -how_far(seen.observation), seen.order
 
 
+_MOST_OF_A_KIND = 100
+"""So many violations of one answer are kept that are equally grave: a server may write millions."""
+
+
 def tally(
     check: Callable[..., Iterable[Observation]],
     *subject: Any,
     position: int,
-    hollow: frozenset[str] = frozenset(),
+    empty_answers: frozenset[str] = frozenset(),
 ) -> Tally:
     """Let a check look at something, and count what it sees up to its end, or to where it raises.
 
-    `hollow` names exchanges that say nothing, and so witness nothing.
+    Of many violations that are equally grave, the first are kept; the last of these stands for the others.
+    `empty_answers` names exchanges that say nothing, and so witness nothing.
     """
+    try:
+        seen = iter(check(*subject))
+        first = next(seen, None)
+    except Exception:  # a check that raises must neither end the run nor blame the target
+        return Tally(crash=((position, 0), traceback.format_exc()))
+    if first is None:  # as nearly always
+        return NOTHING
+    return _counted(chain((first,), seen), position, empty_answers)
+
+
+def _counted(observations: Iterable[Observation], position: int, empty_answers: frozenset[str]) -> Tally:
     witnesses = furthest_event = nth = 0
     furthest: Seen | None = None
     differing: list[Seen] = []
+    kinds: defaultdict[tuple[Level | None, bool], list[int]] = defaultdict(list)
     crash = None
     try:
-        for one in check(*subject):
-            nth += 1
+        for nth, one in enumerate(observations, 1):  # how many there were before it raised
             if not one.holds:
-                differing.append(Seen((position, nth), one))
-            if one.condition_only or one.place.exchange in hollow:
+                kind = kinds[one.level, one.by_chance]
+                if len(kind) < _MOST_OF_A_KIND:
+                    kind.append(len(differing))
+                    differing.append(Seen((position, nth), one))
+                else:
+                    order, last = differing[kind[-1]]
+                    differing[kind[-1]] = Seen(order, last._replace(witnesses=last.witnesses + one.witnesses))
+            if one.condition_only or one.place.exchange in empty_answers:
                 continue
             witnesses += one.witnesses
             if one.holds and (far := how_far(one)) > furthest_event:
                 furthest, furthest_event = Seen((position, nth), one), far
-    except Exception:  # a check that raises must neither end the run nor blame the target
+    except Exception:
         crash = (position, nth), traceback.format_exc()
-    if not nth and crash is None:
-        return NOTHING
     return Tally(nth > 0, witnesses, furthest, tuple(differing), crash)

@@ -158,7 +158,7 @@ class Repeater:
     distance: int
 
     def lag(self, position: int) -> int:
-        """How far before `position` the token stands that is said there; 0 where nobody knows."""
+        """How far before `position` the token stands that is said there; 0 if it is not known."""
         return self.distance if position >= self.distance else 0
 
     def spans(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:

@@ -68,7 +68,7 @@ def _prompts(stream: Stream, encode: Encode, ours: bool) -> list[Ids | None]:
         return list(asked.input_ids)
     if asked.texts:
         return [encode(text) for text in asked.texts]
-    messages = asked.said.get("messages")
+    messages = asked.sent.get("messages")
     text = chat_text(messages.values[0]) if ours and messages and len(messages.values) == 1 else None
     return [_told_prompt(stream) if text is None else encode(text)]
 
@@ -106,8 +106,8 @@ class _Said:
     def weigh(self, law: Law) -> tuple[int, int]:
         """How many ids are said as by a law alone, and how many are not that should be.
 
-        An id speaks for a law if it stands nowhere nearer than where the law takes it from: a model that goes
-        round in a shorter loop, or says one id for ever, says nothing.
+        An id is evidence for a law if it stands nowhere nearer than where the law takes it from: a model
+        that goes round in a shorter loop, or says one id for ever, gives none.
         """
         whole, begin = (*self.prompt, *self.ids), len(self.prompt)
         kept = broken = 0
@@ -264,6 +264,6 @@ def _vocabularies(other: OtherTokenizer | None) -> list[tuple[Words, Encode, boo
 def _may_repeat(one: _Told) -> bool:
     """Whether a text could be that of its prompt, as far as can be told without a vocabulary."""
     asked = one.stream.asked
-    messages = asked.said.get("messages")
+    messages = asked.sent.get("messages")
     texts = asked.texts or ((chat_text(messages.values[0]) or "",) if messages else ())
     return asked.input_ids is not None or any(one.text[:_LEAST_TEXT] in text for text in texts)

@@ -64,8 +64,8 @@ def _evidence(observation: Observation, run: Run) -> dict[str, Any]:
     }
 
 
-def row(judgement: Judgement, subject: Subject) -> dict[str, Any]:
-    """One requirement in one scenario."""
+def row(judgement: Judgement, subject: Subject, *, most: int = MOST_EVIDENCE) -> dict[str, Any]:
+    """One requirement in one scenario, with so many of its violations at most."""
     shown = {"exhibit": asdict(exhibit(judgement, subject))} if judgement.violations else {}
     known = {"known": True, "known_because": judgement.known} if judgement.known else {}
     kinds = failure_kinds(judgement) if judgement.verdict is Verdict.FAIL else ()
@@ -82,7 +82,7 @@ def row(judgement: Judgement, subject: Subject) -> dict[str, Any]:
             "witnesses": judgement.witnesses,
             "message": judgement.message,
             "evidence": [
-                _evidence(observation, judgement.run) for observation in judgement.violations[:MOST_EVIDENCE]
+                _evidence(observation, judgement.run) for observation in judgement.violations[:most]
             ],
             **(
                 {"kinds": [{**asdict(kind), "fingerprint": kind.fingerprint} for kind in kinds]}
@@ -161,7 +161,7 @@ def _server(subject: Subject) -> dict[str, Any]:
 
 
 def _sources(every: Sequence[Capability]) -> dict[str, Any]:
-    """Who speaks of each capability: the user, the server, an answer; without those of which nobody does."""
+    """Where each capability is claimed or seen: by the user, the server, an answer; others are omitted."""
     sources: dict[str, Any] = {}
     for capability in sorted(every, key=lambda each: (each.name, not each.seen)):
         if capability.name not in sources and (

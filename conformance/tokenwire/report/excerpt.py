@@ -138,7 +138,12 @@ def neighbourhood(data: Any, pointer: str, beside: Sequence[str] = (), actual: A
 
 def _tokens_beside(stream: Stream, event: Event, pointer: str) -> list[str]:
     """Where the tokens stand that an event brings for the choice that a pointer is about."""
-    here = [one for choice in stream.choices for one in choice.emissions if one.event.index == event.index]
+    here = [
+        choice.emissions[at]
+        for choice in stream.choices
+        for at, index in enumerate(choice.columns.events)
+        if index == event.index
+    ]
     about = [one for one in here if pointer in one.pointers.values()] or here
     return [one.pointers[name] for one in about[:1] for name in _TOKENS if name in one.pointers][:1]
 
@@ -156,5 +161,7 @@ def excerpt(stream: Stream, event: Event, pointer: str, actual: Any = None) -> E
 
 def excerpt_at(stream: Stream, place: Place, actual: Any = None) -> Excerpt:
     """What to show of the event that a place is in, or of the document."""
-    event = next((one for one in stream.events if one.place.event == place.event), None)
-    return excerpt(stream, event, place.pointer, actual) if event else Excerpt(place.excerpt)
+    at = place.event or 0
+    if at >= len(stream.events) or stream.events[at].place.event != place.event:
+        return Excerpt(place.excerpt)
+    return excerpt(stream, stream.events[at], place.pointer, actual)

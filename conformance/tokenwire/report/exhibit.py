@@ -1,5 +1,4 @@
-"""What a verdict shows, before anybody decides how it looks: the evidence around the first violation, or,
-of a PASS, one witness.
+"""The evidence of a verdict: what stands around the first violation, or one witness of a PASS.
 
 The terminal prints it, the JSON report carries it, and the page draws it.
 """
@@ -20,6 +19,7 @@ from tokenwire.report.reproduction import again, curl
 from tokenwire.report.signatures import looks_like
 from tokenwire.report.subject import Subject
 from tokenwire.report.wording import value, where
+from tokenwire.wire.exchange import dialect_and_label
 
 _AROUND = 2
 """How many events are shown before and after the first illegal one; of a whole stream, at each end."""
@@ -92,7 +92,7 @@ class Exhibit:
     message: str
     first_seen: str
     upstream: tuple[str, ...]
-    """Threads where somebody ran into the like."""
+    """Threads about a similar bug."""
     events: tuple[ShownEvent, ...]
     related: tuple[str, ...]
     others: str
@@ -200,12 +200,12 @@ def _around(stream: Stream, first: Observation) -> tuple[ShownEvent, ...]:
 
 
 def _others(judgement: Judgement) -> str:
-    others = len(judgement.violations) - 1
+    others = sum(one.witnesses for one in judgement.violations) - 1
     if not others:
         return ""
     exchanges = dict.fromkeys(observation.place.exchange for observation in judgement.violations)
     words = f"and {others} more like it, in {len(exchanges)} exchange{'s' * (len(exchanges) > 1)}"
-    _, *also = dict.fromkeys(name.rpartition("/")[2] for name in exchanges)
+    _, *also = dict.fromkeys(dialect_and_label(name, judgement.scenario)[1] for name in exchanges)
     named = ", ".join([*also[:_MOST_NAMED], *(["…"] if len(also) > _MOST_NAMED else [])])
     return f"{words}; also: {named}" if named else words
 

@@ -24,7 +24,7 @@ from tokenwire.report.trace import trace
 
 @dataclass(frozen=True)
 class Outputs:
-    """The files that a caller wants; None for those that nobody wants."""
+    """The files to write; None for those that are not wanted."""
 
     json: Path | None = None
     junit: Path | None = None

@@ -29,7 +29,7 @@ class Summary:
     verdict: Verdict
     witnesses: int
     scenarios: tuple[str, ...]
-    """Where something was seen that speaks for the verdict."""
+    """Where evidence for the verdict was seen."""
     reason: str
     """Why nothing was; empty where something was."""
     bad: tuple[Row, ...]

@@ -71,7 +71,7 @@ class _Inert(RenderHook):
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console for what servers wrote: all text on it is inert, whoever prints it.
+    """A console for what servers wrote: all text on it is inert.
 
     Its lines are as wide as the terminal, or as COLUMNS says; where neither is there, they are not folded to
     80 columns.

@@ -1,17 +1,16 @@
-"""Aborts by request id: before, between and after tokens, of one among many, of nobody."""
+"""Aborts by request id: before, between and after tokens, of one among many, of an unknown id."""
 
 import secrets
 from dataclasses import replace
 
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import PROMPT, Conversation, scenario, together
-from tokenwire.asking.slow_reader import SlowReader
-from tokenwire.asking.tap import Tap
+from tokenwire.asking.tap import SlowReader, Tap
 
 _LONG = 600
 """More tokens than a server is likely to make while an abort is on its way."""
 _LONG_WITH_LOGPROBS = 450
-"""Fewer: where nobody heeds the abort, the whole stream still has to fit the recorder."""
+"""Fewer: if the abort is ignored, the whole stream still has to fit the recorder."""
 
 
 def long_ask(talk: Conversation, max_new_tokens: int) -> Ask:
@@ -68,7 +67,7 @@ async def _abort_whole(talk: Conversation, ask: Ask) -> None:
 @scenario()
 async def abort(talk: Conversation) -> None:
     """Streams and a whole answer, each aborted by its id: after its first tokens, while its reader stalls, at
-    once, when it is over. A record of the same request that nobody aborts shows what each would have given.
+    once, when it is over. A record of the same request that is not aborted shows what each would have given.
     """
     if not can_abort(talk):
         return
@@ -94,7 +93,7 @@ async def abort(talk: Conversation) -> None:
 
 @scenario()
 async def abort_of_one(talk: Conversation) -> None:
-    """Three streams whose ids begin alike; only the shortest id is aborted, then one that nobody has. The
+    """Three streams whose ids begin alike; only the shortest id is aborted, then one that no request has. The
     others come to their ends.
     """
     if not can_abort(talk):

@@ -19,27 +19,27 @@ _PATIENCE_S = 10.0
 
 
 class _Looking:
-    """Asks a server for its load, through the first of its doors that tells one."""
+    """Asks a server for its load, at the first of its endpoints that tells one."""
 
     def __init__(self, talk: Conversation) -> None:
         self._talk = talk
-        self._door: HttpRequest | None = None
+        self._request: HttpRequest | None = None
         self._looks = 0
 
     async def find(self) -> bool:
-        """Whether there is such a door."""
+        """Whether there is such an endpoint."""
         for request in self._talk.control.load_requests if self._talk.control else ():
             call = await self._talk.call(f"door{request.path.replace('/', '-')}", request)
             if call is not None and call.load is not None:
-                self._door = request
+                self._request = request
                 return True
         return False
 
     async def look(self, when: str) -> Load | None:
         """The load now; None where it is not told this time."""
-        assert self._door is not None
+        assert self._request is not None
         self._looks += 1
-        call = await self._talk.call(f"load-{self._looks}-{when}", self._door)
+        call = await self._talk.call(f"load-{self._looks}-{when}", self._request)
         return call.load if call is not None else None
 
     async def until_live(self, count: int, when: str) -> None:

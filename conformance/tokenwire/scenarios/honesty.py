@@ -13,8 +13,8 @@ from tokenwire.wire.exchange import HttpRequest
 
 @scenario()
 async def honesty(talk: Conversation) -> None:
-    """A field, a sampling parameter, a model and a path by names that nobody can know: a server that answers
-    as if nothing were amiss may have ignored other things as well.
+    """A field, a sampling parameter, a model and a path by names that no server can know: a server that
+    answers as if nothing were amiss may have ignored other things as well.
     """
     ask = plain(talk.dialect)
     request = talk.dialect.render(ask, talk.model)

@@ -1,11 +1,12 @@
-"""The same prompt computed and cached, short and long, at the borders of pages and of prefill chunks."""
+"""One record whatever the server does beside it: caches, cuts the prefill into chunks, preempts, batches."""
 
 import secrets
 from dataclasses import replace
 from random import Random
 
 from tokenwire.ask import Ask
-from tokenwire.asking.scenario import Budget, Conversation, scenario
+from tokenwire.asking.scenario import PROMPT, Budget, Conversation, scenario, together
+from tokenwire.asking.tap import SlowReader
 
 _BORDERS = (1, 15, 16, 17, 63, 64, 65, 127, 129, 255, 256, 257, 511, 513)
 """Lengths at and around the sizes that pages and prefill chunks have."""
@@ -58,10 +59,51 @@ async def preempted(talk: Conversation) -> None:
             for position in order
         }
         answers = await talk.ask_all({f"{position}-{turn}": each for position, each in asks.items()})
-        for label, answer in answers.items():
+        for position in order:
+            answer = answers.get(f"{position}-{turn}")
+            if answer is None:
+                continue
             told = any(emission.counters.get("num_retractions") for emission in answer.emissions())
-            (hit if told else spared).add(int(label.partition("-")[0]))
+            (hit if told else spared).add(position)
         if not hit or {position % 2 for position in hit & spared} == {0, 1}:
             return
         # Each turn asks something new: answers to one request that differ would not be compared at all.
         ask = replace(ask, max_new_tokens=(ask.max_new_tokens or 2) - 1)
+
+
+_NEIGHBOURS = 16
+_WATCHED = 32
+"""Tokens of the request whose record is compared."""
+
+
+@scenario(chat=False, budget=Budget.STANDARD, alone=True)
+async def neighbours(talk: Conversation) -> None:
+    """A request twice alone, then among sixteen with other prompts: some of them long, one refused, one whose
+    reader stalls. Its record stays what it was; the one in the crowd is a token shorter, and begins the same.
+    """
+    ask = Ask(
+        input_ids=(PROMPT[::-1],),
+        max_new_tokens=talk.fitting(_WATCHED),
+        ignore_eos=True,
+        logprobs=True,
+        top_logprobs=2,
+    )
+    for label in ("alone", "alone-again"):
+        if await talk.ask(label, ask) is None:
+            ask = replace(ask, top_logprobs=0)  # the endpoint has no words for them
+            await talk.ask(f"{label}-without-top", ask)
+    among = replace(ask, max_new_tokens=max(1, talk.fitting(_WATCHED) - 1))
+    others = {
+        f"neighbour-{position}": replace(
+            ask, input_ids=((20 + position, *PROMPT[position % 5 :]),), max_new_tokens=talk.fitting(96)
+        )
+        for position in range(_NEIGHBOURS)
+    }
+    crowd = {"among": among, "among-stream": replace(among, stream=True)}  # the first to get a place
+    crowd |= {label: replace(each, stream=True) for label, each in others.items()}
+    crowd["refused"] = replace(ask, wrong={"max_new_tokens": "many"})  # every server refuses it, and lives
+    stalled = replace(among, stream=True, input_ids=((9, *PROMPT),))
+    await together(
+        *(talk.ask(label, each) for label, each in crowd.items()),
+        talk.ask("stalled", stalled, slow_reader=SlowReader(pause_s=0.5)),
+    )

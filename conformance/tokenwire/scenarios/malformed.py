@@ -87,7 +87,7 @@ async def unknown_ids(talk: Conversation) -> None:
 
 @scenario(budget=Budget.STANDARD, perilous=3)
 async def negative_ids(talk: Conversation) -> None:
-    """A prompt with an id below 0, whole and streamed: it is not run, and nobody is harmed. Nothing is asked
+    """A prompt with an id below 0, whole and streamed: it is not run and harms no other. Nothing is asked
     after these: an unchecked index below 0 has ended more servers than all else.
     """
     ask = replace(plain_ask(talk), max_new_tokens=4)
@@ -120,7 +120,7 @@ async def impossible_values(talk: Conversation) -> None:
 
 @scenario(budget=Budget.STANDARD, perilous=True)
 async def wrong_in_streams(talk: Conversation) -> None:
-    """The same mistakes in requests for streams: refused, by a status or in band, and nobody is harmed."""
+    """The same mistakes in requests for streams: refused, by a status or in band, without harm to others."""
     ask = replace(plain_ask(talk), max_new_tokens=4, stream=True)
     bad = _table(ask, {"max_new_tokens": (-1, "many"), "temperature": (-1.0,), "stop": (5,)})
     await _each_with_a_control(talk, bad)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import PROMPT, Budget, Conversation, scenario, together
-from tokenwire.asking.slow_reader import SlowReader
+from tokenwire.asking.tap import SlowReader
 
 _STREAMS = 24
 _LONG_PROMPT = PROMPT * 4

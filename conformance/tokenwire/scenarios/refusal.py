@@ -38,8 +38,8 @@ async def malformed_ids(talk: Conversation) -> None:
 
 @scenario(chat=True, perilous=True)
 async def refused_in_stream(talk: Conversation) -> None:
-    """A chat stream that asks for token-in-token-out fields: refused before any event, and nobody is
-    harmed.
+    """A chat stream that asks for token-in-token-out fields: refused before any event, and no
+    other request is harmed.
     """
     fields = {
         "prompt-ids": replace(_CONTROL, return_prompt_token_ids=True),

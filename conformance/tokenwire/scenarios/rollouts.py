@@ -5,7 +5,7 @@ from dataclasses import replace
 from tokenwire.asking.flags import flagged
 from tokenwire.asking.scenario import Budget, Conversation, scenario, together
 from tokenwire.asking.tap import Tap
-from tokenwire.dialects.control import Deed
+from tokenwire.dialects.control import Action
 from tokenwire.scenarios.abort import long_ask
 from tokenwire.scenarios.plain_ask import plain_ask
 
@@ -59,8 +59,8 @@ async def abort_of_everything(talk: Conversation) -> None:
 @scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)
 async def pause_and_continue(talk: Conversation) -> None:
     """A greedy request undisturbed, then as a stream and whole, paused and continued in between."""
-    pause = talk.control.plain_request(Deed.PAUSE) if talk.control is not None else None
-    go_on = talk.control.plain_request(Deed.CONTINUE) if talk.control is not None else None
+    pause = talk.control.plain_request(Action.PAUSE) if talk.control is not None else None
+    go_on = talk.control.plain_request(Action.CONTINUE) if talk.control is not None else None
     if pause is None or go_on is None:
         return
     ask, tap = long_ask(talk, _LONG), Tap()

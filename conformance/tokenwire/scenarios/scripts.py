@@ -10,8 +10,7 @@ from types import MappingProxyType
 
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import Budget, Conversation, scenario, together
-from tokenwire.asking.slow_reader import SlowReader
-from tokenwire.asking.tap import Tap
+from tokenwire.asking.tap import SlowReader, Tap
 from tokenwire.parrot.speaker import Ids, Speaker
 from tokenwire.scenarios.abort import can_abort
 from tokenwire.scenarios.plain_ask import has_words

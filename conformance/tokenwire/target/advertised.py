@@ -181,6 +181,7 @@ def _believed(fact: str, value: object) -> Any:
 def advertised_by(exchanges: Iterable[Exchange]) -> Advertised:
     """Put together what the information endpoints say, and the flags of the capture where they are silent.
 
+    The flags mean what they mean in the family that the capture names; in any, if it names none.
     Exchanges with other endpoints are looked at for their `server` only.
     """
     found: dict[str, Mapping[str, Any]] = {}
@@ -192,8 +193,9 @@ def advertised_by(exchanges: Iterable[Exchange]) -> Advertised:
         if not server.name and not server.flags:
             server = exchange.server
     families, flags = load_families(), server.flags
+    named = [family for family in families if family.family == server.name]
     documents = (one for family in families for one in family.documents if one.path in found)
-    flagged = ((flag, name) for family in families if flags for name, flag in family.flags.items())
+    flagged = ((flag, name) for family in named or families if flags for name, flag in family.flags.items())
     told: defaultdict[str, list[Any]] = defaultdict(list)
     for fact, value in (
         ("name", server.name),

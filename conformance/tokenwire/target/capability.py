@@ -8,12 +8,12 @@ establishes nothing: it makes the absence a violation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from tokenwire.dialects.control import Call, Deed
+from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.dialect import arrays_of, dialect_of, is_chat, names_of, policy_of
 from tokenwire.parrot.law import Parrot
 from tokenwire.parrot.recognition import KnownModel
@@ -274,22 +274,71 @@ def shows(name: str) -> Callable[[Stream], bool]:
     return lambda stream: look(stream) if stream.at_hand else name in _shown(stream)
 
 
-def _modes(answered: list[Stream]) -> Iterable[Capability]:
-    """Cumulative and incremental, by the streams that carry ids where any do: chat streams carry text."""
-    streams = [stream for stream in answered if stream.asked.stream]
-    with_ids = list(filter(shows("output-ids"), streams))
-    for mode in (Delivery.CUMULATIVE, Delivery.INCREMENTAL):
-        seen = next((stream for stream in with_ids or streams if stream.delivery is mode), None)
-        yield _seen(str(mode), seen, f"no stream is {mode}")
+class _Effects:
+    """What several answers together show of a target; each is looked at once."""
+
+    def __init__(self) -> None:
+        self.shown: dict[str, Stream] = {}
+        """The first answer that shows something."""
+        self.names: set[str] = set()
+        """The ids by which an abort may mean a request."""
+        self._modes: dict[tuple[Delivery, bool], Stream] = {}
+        self._spaced: dict[tuple[int, int], Stream] = {}
+        self._looks = {name: shows(name) for name in _SHOWN}
+
+    def look(self, stream: Stream) -> None:
+        record = stream.answered
+        for name in [name for name in self._looks if record or name in _WITHOUT_A_RECORD]:
+            if self._looks[name](stream):
+                self.shown[name] = stream
+                del self._looks[name]
+        if record:
+            self.names |= names_of(stream)
+        if record and stream.asked.stream:
+            self._modes.setdefault((stream.delivery, _shows_ids(stream)), stream)
+            asked = stream.asked.stream_interval or 0
+            if asked >= 2 and (step := least_inner_step(stream)) >= asked:
+                self._spaced.setdefault((asked, step), stream)
+
+    def modes(self) -> Iterable[Capability]:
+        """Cumulative and incremental, by the streams that carry ids where any do: chat streams carry text."""
+        with_ids = {mode: one for (mode, ids), one in self._modes.items() if ids}
+        seen = with_ids or {mode: one for (mode, _), one in self._modes.items()}
+        for mode in (Delivery.CUMULATIVE, Delivery.INCREMENTAL):
+            yield _seen(str(mode), seen.get(mode), f"no stream is {mode}")
+
+    def interval(self, advertised: Advertised) -> Capability:
+        """`stream_interval` is shown by two streams of different intervals, each of which kept its own.
+
+        The one with the smaller interval has to fall short of the larger one: where the field never reaches
+        the engine, all streams are spaced alike, be it by chance or by the server's own interval.
+        """
+        kept = self._spaced.items()
+        pairs = (
+            (small, large)
+            for (asked, step), small in kept
+            for (more, _), large in kept
+            if asked < more and step < more
+        )
+        seen = next(pairs, None)
+        says = f"the server advertises stream_interval {advertised.stream_interval}"
+        told = says if advertised.stream_interval is not None else ""
+        if seen is not None:
+            words = f"seen in {seen[0].exchange.name} and {seen[1].exchange.name}"
+            return Capability("stream-interval", True, words, advertised=told, seen=True)
+        words = told or "neither advertised, nor did two streams of different intervals keep their own"
+        return Capability("stream-interval", bool(told), words, advertised=told)
 
 
-def _controlled(answered: list[Stream], calls: tuple[Call, ...]) -> Iterable[Capability]:
+_shows_ids = shows("output-ids")
+
+
+def _controlled(ids: Set[str], calls: tuple[ControlCall, ...]) -> Iterable[Capability]:
     """What control endpoints show by their effect: an abort of a request there was, a load that saw one."""
-    ids = {name for stream in answered for name in names_of(stream)}
-    aborts = (call for call in calls if call.deed is Deed.ABORT and call.done and call.ids & ids)
+    aborts = (call for call in calls if call.action is Action.ABORT and call.done and call.ids & ids)
     loads = (call for call in calls if call.load is not None and call.load.live > 0)
-    all_aborts = (call for call in calls if call.deed is Deed.ABORT and call.done and call.everything)
-    pauses = (call for call in calls if call.deed is Deed.PAUSE and call.done)
+    all_aborts = (call for call in calls if call.action is Action.ABORT and call.done and call.everything)
+    pauses = (call for call in calls if call.action is Action.PAUSE and call.done)
     for name, call, absent in (
         ("abort-all", next(all_aborts, None), "no endpoint took the abort of all requests"),
         ("pause", next(pauses, None), "no endpoint took a pause"),
@@ -314,44 +363,13 @@ def _known_answers(model: KnownModel | None) -> Iterable[Capability]:
     yield Capability("parrot-logprobs", numbers, words, seen=numbers)
 
 
-def _interval(answered: list[Stream], advertised: Advertised) -> Capability:
-    """`stream_interval` is shown by two streams of different intervals, each of which kept its own.
-
-    The one with the smaller interval has to fall short of the larger one: where the field never reaches the
-    engine, all streams are spaced alike, be it by chance or by the server's own interval.
-    """
-    steps = [
-        (stream.asked.stream_interval or 0, least_inner_step(stream), stream)
-        for stream in answered
-        if stream.asked.stream
-    ]
-    kept = [(asked, step, stream) for asked, step, stream in steps if 2 <= asked <= step]
-    seen = next(
-        (
-            (small, large)
-            for asked, step, small in kept
-            for more, _, large in kept
-            if asked < more and step < more
-        ),
-        None,
-    )
-    says = f"the server advertises stream_interval {advertised.stream_interval}"
-    told = says if advertised.stream_interval is not None else ""
-    if seen is not None:
-        words = f"seen in {seen[0].exchange.name} and {seen[1].exchange.name}"
-        return Capability("stream-interval", True, words, advertised=told, seen=True)
-    words = told or "neither advertised, nor did two streams of different intervals keep their own"
-    return Capability("stream-interval", bool(told), words, advertised=told)
-
-
 DECLARED_RULE = "declared-logprob-rule"
 
 
 def _logprob_rules(
-    answered: list[Stream], advertised: Advertised, declared: Collection[str]
+    shown: Stream | None, advertised: Advertised, declared: Collection[str]
 ) -> Iterable[Capability]:
     """Of which distribution the output logprobs are said to speak; whether they do is for checks to see."""
-    shown = next(filter(shows("logprobs"), answered), None)
     told = {advertised.logprob_rule: "the server tells it"} | dict.fromkeys(declared, "declared")
     named = [name for name in LOGPROB_RULES if name in told]
     for name in LOGPROB_RULES:
@@ -391,7 +409,7 @@ def capabilities(
     streams: Iterable[Stream],
     advertised: Advertised,
     declared: Collection[str] = (),
-    calls: Iterable[Call] = (),
+    calls: Iterable[ControlCall] = (),
     model: KnownModel | None = None,
 ) -> dict[str, Capability]:
     """All capabilities that requirements speak of, by name.
@@ -399,17 +417,10 @@ def capabilities(
     `declared` names those that the user says the target has. A name that is none is left out. `model` is the
     one behind the answers, where it is known.
     """
-    streams = list(streams)
-    answered = [stream for stream in streams if stream.answered]
-    shown: dict[str, Stream] = {}
-    looks = {name: shows(name) for name in _SHOWN}
+    seen = _Effects()
     for stream in streams:
-        record = stream.answered
-        for name in [name for name in looks if record or name in _WITHOUT_A_RECORD]:
-            if looks[name](stream):
-                shown[name] = stream
-                del looks[name]
-    found = [_seen(name, shown.get(name), absent) for name, (_, absent) in _SHOWN.items()]
+        seen.look(stream)
+    found = [_seen(name, seen.shown.get(name), absent) for name, (_, absent) in _SHOWN.items()]
     mode = advertised.delivery
     says = f"the server advertises {mode} streams" if mode else "the server advertises no delivery mode"
     found.append(Capability("advertised-mode", mode is not None, says, seen=mode is not None))
@@ -431,10 +442,10 @@ def capabilities(
         )
     )
     found += _known_answers(model)
-    found.append(_interval(answered, advertised))
-    found += _modes(answered)
-    found += _logprob_rules(answered, advertised, declared)
-    found += _controlled(answered, tuple(calls))
+    found.append(seen.interval(advertised))
+    found += seen.modes()
+    found += _logprob_rules(seen.shown.get("logprobs"), advertised, declared)
+    found += _controlled(seen.names, tuple(calls))
     said = _said(advertised)
     return {each.name: _with_sources(each, said.get(each.name, ""), each.name in declared) for each in found}
 

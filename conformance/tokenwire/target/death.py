@@ -117,7 +117,7 @@ class _Timed:
     def sign(self) -> float | None:
         """When the last of what the model wrote came; None where nothing did."""
         exchange = self.stream.exchange
-        told = exchange.status == 200 and self.stream.choices
+        told = exchange.status == 200 and self.stream.answered
         return self.begun + exchange.last_read if told and exchange.last_read is not None else None
 
     @property

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from marshal import dumps
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
 
 from tokenwire.record import Choice, Stream, in_short
 from tokenwire.target.alike import ROUNDING, apart
@@ -29,6 +31,9 @@ _MEND = (
     "start it so that greedy requests are repeatable (SGLang: --enable-deterministic-inference), "
     "or ask it alone, with --max-concurrency 1"
 )
+
+
+Thing = TypeVar("Thing")
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ class Comparison:
     """How far numbers of the two may lie apart."""
 
 
-def _enough(seen: Iterable[Determinism]) -> int:
+def times_to_repeat(seen: Iterable[Determinism]) -> int:
     """How often a request has to be answered alike once more to be no matter of chance."""
     return OFTEN if any(one.unsteady for one in seen) else 1
 
@@ -98,7 +103,7 @@ def doubt(exchanges: Iterable[str], seen: Iterable[Determinism]) -> str:
     """Why a difference by chance between these exchanges is no violation, in words; empty where it is one."""
     few = ""
     known = list(seen)
-    enough = _enough(known)
+    enough = times_to_repeat(known)
     for name in exchanges:
         other = next((one.unsteady[name] for one in known if name in one.unsteady), None)
         if other is not None:
@@ -146,36 +151,53 @@ def _result(stream: Stream) -> tuple[Any, ...]:
     )
 
 
-def _forms(stream: Stream) -> Hashable:
+def known_by(value: Any) -> int:
+    """Equal for equal JSON values, and for no others: many cannot be hashed, and -1 and -2 have one hash."""
+    return hash(dumps(value, 2))
+
+
+@in_short(Stream)
+def _known_result(stream: Stream) -> int:
+    """Equal for answers of one result."""
+    return known_by(_result(stream))
+
+
+class _Answer(NamedTuple):
+    """What is compared of a complete answer to a request that must be repeatable: a run may have many."""
+
+    stream: Stream
+    key: str
+    form: int
     """Equal for requests for one result in one form, whatever else they ask to be told."""
-    asked = stream.asked
-    return (stream.dialect, asked.key, asked.stream) if asked.key else None
-
-
-def _shown(stream: Stream) -> tuple[Any, ...]:
+    request: int
+    """Equal for requests that ask for the same answer in the same form."""
+    delivery: Hashable
+    """How it travelled, and which of ids and text it carries: results are compared where that is the same."""
+    result: int
+    shown: int
     """What answers show that tell more or less of one result: the text, or the ids where there is none."""
-    return tuple(
-        (index, ids if text is None else text, finish) for index, ids, text, finish in _result(stream)
-    )
+
+    @classmethod
+    def of(cls, stream: Stream) -> _Answer:
+        asked, result = stream.asked, _result(stream)
+        carried = tuple(any(one[at] is not None for one in result) for at in (1, 2))
+        return cls(
+            stream,
+            asked.key,
+            hash((stream.dialect, asked.key, asked.stream)),
+            hash(request_of(stream)),
+            (asked.stream, asked.stream_interval, carried),
+            _known_result(stream),
+            known_by(tuple((at, ids if text is None else text, finish) for at, ids, text, finish in result)),
+        )
 
 
-def _grouped(
-    streams: Iterable[Stream], known_by: Callable[[Stream], Hashable]
-) -> dict[Hashable, list[Stream]]:
-    """The complete answers, those together that are known by the same."""
-    groups: dict[Hashable, list[Stream]] = defaultdict(list)
-    for stream in streams:
-        if (name := known_by(stream)) and completed(stream):
-            groups[name].append(stream)
-    return groups
-
-
-def _carried(stream: Stream) -> tuple[bool, bool]:
-    """Which of ids and text the answer carries; results are compared only where they carry the same."""
-    return (
-        any(choice.output_ids is not None for choice in stream.choices),
-        any(choice.text is not None for choice in stream.choices),
-    )
+def _grouped(things: Iterable[Thing], known_by: Callable[[Thing], Hashable]) -> Iterable[list[Thing]]:
+    """Those together that are known by the same, in their order."""
+    groups: dict[Hashable, list[Thing]] = defaultdict(list)
+    for thing in things:
+        groups[known_by(thing)].append(thing)
+    return groups.values()
 
 
 def determinism(streams: Iterable[Stream]) -> Determinism:
@@ -184,55 +206,34 @@ def determinism(streams: Iterable[Stream]) -> Determinism:
     Only whole answers can contradict each other's key: streams of one request may differ through a fault of
     delivery, and that fault must not switch off the comparison that finds it.
     """
-    known = list(streams)
+    answers = [_Answer.of(stream) for stream in streams if stream.asked.key and completed(stream)]
     repeated, contradicted = set(), set()
     probed = False
-    for key, group in _grouped(known, lambda stream: stream.asked.key).items():
-        alike: dict[tuple[Any, ...], list[Stream]] = defaultdict(list)
-        for stream in group:
-            alike[stream.asked.stream, stream.asked.stream_interval, _carried(stream)].append(stream)
-        for (streamed, *_), same_delivery in alike.items():
-            kinds = _kinds(map(_result, same_delivery))
-            if not streamed and any(kinds):
-                contradicted.add(str(key))
-            elif len(set(kinds)) < len(kinds):
-                repeated.add(str(key))
-                probed = probed or any(stream.exchange.scenario == PROBE for stream in same_delivery)
-    steady: dict[str, int] = {}
-    for group in _grouped(known, _forms).values():
-        kinds = _kinds(map(_shown, group))
-        times = Counter(kinds)
-        steady |= {one.exchange.name: times[kind] - 1 for one, kind in zip(group, kinds, strict=True)}
+    for alike in _grouped(answers, attrgetter("key", "delivery")):
+        results = {one.result for one in alike}
+        if not alike[0].stream.asked.stream and len(results) > 1:
+            contradicted.add(alike[0].key)
+        elif len(results) < len(alike):
+            repeated.add(alike[0].key)
+            probed = probed or any(one.stream.exchange.scenario == PROBE for one in alike)
+    times = Counter((one.form, one.shown) for one in answers)
     unsteady: dict[str, str] = {}
     furthest = 0.0
-    for group in _grouped(known, request_of).values():
-        kinds = _kinds(map(_result, group))
-        last = dict(zip(kinds, group, strict=True))
-        for one, kind in zip(group, kinds, strict=True) if len(last) > 1 else ():
-            unsteady[one.exchange.name] = next(last[k].exchange.name for k in last if k != kind)
-        furthest = max((furthest, *(_numbers_apart(group[0], stream) for stream in group[1:])))
+    for group in _grouped(answers, attrgetter("request")):
+        last = {one.result: one.stream.exchange.name for one in group}
+        for one in group if len(last) > 1 else ():
+            unsteady[one.stream.exchange.name] = next(last[k] for k in last if k != one.result)
+        first, *others = (one.stream for one in group)
+        furthest = max((furthest, *(_numbers_apart(first, other) for other in others)))
+    steady = {one.stream.exchange.name: times[one.form, one.shown] - 1 for one in answers}
     return Determinism(
         frozenset(repeated - contradicted),
         frozenset(contradicted),
         probed and not contradicted,
-        {name: times for name, times in steady.items() if times and name not in unsteady},
+        {name: often for name, often in steady.items() if often and name not in unsteady},
         unsteady,
         furthest,
     )
-
-
-def _kinds(values: Iterable[Any]) -> list[int]:
-    """Of what kind each value is, where equal ones are of one, counted from 0 in the order of the first ones.
-
-    JSON values cannot all be hashed; there are few kinds, and so few comparisons.
-    """
-    firsts: list[Any] = []
-    kinds: list[int] = []
-    for value in values:
-        kinds.append(next((kind for kind, first in enumerate(firsts) if first == value), len(firsts)))
-        if kinds[-1] == len(firsts):
-            firsts.append(value)
-    return kinds
 
 
 def _numbers_apart(one: Stream, other: Stream) -> float:
@@ -243,7 +244,7 @@ def _numbers_apart(one: Stream, other: Stream) -> float:
 
 
 def _series_apart(one: Choice, other: Choice) -> float:
-    if one.output_ids != other.output_ids or one.text != other.text:
+    if one.output_ids != other.output_ids or one.text != other.text or _numbers(one) == _numbers(other):
         return 0.0
     furthest = 0.0
     for name in one.series_names & other.series_names - one.customized:
@@ -252,6 +253,13 @@ def _series_apart(one: Choice, other: Choice) -> float:
     for name, entries in _of_prompt(one).items():
         furthest = max(furthest, _entries_apart(entries, theirs.get(name)))
     return furthest
+
+
+@in_short(Choice)
+def _numbers(choice: Choice) -> int:
+    """Equal for choices that tell the same numbers."""
+    own = {name: choice.series(name) for name in sorted(choice.series_names - choice.customized)}
+    return known_by((own, _of_prompt(choice))) if own or choice.columns.prompt_series else 0
 
 
 def _of_prompt(choice: Choice) -> dict[str, Any]:
@@ -266,16 +274,6 @@ def _entries_apart(ours: Any, theirs: Any) -> float:
     return max(map(apart, ours, theirs), default=0.0) if both and ours != theirs else 0.0
 
 
-def _series_in_common(one: Stream, other: Stream) -> int:
-    names = [{name for choice in stream.choices for name in choice.series_names} for stream in (one, other)]
-    return len(names[0] & names[1])
-
-
-def _details_in_common(one: Stream, other: Stream) -> int:
-    """How many details both hold, such as arrays that few requests ask for."""
-    return len(details_named(one) & details_named(other))
-
-
 @in_short(Stream)
 def details_named(stream: Stream) -> frozenset[str]:
     """The details that any choice of an answer tells."""
@@ -283,8 +281,8 @@ def details_named(stream: Stream) -> frozenset[str]:
 
 
 def question(stream: Stream) -> tuple[str, str]:
-    """Dialect and label: what stands in an exchange's name beside its scenario."""
-    return stream.dialect, stream.exchange.name.rpartition("/")[2]
+    """Dialect and label: a gateway and its worker are asked the same in two scenarios."""
+    return stream.dialect, stream.exchange.label
 
 
 def side_by_side(
@@ -297,7 +295,7 @@ def side_by_side(
     `asked` tells by what two requests are known for the same.
     """
     seen = (determinism(worker), determinism(gateway))
-    rounding, enough = max(side.rounding for side in seen), _enough(seen)
+    rounding, enough = max(side.rounding for side in seen), times_to_repeat(seen)
     ours = {asked(stream): stream for stream in worker}
     pairs = []
     for theirs in gateway:
@@ -315,28 +313,63 @@ def side_by_side(
     return pairs
 
 
+class _Told(NamedTuple):
+    """What an answer holds by which another one is compared with it or not."""
+
+    at: int
+    stream: Stream
+    whole: bool
+    interval: int | None
+    series: frozenset[str]
+    details: frozenset[str]
+    result: int
+
+    def nearness(self, other: _Told) -> tuple[int, bool, int, int]:
+        series, details = self.series & other.series, self.details & other.details
+        return len(series), self.result == other.result, len(details), -self.at
+
+
+def _told(at: int, stream: Stream) -> _Told:
+    series = frozenset(name for choice in stream.choices for name in choice.series_names)
+    whole, interval = not stream.asked.stream, stream.asked.stream_interval
+    return _Told(at, stream, whole, interval, series, details_named(stream), _known_result(stream))
+
+
 def comparisons(streams: Iterable[Stream], seen: Determinism) -> list[Comparison]:
     """Pair each stream with a whole answer to the same request, and with a stream at another interval.
 
     The baseline is the answer that has the most per-token series in common with the other, and of several
-    one with the same result, and then one with the most details in common.
+    one with the same result, and then one with the most details in common. Of those that are alike in all
+    this it is the first, and no other is looked at.
     """
     pairs: list[Comparison] = []
-    for group in _grouped(filter(seen.trusts, streams), lambda stream: stream.asked.key).values():
-        whole = [stream for stream in group if not stream.asked.stream]
-        streamed = [stream for stream in group if stream.asked.stream]
-        for position, other in enumerate(streamed):
-            elsewhere = [
-                s for s in streamed[:position] if s.asked.stream_interval != other.asked.stream_interval
-            ]
-            pairs += [Comparison(_nearest(each, other), other) for each in (whole, elsewhere) if each]
+    known = (stream for stream in streams if seen.trusts(stream) and completed(stream))
+    for group in _grouped(known, lambda stream: stream.asked.key):
+        told = [_told(at, stream) for at, stream in enumerate(group)]
+        whole, streamed = _Firsts(), _Firsts()
+        for one in told:
+            if one.whole:
+                whole.add(one)
+        for other in told:
+            if not other.whole:
+                baselines = (whole.nearest(other), streamed.nearest(other))
+                pairs += [Comparison(one.stream, other.stream) for one in baselines if one is not None]
+                streamed.add(other)
     return pairs
 
 
-def _nearest(answers: Sequence[Stream], other: Stream) -> Stream:
-    result = _result(other)
+class _Firsts:
+    """Of answers to one request that are alike in what they hold the first."""
 
-    def near(one: Stream) -> tuple[int, bool, int]:
-        return _series_in_common(one, other), _result(one) == result, _details_in_common(one, other)
+    def __init__(self) -> None:
+        self._alike: dict[Hashable, dict[int | None, _Told]] = {}
 
-    return max(answers, key=near)
+    def add(self, one: _Told) -> None:
+        own = self._alike.setdefault((one.whole, one.interval, one.series, one.details), {None: one})
+        own.setdefault(one.result, one)
+
+    def nearest(self, other: _Told) -> _Told | None:
+        """The one that has the most in common with another, of another interval where it is a stream."""
+        each = (own.get(other.result, own[None]) for own in self._alike.values())
+        apart = (one for one in each if one.whole or one.interval != other.interval)
+        return max(apart, key=other.nearness, default=None)

@@ -14,7 +14,7 @@ from tokenwire.dialects.recognition import ASKS_FOR_THE_UNKNOWN
 from tokenwire.record import Stream
 
 SCENARIO = ASKS_FOR_THE_UNKNOWN
-"""The scenario that asks; the last part of an exchange's name says what."""
+"""The scenario that asks; the label of an exchange says what for."""
 
 UNKNOWN_FIELD, UNKNOWN_PARAMETER, UNKNOWN_MODEL = "unknown-field", "unknown-parameter", "unknown-model"
 UNKNOWN_PATH = "unknown-path"
@@ -68,7 +68,7 @@ def honesty(streams: Iterable[Stream]) -> Honesty:
     ignored: dict[str, list[str]] = defaultdict(list)
     refused: dict[str, list[str]] = defaultdict(list)
     for stream in streams:
-        unknown = stream.exchange.name.rpartition("/")[2]
+        unknown = stream.exchange.label
         if stream.exchange.scenario != SCENARIO or unknown not in _WORDS:
             continue
         if stream.refused:

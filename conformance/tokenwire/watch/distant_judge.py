@@ -1,7 +1,6 @@
-"""The judge as the watcher sees it: somewhere else, perhaps slow, perhaps dead.
+"""The judge in a process of its own, which may be slow or die.
 
-Exchanges wait in line, as many as there is room for. Whatever is not judged is a gap with a reason; nothing
-here ever holds the traffic up.
+Exchanges wait in a bounded queue. One that is not judged is a gap with a reason; the traffic never waits.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tokenwire.watch.exchange_assembly import ObservedExchange
 from tokenwire.watch.judge_process import frame, read_opinion
 from tokenwire.watch.judging import Opinion
-from tokenwire.watch.overheard import Overheard
 from tokenwire.watch.room import Room
 from tokenwire.wire.exchange import Exchange
 
@@ -52,7 +51,7 @@ class DistantJudge:
         self._missed = missed
         self._patience_s = patience_s
         self._process: Process | None = None
-        self._line: deque[Overheard] = deque()
+        self._line: deque[ObservedExchange] = deque()
         """Who waits; the first is being judged."""
         self._changed = asyncio.Event()
         self._idle = asyncio.Event()
@@ -61,14 +60,14 @@ class DistantJudge:
         """Bytes that wait."""
         self._work = asyncio.create_task(self._judge_all())
 
-    def submit(self, heard: Overheard) -> None:
+    def submit(self, heard: ObservedExchange) -> None:
         """Have an exchange judged; what lies in the room for it is given back once it was."""
         self.waiting += heard.size
         self._line.append(heard)
         self._idle.clear()
         self._changed.set()
 
-    def _done(self, heard: Overheard) -> None:
+    def _done(self, heard: ObservedExchange) -> None:
         self.waiting -= heard.size
         heard.body.give_back()
 
@@ -104,7 +103,7 @@ class DistantJudge:
                 self._heard(replace(heard.exchange, request=asked, headers=()), opinion)
             self._done(self._line.popleft())
 
-    async def _ask(self, heard: Overheard) -> Opinion:
+    async def _ask(self, heard: ObservedExchange) -> Opinion:
         """Raises OSError, EOFError, ValueError or TypeError where the process is none that answers."""
         if self._process is None:
             self._process = await asyncio.create_subprocess_exec(

@@ -17,8 +17,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from tokenwire.watch.exchange_assembly import ObservedExchange, redacted
 from tokenwire.watch.judging import Bench, Opinion, Violation, single_answer_requirements
-from tokenwire.watch.overheard import Overheard, redacted
 from tokenwire.watch.room import Room, pieces
 from tokenwire.watch.violation_folder import ViolationFolder
 from tokenwire.wire.exchange import Exchange
@@ -26,7 +26,7 @@ from tokenwire.wire.exchange import Exchange
 _LENGTH = struct.Struct(">Q")
 
 
-def frame(heard: Overheard, room: Room) -> bytes:
+def frame(heard: ObservedExchange, room: Room) -> bytes:
     """An exchange as the process reads it; its body lies in the room, which the process has too."""
     body = heard.body
     times, lengths = array("d", body.times).tobytes(), array("Q", body.lengths).tobytes()

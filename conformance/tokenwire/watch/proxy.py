@@ -14,7 +14,7 @@ import ssl
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, cast
+from typing import Protocol, Self, cast
 from urllib.parse import urlsplit
 
 from tokenwire.wire.redaction import redact_url
@@ -66,8 +66,8 @@ class Address:
         return cls(parts.hostname, port or _PORTS[parts.scheme], parts.scheme == "https")
 
 
-class Ear(Protocol):
-    """Overhears one connection; must not raise and must not wait."""
+class ConnectionObserver(Protocol):
+    """Gets copies of the bytes of one connection; must not raise and must not wait."""
 
     def sent(self, data: bytes) -> None:
         """The client sent bytes, and they are on their way."""
@@ -162,20 +162,20 @@ class Side(asyncio.Protocol):
 class Proxy:
     """Listens, and passes everything on to one target.
 
-    ear: makes the listener of each new connection. unreachable: called, with why, where the target could not
-    be connected to; the client then sees its connection reset.
+    observer: makes the observer of each new connection. unreachable: called, with why, where the target could
+    not be connected to; the client then sees its connection reset.
     """
 
     def __init__(
         self,
         target: Address,
-        ear: Callable[[], Ear],
+        observer: Callable[[], ConnectionObserver],
         unreachable: Callable[[OSError], None],
         *,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._target = target
-        self._ear = ear
+        self._observer = observer
         self._unreachable = unreachable
         self._tls = (tls or ssl.create_default_context()) if target.tls else None
         self._pairs: set[asyncio.Task[None]] = set()
@@ -197,21 +197,25 @@ class Proxy:
         await asyncio.gather(*self._pairs, return_exceptions=True)
 
     def _accept(self) -> asyncio.Protocol:
-        ear = self._ear()
-        client = _Client(ear)
-        target = Side(ear.received, ear.target_ended)
+        observer = self._observer()
+        client = _Client(observer)
+        target = Side(observer.received, observer.target_ended)
         client.peer, target.peer = target, client
-        client.on_made = lambda: self._begin(client, target, ear)
+        client.on_made = lambda: self._begin(client, target, observer)
         return client
 
-    def _begin(self, client: Side, target: Side, ear: Ear) -> None:
-        pair = asyncio.create_task(self._serve(client, target, ear))
+    def _begin(self, client: Side, target: Side, observer: ConnectionObserver) -> None:
+        pair = asyncio.create_task(self._serve(client, target, observer))
         self._pairs.add(pair)
         pair.add_done_callback(self._pairs.discard)
 
-    async def _serve(self, client: Side, target: Side, ear: Ear) -> None:
+    async def _serve(self, client: Side, target: Side, observer: ConnectionObserver) -> None:
         """Connect to the target, let both talk, and wait until both are gone."""
         loop = asyncio.get_running_loop()
+        assert client.transport is not None
+        # Not in `connection_made`: the Python of Debian 12 (3.11.2) begins to read behind it, paused or not.
+        # This runs before what was read then is looked at.
+        client.transport.pause_reading()
         try:
             try:
                 await loop.create_connection(
@@ -225,7 +229,6 @@ class Proxy:
                 client.reset()
                 await client.lost
                 return
-            assert client.transport is not None
             client.transport.resume_reading()
             await asyncio.wait({client.lost, target.lost}, return_when=asyncio.ALL_COMPLETED)
         except asyncio.CancelledError:
@@ -234,7 +237,7 @@ class Proxy:
                     side.transport.abort()
             raise
         finally:
-            ear.closed()
+            observer.closed()
 
 
 class _Client(Side):
@@ -242,10 +245,9 @@ class _Client(Side):
 
     on_made: Callable[[], None]
 
-    def __init__(self, ear: Ear) -> None:
-        super().__init__(ear.sent, ear.client_ended)
+    def __init__(self, observer: ConnectionObserver) -> None:
+        super().__init__(observer.sent, observer.client_ended)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        cast(Any, transport).pause_reading()
         self.on_made()

@@ -1,4 +1,4 @@
-"""Room for what is heard: memory that the judge's process reads too, so that each byte is copied once.
+"""Shared memory for the bodies of exchanges: the judge's process reads it, so each byte is copied once.
 
 Memory that is new to a process is paid for page by page, which takes several times as long as copying. So it
 is given out in blocks, and a block that was given back last is given out next.
@@ -37,7 +37,7 @@ class Room:
 
     @property
     def free(self) -> int:
-        """How many blocks nobody has."""
+        """How many blocks are not given out."""
         return len(self._free)
 
     def borrow(self) -> int | None:

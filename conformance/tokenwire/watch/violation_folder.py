@@ -35,11 +35,11 @@ class ViolationFolder:
 
         Gives 0 where it alone is larger than the cap. Raises OSError.
         """
-        serial = exchange.name.rpartition("/")[2]
         stamp = exchange.started.replace(":", "").replace("+0000", "Z")
-        path = self._folder / requirement / f"{stamp}-{serial}.jsonl.gz"
+        name = f"{requirement}/{stamp}-{exchange.label}"
+        path = self._folder / f"{name}.jsonl.gz"
         try:
-            with self._writer.open(f"{requirement}/{stamp}-{serial}") as file:
+            with self._writer.open(name) as file:
                 file.exchange(exchange)
         except OSError:
             path.unlink(missing_ok=True)  # a part of it would count for nothing

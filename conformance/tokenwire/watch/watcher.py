@@ -1,4 +1,4 @@
-"""The watcher: proxy, ears, judge, tally and admin listener, put together."""
+"""The watcher: proxy, observers, judge, tally and admin listener, put together."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from pathlib import Path
 
 from tokenwire.watch.admin import Admin, Page
 from tokenwire.watch.distant_judge import DistantJudge, judge_command
+from tokenwire.watch.exchange_assembly import SCENARIO, ExchangeAssembler, ObservedExchange
 from tokenwire.watch.judging import Opinion
 from tokenwire.watch.live_page import live_page
-from tokenwire.watch.overheard import Overheard
-from tokenwire.watch.overhearing import Overhearing
 from tokenwire.watch.prometheus import CONTENT_TYPE, exposition
 from tokenwire.watch.proxy import Address, Proxy
 from tokenwire.watch.room import Room
 from tokenwire.watch.tally import Tally
-from tokenwire.wire.exchange import Exchange
+from tokenwire.wire.exchange import Exchange, exchange_name
 
 
 @dataclass(frozen=True)
@@ -49,17 +48,17 @@ class WatchPlan:
     """How to trust a target that speaks TLS; the system's way where None."""
 
 
-class _Ear:
-    """The ear of one connection: it counts, notes the time, and leaves the rest for later."""
+class _Observer:
+    """The observer of one connection: it counts, notes the time, and leaves the rest for later."""
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
         self._tally = watcher.tally
         self._later = watcher.later
-        self._heard = Overhearing(watcher, watcher.room, largest=watcher.plan.largest_exchange)
+        self._heard = ExchangeAssembler(watcher, watcher.room, largest=watcher.plan.largest_exchange)
         self._tally.connections += 1
         self._tally.open_connections += 1
-        watcher.ears.add(self)
+        watcher.observers.add(self)
 
     def sent(self, data: bytes) -> None:
         self._tally.sent_bytes += len(data)
@@ -78,7 +77,7 @@ class _Ear:
     def closed(self) -> None:
         self._later.hear(self._heard.closed)
         self._tally.open_connections -= 1
-        self._watcher.ears.discard(self)
+        self._watcher.observers.discard(self)
 
     def interrupt(self) -> None:
         self._later.hear(self._heard.interrupt)
@@ -118,14 +117,14 @@ class Watcher:
     ) -> None:
         self.plan = plan
         self.tally = Tally()
-        self.ears: set[_Ear] = set()
+        self.observers: set[_Observer] = set()
         self.later = _Later()
         self.room = Room(plan.most_waiting)
         self.listening = plan.listen
         self.admin_listening = plan.admin
         self._on_opinion = on_opinion
         self._serial = 0
-        self._proxy = Proxy(plan.target, lambda: _Ear(self), self._unreachable, tls=plan.tls)
+        self._proxy = Proxy(plan.target, lambda: _Observer(self), self._unreachable, tls=plan.tls)
         self._admin = Admin(
             {
                 "/": Page("text/html; charset=utf-8", self._page),
@@ -154,8 +153,8 @@ class Watcher:
 
     async def __aexit__(self, *_: object) -> None:
         """Close connections, let the judge finish within bounds, and stop."""
-        for ear in list(self.ears):
-            ear.interrupt()
+        for observer in list(self.observers):
+            observer.interrupt()
         await self._proxy.close()
         self.later.catch_up()
         await self._judge.close(self.plan.drain_s)
@@ -164,12 +163,12 @@ class Watcher:
 
     def name(self) -> str:
         self._serial += 1
-        return f"watched/{self._serial:08}"
+        return exchange_name(SCENARIO, f"{self._serial:08}")
 
     def began(self) -> None:
         self.tally.open_exchanges += 1
 
-    def over(self, heard: Overheard | None) -> None:
+    def over(self, heard: ObservedExchange | None) -> None:
         self.tally.open_exchanges -= 1
         self.tally.exchanges += 1
         if heard is not None:

@@ -17,8 +17,12 @@ import gzip
 import json
 import math
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
@@ -276,23 +280,62 @@ def _pieces(path: Path) -> Iterator[bytes]:
                 zipped = unzip.unused_data
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
-    """The lines of a plain or gzipped file: number from 1, bytes without line end, and whether it had one.
+@dataclass(frozen=True)
+class Parcel:
+    """Some lines of a capture: whole exchanges, to be read without those before and behind them."""
+
+    path: Path
+    number: int
+    """The number of its first line, from 1."""
+    data: bytes
+    read: Callable[[Parcel], Iterator[Exchange]]
+    """What reads it; see `exchanges`."""
+
+    def exchanges(self) -> Iterator[Exchange]:
+        """Raises CaptureError for a complete line that is not a line of a capture."""
+        return self.read(self)
+
+    def lines(self) -> Iterator[tuple[int, bytes, bool]]:
+        """The lines: number, bytes without line end, and whether it had one: a file's last may have none."""
+        for number, line in enumerate(BytesIO(self.data), self.number):
+            complete = line.endswith(b"\n")
+            yield number, line[:-1] if complete else line, complete
+
+
+Cut = Callable[[bytearray, int, int], int]
+"""Tells where a parcel may end and the next begin, between two ends of lines; 0 where it may not."""
+
+
+def parcels(path: Path, cut: Cut, read: Callable[[Parcel], Iterator[Exchange]]) -> Iterator[Parcel]:
+    """The lines of a plain or gzipped file, in order; at least one parcel, though of no line.
 
     A gzipped file that was cut off gives the lines that can still be read. Raises CaptureError for a file
     that ends in `.gz` and is not gzipped, OSError for one that cannot be read.
     """
-    number = 1
-    begun: list[bytes] = []
+    number, begun, looked = 1, bytearray(), 0
     for piece in _pieces(path):
-        *complete, rest = piece.split(b"\n")
-        for line in complete:
-            yield number, b"".join([*begun, line]), True
-            number += 1
-            begun.clear()
-        begun.append(rest)
-    if any(begun):
-        yield number, b"".join(begun), False
+        begun += piece
+        complete = begun.rfind(b"\n", looked) + 1
+        if at := cut(begun, looked, complete):
+            yield Parcel(path, number, bytes(memoryview(begun)[:at]), read)
+            number += begun.count(b"\n", 0, at)
+            del begun[:at]
+        looked = max(looked, complete) - at
+    yield Parcel(path, number, bytes(begun), read)
+
+
+_KIND = re.compile(rb'"kind"\s*:\s*\Z')
+_AS_LONG = 16
+"""So many bytes before its value are searched for the key; one that is further away makes a parcel larger."""
+
+
+def _before_the_last_request(lines: bytearray, start: int, end: int) -> int:
+    """Before the last line that begins an exchange; in a text, the quotes of such words are escaped."""
+    at = end
+    while (at := lines.rfind(b'"request"', start, at)) >= 0:
+        if _KIND.search(lines, max(at - _AS_LONG, 0), at):
+            return max(start, lines.rfind(b"\n", start, at) + 1)
+    return 0
 
 
 class _Unfinished:
@@ -393,9 +436,18 @@ def read_capture(path: Path) -> Iterator[Exchange]:
     did. A last line that was cut off is left out. Raises CaptureError for a complete line that is not a line
     of a capture, OSError for a file that cannot be read.
     """
+    return chain.from_iterable(map(Parcel.exchanges, capture_parcels(path)))
+
+
+def capture_parcels(path: Path) -> Iterator[Parcel]:
+    """The exchanges of a capture file as they are there."""
+    return parcels(path, _before_the_last_request, _exchanges)
+
+
+def _exchanges(parcel: Parcel) -> Iterator[Exchange]:
     unfinished: _Unfinished | None = None
     cut_off = "the capture has no end line for this exchange"
-    for number, data, complete in read_lines(path):
+    for number, data, complete in parcel.lines():
         if not complete:
             cut_off = f"the capture was cut off in line {number}"
             break
@@ -405,7 +457,8 @@ def read_capture(path: Path) -> Iterator[Exchange]:
             exchange = None if begun else _taken(unfinished, line)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CaptureError(
-                f"{path}, line {number}: not a line of a capture: {error!r}; see spec/schemas/exchange.json"
+                f"{parcel.path}, line {number}: not a line of a capture: {error!r}; "
+                "see spec/schemas/exchange.json"
             ) from error
         if begun is not None:
             if unfinished is not None:

@@ -65,6 +65,17 @@ class Server:
     flags: tuple[str, ...] = ()
 
 
+def exchange_name(scenario: str, label: str, dialect: str = "") -> str:
+    """The name of an exchange of the suite; without a dialect for a request that is in the words of none."""
+    return f"{dialect}/{scenario}/{label}" if dialect else f"{scenario}/{label}"
+
+
+def dialect_and_label(name: str, scenario: str) -> tuple[str, str]:
+    """What `exchange_name` made a name of. A name of another form, as other recorders give, is all label."""
+    dialect, between, label = name.partition(f"/{scenario}/")
+    return (dialect, label) if between else ("", name.removeprefix(f"{scenario}/"))
+
+
 @dataclass(frozen=True)
 class Exchange:
     """One request and everything that came back.
@@ -73,7 +84,7 @@ class Exchange:
     """
 
     name: str
-    """Unique within a capture, for example `generate/greedy-stream`."""
+    """Unique within a capture; of the suite's own exchanges as `exchange_name` makes it."""
     request: HttpRequest = field(repr=False)
     scenario: str
     """The scenario that asked; for a capture of unknown origin its file's name."""
@@ -90,8 +101,23 @@ class Exchange:
     server: Server = field(default_factory=Server)
 
     @property
+    def named_dialect(self) -> str:
+        """The dialect that the request was written in, if the name tells it; else empty."""
+        return dialect_and_label(self.name, self.scenario)[0]
+
+    @property
+    def label(self) -> str:
+        """What tells the exchange from the others of its scenario and dialect."""
+        return dialect_and_label(self.name, self.scenario)[1]
+
+    @property
     def body(self) -> bytes:
         return b"".join(read.data for read in self.reads)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body."""
+        return sum(len(read.data) for read in self.reads)
 
     def begin(self, size: int) -> bytes:
         """The first bytes of the body, or all of it where it has fewer."""

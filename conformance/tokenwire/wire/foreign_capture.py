@@ -11,14 +11,16 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from tokenwire.wire.capture import (
     CaptureError,
+    Parcel,
+    capture_parcels,
     header_of,
-    read_capture,
-    read_lines,
+    parcels,
     seconds_of,
     server_of,
     status_of,
@@ -104,27 +106,48 @@ def _exchange(line: Mapping[str, Any], scenario: str) -> Exchange:
     )
 
 
-def read_foreign_capture(path: Path) -> Iterator[Exchange]:
-    """The exchanges of a foreign capture, plain or gzipped, in its order; the file's name is their scenario.
-
-    A last line that was cut off is left out. Raises CaptureError for a complete line that is not such an
-    exchange, OSError for a file that cannot be read.
+def _exchanges(parcel: Parcel) -> Iterator[Exchange]:
+    """Those of a foreign capture; its file's name is their scenario. A last line that was cut off is left
+    out.
     """
-    for number, data, complete in read_lines(path):
+    for number, data, complete in parcel.lines():
         try:
             line = json.loads(data)
-            exchange = _exchange(line, path.name.split(".")[0])
+            exchange = _exchange(line, parcel.path.name.split(".")[0])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if not complete:
                 return
             raise CaptureError(
-                f"{path}, line {number}: not an exchange with name, request and response: {error!r}"
+                f"{parcel.path}, line {number}: not an exchange with name, request and response: {error!r}"
             ) from error
         yield exchange
 
 
-def read_any_capture(path: Path) -> Iterator[Exchange]:
+def _after_every_line(_lines: bytearray, _start: int, end: int) -> int:
+    return end
+
+
+def foreign_parcels(path: Path) -> Iterator[Parcel]:
+    """The exchanges of a foreign capture, plain or gzipped, as they are in its file."""
+    return parcels(path, _after_every_line, _exchanges)
+
+
+def any_parcels(path: Path) -> Iterator[Parcel]:
     """The exchanges of a capture of either form, told apart by the first line."""
-    _, first, _ = next(read_lines(path), (0, b"", False))
+    _, first, _ = next(next(foreign_parcels(path)).lines(), (0, b"", False))
     own = b'"kind"' in first and b'"response"' not in first
-    return read_capture(path) if own else read_foreign_capture(path)
+    return capture_parcels(path) if own else foreign_parcels(path)
+
+
+def read_foreign_capture(path: Path) -> Iterator[Exchange]:
+    """The exchanges of a foreign capture, in its order.
+
+    Raises CaptureError for a complete line that is not such an exchange, OSError for a file that cannot be
+    read.
+    """
+    return chain.from_iterable(map(Parcel.exchanges, foreign_parcels(path)))
+
+
+def read_any_capture(path: Path) -> Iterator[Exchange]:
+    """The exchanges of a capture of either form."""
+    return chain.from_iterable(map(Parcel.exchanges, any_parcels(path)))

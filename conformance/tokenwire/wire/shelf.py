@@ -28,19 +28,31 @@ class Slip(NamedTuple):
     compressed: bool
 
 
+class Packed(NamedTuple):
+    """A value as it is put down."""
+
+    data: bytes
+    compressed: bool
+
+
+def packed(value: object, *, compressed: bool = False) -> Packed:
+    """What takes long of putting a value down; it may be done elsewhere."""
+    data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    return Packed(zlib.compress(data, _FAST) if compressed else data, compressed)
+
+
 class Shelf:
-    """Puts values down and fetches them, here and in processes that were forked off."""
+    """Puts values down, and fetches them here and in processes that were forked off."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  # closed by the next line
         finalize(self, self._file.close)
         self._end = 0
 
-    def put(self, value: object, *, compressed: bool = False) -> Slip:
+    def put(self, value: Packed) -> Slip:
         """Raises OSError where the disk is full."""
-        data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-        data = zlib.compress(data, _FAST) if compressed else data
-        slip = Slip(self._end, len(data), compressed)
+        data = value.data
+        slip = Slip(self._end, len(data), value.compressed)
         while data:
             written = os.pwrite(self._file.fileno(), data, self._end)
             self._end += written

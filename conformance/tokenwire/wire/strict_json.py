@@ -19,7 +19,7 @@ LEAST_INTEGER, MOST_INTEGER = -(2**63), 2**64 - 1
 """What 64 bits hold, signed or not."""
 _MOST_DIGITS = len(str(LEAST_INTEGER))
 _DIGITS_AS_ZEROS = bytes.maketrans(b"E123456789", b"e000000000")
-_NINETEEN_DIGITS, _EXPONENTS = b"0" * 19, (b"e000", b"e+000")
+_NINETEEN_DIGITS, _EXPONENTS = b"0" * 19, (b"0e000", b"0e+000")
 _BEFORE_NUMBERS = b"[,:- \t\n\r"
 _LONGEST_NUMBER = 64
 """So many bytes before an exponent are looked at; a number that is longer may be too large."""
@@ -154,9 +154,9 @@ def _large_exponent(digits: bytes, sign: bytes) -> bool:
     """Whether so large an exponent stands behind a number, and not in a text."""
     at = digits.find(sign)
     while at >= 0:
-        before = digits[max(0, at - _LONGEST_NUMBER) : at]
+        before = digits[max(0, at + 1 - _LONGEST_NUMBER) : at + 1]
         ahead = before.rstrip(b"0.")
-        if len(ahead) < len(before) and (not ahead or ahead[-1] in _BEFORE_NUMBERS):
+        if not ahead or ahead[-1] in _BEFORE_NUMBERS:
             return True
         at = digits.find(sign, at + len(sign))
     return False

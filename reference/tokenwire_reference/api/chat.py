@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from tokenwire_reference.api.answering import answer_stream, answer_whole
+from tokenwire_reference.api.answering import answer
 from tokenwire_reference.api.body import read_object, understood
 from tokenwire_reference.api.chat_channels import Speech
 from tokenwire_reference.api.chat_request import ChatCall, read_chat_call
@@ -32,21 +32,15 @@ async def chat_completions(http_request: HttpRequest) -> Response:
     served = served_by(http_request)
     body = await read_object(http_request)
     call = await understood(http_request, lambda: read_chat_call(body, http_request.headers, served))
-    if call.stream:
-        return await answer_stream(
-            http_request,
-            served,
-            call.requests,
-            group=call.id,
-            chunks=_Chunks(call, served),
-            last_words=RefusalError.flat_event,
-        )
-    return await answer_whole(
+    return await answer(
         http_request,
         served,
         call.requests,
         group=call.id,
+        stream=call.stream,
         write=lambda choices: _completion(choices, call, served),
+        chunks=lambda: _Chunks(call, served),
+        last_words=RefusalError.flat_event,
     )
 
 

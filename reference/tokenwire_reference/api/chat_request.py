@@ -12,17 +12,15 @@ from starlette.datastructures import Headers
 from tokenwire_reference.api.body import hold_against_schema
 from tokenwire_reference.api.chat_channels import ChannelsAsked, read_channels
 from tokenwire_reference.api.errors import UNCONVERTIBLE, RefusalError
-from tokenwire_reference.api.openai_sampling import native_sampling_fields
+from tokenwire_reference.api.openai_call import OpenAICall
 from tokenwire_reference.api.prompts import template_ids
 from tokenwire_reference.api.sampling_fields import (
+    native_sampling_fields,
     read_sampling_params,
     refuse_unknown_ids,
     refuse_what_does_not_fit,
-    with_own_seed,
 )
 from tokenwire_reference.api.served import Served
-from tokenwire_reference.request import Request
-from tokenwire_reference.text.tokenizer import Tokenizer
 
 _UNSUPPORTED = (
     *(
@@ -54,20 +52,12 @@ _NOT_STREAMED = {
 """In the order and the words of SGLang (sgl-project/sglang PR #23751, PR #30917): clients look for them."""
 
 
-@dataclass(frozen=True)
-class ChatCall:
+@dataclass(frozen=True, kw_only=True)
+class ChatCall(OpenAICall):
     """One chat request, ready for the engine."""
 
-    id: str
-    model: str
-    tokenizer: Tokenizer | None
-    requests: tuple[Request, ...]
-    stream: bool
     logprobs: bool
-    include_usage: bool
-    continuous_usage: bool
     return_prompt_token_ids: bool
-    return_token_ids: bool
     return_meta_info: bool
     input_ids_in_sglext: bool
     output_ids_in_sglext: bool
@@ -102,31 +92,20 @@ def read_chat_call(body: dict[str, Any], headers: Headers, served: Served) -> Ch
     prompt = _prompt(body, channels, served)
     sampling = read_sampling_params(native_sampling_fields(body, _budget(body)), served)
     refuse_what_does_not_fit(len(prompt), sampling, served.model.context_length)
-    rid = uuid.uuid4().hex if body.get("rid") is None else body["rid"]
-    options = body.get("stream_options") or {}
-    return ChatCall(
-        id=rid,
-        model=body.get("model") or served.args.model_name,
-        tokenizer=served.tokenizer,
-        requests=tuple(
-            Request(
-                rid=rid if sampling.n == 1 else f"{rid}_{j}",
-                prompt_token_ids=tuple(prompt),
-                sampling=with_own_seed(sampling, j),
-                stream=stream,
-                return_logprob=logprobs,
-                top_logprobs_num=top_logprobs,
-                extra_key=body.get("extra_key") or None,
-                return_sampling_mask=bool(body.get("return_sampling_mask")),
-            )
-            for j in range(sampling.n)
-        ),
-        stream=stream,
+    return ChatCall.read(
+        body,
+        served,
+        id=uuid.uuid4().hex if body.get("rid") is None else body["rid"],
+        prompts=[prompt],
+        sampling=sampling,
+        wanted={
+            "return_logprob": logprobs,
+            "top_logprobs_num": top_logprobs,
+            "extra_key": body.get("extra_key") or None,
+            "return_sampling_mask": bool(body.get("return_sampling_mask")),
+        },
         logprobs=logprobs,
-        include_usage=bool(options.get("include_usage")) or served.args.stream_response_default_include_usage,
-        continuous_usage=bool(options.get("continuous_usage_stats")),
         return_prompt_token_ids=bool(body.get("return_prompt_token_ids") or body.get("return_token_ids")),
-        return_token_ids=bool(body.get("return_token_ids")),
         return_meta_info=bool(body.get("return_meta_info")),
         input_ids_in_sglext=served.args.return_input_ids or _asks(body, headers, "input"),
         output_ids_in_sglext=served.args.return_output_ids or _asks(body, headers, "output"),

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from tokenwire_reference.api.answering import answer_stream, answer_whole
+from tokenwire_reference.api.answering import answer
 from tokenwire_reference.api.body import read_object, understood
 from tokenwire_reference.api.completions_request import CompletionCall, read_completion_call
 from tokenwire_reference.api.errors import RefusalError
@@ -29,21 +29,15 @@ async def completions(http_request: HttpRequest) -> Response:
     served = served_by(http_request)
     body = await read_object(http_request)
     call = await understood(http_request, lambda: read_completion_call(body, served))
-    if call.stream:
-        return await answer_stream(
-            http_request,
-            served,
-            call.requests,
-            group=call.id,
-            chunks=_Chunks(call, served),
-            last_words=RefusalError.flat_event,
-        )
-    return await answer_whole(
+    return await answer(
         http_request,
         served,
         call.requests,
         group=call.id,
+        stream=call.stream,
         write=lambda choices: _completion(choices, call, served),
+        chunks=lambda: _Chunks(call, served),
+        last_words=RefusalError.flat_event,
     )
 
 
@@ -67,7 +61,7 @@ def _head(call: CompletionCall) -> dict[str, Any]:
 
 def _choice(emission: Emission, call: CompletionCall) -> dict[str, Any]:
     """A choice, or what is new of it; the prompt and its ids stand where the choice begins."""
-    echo = call.echoes[emission.index] if emission.first else ""
+    echo = call.echoes[emission.index // call.n] if emission.first else ""
     choice = {
         "index": emission.index,
         "text": echo + emission.text,

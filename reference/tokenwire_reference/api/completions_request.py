@@ -9,17 +9,14 @@ from typing import Any
 
 from tokenwire_reference.api.body import hold_against_schema
 from tokenwire_reference.api.errors import RefusalError
-from tokenwire_reference.api.limits import MOST_SAMPLES, refuse_more
-from tokenwire_reference.api.openai_sampling import native_sampling_fields
+from tokenwire_reference.api.openai_call import OpenAICall
 from tokenwire_reference.api.prompts import read_prompts
 from tokenwire_reference.api.sampling_fields import (
+    native_sampling_fields,
     read_sampling_params,
     refuse_what_does_not_fit,
-    with_own_seed,
 )
 from tokenwire_reference.api.served import Served
-from tokenwire_reference.request import Request, SamplingParams
-from tokenwire_reference.text.tokenizer import Tokenizer
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -29,22 +26,13 @@ _UNSUPPORTED = (
 )
 
 
-@dataclass(frozen=True)
-class CompletionCall:
-    """One completions request, ready for the engine. Requests stand prompt by prompt, `n` samples each."""
+@dataclass(frozen=True, kw_only=True)
+class CompletionCall(OpenAICall):
+    """One completions request, ready for the engine."""
 
-    id: str
-    model: str
-    tokenizer: Tokenizer | None
-    requests: Sequence[Request]
-    n: int
     echoes: Sequence[str]
-    """What stands before the text of each request: its prompt, or nothing."""
-    stream: bool
+    """What stands before the texts of each prompt: the prompt, or nothing."""
     logprobs: bool
-    include_usage: bool
-    continuous_usage: bool
-    return_token_ids: bool
 
 
 def read_completion_call(body: dict[str, Any], served: Served) -> CompletionCall:
@@ -69,52 +57,32 @@ def read_completion_call(body: dict[str, Any], served: Served) -> CompletionCall
     for prompt in prompts:
         refuse_what_does_not_fit(len(prompt), sampling, served.model.context_length)
     echo = bool(body.get("echo"))
-    rid = uuid.uuid4().hex if body.get("rid") is None else body["rid"]
-    refuse_more("n", sampling.n * len(prompts), MOST_SAMPLES, "samples of all prompts together")
-    options = body.get("stream_options") or {}
-    single = not is_batch and sampling.n == 1
-    return CompletionCall(
-        id=rid,
-        model=body.get("model") or served.args.model_name,
-        tokenizer=served.tokenizer,
-        requests=[
-            Request(
-                rid=rid if single else f"{rid}_{i * sampling.n + j}",
-                prompt_token_ids=tuple(prompt),
-                sampling=with_own_seed(sampling, j),
-                stream=bool(body.get("stream")),
-                return_logprob=top is not None,
-                logprob_start_len=0 if echo and top else -1,
-                top_logprobs_num=top or 0,
-                extra_key=body.get("extra_key") or None,
-            )
-            for i, prompt in enumerate(prompts)
-            for j in range(sampling.n)
-        ],
-        n=sampling.n,
-        echoes=_echoes(body["prompt"], prompts, sampling, served)
-        if echo
-        else [""] * len(prompts) * sampling.n,
-        stream=bool(body.get("stream")),
+    return CompletionCall.read(
+        body,
+        served,
+        id=uuid.uuid4().hex if body.get("rid") is None else body["rid"],
+        prompts=prompts,
+        sampling=sampling,
+        wanted={
+            "return_logprob": top is not None,
+            "logprob_start_len": 0 if echo and top else -1,
+            "top_logprobs_num": top or 0,
+            "extra_key": body.get("extra_key") or None,
+        },
+        is_batch=is_batch,
+        echoes=_echoes(body["prompt"], prompts, served) if echo else [""] * len(prompts),
         logprobs=top is not None,
-        include_usage=bool(options.get("include_usage")) or served.args.stream_response_default_include_usage,
-        continuous_usage=bool(options.get("continuous_usage_stats")),
-        return_token_ids=bool(body.get("return_token_ids")),
     )
 
 
-def _echoes(
-    given: str | Sequence[Any], prompts: Sequence[Sequence[int]], sampling: SamplingParams, served: Served
-) -> list[str]:
+def _echoes(given: str | Sequence[Any], prompts: Sequence[Sequence[int]], served: Served) -> list[str]:
     """The prompts as text: as they came, or decoded without special tokens."""
     if served.tokenizer is None:
         raise RefusalError(
             "echo needs a tokenizer and the server runs without one; leave it out", param="echo"
         )
     if isinstance(given, str):
-        texts = [given]
-    elif isinstance(given[0], str):
-        texts = list(given)
-    else:
-        texts = [served.tokenizer.decode(prompt, skip_special_tokens=True) for prompt in prompts]
-    return [text for text in texts for _ in range(sampling.n)]
+        return [given]
+    if isinstance(given[0], str):
+        return list(given)
+    return [served.tokenizer.decode(prompt, skip_special_tokens=True) for prompt in prompts]

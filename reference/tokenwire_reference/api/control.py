@@ -16,7 +16,7 @@ from tokenwire_reference.api.served import served_by
 async def abort_request(http_request: HttpRequest) -> Response:
     """Abort `rid`, or everything with `abort_all`.
 
-    An id that nobody has is no error: the request may just have ended. An id is matched whole, never as a
+    An id that no request has is no error: the request may just have ended. An id is matched whole, never as a
     prefix; that of a batch or of several samples aborts them all.
     """
     served = served_by(http_request)

@@ -63,7 +63,7 @@ def _listed(results: Sequence[Emission], body: Mapping[str, Any], served: Served
 
 
 async def encode(http_request: HttpRequest) -> Response:
-    """Answer POST and PUT /encode, SGLang's native door: one object, or a list of them for a batch."""
+    """Answer POST and PUT /encode, SGLang's native endpoint: one object, or a list of them for a batch."""
     served = served_by(http_request)
     body = await read_object(http_request)
     for name in ("text", "input_ids"):

@@ -82,7 +82,7 @@ class RefusalError(Exception):
 def refusal_answer(path: str, refusal: RefusalError, dialect: str = "sglang") -> Response:
     """The answer to a refused request. `/generate` nests what is wrong with it; all else is flat.
 
-    vLLM nests everything, and so do its own doors, whatever the dialect.
+    vLLM nests everything, and so do its own endpoints, whatever the dialect.
     """
     if path.startswith("/inference/") or (dialect == "vllm" and path != "/generate"):
         shape = refusal.nested()

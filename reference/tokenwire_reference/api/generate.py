@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from tokenwire_reference.api.answering import answer_stream, answer_whole
+from tokenwire_reference.api.answering import answer
 from tokenwire_reference.api.body import hold_against_schema, read_object, understood
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.json_answer import Json
@@ -54,23 +54,17 @@ async def generate(http_request: HttpRequest) -> Response:
     served = served_by(http_request)
     body = await read_object(http_request)
     call = await understood(http_request, lambda: read_call(body, served))
-    if call.stream:
-        incremental = served.args.incremental_streaming_output
-        return await answer_stream(
-            http_request,
-            served,
-            call.requests,
-            group=call.group,
-            chunks=_Events(call, served),
-            last_words=RefusalError.native_event,
-            delivery=Delivery.INCREMENTAL if incremental else Delivery.CUMULATIVE,
-        )
-    return await answer_whole(
+    incremental = served.args.incremental_streaming_output
+    return await answer(
         http_request,
         served,
         call.requests,
         group=call.group,
+        stream=call.stream,
         write=lambda choices: _whole(choices, call, served),
+        chunks=lambda: _Events(call, served),
+        last_words=RefusalError.native_event,
+        delivery=Delivery.INCREMENTAL if incremental else Delivery.CUMULATIVE,
     )
 
 

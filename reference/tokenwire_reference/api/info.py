@@ -13,11 +13,11 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from tokenwire_reference import __version__
+from tokenwire_reference.api.answering import submit
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.event_stream import unless_client_leaves
 from tokenwire_reference.api.json_answer import json_answer
 from tokenwire_reference.api.served import Served, served_by
-from tokenwire_reference.api.submission import submit
 from tokenwire_reference.faults.catalogue import load_faults
 from tokenwire_reference.request import Request, SamplingParams
 from tokenwire_reference.text.images import takes_images

@@ -57,7 +57,7 @@ async def loads(http_request: HttpRequest) -> Response:
 
 
 async def get_load(http_request: HttpRequest) -> Response:
-    """Answer GET /get_load, the older door that gateways still ask at."""
+    """Answer GET /get_load, the older endpoint that gateways still ask."""
     load = await _engine_load(served_by(http_request))
     return json_answer(
         [

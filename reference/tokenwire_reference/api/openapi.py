@@ -33,7 +33,7 @@ BODIES: Mapping[Callable[..., Any], str] = {
     control.pause_generation: "pause-request",
     control.continue_generation: "continue-request",
 }
-"""The schema that the bodies of each door are held against."""
+"""The schema that the bodies of each endpoint are held against."""
 MAY_BE_EMPTY = frozenset({control.continue_generation})
 _KEY = "key"
 

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
+from jinja2 import TemplateError
+
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.limits import refuse_long_text
 from tokenwire_reference.api.sampling_fields import refuse_unknown_ids
@@ -66,9 +68,13 @@ def template_ids(
         )
     images = takes_images(tokenizer)
     texts = [_as_text(i, message, images=images) for i, message in enumerate(messages)]
-    text = tokenizer.apply_chat_template(
-        texts, tokenize=False, add_generation_prompt=add_generation_prompt, **template
-    )
+    try:
+        text = tokenizer.apply_chat_template(
+            texts, tokenize=False, add_generation_prompt=add_generation_prompt, **template
+        )
+    except (TemplateError, TypeError, AttributeError) as error:  # what code in a template may raise
+        words = f"messages do not fit the model's chat template: {error}"
+        raise RefusalError(words, param="messages") from error
     if context_length is not None:
         refuse_long_text("messages", text, context_length)
     return tokenizer.encode(text, add_special_tokens=False)

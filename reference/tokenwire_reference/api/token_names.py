@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tokenwire_reference.text.token_bytes import token_bytes
-from tokenwire_reference.text.tokenizer import Tokenizer
+from tokenwire_reference.text.tokenizer import Tokenizer, token_bytes
 
 
 def token_name(tokenizer: Tokenizer | None, token_id: int) -> str:

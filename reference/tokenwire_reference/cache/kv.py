@@ -22,7 +22,7 @@ class OutOfPagesError(RuntimeError):
 
 
 class PageAccountingError(AssertionError):
-    """A page is lost, or held by somebody who does not know it."""
+    """A page is lost, or held by a sequence that does not know it."""
 
 
 class PagePool:

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
 from tokenwire_reference.delivery.output_streamer import OutputStreamer
-from tokenwire_reference.engine.queue_limit import QueueFullError
+from tokenwire_reference.engine.load import QueueFullError
 from tokenwire_reference.request import FinishReason, OutputRow, Request
 
 if TYPE_CHECKING:

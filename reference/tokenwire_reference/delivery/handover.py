@@ -32,7 +32,7 @@ class Handover:
         """Bring the rows of a step. For the engine's thread; it waits until those before them are taken."""
         while not self._taken.wait(LOOK_SECONDS):
             if not self._loop.is_running():
-                return  # there is nobody left to take them
+                return  # the event loop that would take them is gone
         self._taken.clear()
         self._loop.call_soon_threadsafe(self._arrive, rows)
 

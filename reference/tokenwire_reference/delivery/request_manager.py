@@ -251,7 +251,7 @@ class Generation:
         return [record.take(Delivery.CUMULATIVE) for record in self.records]
 
     def close(self) -> None:
-        """Abort what has not ended: nobody is listening any more."""
+        """Abort what has not ended: the client is gone."""
         for record in self.records:
             if record.finish is None and record.fault.leaving():
                 self._abort(record.rid)

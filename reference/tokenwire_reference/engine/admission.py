@@ -8,8 +8,7 @@ from tokenwire_reference.engine.acceptance import HIDDEN_STATES, MASK, MASK_LOGP
 from tokenwire_reference.models.model import Model
 from tokenwire_reference.request import Request
 from tokenwire_reference.sampling import logprobs
-from tokenwire_reference.scheduling.drafting import Drafter
-from tokenwire_reference.scheduling.ngram import NgramDrafter
+from tokenwire_reference.scheduling.drafting import Drafter, NgramDrafter
 from tokenwire_reference.scheduling.scheduler import Sequence
 from tokenwire_reference.scheduling.stopping import StopRules
 from tokenwire_reference.text.detokenizer import Detokenizer, spelling

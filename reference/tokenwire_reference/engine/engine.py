@@ -17,8 +17,7 @@ from tokenwire_reference.cache.page_files import PageFiles
 from tokenwire_reference.cache.prefix_tiers import PrefixTiers
 from tokenwire_reference.engine.acceptance import TokenAcceptance
 from tokenwire_reference.engine.admission import begin_series, sequence_of
-from tokenwire_reference.engine.load import EngineLoad
-from tokenwire_reference.engine.queue_limit import QueueFullError
+from tokenwire_reference.engine.load import EngineLoad, QueueFullError
 from tokenwire_reference.models.decode_graphs import CaptureError, DecodeGraphs
 from tokenwire_reference.models.model import Model
 from tokenwire_reference.models.routing import in_base64

@@ -1,4 +1,4 @@
-"""How busy an engine is."""
+"""How busy an engine is, and that it takes no more."""
 
 from __future__ import annotations
 
@@ -16,3 +16,10 @@ class EngineLoad:
     total_tokens: int
     storage_failures: int = 0
     """Pages that storage could not write or read, since the start."""
+
+
+class QueueFullError(ValueError):
+    """As many requests wait as may; the client is answered with 503 and can try again."""
+
+    def __init__(self) -> None:
+        super().__init__("The request queue is full.")

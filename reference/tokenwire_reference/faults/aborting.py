@@ -35,7 +35,7 @@ class AbortByPrefix(Fault):
     upstream=("sgl-project/sglang issue #21173",),
 )
 class AbortDoesNothing(Fault):
-    """The abort is answered with 200 and reaches nobody."""
+    """The abort is answered with 200 and reaches no request."""
 
     def aborting(self, rid: str, names: Sequence[str], live: Collection[str]) -> Sequence[str]:
         return []
@@ -123,6 +123,8 @@ class IdInUseEndsTheFirst(Fault):
 
 _LATER_S = 0.25
 """Real servers wait for some seconds; a model that makes a thousand tokens in one has no such patience."""
+_AGAIN_S = (_LATER_S, 0.5, 1.0, 2.0, 4.0)
+"""On a busy machine the id comes again later, and its request lasts longer."""
 
 
 @fault("id-in-use-ends-the-first-later", "X20", upstream=("sgl-project/sglang PR #6184",))
@@ -138,7 +140,8 @@ class IdUsedAgainIsAborted(Fault):
     """The clearing up after a stream that has ended aborts the request that has its id by then."""
 
     def ended(self, rid: str, abort: Callable[[str], None]) -> None:
-        asyncio.get_running_loop().call_later(_LATER_S, abort, rid)
+        for seconds in _AGAIN_S:
+            asyncio.get_running_loop().call_later(seconds, abort, rid)
 
 
 @fault("abort-is-an-error", "X21", upstream=("sgl-project/sglang PR #11673",))

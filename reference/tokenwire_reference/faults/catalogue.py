@@ -68,7 +68,7 @@ class KnownFault:
     unseen: str
     """Why no requirement is violated, where none is."""
     ends_the_server: bool
-    """Nobody is answered any more once it showed."""
+    """The server answers no request any more once the fault has shown."""
 
     @property
     def kind(self) -> str:

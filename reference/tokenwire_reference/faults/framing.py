@@ -39,7 +39,7 @@ class StreamHeldBack(Fault):
 
 @fault("another-model-named", "X25")
 class AnotherModelNamed(Fault):
-    """Answers name a model that nobody asked for, and that the server does not list."""
+    """Answers name a model that was not asked for, and that the server does not list."""
 
     def answered(self, status: int, answer: Json) -> tuple[int, Json]:
         if isinstance(answer, dict) and "model" in answer:

@@ -75,7 +75,7 @@ class EmptyIdsInABatchRun(Fault):
     upstream=("sgl-project/sglang issue #7727", "NVIDIA/TensorRT-LLM PR #6845"),
 )
 class RefusalIsAServerError(Fault):
-    """A bad request fails with 500: nobody looked at it before it was used."""
+    """A bad request fails with 500: it was not validated before it was used."""
 
     def answered(self, status: int, answer: Json) -> tuple[int, Json]:
         return (500 if status == 400 else status), answer
@@ -359,7 +359,7 @@ class HangsOfANegativeId(Fault):
     shows_in=(WHOLE,),
 )
 class UnknownParameterIdsDropped(Fault):
-    """Stop ids, biased ids and chosen ids that are none are left out, and nobody is told."""
+    """Stop ids, biased ids and chosen ids that are none are left out in silence."""
 
     def asked(self, body: dict[str, Any]) -> dict[str, Any]:
         params = _parameters(body)

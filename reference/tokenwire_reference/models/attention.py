@@ -6,7 +6,7 @@ sequence.
 
 Both backends make the result of a token depend on nothing but its position and the ids up to it: not on its
 neighbours, not on how a prefill was cut into chunks, not on what came from the prefix cache, not on whether
-the token was computed by prefill or by decode. So pages may be shared whoever computed them.
+the token was computed by prefill or by decode. So pages may be shared, whichever request computed them.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class PagedTensors:
 
 
 class ShapeProbe:
-    """Learns the shapes of all layers from one forward pass; its attention returns the shape and no sense."""
+    """Learns the shapes of all layers from one forward pass; its attention returns zeros."""
 
     def __init__(self) -> None:
         self.shapes: dict[int, AttentionShape] = {}

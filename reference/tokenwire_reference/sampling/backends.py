@@ -19,13 +19,24 @@ from typing import Any
 
 from torch import Tensor
 
-from tokenwire_reference.sampling.mirror import mirror
 from tokenwire_reference.sampling.sampling import SamplingRow
 
 SamplerBackend = Callable[[Tensor, Sequence[SamplingRow], Sequence[int]], Mapping[str, Sequence[Any]]]
 """(adjusted logits [R, V], rows, chosen ids) to key -> one JSON value for each row."""
 
 _factories: dict[str, Callable[[], SamplerBackend]] = {}
+
+
+def mirror(
+    logits: Tensor, rows: Sequence[SamplingRow], token_ids: Sequence[int]
+) -> Mapping[str, Sequence[int]]:
+    """`mirror_token_id`: the id; `mirror_position`: the position whose logits chose it.
+
+    A client sees at once if `customized_info` is shifted, lost or mixed up on its way (sgl-project/sglang PR
+    #27205).
+    """
+    del logits
+    return {"mirror_token_id": list(token_ids), "mirror_position": [row.position for row in rows]}
 
 
 def register_sampler_backend(name: str, factory: Callable[[], SamplerBackend]) -> None:

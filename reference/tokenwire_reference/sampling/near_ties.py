@@ -1,7 +1,7 @@
 """A legal server that does not repeat itself: near ties of greedy answers go either way, logprobs move.
 
-That is what servers do whose arithmetic depends on the batch. With it, the suite shows that it blames nobody
-for that.
+That is what servers do whose arithmetic depends on the batch. With it, the suite shows that it does not
+blame a server for that.
 """
 
 from __future__ import annotations

@@ -9,8 +9,7 @@ from functools import cache, lru_cache, partial
 from itertools import dropwhile, groupby, islice
 
 from tokenwire_reference.request import FinishReason, SamplingParams
-from tokenwire_reference.text.token_bytes import BYTE_PIECE, token_bytes
-from tokenwire_reference.text.tokenizer import Tokenizer
+from tokenwire_reference.text.tokenizer import BYTE_PIECE, Tokenizer, token_bytes
 
 CONTEXT = 5
 """Ids kept before the text that waits: decoders write the first token of a text differently."""

@@ -1,13 +1,15 @@
-"""What is needed of a tokenizer: transformers' tokenizers have all of it."""
+"""What the reference needs of a tokenizer, and the bytes of one token."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Protocol
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back."""
+    """Text to ids and back; transformers' tokenizers have all of it."""
 
     chat_template: str | None
 
@@ -22,3 +24,28 @@ class Tokenizer(Protocol):
     def apply_chat_template(
         self, messages: Sequence[Mapping[str, Any]], *, tokenize: bool, add_generation_prompt: bool
     ) -> str: ...
+
+
+BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+@cache
+def _byte_of_letter() -> dict[str, int]:
+    """How byte-level vocabularies spell bytes: printable Latin-1 as itself, the rest from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(hidden)}
+
+
+def token_bytes(tokenizer: Tokenizer, token_id: int) -> bytes:
+    """What a token contributes to the text, as bytes. A token that is whole characters gives their UTF-8."""
+    text = tokenizer.decode([token_id])
+    if "\ufffd" not in text:
+        return text.encode()
+    piece = tokenizer.convert_ids_to_tokens(token_id)
+    if found := BYTE_PIECE.fullmatch(piece):
+        return bytes([int(found[1], 16)])
+    letters = _byte_of_letter()
+    if all(letter in letters for letter in piece):
+        return bytes(letters[letter] for letter in piece)
+    return text.encode()

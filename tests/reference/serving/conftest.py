@@ -20,8 +20,7 @@ from tokenwire_reference.api.served import Served
 from tokenwire_reference.delivery.engine_runner import EngineThread
 from tokenwire_reference.delivery.output_streamer import OutputStreamer
 from tokenwire_reference.delivery.request_manager import RequestManager
-from tokenwire_reference.engine.load import EngineLoad
-from tokenwire_reference.engine.queue_limit import QueueFullError
+from tokenwire_reference.engine.load import EngineLoad, QueueFullError
 from tokenwire_reference.request import FinishReason, OutputRow, Request
 from tokenwire_reference.server_args import ServerArgs
 

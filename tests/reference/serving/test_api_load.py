@@ -71,6 +71,14 @@ def test_buckets_are_cumulative_and_labels_escaped():
     assert text.count("# TYPE") == text.count("# HELP") == 12
 
 
+def test_each_request_that_ended_is_counted_with_its_prompt():
+    meters = Meters()
+    meters.ended(prompt_tokens=5, cached_tokens=2, seconds=1.0, aborted=False)
+    meters.ended(prompt_tokens=7, cached_tokens=0, seconds=2.0, aborted=True)
+    assert (meters.requests, meters.aborted) == (2, 1)
+    assert (meters.prompt_tokens, meters.cached_tokens, meters.end_to_end.total) == (12, 2, 3.0)
+
+
 def test_a_time_on_a_bound_is_within_it():
     histogram = Histogram()
     histogram.observe(SECONDS[3])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tokenwire_reference.models.builtin import byte_level_tokenizer
+
 HELLO = [{"role": "user", "content": "Hello there"}]
 HELLO_IDS = [1, 88, 458, 202, 43, 72, 363, 82, 1028, 2, 202, 1, 425, 387, 478, 202]
 
@@ -53,6 +55,17 @@ def test_vllm_has_shapes_of_its_own(ask):
         "token_strs": ["H", "e", "ll", "o"],
     }
     assert ask("/detokenize", {"tokens": [43]}, api_dialect="vllm").json() == {"prompt": "H"}
+
+
+@pytest.mark.parametrize("api_dialect", ["sglang", "vllm"])
+@pytest.mark.parametrize("path", ["/tokenize", "/v1/chat/completions"])
+def test_messages_that_the_template_cannot_render_are_refused(ask, path, api_dialect):
+    """Templates look into tool calls, which the schema of messages leaves open."""
+    messages = [{"role": "assistant", "tool_calls": [{}]}]
+    asked = {"messages": messages}
+    refused = ask(path, asked, api_dialect=api_dialect, tokenizer=byte_level_tokenizer())
+    assert refused.status_code == 400
+    assert "messages do not fit the model's chat template" in refused.text
 
 
 def test_without_a_tokenizer_both_are_refused(ask):

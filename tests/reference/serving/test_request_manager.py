@@ -312,3 +312,15 @@ def test_the_time_between_tokens_begins_with_the_row_before(monkeypatch):
     meters = run(scenario)
     totals = [each.total for each in (meters.first_token, meters.between_tokens, meters.end_to_end)]
     assert totals == [3.0, 1.5, 4.5]
+    assert (meters.requests, meters.aborted) == (1, 0)
+
+
+def test_requests_that_were_aborted_are_counted():
+    async def scenario():
+        manager = RequestManager(Inbox(), LETTERS)
+        manager.submit([ask()])
+        manager.deliver([row(0, "a", finish=FinishReason("abort"))])
+        return manager.meters
+
+    meters = run(scenario)
+    assert (meters.requests, meters.aborted) == (1, 1)

@@ -1,4 +1,4 @@
-"""vLLM's doors on the same engine: chat and completions in its shapes, and `/inference/v1/generate`."""
+"""vLLM's endpoints on the same engine: chat and completions in its shapes, and `/inference/v1/generate`."""
 
 from tokenwire_reference.api.vllm import chat, completions, generate, server
 

@@ -1,21 +1,21 @@
-"""What the calls of vLLM's doors have in common: who asks, for what, of which prompts."""
+"""What the calls of vLLM's endpoints have in common: who asks, for what, of which prompts."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.datastructures import Headers
 
 from tokenwire_reference.api.errors import RefusalError
-from tokenwire_reference.api.limits import LIMITS, MOST_SAMPLES, refuse_more
-from tokenwire_reference.api.sampling_fields import read_sampling_params, with_own_seed
+from tokenwire_reference.api.limits import LIMITS, refuse_more
+from tokenwire_reference.api.openai_call import OpenAICall
+from tokenwire_reference.api.sampling_fields import read_sampling_params
 from tokenwire_reference.api.served import Served
 from tokenwire_reference.api.vllm.sampling import native_fields, refuse_what_does_not_fit
-from tokenwire_reference.request import Request
-from tokenwire_reference.text.tokenizer import Tokenizer
+from tokenwire_reference.delivery.request_manager import Emission
 
 
 @dataclass(frozen=True)
@@ -29,20 +29,21 @@ class LogprobsAsked:
     as_token_ids: bool
 
 
-@dataclass(frozen=True)
-class VllmCall:
-    """One call, ready for the engine. Requests stand prompt by prompt, `n` samples each."""
+@dataclass(frozen=True, kw_only=True)
+class VllmCall(OpenAICall):
+    """One call, ready for the engine. Without usage at the end of a stream, there is none in its events."""
 
-    id: str
-    model: str
-    tokenizer: Tokenizer | None
-    requests: Sequence[Request]
-    n: int
-    stream: bool
-    include_usage: bool
-    continuous_usage: bool
-    return_token_ids: bool
     logprobs: LogprobsAsked
+
+    def finish_fields(self, emission: Emission) -> dict[str, Any]:
+        """`finish_reason`, and `stop_reason`: the stop string or stop id; null for the end of sequence."""
+        finish = emission.finish
+        if finish is None:
+            return {"finish_reason": None, "stop_reason": None}
+        matched = finish.matched
+        stop_ids = self.requests[emission.index].sampling.stop_token_ids
+        by_itself = isinstance(matched, int) and matched not in stop_ids
+        return {"finish_reason": finish.type, "stop_reason": None if by_itself else matched}
 
 
 def read_call(
@@ -61,8 +62,7 @@ def read_call(
     """
     refuse_other_models(body, served)
     stream = bool(body.get("stream"))
-    options = body.get("stream_options") or {}
-    if options and not stream:
+    if body.get("stream_options") and not stream:
         raise RefusalError("stream_options is set and stream is not; set stream too", param="stream_options")
     if sampling.get("prompt_logprobs") is not None and stream:
         raise RefusalError(
@@ -71,36 +71,22 @@ def read_call(
     for prompt in prompts:
         refuse_what_does_not_fit(len(prompt), budget, served.model.context_length)
     params = read_sampling_params(native_fields(sampling, budget, served.args.stream_interval), served)
-    refuse_more("n", params.n * len(prompts), MOST_SAMPLES, "samples of all prompts together")
-    include_usage = bool(options.get("include_usage")) or served.args.stream_response_default_include_usage
     wanted = [count for count in (logprobs.top, logprobs.prompt) if count is not None]
-    top = served.model.vocab_size if -1 in wanted else max(wanted, default=0)
-    single = len(prompts) * params.n == 1
-    return VllmCall(
+    call = VllmCall.read(
+        body,
+        served,
         id=id,
-        model=body.get("model") or served.args.model_name,
-        tokenizer=served.tokenizer,
-        requests=[
-            Request(
-                rid=id if single else f"{id}_{i * params.n + j}",
-                prompt_token_ids=tuple(prompt),
-                sampling=with_own_seed(params, j),
-                stream=stream,
-                return_logprob=bool(wanted),
-                logprob_start_len=-1 if logprobs.prompt is None else 0,
-                top_logprobs_num=top,
-                return_ranks=bool(wanted),
-            )
-            for i, prompt in enumerate(prompts)
-            for j in range(params.n)
-        ],
-        n=params.n,
-        stream=stream,
-        include_usage=include_usage,
-        continuous_usage=include_usage and bool(options.get("continuous_usage_stats")),
-        return_token_ids=bool(body.get("return_token_ids")),
+        prompts=prompts,
+        sampling=params,
+        wanted={
+            "return_logprob": bool(wanted),
+            "logprob_start_len": -1 if logprobs.prompt is None else 0,
+            "top_logprobs_num": served.model.vocab_size if -1 in wanted else max(wanted, default=0),
+            "return_ranks": bool(wanted),
+        },
         logprobs=logprobs,
     )
+    return replace(call, continuous_usage=call.include_usage and call.continuous_usage)
 
 
 def call_id(prefix: str, body: Mapping[str, Any], headers: Headers) -> str:

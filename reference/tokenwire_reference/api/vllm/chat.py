@@ -16,9 +16,8 @@ from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.prompts import template_ids
 from tokenwire_reference.api.served import Served, served_by
 from tokenwire_reference.api.usage import Consumed
+from tokenwire_reference.api.vllm.answering import FINGERPRINT, answer, whole_usage
 from tokenwire_reference.api.vllm.call import LogprobsAsked, VllmCall, call_id, read_call
-from tokenwire_reference.api.vllm.doors import FINGERPRINT, answer, whole_usage
-from tokenwire_reference.api.vllm.finish import finish_fields
 from tokenwire_reference.api.vllm.logprob_shapes import LogprobWriter
 from tokenwire_reference.api.vllm.sampling import refuse_unsupported
 from tokenwire_reference.channels.parser import Channel, Delta
@@ -179,7 +178,7 @@ class _ChatAnswer:
         return said if self._parses else {"content": "", **said}
 
     def _finish(self, emission: Emission) -> dict[str, Any]:
-        fields = finish_fields(emission, self._call)
+        fields = self._call.finish_fields(emission)
         if emission.finish is not None:
             fields["finish_reason"] = self._speeches[emission.index].finish_reason(emission.finish)
         return fields

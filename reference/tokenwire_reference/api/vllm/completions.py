@@ -14,9 +14,8 @@ from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.prompts import read_prompts
 from tokenwire_reference.api.served import Served, served_by
 from tokenwire_reference.api.usage import Consumed
+from tokenwire_reference.api.vllm.answering import FINGERPRINT, answer, whole_usage
 from tokenwire_reference.api.vllm.call import LogprobsAsked, VllmCall, call_id, read_call
-from tokenwire_reference.api.vllm.doors import FINGERPRINT, answer, whole_usage
-from tokenwire_reference.api.vllm.finish import finish_fields
 from tokenwire_reference.api.vllm.logprob_shapes import LogprobWriter
 from tokenwire_reference.api.vllm.sampling import refuse_unsupported
 from tokenwire_reference.delivery.request_manager import Emission
@@ -120,7 +119,7 @@ class _CompletionAnswer:
             "text": (self._prompt_text(emission) if echo and not self._call.return_token_ids else "")
             + emission.text,
             "logprobs": self._lists(emission, echo=echo),
-            **finish_fields(emission, self._call),
+            **self._call.finish_fields(emission),
         }
 
     def _prompt_text(self, emission: Emission) -> str:

@@ -13,9 +13,8 @@ from tokenwire_reference.api.body import hold_against_schema, read_object, under
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.sampling_fields import refuse_unknown_ids
 from tokenwire_reference.api.served import Served, served_by
+from tokenwire_reference.api.vllm.answering import answer, whole_usage
 from tokenwire_reference.api.vllm.call import LogprobsAsked, VllmCall, call_id, read_call
-from tokenwire_reference.api.vllm.doors import answer, whole_usage
-from tokenwire_reference.api.vllm.finish import finish_fields
 from tokenwire_reference.api.vllm.logprob_shapes import LogprobWriter
 from tokenwire_reference.api.vllm.sampling import refuse_unsupported
 from tokenwire_reference.delivery.request_manager import Emission
@@ -102,7 +101,7 @@ class _GenerateAnswer:
         version = {"version": self._served.args.weight_version, "start": 0, "end": emission.completion_tokens}
         return {
             "index": emission.index,
-            **finish_fields(emission, self._call),
+            **self._call.finish_fields(emission),
             "token_ids": emission.output_ids,
             "routed_experts": None,
             "sampling_mask": None,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from tokenwire_reference.api.errors import RefusalError
-from tokenwire_reference.api.openai_sampling import native_sampling_fields
+from tokenwire_reference.api.sampling_fields import native_sampling_fields
 
 _UNSUPPORTED = (
     *(
@@ -24,7 +24,7 @@ _UNSUPPORTED = (
 
 
 def refuse_unsupported(body: Mapping[str, Any], *, offered: Collection[str] = ()) -> None:
-    """Raise RefusalError for a field that would be ignored in silence, unless this door offers it."""
+    """Raise RefusalError for a field that would be ignored in silence, unless this endpoint offers it."""
     for name in _UNSUPPORTED:
         if body.get(name) and name not in offered:
             raise RefusalError(f"{name} is not supported by the reference engine; leave it out", param=name)

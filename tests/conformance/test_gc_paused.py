@@ -8,8 +8,8 @@ from hand_made_stream import ids_stream
 from hand_made_stream import made_up_row as row
 
 from tokenwire.checks.check import CHECKS, Check, Observation, Target, observe
+from tokenwire.judging.gc_paused import gc_paused
 from tokenwire.judging.judge import Run, judge
-from tokenwire.judging.settled import settled
 from tokenwire.record import Stream
 
 
@@ -27,14 +27,14 @@ def test_the_collector_does_not_run_while_checks_look_at_what_was_read(monkeypat
 
 
 def test_the_collector_runs_again_after_a_failure() -> None:
-    with pytest.raises(ZeroDivisionError), settled():
+    with pytest.raises(ZeroDivisionError), gc_paused():
         1 / 0  # noqa: B018  # raises
     assert gc.isenabled()
 
 
 def test_the_end_of_an_inner_block_ends_no_outer_one() -> None:
-    with settled():
-        with settled():
+    with gc_paused():
+        with gc_paused():
             pass
         assert not gc.isenabled()
     assert gc.isenabled()

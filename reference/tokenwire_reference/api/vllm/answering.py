@@ -1,4 +1,4 @@
-"""The answers that vLLM's three doors have in common."""
+"""What the answers of vLLM's three endpoints have in common."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from tokenwire_reference import __version__
-from tokenwire_reference.api.answering import answer_stream, answer_whole
+from tokenwire_reference.api import answering
 from tokenwire_reference.api.errors import RefusalError
 from tokenwire_reference.api.served import Served
 from tokenwire_reference.api.usage import Consumed
@@ -35,22 +35,21 @@ async def answer(
 
     `closing` stands in the last chunk of a stream. `reasoning` tells, in the end, how many tokens reasoned.
     """
-    if not call.stream:
-        return await answer_whole(http_request, served, call.requests, group=call.id, write=whole)
-
-    return await answer_stream(
+    return await answering.answer(
         http_request,
         served,
         call.requests,
         group=call.id,
-        chunks=_Chunks(call, chunks, usage_chunk, closing, reasoning),
+        stream=call.stream,
+        write=whole,
+        chunks=lambda: _Chunks(call, chunks, usage_chunk, closing, reasoning),
         last_words=RefusalError.nested,
     )
 
 
 @dataclass
 class _Chunks:
-    """What a door makes of each emission, and the usage after all."""
+    """What an endpoint makes of each emission, and the usage after all."""
 
     call: VllmCall
     chunks: Callable[[Emission], Sequence[dict[str, Any]]]

@@ -1,32 +1,63 @@
-"""Overhearing: exchanges made from copies of the bytes of one connection.
+"""Exchanges put together from copies of the bytes of one connection.
 
 Requests are read by h11, answers by our reader of answers, each exchange anew, so one that was read badly
-spoils none before it. What they cannot read is told as missed, and the connection is not listened to any
-longer; its traffic goes on.
+spoils none before it. What they cannot read is reported as missed, and the rest of the connection is not
+observed; its traffic goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
 import h11
 
-from tokenwire.watch.overheard import Overheard
 from tokenwire.watch.room import Body, Room
-from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 from tokenwire.wire.http_answer import AnswerReader
-from tokenwire.wire.redaction import Headers
+from tokenwire.wire.redaction import Headers, Mask, redact_body, redact_reads, redact_settings
 
+SCENARIO = "watch"
+"""Stands for a scenario in what no scenario asked."""
 _LARGEST_HEAD = 1 << 20
 _UNASKED = h11.Request(method="GET", target="/", headers=[("host", "")])
 """What an answer is read by that comes before any request."""
 
 
+@dataclass(frozen=True)
+class ObservedExchange:
+    """An exchange as the traffic leaves it behind, not read yet: it still holds all credentials, and its body
+    lies in the room, not in its reads.
+    """
+
+    exchange: Exchange
+    body: Body
+
+    @property
+    def size(self) -> int:
+        """Bytes of both bodies."""
+        return len(self.exchange.request.raw_body or b"") + sum(self.body.lengths)
+
+
+def redacted(told: Exchange, times: Sequence[float], pieces: Sequence[bytes]) -> Exchange:
+    """An exchange with its reads and without the credentials in it. The judge's process does this before it
+    judges and before it keeps anything: looking for them takes longer than passing bytes on.
+    """
+    mask = Mask.of(told.request)
+    by_name = redact_settings if told.request.method == "GET" else redact_body
+    return replace(
+        told,
+        request=mask.whole_request(told.request),
+        headers=mask.headers(told.headers),
+        reads=redact_reads(tuple(map(Read, times, pieces)), by_name, mask.body),
+        detail=mask.text(told.detail),
+    )
+
+
 class Audience(Protocol):
-    """Who is told of what was overheard."""
+    """Receives the exchanges of a connection."""
 
     def name(self) -> str:
         """A name for a new exchange, unique."""
@@ -34,7 +65,7 @@ class Audience(Protocol):
     def began(self) -> None:
         """A request has come."""
 
-    def over(self, heard: Overheard | None) -> None:
+    def over(self, heard: ObservedExchange | None) -> None:
         """An exchange that began is over; None where it was missed."""
 
     def missed(self, reason: str) -> None:
@@ -59,8 +90,8 @@ def _headers(head: h11.Request | h11.Response) -> Headers:
     return tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in head.headers.raw_items())
 
 
-class Overhearing:
-    """The ear of one connection. `largest`: bytes of body of one exchange beyond which it is not kept.
+class ExchangeAssembler:
+    """Assembles the exchanges of one connection; one with more than `largest` bytes of body is not kept.
 
     Whatever passes is told with its time, in the order in which it came.
     """
@@ -69,7 +100,7 @@ class Overhearing:
         self._audience = audience
         self._room = room
         self._largest = largest
-        self._deaf = False
+        self._stopped = False
         self._client_left = False
         self._next(0.0, b"", b"")
 
@@ -99,14 +130,14 @@ class Overhearing:
 
     def closed(self, at: float, _: bytes) -> None:
         self._try(self._hear_close, at, b"")
-        self._deaf = True
+        self._stopped = True
 
     def interrupt(self, _at: float, _: bytes) -> None:
         """The watcher itself ends."""
         self._miss("watch-ended", only_open=True)
 
     def _try(self, hear: Callable[[float, bytes], None], at: float, data: bytes) -> None:
-        if self._deaf:
+        if self._stopped:
             return
         try:
             hear(at, data)
@@ -116,10 +147,10 @@ class Overhearing:
             self._miss("reader-crashed")
 
     def _miss(self, reason: str, *, only_open: bool = False) -> None:
-        """Stop listening to this connection."""
-        if self._deaf:
+        """Stop observing this connection."""
+        if self._stopped:
             return
-        self._deaf = True
+        self._stopped = True
         self._body.give_back()
         is_open = self._heard.request is not None
         if is_open:
@@ -137,7 +168,7 @@ class Overhearing:
         if asking is None:
             asking = self._asking = h11.Connection(h11.SERVER, max_incomplete_event_size=_LARGEST_HEAD)
         asking.receive_data(data)
-        while not self._deaf:
+        while not self._stopped:
             event = asking.next_event()
             if isinstance(event, h11.Request):
                 heard.request = event
@@ -190,6 +221,7 @@ class Overhearing:
     def _hear_close(self, at: float, _: bytes) -> None:
         """Whatever is still open was not ended by HTTP."""
         if self._heard.request is None:
+            self._body.give_back()
             return
         if self._heard.answered_all:
             self._finish(at, Ending.COMPLETE)
@@ -216,7 +248,7 @@ class Overhearing:
             self._finish(at, Ending.UNREACHABLE, why)
         else:
             self._finish(at, Ending.TRUNCATED, why)
-        self._deaf = True
+        self._stopped = True
 
     def _finish(self, at: float, ending: Ending, detail: str = "") -> None:
         heard, request = self._heard, self._heard.request
@@ -237,7 +269,7 @@ class Overhearing:
         exchange = Exchange(
             name=self._audience.name(),
             request=asked,
-            scenario="watch",
+            scenario=SCENARIO,
             status=head.status_code if head is not None else None,
             headers=_headers(head) if head is not None else (),
             reads=(),
@@ -248,4 +280,4 @@ class Overhearing:
         )
         body = self._body
         body.times = [at - heard.began for at in body.times]
-        self._audience.over(Overheard(exchange, body))
+        self._audience.over(ObservedExchange(exchange, body))

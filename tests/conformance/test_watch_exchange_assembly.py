@@ -1,4 +1,4 @@
-"""What is overheard: exchanges out of two streams of bytes, however they were cut."""
+"""Exchanges assembled from two streams of bytes, however these were cut."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tokenwire.watch.overheard import Overheard, redacted
-from tokenwire.watch.overhearing import Overhearing
+from tokenwire.watch.exchange_assembly import ExchangeAssembler, ObservedExchange, redacted
 from tokenwire.watch.room import BLOCK, Room, pieces
 from tokenwire.wire.exchange import Ending, Exchange
 from tokenwire.wire.redaction import REDACTED
@@ -41,7 +40,7 @@ class _Audience:
     def began(self) -> None:
         self.open += 1
 
-    def over(self, heard: Overheard | None) -> None:
+    def over(self, heard: ObservedExchange | None) -> None:
         self.open -= 1
         if heard is not None:
             body, room = heard.body, ROOM
@@ -59,16 +58,16 @@ def audience() -> _Audience:
 
 
 class _Listening:
-    """An ear, told each thing a second after the one before."""
+    """An observer, told each thing a second after the one before."""
 
     def __init__(self, audience: _Audience, *, largest: int = 1000) -> None:
-        self._ear = Overhearing(audience, ROOM, largest=largest)
+        self._observer = ExchangeAssembler(audience, ROOM, largest=largest)
         self._now = 0.0
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         def told(data: bytes = b"") -> None:
             self._now += 1.0
-            getattr(self._ear, name)(self._now, data)
+            getattr(self._observer, name)(self._now, data)
 
         return told
 
@@ -78,8 +77,8 @@ listen = _Listening
 
 @pytest.mark.parametrize("size", [1, 2, 7, 10_000])
 def test_an_exchange_however_it_is_cut(audience: _Audience, size: int) -> None:
-    ear = listen(audience)
-    for data, hear in ((ASKED, ear.sent), (ANSWERED, ear.received)):
+    observer = listen(audience)
+    for data, hear in ((ASKED, observer.sent), (ANSWERED, observer.received)):
         for start in range(0, len(data), size):
             hear(data[start : start + size])
     (exchange,) = audience.exchanges
@@ -97,47 +96,47 @@ def test_an_exchange_however_it_is_cut(audience: _Audience, size: int) -> None:
 
 
 def test_one_connection_many_exchanges(audience: _Audience) -> None:
-    ear = listen(audience)
+    observer = listen(audience)
     for _ in range(3):
-        ear.sent(ASKED)
-        ear.received(ANSWERED)
-    ear.closed()
+        observer.sent(ASKED)
+        observer.received(ANSWERED)
+    observer.closed()
     assert len(audience.exchanges) == 3
     assert not audience.gaps
 
 
 def test_requests_may_come_before_the_answers(audience: _Audience) -> None:
-    ear = listen(audience)
-    ear.sent(ASKED + GET + GET)
+    observer = listen(audience)
+    observer.sent(ASKED + GET + GET)
     small = b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n"
-    ear.received(ANSWERED + small + b"1" + small + b"2")
+    observer.received(ANSWERED + small + b"1" + small + b"2")
     assert [exchange.body for exchange in audience.exchanges] == [b"data: {}\n\ndat", b"1", b"2"]
 
 
 def test_the_words_before_an_answer_are_none(audience: _Audience) -> None:
-    ear = listen(audience)
-    ear.sent(b"POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
-    ear.received(b"HTTP/1.1 100 Continue\r\n\r\n")
-    ear.sent(b"hi")
-    ear.received(b"HTTP/1.1 204 No Content\r\n\r\n")
+    observer = listen(audience)
+    observer.sent(b"POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+    observer.received(b"HTTP/1.1 100 Continue\r\n\r\n")
+    observer.sent(b"hi")
+    observer.received(b"HTTP/1.1 204 No Content\r\n\r\n")
     (exchange,) = audience.exchanges
     assert (exchange.status, exchange.request.raw_body) == (204, b"hi")
 
 
 def test_an_answer_to_head_has_no_body(audience: _Audience) -> None:
-    ear = listen(audience)
+    observer = listen(audience)
     for _ in range(2):
-        ear.sent(b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\n")
-        ear.received(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n")
+        observer.sent(b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\n")
+        observer.received(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n")
     assert [exchange.body for exchange in audience.exchanges] == [b"", b""]
 
 
 def test_an_answer_may_come_before_the_request_is_over(audience: _Audience) -> None:
-    ear = listen(audience)
-    ear.sent(ASKED[:-3])
-    ear.received(b"HTTP/1.1 413 No\r\nContent-Length: 0\r\n\r\n")
+    observer = listen(audience)
+    observer.sent(ASKED[:-3])
+    observer.received(b"HTTP/1.1 413 No\r\nContent-Length: 0\r\n\r\n")
     assert audience.exchanges == []
-    ear.sent(ASKED[-3:])
+    observer.sent(ASKED[-3:])
     assert [exchange.status for exchange in audience.exchanges] == [413]
 
 
@@ -155,13 +154,13 @@ def test_an_answer_may_come_before_the_request_is_over(audience: _Audience) -> N
 def test_who_left_first_decides_the_ending(
     audience: _Audience, answered: bytes, left_first: bool, ending: Ending
 ) -> None:
-    ear = listen(audience)
-    ear.sent(ASKED)
-    ear.received(answered) if answered else None
+    observer = listen(audience)
+    observer.sent(ASKED)
+    observer.received(answered) if answered else None
     if left_first:
-        ear.client_ended()
-    ear.target_ended()
-    ear.closed()
+        observer.client_ended()
+    observer.target_ended()
+    observer.closed()
     (exchange,) = audience.exchanges
     assert exchange.ending is ending
     assert audience.open == 0
@@ -181,25 +180,25 @@ def test_who_left_first_decides_the_ending(
 def test_what_cannot_be_read_is_one_gap_and_no_end(
     audience: _Audience, asked: bytes, answered: bytes, gap: str
 ) -> None:
-    ear = listen(audience)
-    ear.sent(asked)
-    ear.received(answered)
+    observer = listen(audience)
+    observer.sent(asked)
+    observer.received(answered)
     for _ in range(3):
-        ear.sent(b"more of it \x00")
-        ear.received(b"more of it \x00")
-    ear.target_ended()
-    ear.closed()
+        observer.sent(b"more of it \x00")
+        observer.received(b"more of it \x00")
+    observer.target_ended()
+    observer.closed()
     assert audience.gaps == [gap]
     assert audience.exchanges == []
     assert audience.open == 0
 
 
 def test_an_exchange_beyond_the_size_is_a_gap_and_the_next_is_not(audience: _Audience) -> None:
-    ear = listen(audience, largest=25)
-    ear.sent(ASKED)
-    ear.received(ANSWERED)
-    ear.sent(GET)
-    ear.received(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+    observer = listen(audience, largest=25)
+    observer.sent(ASKED)
+    observer.received(ANSWERED)
+    observer.sent(GET)
+    observer.received(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
     assert audience.gaps == ["too-large"]
     assert [exchange.body for exchange in audience.exchanges] == [b"{}"]
     assert audience.open == 0
@@ -208,27 +207,27 @@ def test_an_exchange_beyond_the_size_is_a_gap_and_the_next_is_not(audience: _Aud
 def test_an_exchange_of_exactly_the_size_is_heard(audience: _Audience) -> None:
     size = len(b'{ "text":"a"}') + len(b"data: {}\n\ndat")
     for largest in (size, size - 1):
-        ear = listen(audience, largest=largest)
-        ear.sent(ASKED)
-        ear.received(ANSWERED)
+        observer = listen(audience, largest=largest)
+        observer.sent(ASKED)
+        observer.received(ANSWERED)
     assert [exchange.body for exchange in audience.exchanges] == [b"data: {}\n\ndat"]
     assert audience.gaps == ["too-large"]
 
 
 def test_where_no_room_is_left_an_exchange_is_followed_and_not_kept(audience: _Audience) -> None:
-    ear = listen(audience)
+    observer = listen(audience)
     others = [block for _ in range(BLOCKS) if (block := ROOM.borrow()) is not None]
-    ear.sent(ASKED)
-    ear.received(ANSWERED[:-20])
+    observer.sent(ASKED)
+    observer.received(ANSWERED[:-20])
     ROOM.give_back(others)
-    ear.received(ANSWERED[-20:])
+    observer.received(ANSWERED[-20:])
     assert (audience.exchanges, audience.gaps, audience.open) == ([], ["judge-too-slow"], 0)
-    ear.sent(GET)
-    ear.received(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+    observer.sent(GET)
+    observer.received(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
     assert [exchange.body for exchange in audience.exchanges] == [b"{}"]
-    ear.sent(ASKED)
+    observer.sent(ASKED)
     assert ROOM.free == BLOCKS - 1
-    ear.received(b"\r\nnonsense\r\n\r\n")
+    observer.received(b"\r\nnonsense\r\n\r\n")
     assert ROOM.free == BLOCKS
 
 
@@ -236,11 +235,11 @@ def test_a_body_may_lie_in_many_blocks_and_end_where_there_are_no_more(audience:
     for size, told in ((BLOCKS * BLOCK, 1), (BLOCKS * BLOCK + 1, 0)):
         audience.exchanges.clear()
         body = (bytes(range(251)) * (size // 251 + 1))[:size]
-        ear = listen(audience, largest=1 << 30)
-        ear.sent(GET)
-        ear.received(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
+        observer = listen(audience, largest=1 << 30)
+        observer.sent(GET)
+        observer.received(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
         for start in range(0, size, 10_007):
-            ear.received(body[start : start + 10_007])
+            observer.received(body[start : start + 10_007])
         assert [exchange.body for exchange in audience.exchanges] == [body] * told
         assert ROOM.free == BLOCKS
     assert audience.gaps == ["judge-too-slow"]
@@ -248,22 +247,33 @@ def test_a_body_may_lie_in_many_blocks_and_end_where_there_are_no_more(audience:
 
 def test_an_answer_to_half_a_request_is_a_gap(audience: _Audience) -> None:
     """A server may refuse before it has read all; what it was asked is then not known."""
-    ear = listen(audience)
-    ear.sent(ASKED[:-5])
-    ear.received(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\n{}")
-    ear.target_ended()
-    ear.closed()
+    observer = listen(audience)
+    observer.sent(ASKED[:-5])
+    observer.received(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\n{}")
+    observer.target_ended()
+    observer.closed()
     assert (audience.exchanges, audience.gaps, audience.open) == ([], ["request-cut-off"], 0)
 
 
 def test_what_is_open_when_the_watcher_ends_is_a_gap(audience: _Audience) -> None:
     idle, busy = listen(audience), listen(audience)
     busy.sent(ASKED)
-    for ear in (idle, busy):
-        ear.interrupt()
-        ear.closed()
+    for observer in (idle, busy):
+        observer.interrupt()
+        observer.closed()
     assert audience.gaps == ["watch-ended"]
     assert audience.open == 0
+
+
+def test_an_answer_without_a_request_keeps_no_memory(audience: _Audience) -> None:
+    """A server or a proxy may say that an idle connection has timed out, before it closes it."""
+    observer = listen(audience)
+    observer.received(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 4\r\n\r\nidle")
+    assert ROOM.free == BLOCKS - 1
+    observer.target_ended()
+    observer.closed()
+    assert ROOM.free == BLOCKS
+    assert (audience.exchanges, audience.gaps, audience.open) == ([], [], 0)
 
 
 def test_a_fault_of_our_own_is_a_gap_and_reaches_nobody(
@@ -272,15 +282,15 @@ def test_a_fault_of_our_own_is_a_gap_and_reaches_nobody(
     def broken(_: object, __: str) -> None:
         raise RuntimeError("no memory")
 
-    monkeypatch.setattr(Overhearing, "_keep_back", broken)
-    ear = listen(audience, largest=1)
-    ear.sent(ASKED)
-    ear.received(ANSWERED)
+    monkeypatch.setattr(ExchangeAssembler, "_keep_back", broken)
+    observer = listen(audience, largest=1)
+    observer.sent(ASKED)
+    observer.received(ANSWERED)
     assert audience.gaps == ["reader-crashed"]
 
 
 def test_keys_in_what_a_server_tells_of_itself_go_no_further(audience: _Audience) -> None:
-    ear = listen(audience)
-    ear.sent(GET)
-    ear.received(b'HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n{"api_key":"sesame"}')
+    observer = listen(audience)
+    observer.sent(GET)
+    observer.received(b'HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n{"api_key":"sesame"}')
     assert b"sesame" not in audience.exchanges[0].body

@@ -1,0 +1,40 @@
+"""Processes that share work: what comes of it is as if one had done it all."""
+
+from __future__ import annotations
+
+import os
+from multiprocessing import get_context
+
+import pytest
+
+from tokenwire.processes import shared_out, together
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_what_comes_of_parts_comes_in_their_order(jobs: int) -> None:
+    told = list(shared_out(lambda part: (part, os.getpid()), iter(range(100)), jobs))
+    assert [part for part, _ in told] == list(range(100))
+    assert (os.getpid() in {pid for _, pid in told}) is (jobs == 1)
+
+
+def test_one_part_is_no_reason_to_fork() -> None:
+    assert list(shared_out(lambda _: os.getpid(), ["one"], jobs=8)) == [os.getpid()]
+    assert list(shared_out(lambda _: os.getpid(), [], jobs=8)) == []
+
+
+def test_a_part_that_takes_long_keeps_no_other_process_from_work() -> None:
+    """The first part takes as long as the other process needs for twenty."""
+    others_done = get_context("fork").Event()
+
+    def work(part: int) -> bool:
+        if part == 20:
+            others_done.set()
+        return others_done.wait(timeout=20) if part == 0 else True
+
+    assert all(shared_out(work, range(30), jobs=2))
+
+
+def test_few_large_parts_are_put_together_and_more_small_ones() -> None:
+    assert list(together([8, 3, 3, 9, 9], lambda size: size, 10)) == [(8, 3), (3, 9), (9,)]
+    assert {len(some) for some in together(range(640), lambda _: 0)} == {64}
+    assert list(together([], lambda size: size)) == []
