@@ -176,6 +176,12 @@ def test_offsets_that_a_dialect_does_not_tell_are_not_judged() -> None:
         (["ab", "", "", "c"], [0, 2, 2, 4], False),
         (["ab", "", "", "c"], [0, 2, 1, 3], False),
         (["ab", "", "", "<|eot|>"], [0, 2, 2, 4], True),  # hidden
+        (["p", "", "<|eot|>", "", "i"], [0, 1, 1, 1, 3], True),  # hidden, it ends no character
+        (["p", "", "<|eot|>", "", "i"], [0, 1, 2, 1, 3], True),
+        (["p", "", "<|eot|>", "i"], [0, 1, 1, 3], True),
+        (["p", "", "<|eot|>", "i"], [0, 1, 1, 8], True),
+        (["p", "", "<|eot|>", "i"], [0, 1, 1, 0], False),
+        (["p", "", "<|eot|>", "i"], [0, 1, 1, 4], False),
         (["p", "", "", "i", "", "a"], [0, 1, 1, 3, 4, 5], True),  # "" shows two characters at once
         (["p", "", "", "i", "", "a"], [0, 1, 1, 4, 5, 6], False),
         (["it", "is"], [0, 3], True),  # alone, a tokenizer may write a token without its blank

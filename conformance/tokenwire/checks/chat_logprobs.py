@@ -292,6 +292,8 @@ def text_offsets_add_up(stream: Stream, _target: Target) -> Iterator[Observation
         text = joined_text(choice)
         first: int | None = None
         before: tuple[int, str] | None = None
+        part: int | None = None
+        """Where a part of a character begins that only hidden tokens have followed: it may go on behind them."""
         for position, told_here in enumerate(choice.columns.details.get(FIELD, ())):
             lists = _lists(told_here)
             offsets, tokens = lists.get(OFFSETS, []), lists.get(NAMES, [])
@@ -302,13 +304,19 @@ def text_offsets_add_up(stream: Stream, _target: Target) -> Iterator[Observation
                 first = told if first is None else first
                 if before is not None and first is not None and not _is_escaped(before[1]):
                     begin, name = before
+                    due = [first + end for end in _ends(text, begin - first, name)] if name else []
+                    if not name:
+                        part = begin
+                    elif begin not in due:
+                        part = None
+                    shown = None if told is None else told - first
+                    holds = offset in due or (
+                        part is not None and _may_follow_a_part(text, part - first, shown, token)
+                    )
                     if name:
-                        due = [first + end for end in _ends(text, begin - first, name)]
-                        holds, expected = offset in due, str(due[0])
+                        expected = str(due[0])
                         message = f"the text offset of {token!r} is {offset!r}, and {name!r} ends at {due[0]}"
                     else:
-                        shown = None if told is None else told - first
-                        holds = _may_follow_a_part(text, begin - first, shown, token)
                         expected = f"where the text shows {token!r}, from {begin} on"
                         message = f"the text offset of {token!r} is {offset!r}, which is not {expected}"
                     place = choice.emissions[position].at(OFFSETS)

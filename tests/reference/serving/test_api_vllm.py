@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tokenwire_reference.request import FinishReason
+from tokenwire_reference.api.vllm.logprob_shapes import TextOffsets, token_text
+from tokenwire_reference.request import FinishReason, SamplingParams
 
 CHAT, COMPLETIONS, GENERATE = "/v1/chat/completions", "/v1/completions", "/inference/v1/generate"
 HELLO = [{"role": "user", "content": "Hello there"}]
@@ -168,6 +171,7 @@ def test_offsets_go_on_from_chunk_to_chunk(ask, read_events):
         ([72, 0, 73, 2], False, [0, 1, 14, 15]),
         ([168, 107, 256, 72], True, [0, 0, 0, 1]),  # a character in three parts
         ([168, 107, 72, 73], True, [0, 0, 1, 2]),  # one that is never whole
+        ([72, 168, 0, 107], True, [0, 1, 1, 1]),  # a hidden token ends no character
     ],
 )
 def test_offsets_count_what_the_text_shows(answer, scripted_engine, ids, skip, offsets):
@@ -175,6 +179,16 @@ def test_offsets_count_what_the_text_shows(answer, scripted_engine, ids, skip, o
     body = {"prompt": PROMPT, "logprobs": 0, "skip_special_tokens": skip, "max_tokens": 4}
     choice = answer(engine, COMPLETIONS, body, api_dialect="vllm").json()["choices"][0]
     assert choice["logprobs"]["text_offset"] == offsets
+
+
+@given(st.lists(st.sampled_from([0, 2, 72, 73, 107, 168, 256, 1262]), max_size=12), st.booleans())
+def test_offsets_never_fall_and_stand_where_the_text_shows_a_token(tiny_tokenizer, ids, skip):
+    offsets = list(TextOffsets(tiny_tokenizer, SamplingParams(skip_special_tokens=skip), PROMPT).of(ids))
+    text = tiny_tokenizer.decode(ids, skip_special_tokens=skip)
+    assert offsets == sorted(offsets)
+    for token_id, begin in zip(ids, offsets, strict=True):
+        if not (skip and token_id in tiny_tokenizer.all_special_ids):
+            assert text.startswith(token_text(tiny_tokenizer, token_id), begin)
 
 
 def test_usage_comes_with_every_chunk_only_where_it_comes_at_all(ask, read_events):

@@ -9,7 +9,7 @@ from typing import Any
 from tokenwire_reference.api.vllm.call import LogprobsAsked
 from tokenwire_reference.delivery.request_manager import Emission
 from tokenwire_reference.request import Request, SamplingParams
-from tokenwire_reference.text.detokenizer import Detokenizer, spelling
+from tokenwire_reference.text.detokenizer import Detokenizer, Kind, Spelling, spelling
 from tokenwire_reference.text.tokenizer import Tokenizer
 
 
@@ -60,30 +60,31 @@ class TextOffsets:
     """Where the tokens of one choice begin in its text, as far as that shows them."""
 
     def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams, prompt: Sequence[int]) -> None:
-        shown = spelling(
+        self._shown = spelling(
             tokenizer,
             skip_special_tokens=sampling.skip_special_tokens,
             spaces_between_special_tokens=sampling.spaces_between_special_tokens,
         )
         self._tokenizer = tokenizer
-        self._output = Detokenizer(shown, prompt)
+        self._output = Detokenizer(self._shown, prompt)
         self._length = 0
 
     def echoed(self, prompt: Sequence[int]) -> Iterator[int]:
         """Those of a prompt that stands before the output."""
         spelled = spelling(self._tokenizer, skip_special_tokens=False)
-        yield from self._passed(Detokenizer(spelled), prompt)
+        yield from self._passed(Detokenizer(spelled), spelled, prompt)
         self._length = len(spelled.decode(prompt))
 
     def of(self, ids: Sequence[int]) -> Iterator[int]:
         """Those of the next output ids."""
-        return self._passed(self._output, ids)
+        return self._passed(self._output, self._shown, ids)
 
-    def _passed(self, detokenizer: Detokenizer, ids: Sequence[int]) -> Iterator[int]:
+    def _passed(self, detokenizer: Detokenizer, spelled: Spelling, ids: Sequence[int]) -> Iterator[int]:
         for token_id in ids:
             # Whole characters complete no other: bytes that wait for more are broken, and stand before them.
-            whole = token_text(self._tokenizer, token_id)
-            yield self._length + (len(detokenizer.flush()) if whole else 0)
+            # A token that the text hides breaks none: what waits may go on behind it.
+            ends = token_text(self._tokenizer, token_id) and spelled.kind(token_id) is not Kind.SILENT
+            yield self._length + (len(detokenizer.flush()) if ends else 0)
             self._length += len(detokenizer.push([token_id]))
 
 
