@@ -64,6 +64,7 @@ _ORACLES = {
     "side-effect": "what the server does beside the answer",
     "across-targets": "the answers of two servers",
     "script": "the right answer, computed from the request",
+    "arrival": "when events come",
 }
 
 

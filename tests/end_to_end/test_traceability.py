@@ -75,6 +75,16 @@ def test_the_page_keeps_what_it_said_as_long_as_that_is_seen() -> None:
     assert shown_as_the_page_says(written, {"one": report(many=9)}) == [f"{KEPT} was not seen in few (one)"]
 
 
+def test_the_page_does_not_promise_what_depends_on_timing() -> None:
+    burst = "stream-comes-in-a-burst"
+    seen = {"requirement": burst, "scenario": "long", "verdict": "PASS", "witnesses": 1}
+    before = f"| **{burst}** A sentence. | a check | a fault | 1 | one: `long` |"
+    written = page({"one": {"verdicts": [seen]}}, like=before)
+    (line,) = [line for line in written.splitlines() if line.startswith(f"| **{burst}**")]
+    assert line.endswith("| depends on timing |")
+    assert told(written) == {}
+
+
 def test_every_row_stands_on_the_page() -> None:
     written = page({})
     assert [name for name in load_requirements() if f"| **{name}** " not in written] == []

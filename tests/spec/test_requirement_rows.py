@@ -21,6 +21,7 @@ ORACLES = {
     "side-effect",
     "across-targets",
     "script",
+    "arrival",
 }
 REQUIRED = {"id", "level", "sentence", "contract", "basis", "oracle", "witnesses", "upstream"}
 OPTIONAL = {

@@ -293,7 +293,7 @@ def text_offsets_add_up(stream: Stream, _target: Target) -> Iterator[Observation
         first: int | None = None
         before: tuple[int, str] | None = None
         part: int | None = None
-        """Where a part of a character begins that only hidden tokens have followed: it may go on behind them."""
+        """Where a part of a character begins that hidden tokens alone have followed: it may go on."""
         for position, told_here in enumerate(choice.columns.details.get(FIELD, ())):
             lists = _lists(told_here)
             offsets, tokens = lists.get(OFFSETS, []), lists.get(NAMES, [])

@@ -35,6 +35,7 @@ _MOST_SPECIFIC_FIRST = (
     "side-effect",
     "across-responses",
     "across-targets",
+    "arrival",
 )
 _ACROSS = ("across-responses", "across-targets")
 
