@@ -3,8 +3,8 @@
 The reference engine is started so that a share of its greedy answers go another way at a near tie and that
 its logprobs move a little, and is checked as any server. No row may be a FAIL: nothing is at fault.
 
-    python -m proofs.near_ties                          four standard runs of each model at each share
-    python -m proofs.near_ties --budget quick --runs 1 --share 0.2 --model builtin:parrot
+    python -m proofs.near_ties                          two standard runs of each model, share and family
+    python -m proofs.near_ties --budget quick --runs 1 --share 0.2 --model builtin:parrot --shapes vllm
 
 Each run also holds the server against itself, as a gateway against its worker.
 
@@ -27,6 +27,8 @@ MODELS = ("builtin:tiny", "builtin:parrot", "builtin:tiny-moe")
 """The parrot is as good as certain of each id, and its right logprobs are known; a mixture of experts is torn
 between experts, too.
 """
+SHAPES = ("sglang", "vllm")
+"""Whose answers the reference gives. vLLM's completions tell candidates by their texts."""
 
 
 def main() -> int:
@@ -35,18 +37,21 @@ def main() -> int:
     )
     parser.add_argument("--share", type=float, action="append", metavar="P", help=f"of {SHARES}; repeatable")
     parser.add_argument("--model", action="append", metavar="NAME", help=f"of {MODELS}; repeatable")
-    parser.add_argument("--runs", type=int, default=4, metavar="N", help="of each model at each share; 4")
+    parser.add_argument("--runs", type=int, default=2, metavar="N", help="of each model, share and family; 2")
+    parser.add_argument("--shapes", action="append", choices=SHAPES, help="both; repeatable")
     parser.add_argument("--budget", type=Budget, choices=list(Budget), default=Budget.STANDARD)
     parser.add_argument("--dialect", action="append", default=[], metavar="NAME", help="all; repeatable")
     options = parser.parse_args()
     red = runs = 0
-    for share, model in itertools.product(options.share or SHARES, options.model or MODELS):
-        name = f"--near-ties {share} --model {model}"
+    for share, model, shapes in itertools.product(
+        options.share or SHARES, options.model or MODELS, options.shapes or SHAPES
+    ):
+        name = f"--near-ties {share} --model {model} --api-dialect {shapes}"
         with serve([name]) as urls:
             for _ in range(options.runs):
                 judged = check(urls[name], options.budget, options.dialect, worker=urls[name])
                 failed = {row: each for row, each in judged.items() if each.verdict is Verdict.FAIL}
-                print(f"{model}, share {share}: {len(failed)} of {len(judged)} rows FAIL", flush=True)
+                print(f"{model}, share {share}, {shapes}: {len(failed)} of {len(judged)} FAIL", flush=True)
                 for row, each in failed.items():
                     print(f"  {row} in {each.scenario}: {each.message}")
                 runs, red = runs + 1, red + bool(failed)

@@ -1,9 +1,9 @@
 """Stability: one server, checked again and again, gets the same verdict on every row.
 
-The reference engine is checked in both delivery modes, on a machine that is otherwise idle and on one whose
-cores are all busy. A row whose verdict differs between two runs against one server says something of the
-clock, not of the server. What depends on timing has to be provoked until it occurs, or is INCONCLUSIVE in
-every run.
+The reference engine is checked in both delivery modes and in the shapes of both families, on a machine
+that is otherwise idle and on one whose cores are all busy. A row whose verdict differs between two runs
+against one server says something of the clock, not of the server. What depends on timing has to be provoked
+until it occurs, or is INCONCLUSIVE in every run.
 
     python -m proofs.stability                                          five standard runs of each kind
     python -m proofs.stability --budget quick --runs 3 --mode incremental --load busy
@@ -33,7 +33,9 @@ from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.verdict import overall
 from tokenwire_reference.faults.catalogue import CUMULATIVE, INCREMENTAL
 
-MODES = (CUMULATIVE, INCREMENTAL)
+VLLM = "--api-dialect vllm"
+MODES = (CUMULATIVE, INCREMENTAL, VLLM)
+"""In SGLang's shapes cumulative and incremental; in vLLM's, whose streams are incremental."""
 IDLE, BUSY = "idle", "busy"
 _TIMEOUT_S = 300
 """For one exchange: a machine that has much to do is slow, and that is no fault of the server."""
@@ -99,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=5, metavar="N", help="of each kind; 5 where not given")
     parser.add_argument("--budget", type=Budget, default=Budget.STANDARD, choices=list(Budget))
     parser.add_argument("--dialect", action="append", default=[], metavar="NAME", help="all where not given")
-    parser.add_argument("--mode", action="append", choices=MODES, help="both where not given")
+    parser.add_argument("--mode", action="append", choices=MODES, help="all where not given")
     parser.add_argument("--load", action="append", choices=(IDLE, BUSY), help="both where not given")
     asked = parser.parse_args(arguments)
     differences: dict[str, dict[str, list[str]]] = {}
