@@ -16,7 +16,7 @@ from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
 from tokenwire.replay import replay
 from tokenwire.requirement import load_requirements
-from tokenwire.target.alike import alike
+from tokenwire.target.alike import alike, apart
 from tokenwire.target.determinism import PROBE, determinism, side_by_side
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -241,6 +241,13 @@ def test_a_name_of_several_candidates_may_hide_the_one_that_another_answer_lists
     assert alike(hidden, listed, 1e-3), "halves of characters have one name"
     assert alike(listed, hidden, 1e-3)
     assert alike({"\ufffd": -3.0297}, listed, 1e-3), "and either of the two logprobs"
+    ours, theirs = {"ay": -1.5568, "": -2.9390}, {"ay": -1.5568, "": -2.9391, " o": -3.4746}
+    assert alike(ours, theirs, 1e-3), "or no name"
+
+
+def test_a_name_of_several_candidates_shows_no_rounding() -> None:
+    for name in ("\ufffd", ""):
+        assert apart({name: -2.0, "a": -1.0}, {name: -3.0, "a": -1.001}) == pytest.approx(0.001)
 
 
 def test_what_no_shared_name_hides_is_no_chance() -> None:

@@ -110,13 +110,18 @@ def apart(one: object, other: object) -> float:
 
 
 def _by_name(entries: object) -> dict[object, float]:
-    """The logprobs of the candidates of a position, but of those that share a name (half characters do)."""
+    """The logprobs of the candidates of a position, but of those that may share a name."""
     if isinstance(entries, Mapping):
         read = _keyed(entries)
     else:
         read = _listed(entries) if isinstance(entries, (list, tuple)) else ()
     times = Counter(name for name, _ in read)
-    return {name: logprob for name, logprob in read if times[name] == 1}
+    return {name: logprob for name, logprob in read if times[name] == 1 and not _is_of_several(name)}
+
+
+def _is_of_several(name: object) -> bool:
+    """Whether several tokens may bear a name: all halves of characters are written alike, or not at all."""
+    return isinstance(name, str) and (not name or BROKEN in name)
 
 
 def _tied(one: Candidates, other: Candidates, tolerance: float) -> bool:
@@ -139,10 +144,10 @@ def _tied(one: Candidates, other: Candidates, tolerance: float) -> bool:
 def _hidden(one: Candidates, other: Candidates, tolerance: float) -> bool:
     """Whether objects of unlike length list the same candidates, but for those that share a name.
 
-    All halves of characters are written alike, and one of them stands for all. What another answer lists in
-    the place of one that is not seen can only be among its last.
+    One of these stands for all. What another answer lists in the place of one that is not seen can only be
+    among its last.
     """
-    shared = {name for name, _ in (*one, *other) if BROKEN in str(name)}
+    shared = {name for name, _ in (*one, *other) if _is_of_several(name)}
     if not (one and other and shared):
         return False
     for ours, theirs in ((one, dict(other)), (other, dict(one))):
