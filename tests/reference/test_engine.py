@@ -519,6 +519,25 @@ class TestIsolation:
         assert record(good) == expected
         assert engine.load.used_tokens == 0
 
+    def test_a_request_that_fails_leaves_in_the_cache_what_was_computed_and_no_more(
+        self, tiny: LoadedModel, run_to_end: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It fails at the id that would have filled a page: of that id, no keys and values are known."""
+        engine, prompt = Engine(tiny), range(10, 105)
+        bad = ask("bad", prompt)
+        engine.add(bad)
+        sequence = engine.scheduler.find("bad")
+        assert sequence is not None
+        monkeypatch.setattr(sequence.rules, "check", raises)
+        run_to_end(engine)
+        assert (len(prompt) + len(bad.output_ids)) % engine.scheduler.pool.page_size == 0
+        turn = (*prompt, *bad.output_ids, 40, 41, 42)
+        warm, cold = (
+            run_to_end(one, scored(prompt=turn, logprob_start_len=-1))[0] for one in (engine, Engine(tiny))
+        )
+        assert warm.cached_tokens == 80
+        assert record(warm) == record(cold)
+
     def test_a_step_that_fails_ends_its_requests_and_not_the_engine(
         self, engine: Engine, run_to_end: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -177,10 +177,12 @@ def test_a_pattern_that_may_match_forever_is_not_looked_for_in_all_of_a_long_tex
     assert max(lengths) <= len("\u8a9e".encode()) * (LONGEST_MATCH + len(piece) + 1)
 
 
-def test_a_long_run_of_byte_tokens_is_not_looked_through_again(monkeypatch) -> None:
-    letter = BYTE_OR_WORD.convert_tokens_to_ids("<0x61>")
+@pytest.mark.parametrize("words", [0, 5000])
+def test_a_long_run_of_byte_tokens_is_not_looked_through_again(words, monkeypatch) -> None:
+    word, letter = BYTE_OR_WORD.convert_tokens_to_ids(["a", "<0x61>"])
     detokenizer = Detokenizer(spelling(BYTE_OR_WORD, skip_special_tokens=True))
-    assert max(searched(monkeypatch, detokenizer, [letter] * 5000)) == LONGEST_MATCH + 2
+    output_ids = [word] * words + [letter] * 5000
+    assert max(searched(monkeypatch, detokenizer, output_ids)) == LONGEST_MATCH + 2
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,25 @@ def test_functions_run_between_steps(started, scripted_engine):
     assert engine.flushed == 1
 
 
+def test_what_is_asked_during_a_step_is_done_before_the_next(started, scripted_engine):
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    class Held(scripted_engine):
+        def step(self):
+            begun.set()
+            may_go_on.wait(timeout=120)
+            return super().step()
+
+    thread, rows = started(Held([[5], [6], [7]]))
+    request = ask()
+    thread.add(request)
+    begun.wait(timeout=120)
+    so_far = thread.call(lambda: list(request.output_ids))
+    may_go_on.set()
+    assert so_far.result(timeout=120) == [5]
+    assert until_finish(rows)[-1].finish.type == "length"
+
+
 def test_a_broken_engine_ends_every_request_with_status_500(started, scripted_engine, caplog):
     class Broken(scripted_engine):
         def step(self):
