@@ -152,14 +152,17 @@ def warm(scale: float, name: str = "generate/warm") -> Stream:
     return named(whole(Told(series=series), greedy=False, temperature=0.5, **options), name)
 
 
-def truncated(shift: float, name: str = "generate/truncated") -> Stream:
-    """An answer at temperature 1 with top_k 1 of 2, whose logprobs lie so much higher than the model's."""
+def truncated(shift: float, name: str = "generate/truncated", **left: float) -> Stream:
+    """An answer at temperature 1 with top_k 1 of 2, or what else leaves that one, whose logprobs lie so much
+    higher than the model's.
+    """
     own = [[row[0][0] + shift, *row[0][1:]] for row in top_logprobs()]
     series = {
         "output_token_logprobs": own,
         "output_top_logprobs": [[entry, [-40.0, 90, None]] for entry in own],
     }
-    options: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "prompt_key": "p", "top_k": 1}
+    options: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "prompt_key": "p"}
+    options |= left or {"top_k": 1}
     return named(whole(Told(series=series), greedy=False, temperature=1.0, **options), name)
 
 
@@ -260,6 +263,13 @@ LOGPROB_PAIRS = [
         (GREEDY, truncated(0.25)),
         pointer="/output_top_logprobs",
         why="neither of all ids nor of those that are left",
+    ),
+    Pair(
+        "logprobs-follow-one-truncation",
+        (GREEDY, truncated(0.0, min_p=1.0)),
+        (GREEDY, truncated(0.25, min_p=1.0)),
+        pointer="/output_top_logprobs",
+        why="min_p leaves what is exactly as likely as it wants",
     ),
     Pair(
         "logprobs-follow-the-declared-rule",

@@ -125,6 +125,7 @@ def test_a_cut_call_is_shown_as_it_is_or_as_far_as_it_came() -> None:
     cut = CALL[: CALL.index("ris")]
     for answer in (
         whole(cut, cut, finish="length"),
+        whole(f"{PING}\n{cut}", cut, piece("ping", "{}"), finish="length"),
         whole(cut, "", piece("get_weather", '{"city": "Pa'), finish="length"),
         streamed(cut, OPENED, call(piece(arguments='{"city')), finish="length"),
     ):

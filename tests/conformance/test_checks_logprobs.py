@@ -21,7 +21,7 @@ from logprob_pairs import (
     scored,
     warm,
 )
-from stream_builder import IDS, Told, change, incremental, logprobs, named, whole
+from stream_builder import IDS, Told, change, incremental, logprobs, named, top_logprobs, whole
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.chat_logprobs import is_spelled, is_spelled_by_some
@@ -202,6 +202,16 @@ def test_offsets_go_on_across_events() -> None:
     assert violated("text-offsets-add-up", stream) == []
     again = change(stream, 3, details={"logprobs": {**parts[3], "text_offset": [0]}})
     assert violated("text-offsets-add-up", again)[0].place.event == 3
+
+
+@pytest.mark.parametrize("other", [None, [], {}, 5, "x"], ids=repr)
+def test_an_alternative_that_is_no_entry_is_found_beside_one_that_is(other: object) -> None:
+    rows: list[list[Any]] = top_logprobs()
+    rows[2] = [rows[2][0], other]
+    series = {"output_token_logprobs": logprobs(), "output_top_logprobs": rows}
+    stream = whole(Told(series=series), logprobs=True, top_logprobs=2)
+    assert violated("logprob-values-are-legal", stream)
+    assert violated("top-logprobs-have-k", stream)
 
 
 def test_an_empty_list_of_alternatives_is_legal_where_none_were_asked_for() -> None:

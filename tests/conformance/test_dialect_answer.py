@@ -253,8 +253,10 @@ def test_an_error_in_a_stream() -> None:
 @pytest.mark.parametrize(
     ("status", "body", "refused", "error"),
     [
+        (399, b"", False, ""),
         (400, {"error": {"message": "no"}}, True, {"error": {"message": "no"}}),
         (404, b"<html>", True, "<html>"),
+        (499, b"", True, ""),
         (500, b"Internal Server Error", False, "Internal Server Error"),
         (503, {"object": "error"}, False, {"object": "error"}),
     ],

@@ -130,7 +130,8 @@ def test_a_number_asks_for_the_logprobs_of_the_whole_prompt() -> None:
 
 
 def test_wrong_values_find_the_field_that_is_a_number() -> None:
-    assert body(VLLM, Ask(input_ids=(IDS,), wrong={"logprobs": "x"}))["logprobs"] == "x"
+    for name in ("logprobs", "top_logprobs"):
+        assert body(VLLM, Ask(input_ids=(IDS,), wrong={name: "x"}))["logprobs"] == "x"
     assert asked(VLLM, {"prompt": [5], "logprobs": "x"}).sent["logprobs"].values == ("x",)
 
 
