@@ -236,7 +236,7 @@ def ids_are_token_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
     expected = "integers t with 0 <= t < 2^31"
 
     def look(at: int, own: Walked, name: str, told: Field, read: Callable[[Any], Any]) -> Observation:
-        place, ids = own.emission(at).at(name), told[at] and read(told[at])
+        place, ids = own.emission(at).at(name), read(told[at])
         if ids is None:
             message = f"{name} is not a list of token ids"
             return demand(place, False, expected=expected, actual="no list", message=message)

@@ -296,10 +296,9 @@ class Parcel:
         return self.read(self)
 
     def lines(self) -> Iterator[tuple[int, bytes, bool]]:
-        """The lines: number, bytes without line end, and whether it had one: a file's last may have none."""
+        """The lines: number, bytes, and whether they end in a line end: those of a file's last may not."""
         for number, line in enumerate(BytesIO(self.data), self.number):
-            complete = line.endswith(b"\n")
-            yield number, line[:-1] if complete else line, complete
+            yield number, line, line.endswith(b"\n")
 
 
 Cut = Callable[[bytearray, int, int], int]
