@@ -15,6 +15,7 @@ from recorded import whole, write_folder
 from typer.testing import CliRunner
 
 from tokenwire import shelved
+from tokenwire.checks import invariance
 from tokenwire.cli import app
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.judging.judge import Judgement, judge
@@ -34,6 +35,8 @@ from tokenwire.wire.shelf import AtHand, Shelf, Slip, packed
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 CAPTURE = FIXTURES / "litellm" / "1.106.2" / "live-before-vllm.jsonl.gz"
+HELD_TOGETHER = FIXTURES / "sglang" / "0.5.12.post1" / "live-cumulative.jsonl.gz"
+"""Many of its answers came from the cache."""
 
 
 def report(subject: Subject, judgements: list[Judgement]) -> tuple[object, ...]:
@@ -119,6 +122,31 @@ def test_checks_of_a_whole_run_share_what_they_read(monkeypatch: pytest.MonkeyPa
     fetched.clear()
     judge([run])
     assert len(fetched) < _OFTEN * len(run.streams)
+
+
+def test_answers_that_are_held_together_are_each_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often the one and the other is looked at, and be both too large to stay at hand together."""
+    read = Dialect.read
+    names: list[str] = []
+
+    def counted(self: Dialect, exchange: Exchange, *, delivery_hint: Delivery | None = None) -> Stream:
+        names.append(exchange.name)
+        return read(self, exchange, delivery_hint=delivery_hint)
+
+    monkeypatch.setattr(Dialect, "read", counted)
+    row = load_requirements()["cache-changes-nothing"]
+    (run,) = replay([HELD_TOGETHER], cabinet=nothing_held()).runs
+    judge([run], [row])  # what is known of the target is found out
+    pairs = len(list(invariance._with_and_without(run.heard, cached_tokens, less=True)))
+    assert pairs > 10
+    names.clear()
+    judged = judge([run], [row])
+    assert sum(one.witnesses for one in judged) > pairs
+    assert len(names) <= len(run.streams) + pairs
+
+
+def cached_tokens(stream: Stream) -> int:
+    return invariance._most(stream, "cached_tokens")
 
 
 def test_a_changed_copy_holds_all_of_its_fields() -> None:

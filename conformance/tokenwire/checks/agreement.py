@@ -34,7 +34,11 @@ def same_beginning(stream: Stream) -> tuple[object, ...] | None:
 
 
 def choice_pairs(baseline: Stream, other: Stream) -> Iterator[tuple[Side, Side]]:
-    """The choices of two answers, index by index."""
+    """The choices of two answers, index by index, with all that they hold.
+
+    What relates them looks at the one and at the other; neither is to be read again meanwhile.
+    """
+    baseline, other = baseline.whole, other.whole
     others = {choice.index: choice for choice in other.choices}
     for choice in baseline.choices:
         if choice.index in others:

@@ -45,7 +45,11 @@ def _with_and_without(
         baseline = min(group, key=shows)
         if shows(baseline) and not less:
             continue
-        yield from ((baseline, stream) for stream in group if shows(stream) > shows(baseline))
+        least = shows(baseline)
+        for stream in group:
+            if shows(stream) > least:
+                baseline = baseline.whole  # read once for all that are held against it
+                yield baseline, stream
 
 
 @check_run("cache-changes-nothing")
@@ -81,6 +85,7 @@ def asking_for_more_changes_nothing(streams: tuple[Stream, ...], target: Target)
         all_told, _, most = max(group, key=itemgetter(1))
         for told, _, stream in group:
             if told != all_told:
+                most = most.whole  # read once for all that are held against it
                 for one, other in choice_pairs(most, stream):
                     source = f"the answer of {most.exchange.name}, which asks for more"
                     yield from as_declared(agree(one, other, source, told_apart=True), target)

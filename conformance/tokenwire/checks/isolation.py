@@ -74,6 +74,7 @@ def neighbours_change_nothing(streams: tuple[Stream, ...], target: Target) -> It
         for stream in group if alone is not None else ():
             crowd = crowds.get(stream.exchange.name, 0)
             if alone is not None and crowd >= CROWD:
+                alone = alone.whole  # read once for all that are held against it
                 for one, other in choice_pairs(alone, stream):
                     source = f"the answer without the {crowd} others beside it"
                     yield from as_declared(agree(one, other, source), target)
@@ -106,9 +107,9 @@ def batch_items_stand_alone(streams: tuple[Stream, ...], target: Target) -> Iter
                 twins[prompt] = repeated(alone.get(prompt, []))
             twin = twins[prompt]
             if twin is not None:
-                pair = (twin, twin.choices[0]), (stream, choice)
+                pair = (twin, twin.choices[0].whole), (stream, choice.whole)
                 yield from as_declared(agree(*pair, "the same prompt by itself"), target)
-                yield from _same_end((twin, twin.choices[0]), (stream, choice))
+                yield from _same_end(*pair)
 
 
 def _same_end(baseline: Side, other: Side) -> Iterator[Observation]:
