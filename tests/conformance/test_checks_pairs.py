@@ -993,6 +993,12 @@ def test_a_violation_says_what_is_wrong(pair: Pair) -> None:
     assert violated.message or violated.expected != violated.actual
 
 
+@pytest.mark.parametrize("ending", [Ending.TRUNCATED, Ending.TIMEOUT])
+def test_a_stream_that_was_cut_off_tells_nothing_of_bursts(ending: Ending) -> None:
+    cut = with_exchange(arriving(0.0), ending=ending)
+    assert list(look("stream-comes-in-a-burst", (cut, cut), Target())) == []
+
+
 ELSEWHERE = {
     "first-ids-at-once": "test_checks_early_and_late.py",
     "customized-info-in-streams": "test_checks_early_and_late.py",
