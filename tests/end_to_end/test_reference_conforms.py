@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from reference_configurations import CONFIGURATIONS, Report, check, tokenwire, verdicts
-from traceability import PAGE, depends_on_timing, page, shown_as_the_page_says
+from traceability import PAGE, depends_on_timing, page, places_not_asked
 
 from tokenwire.judging.verdict import Verdict
 from tokenwire.requirement import load_requirements
@@ -127,10 +127,10 @@ def test_every_requirement_was_seen_to_hold_somewhere(checked: Callable[[str], t
     assert {row.id for row in due} - seen == set()
 
 
-def test_the_table_of_traceability_tells_of_this_run(checked: Callable[[str], tuple[Report, Path]]) -> None:
+def test_the_table_of_traceability_is_up_to_date(checked: Callable[[str], tuple[Report, Path]]) -> None:
     reports = {name: checked(name)[0] for name in CONFIGURATIONS}
     written = PAGE.read_text("utf-8")
-    assert shown_as_the_page_says(written, reports) == []
+    assert places_not_asked(written, reports) == []
     assert written == page(reports, like=written), (
         "spec/TRACEABILITY.md is stale: run python tests/end_to_end/traceability.py"
     )

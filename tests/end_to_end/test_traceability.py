@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from traceability import gaps, page, shown_as_the_page_says, told
+from traceability import gaps, page, places_not_asked, told
 
 from tokenwire.checks.check import CHECKS
 from tokenwire.requirement import Requirement, load_requirements
@@ -71,8 +71,8 @@ def test_the_page_keeps_what_it_said_as_long_as_that_is_seen() -> None:
     written = page({"one": report(few=3)})
     more = {"one": report(few=3, many=9)}
     assert page(more, like=written) == written
-    assert shown_as_the_page_says(written, more) == []
-    assert shown_as_the_page_says(written, {"one": report(many=9)}) == [f"{KEPT} was not seen in few (one)"]
+    assert places_not_asked(written, more) == []
+    assert places_not_asked(written, {"one": report(many=9)}) == [f"{KEPT} is not asked in few (one)"]
 
 
 def test_the_page_does_not_promise_what_depends_on_timing() -> None:
