@@ -292,8 +292,8 @@ def text_offsets_add_up(stream: Stream, _target: Target) -> Iterator[Observation
         text = joined_text(choice)
         first: int | None = None
         before: tuple[int, str] | None = None
+        # Where a part of a character begins that hidden tokens alone have followed: it may go on behind them.
         part: int | None = None
-        """Where a part of a character begins that hidden tokens alone have followed: it may go on."""
         for position, told_here in enumerate(choice.columns.details.get(FIELD, ())):
             lists = _lists(told_here)
             offsets, tokens = lists.get(OFFSETS, []), lists.get(NAMES, [])

@@ -43,9 +43,9 @@ def _with_and_without(
     """Each answer in which something happened, behind one that begins alike in which it did not, or less."""
     for group in beginnings(streams):
         baseline = min(group, key=shows)
-        if shows(baseline) and not less:
-            continue
         least = shows(baseline)
+        if least and not less:
+            continue
         for stream in group:
             if shows(stream) > least:
                 baseline = baseline.whole  # read once for all that are held against it
