@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import traceback
 from typing import Annotated
@@ -91,3 +92,5 @@ def main() -> None:
     except Exception:  # the traceback is for us; the status must not blame the target
         traceback.print_exc()
         sys.exit(ExitStatus.HARNESS_ERROR)
+    finally:
+        gc.freeze()  # what is left goes with the process: there is no need to look through it for garbage

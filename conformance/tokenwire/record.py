@@ -430,6 +430,10 @@ class Choice:
         """What is kept of it by `in_short`."""
         return vars(self)
 
+    def ends_with(self, name: str) -> bool:
+        """Whether the last emission carries a field."""
+        return name in _last(self)[1]
+
     def last_at(self, name: str = "") -> Place:
         """The place of a field of the last emission; of the whole emission where the field is absent."""
         place, pointers = _last(self)

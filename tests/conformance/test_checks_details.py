@@ -740,7 +740,7 @@ def test_an_empty_list_of_alternatives_is_told_as_that() -> None:
 
 def test_an_entry_is_brought_by_the_event_after_which_no_other_changes_it() -> None:
     def brought(stream: Stream, position: int | None) -> int | None:
-        return bringing(stream.choices[0], "output_ids", position).event.place.event
+        return bringing(stream.choices[0], "output_ids", position).event
 
     assert [brought(incremental(), at) for at in (0, 3, 99, None)] == [0, 3, 5, 5]
     assert [brought(cumulative(), at) for at in (0, 3, 99, None)] == [0, 3, 5, 5]

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from hand_made_stream import ids_stream
 from hand_made_stream import made_up_row as row
 
+from tokenwire import cli
 from tokenwire.checks.check import CHECKS, Check, Observation, Target, observe
 from tokenwire.judging.gc_paused import gc_paused
 from tokenwire.judging.judge import Run, judge
@@ -38,3 +40,29 @@ def test_the_end_of_an_inner_block_ends_no_outer_one() -> None:
             pass
         assert not gc.isenabled()
     assert gc.isenabled()
+
+
+def test_what_was_made_meanwhile_is_not_looked_through_at_once_and_may_be_garbage_later() -> None:
+    with gc_paused():
+        made: list[object] = [[]]
+    assert not any(one is made for one in gc.get_objects(generation=0))
+    assert any(one is made for one in gc.get_objects(generation=2))
+    assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.parametrize("end", [None, SystemExit(1), ZeroDivisionError()])
+def test_a_process_that_ends_looks_for_no_garbage(
+    end: BaseException | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def app() -> None:
+        done.append("command")
+        if end is not None:
+            raise end
+
+    monkeypatch.setattr(cli, "app", app)
+    monkeypatch.setattr(gc, "freeze", lambda: done.append("freeze"))
+    with suppress(SystemExit):
+        cli.main()
+    assert done == ["command", "freeze"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
-from tokenwire.wire.sharing import sharing
+from tokenwire.wire.sharing import same_values, sharing
 from tokenwire.wire.strict_json import loads
 
 numbers = st.sampled_from([0, 1, True, False, 1.0, 0.0, -0.0, 300, None, "1", "\ud800"])
@@ -76,3 +76,25 @@ def test_a_cumulative_stream_holds_each_entry_once(choices: int) -> None:
         assert len({id(entry) for series in carried for entry in series}) == len(entries)
         ids = [emission.output_ids for emission in choice.emissions]
         assert len({id(token) for part in ids if part is not None for token in part}) == len(entries)
+
+
+@given(st.lists(values), st.lists(values))
+def test_arrays_hold_the_same_values_only_if_they_are_written_alike(one: list[Any], other: list[Any]) -> None:
+    assert same_values(one, loads(json.dumps(one)))
+    if same_values(one, other):
+        assert repr(one) == repr(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ([1], [True]),
+        ([1], [1.0]),
+        ([0.0], [-0.0]),
+        ([[1]], [[True]]),
+        ([1], [1, 2]),
+        ([object()], [object()]),
+    ],
+)
+def test_what_is_only_equal_or_no_json_is_not_the_same(one: list[Any], other: list[Any]) -> None:
+    assert not same_values(one, other)

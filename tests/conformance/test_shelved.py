@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from tokenwire import shelved
 from tokenwire.checks import invariance
+from tokenwire.checks.walk import bringing
 from tokenwire.cli import app
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.judging.judge import Judgement, judge
@@ -122,6 +123,16 @@ def test_checks_of_a_whole_run_share_what_they_read(monkeypatch: pytest.MonkeyPa
     fetched.clear()
     judge([run])
     assert len(fetched) < _OFTEN * len(run.streams)
+
+
+def test_where_an_answer_ends_is_known_without_its_content(most_alive: list[int]) -> None:
+    (run,) = replay([HELD_TOGETHER], cabinet=nothing_held()).runs
+    choices = [one for stream in run.streams for one in stream.choices if one.ends_with("output_ids")]
+    due = [bringing(choice.whole, "output_ids") for choice in choices]
+    most_alive.clear()
+    assert [bringing(choice, "output_ids") for choice in choices] == due
+    assert len(choices) > 50
+    assert not most_alive  # nothing was read again
 
 
 def test_answers_that_are_held_together_are_each_read_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from tokenwire.record import Choice, Delivery
 from tokenwire.target.alike import alike
+from tokenwire.wire.sharing import same_values
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,8 @@ def _first_difference(
     expected: Sequence[Any], actual: Sequence[Any], same: Callable[[Any, Any], bool]
 ) -> int | None:
     """Index of the first entry of `actual` that is not the expected one."""
+    if same_values(expected[: len(actual)], actual):
+        return None  # as nearly always, and many times faster than the look at each
     for index, entry in enumerate(actual):
         if index >= len(expected) or not same(expected[index], entry):
             return index

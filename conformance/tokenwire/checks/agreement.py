@@ -106,7 +106,7 @@ def agree(baseline: Side, other: Side, source: str, *, told_apart: bool = False)
     end = first_difference(ours[common], theirs[common])
     if end is None or not near_tie(pair, end):
         yield observe_sequence(
-            bringing(pair[1], "output_ids", end).at("output_ids"),
+            bringing(pair[1], "output_ids", end),
             "output id",
             expected=ours[common],
             actual=theirs[common],
@@ -126,7 +126,7 @@ def agree(baseline: Side, other: Side, source: str, *, told_apart: bool = False)
         same = identical if name in other[1].customized else partial(alike, tolerance=DRIFT)
         at = first_difference(expected[upto], actual[upto], same)
         yield observe_sequence(
-            bringing(pair[1], name, at).at(name),
+            bringing(pair[1], name, at),
             f"{name} entry",
             expected=expected[upto],
             actual=actual[upto],
@@ -151,7 +151,7 @@ def _same_text(pair: Pair, source: str, *, by_chance: bool) -> Iterator[Observat
         end = min(len(ours), len(theirs))
         if end:
             at = first_difference(ours[:end], theirs[:end])
-            places = [bringing(choice, "text", at).at("text") for choice in pair]
+            places = [bringing(choice, "text", at) for choice in pair]
             yield observe_text(
                 places[1],
                 expected=ours[:end],

@@ -7,8 +7,10 @@ from typing import Any
 
 from tokenwire.checks.check import Observation, demand
 from tokenwire.record import Place
+from tokenwire.wire.sharing import same_values
 
 Same = Callable[[Any, Any], bool]
+"""Whether two values pass for one; a value and itself do."""
 
 
 def identical(one: object, other: object) -> bool:
@@ -18,10 +20,10 @@ def identical(one: object, other: object) -> bool:
 
 def first_difference(expected: Sequence[Any], actual: Sequence[Any], same: Same = identical) -> int | None:
     """The first position at which two sequences differ, one of them ending counted as a difference."""
-    if same is identical and expected == actual and bool not in {*map(type, expected), *map(type, actual)}:
-        return None  # as nearly always, and many times faster than the look at each
     if isinstance(expected, str) and isinstance(actual, str):
-        return _parting(expected, actual)
+        return None if expected == actual else _parting(expected, actual)
+    if same_values(expected, actual):
+        return None  # as nearly always, and many times faster than the look at each
     for position, (one, other) in enumerate(zip(expected, actual, strict=False)):
         if one is not other and not same(one, other):
             return position

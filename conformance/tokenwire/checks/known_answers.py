@@ -142,7 +142,7 @@ def script_ids_are_said(stream: Stream, target: Target) -> Iterator[Observation]
             continue
         due = ids_due(stream, one.right)
         due = due if one.finished else due[: len(ids)]
-        place = bringing(one.choice, "output_ids", first_difference(due, ids)).at("output_ids")
+        place = bringing(one.choice, "output_ids", first_difference(due, ids))
         yield observe_sequence(place, "output id", expected=due, actual=ids, source=SOURCE)
 
 

@@ -131,7 +131,7 @@ def _shown(one: Known) -> int:
 def _observed_series(
     choice: Choice, name: str, due: Sequence[Any], told: Sequence[Any], same: Callable[[Any, Any], bool]
 ) -> Observation:
-    place = bringing(choice, name, first_difference(due, told, same)).at(name)
+    place = bringing(choice, name, first_difference(due, told, same))
     return observe_sequence(place, f"{name} entry", expected=due, actual=told, source=SOURCE, same=same)
 
 
@@ -256,7 +256,7 @@ def script_top_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Ob
             ids = _due(stream, one, len(told), name)
             if ids:
                 due = [_Position(right, token, token, count) for token in ids]
-                place = bringing(one.choice, name, first_difference(due, told, _same_ranked)).at(name)
+                place = bringing(one.choice, name, first_difference(due, told, _same_ranked))
                 yield _observed_ranks(place, name, due, told)
 
 

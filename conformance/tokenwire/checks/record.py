@@ -550,8 +550,15 @@ def request_id_is_the_clients(stream: Stream, _target: Target) -> Iterator[Obser
 @in_short(Stream)
 def _request_id(stream: Stream) -> tuple[Place, str] | None:
     """The first id that an answer gives its request, and where."""
-    told = ((one, one.details.get("request_id")) for one in stream.emissions())
-    return next(((one.at("request_id"), name) for one, name in told if isinstance(name, str)), None)
+    told = []
+    for choice in stream.choices:
+        ids = choice.columns.details.get("request_id", ())
+        at = next((at for at, name in enumerate(ids) if isinstance(name, str)), None)
+        if at is not None:
+            told.append(
+                (choice.columns.events[at], choice.index, choice.emissions[at].at("request_id"), ids[at])
+            )
+    return min(told)[2:] if told else None
 
 
 @check_run("request-ids-are-unique")

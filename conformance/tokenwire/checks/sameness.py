@@ -77,7 +77,7 @@ def _with_whole(comparison: Comparison) -> list[Pair]:
 
 def _places(pair: Pair, field: str, position: int | None = None) -> tuple[Place, tuple[Place, ...]]:
     """Where the other choice brings the entry of a field at a position, and where the first one does."""
-    ours, theirs = (bringing(choice, field, position).at(field) for choice in pair)
+    ours, theirs = (bringing(choice, field, position) for choice in pair)
     return theirs, (ours,)
 
 
@@ -263,6 +263,6 @@ def stream_is_legal_delivery(comparison: Comparison, target: Target) -> Iterator
             expected="a legal delivery of the whole answer",
             actual=verdict.reason or "a legal delivery of the whole answer",
             message=f"{verdict.field} {verdict.reason}",
-            related=(bringing(ours, field).at(field),),
+            related=(bringing(ours, field),),
             by_chance=by_chance,
         )

@@ -423,26 +423,36 @@ def joined_text(choice: Choice) -> str | None:
     return choice.text
 
 
-def bringing(choice: Choice, field: str, position: int | None = None) -> Emission:
-    """The emission with which a client first holds an entry of a choice as it stands in the end: that at a
-    position of `output_ids`, of `text` or of a series. Without a position, or if none brings it, the last
-    emission that carries the field; the last of all if none does.
+def bringing(choice: Choice, field: str, position: int | None = None) -> Place:
+    """Where a client first holds an entry of a choice as it stands in the end: that at a position of
+    `output_ids`, of `text` or of a series. Without a position, or if no emission brings it, the field in the
+    last emission that carries it; the last emission of all if none does.
     """
+    if position is None and choice.ends_with(field):
+        return choice.last_at(field)
     columns, emissions = choice.columns, choice.emissions
     carrying = [at for at, keys in enumerate(columns.keys) if field in keys]
-    if not carrying or position is None:
-        return emissions[carrying[-1] if carrying else -1]
+    if not carrying:
+        return choice.last_at()
+    return emissions[_bringing(choice, field, position, carrying)].at(field)
+
+
+def _bringing(choice: Choice, field: str, position: int | None, carrying: Sequence[int]) -> int:
+    """Which of the emissions that carry a field brings an entry."""
+    if position is None:
+        return carrying[-1]
+    columns = choice.columns
     single = {"output_ids": columns.output_ids, "text": columns.text}
     column = single.get(field, columns.series.get(field, []))
     values = [_listed(column[at]) if column else () for at in carrying]
     if choice.delivery is Delivery.INCREMENTAL:
         held = accumulate(map(len, values))
         own = zip(carrying, held, strict=True)
-        return emissions[next((at for at, size in own if position < size), carrying[-1])]
+        return next((at for at, size in own if position < size), carrying[-1])
     # What a later emission took back or wrote anew counts from there on.
     upto = slice(position + 1)
     changed = (at for at in range(len(values) - 1, 0, -1) if values[at - 1][upto] != values[-1][upto])
-    return emissions[carrying[next(changed, 0)]]
+    return carrying[next(changed, 0)]
 
 
 def _listed(value: object) -> Sequence[Any]:

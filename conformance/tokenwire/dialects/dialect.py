@@ -128,7 +128,7 @@ class Mark:
     def may_stand_in(self, body: bytes) -> bool:
         """Whether a body may hold the keys: they stand there as they are, or something is escaped."""
         names = (key for keys in self.all for key in keys if not key.isdecimal())
-        return b"\\u" in body or all(name.encode() in body for name in names)
+        return b"\\u" in body or all(b'"%b"' % name.encode() in body for name in names)
 
     def seen_in(self, data: Any) -> bool:
         """Whether a document or event has it."""
