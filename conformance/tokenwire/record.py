@@ -519,6 +519,31 @@ class Choice:
         return next((value for value in reversed(values) if type(value) is int), None)
 
 
+class _InWireOrder(Sequence[Emission]):
+    """The emissions of several choices, in the order in which they came; each is made when it is looked at."""
+
+    def __init__(self, choices: Sequence[Choice]) -> None:
+        self._choices = choices
+        self._order = sorted(
+            (event, choice.index, nth, at)
+            for nth, choice in enumerate(choices)
+            for at, event in enumerate(choice.columns.events)
+        )
+
+    @overload
+    def __getitem__(self, at: int) -> Emission: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Emission, ...]: ...
+    def __getitem__(self, at: int | slice) -> Emission | tuple[Emission, ...]:
+        if isinstance(at, slice):
+            return tuple(self[one] for one in range(*at.indices(len(self))))
+        _, _, nth, own = self._order[at]
+        return self._choices[nth].emissions[own]
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+
 @dataclass(frozen=True)
 class SentField:
     """A field of a request as it was sent, legal or not."""
@@ -714,9 +739,8 @@ class Stream:
         return self.choices[0].emissions if len(self.choices) == 1 else self._emissions
 
     @cached_property
-    def _emissions(self) -> tuple[Emission, ...]:
-        everything = [e for choice in self.choices for e in choice.emissions]
-        return tuple(sorted(everything, key=lambda e: (e.event.index, e.choice)))
+    def _emissions(self) -> Sequence[Emission]:
+        return _InWireOrder(self.choices)
 
 
 Kept = TypeVar("Kept", Stream, Choice)

@@ -75,7 +75,7 @@ def test_a_mark_in_a_chunk_tells() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "looked_at"), [(b"\n", {64}), (b"\r\n", {1000})], ids=["plain lines", "other line ends"]
+    ("line", "looked_at"), [(b"\n", {16}), (b"\r\n", {1000})], ids=["plain lines", "other line ends"]
 )
 def test_only_the_first_events_of_a_stream_are_looked_at(
     line: bytes, looked_at: set[int], monkeypatch: pytest.MonkeyPatch
@@ -90,9 +90,15 @@ def test_only_the_first_events_of_a_stream_are_looked_at(
         recognised = recognise([SGLANG, OPENAI], [stream]).dialect
         return recognised and recognised.name
 
-    assert told(63 * plain + 937 * event) == "sglang-chat"
-    assert told(64 * plain + 936 * event) == "openai-chat"
+    assert told(15 * plain + 985 * event) == "sglang-chat"
+    assert told(16 * plain + 984 * event) == "openai-chat"
     assert {body.count(b"data: ") for body in bodies} == looked_at
+
+
+def test_a_mark_is_not_looked_for_where_its_key_is_but_a_part_of_another() -> None:
+    mark = Mark.of("/choices/0/token_ids")
+    assert mark.may_stand_in(b'{"choices":[{"token_ids":[]}]}')
+    assert not mark.may_stand_in(b'{"choices":[{"prompt_token_ids":[]}]}')
 
 
 def test_a_mark_whose_key_is_written_with_an_escape_tells() -> None:

@@ -16,7 +16,7 @@ from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 
 ASKS_FOR_THE_UNKNOWN = "honesty"
 """The scenario that asks for what no server has: its exchanges may go to paths that are no endpoint's."""
-_ENOUGH_EVENTS = 64
+_ENOUGH_EVENTS = 16
 """So many events of an answer are looked at: what is in every one is in one of these."""
 
 
