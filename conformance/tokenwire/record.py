@@ -520,7 +520,7 @@ class Choice:
 
 
 class _InWireOrder(Sequence[Emission]):
-    """The emissions of several choices, in the order in which they came; each is made when it is looked at."""
+    """The emissions of several choices as they came; each is made when it is looked at."""
 
     def __init__(self, choices: Sequence[Choice]) -> None:
         self._choices = choices
