@@ -13,7 +13,10 @@ from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
 from tokenwire.wire.exchange import Exchange
-from tokenwire.wire.json_pointer import ABSENT
+from tokenwire.wire.json_pointer import ABSENT, Keys, find
+from tokenwire.wire.template import Alike
+
+_ERROR: Keys = ("error",)
 
 BROKEN = "\ufffd"
 """Stands in a text for bytes that are no whole character."""
@@ -158,6 +161,23 @@ class Events(Sequence[Event]):
     def _all(self) -> tuple[Event, ...]:
         return self[:]
 
+    def at(self, keys: Keys) -> Sequence[Any]:
+        """What stands at a place in the data of each, or `ABSENT`."""
+        if isinstance(self.data, Alike):
+            return self.data.at(keys)
+        return [find(value, keys) for value in self.data]
+
+    @property
+    def models(self) -> Sequence[Any]:
+        """The data of each; for those that are alike, that of one of them."""
+        return self.data.models if isinstance(self.data, Alike) else self.data
+
+    @cached_property
+    def errors(self) -> Mapping[int, Any]:
+        """The in-band errors, by the position of the event that carries one."""
+        told = enumerate(self.at(_ERROR))
+        return {at: error for at, error in told if error is not ABSENT and error is not None}
+
     def __len__(self) -> int:
         return len(self.data)
 
@@ -275,7 +295,7 @@ class Emission:
         return self.event.place.at(self.pointers.get(name, ""))
 
 
-Column = list[Any]
+Column = Sequence[Any]
 """One value for each emission of a choice; `ABSENT` where an emission has none of a mapping."""
 
 

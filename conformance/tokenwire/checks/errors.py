@@ -21,7 +21,7 @@ from tokenwire.checks.check import Observation, Target, check, check_run, demand
 from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, observe_refusal, was_refused, words_of
 from tokenwire.checks.walk import end_place, integer, start_place
 from tokenwire.dialects.dialect import dialect_of, is_chat, policy_of
-from tokenwire.record import Event, Stream, error_in
+from tokenwire.record import Event, Stream
 from tokenwire.target.death import DIED, error_code, failure
 from tokenwire.wire.exchange import Ending
 
@@ -162,7 +162,7 @@ def _error_events(stream: Stream) -> list[int]:
     """The positions of the error events of a stream."""
     if not stream.asked.stream or stream.exchange.status != 200:
         return []
-    return [at for at, data in enumerate(stream.in_order.data) if error_in(data) is not None]
+    return list(stream.in_order.errors)
 
 
 @check("stream-errors-say-why")

@@ -72,7 +72,7 @@ def events_are_json_objects(stream: Stream, _target: Target) -> Iterator[Observa
         return demand(event.place, holds, expected="one strict JSON object", actual=actual, message=what)
 
     if _is_stream(stream):
-        data, apart = stream.in_order.data, stream.in_order.apart
+        data, apart = stream.in_order.models, stream.in_order.apart
         sent = _events_without(stream, lambda one: one.done)
         objects = (type(data[at]) is dict and not (at in apart and apart[at].problem) for at in sent)
         yield from witnessed(stream, look_at_each(sent, objects, look))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from tokenwire.checks.check import Observation, Target, check, check_run, demand, pick
 from tokenwire.checks.refusals import was_refused
 from tokenwire.checks.walk import end_place, start_place
-from tokenwire.record import Stream, error_in
+from tokenwire.record import Stream
 
 _INTERNALS = re.compile(
     r"""Traceback\ \(most\ recent\ call\ last\)
@@ -63,9 +63,7 @@ def refusals_have_one_shape(streams: tuple[Stream, ...], _target: Target) -> Ite
 @check("errors-keep-internals")
 def errors_keep_internals(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Paths and lines of the server's own code help its developers, and others who look for a way in."""
-    said = [
-        (at, error) for at, one in enumerate(stream.in_order.data) if (error := error_in(one)) is not None
-    ]
+    said = stream.in_order.errors.items()
     errors = [(stream.events[at].place, json.dumps(error)) for at, error in said]
     if (stream.exchange.status or 0) >= 400:
         body = stream.exchange.body.decode(errors="replace")

@@ -302,14 +302,15 @@ class Walked:
 
 def _walked(choice: Choice, kept: Sequence[int]) -> Walked:
     columns = choice.columns
-    ids = columns.output_ids
+    ids: Sequence[list[Any] | None] = columns.output_ids
     if not set(map(type, ids)) <= {list, NoneType}:
         ids = list(map(as_list, ids))
     after, counted = _counts(columns, ids, incremental=choice.delivery is Delivery.INCREMENTAL)
     before = [0, *after[:-1]]
     if len(kept) == len(after):
         return Walked(choice, columns, ids, before, after, counted, kept)
-    ids, before, after = ([column[at] for at in kept] for column in (ids, before, after))
+    ids = [ids[at] for at in kept]
+    before, after = ([column[at] for at in kept] for column in (before, after))
     counted = counted and [counted[at] for at in kept]
     return Walked(choice, columns.cut(kept), ids, before, after, counted, kept)
 

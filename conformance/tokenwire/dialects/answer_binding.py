@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from tokenwire.dialects.echoed_prompt import Echoed
 from tokenwire.record import CallPiece, Columns, Emission, Event, Finish
 from tokenwire.wire.json_pointer import ABSENT, Keys, find, join, parse
+from tokenwire.wire.template import Alike, Made, chosen, hole_at, joined
 
 Kind = Literal[
     "text",
@@ -106,7 +107,64 @@ class _Shape(NamedTuple):
     """Lists that a sampler may have brought."""
 
 
-_Run = dict[tuple[Kind, str], tuple[list[Any], bool]]
+@dataclass(frozen=True)
+class _Choices:
+    """Choices of one shape that stand one behind the other, each read by itself."""
+
+    items: Sequence[dict[str, Any]]
+    holders: Sequence[Sequence[Any]]
+    """For each parent, the objects in them."""
+    data: Sequence[Any]
+    """Their events."""
+
+    def held(self, parent: int, key: str) -> Sequence[Any]:
+        """What each says by a key."""
+        return [one[key] for one in self.holders[parent]]
+
+    def beside(self, keys: Keys) -> Sequence[Any]:
+        """What each event says at a place."""
+        return [find(value, keys) for value in self.data]
+
+
+@dataclass(frozen=True)
+class _AlikeChoices:
+    """Those of events that fit a template."""
+
+    items: Sequence[dict[str, Any]]
+    """Of each, what the model has instead."""
+    places: Sequence[Keys]
+    """For each parent, where it stands in an event."""
+    data: Alike
+    events: Sequence[int]
+
+    def held(self, parent: int, key: str) -> Sequence[Any]:
+        return self.beside((*self.places[parent], key))
+
+    def beside(self, keys: Keys) -> Sequence[Any]:
+        column, first, end = self.data.at(keys), self.events[0], self.events[-1] + 1
+        return column[first:end] if end - first == len(self.events) else chosen(column, self.events)
+
+
+class _Parts:
+    """A column, part by part."""
+
+    def __init__(self) -> None:
+        self._parts: list[Sequence[Any]] = []
+        self._end = 0
+
+    def add(self, begin: int, part: Sequence[Any]) -> None:
+        """Add what begins at a row; before that, nothing is told."""
+        if begin > self._end:
+            self._parts.append([ABSENT] * (begin - self._end))
+        self._parts.append(part)
+        self._end = begin + len(part)
+
+    def joined(self, size: int) -> Sequence[Any]:
+        self.add(size, ())
+        return joined(self._parts)
+
+
+_Run = dict[tuple[Kind, str], tuple[Sequence[Any], bool]]
 """What choices of one shape that stand one behind the other hold, and whether all of them do."""
 
 
@@ -238,7 +296,9 @@ class AnswerBinding:
         """What the data of a stream's events delivers, choice by choice and field by field; None where an
         event is not plainly of a shape: then it takes `emissions` to tell.
         """
-        at, items = self._items(data)
+        if isinstance(data, Alike) and not self._is_told_in(data):
+            data = list(data)
+        at, items = self._items(data.models if isinstance(data, Alike) else data)
         if items is None:
             return None
         choices: dict[int, list[int]] = {}
@@ -253,6 +313,20 @@ class AnswerBinding:
                 return None
             columns[index] = told
         return columns
+
+    @property
+    def _choice(self) -> Keys:
+        """Where the one choice of an event stands."""
+        return (*self.choices, "0") if self.choices else ()
+
+    def _is_told_in(self, alike: Alike) -> bool:
+        """Whether what fills the holes of a template leaves all choices their shape, index and end."""
+        whole = [(*self._choice, *parent.keys) for parent in self.parents]
+        constant = [(*self._choice, *keys) for keys in (self.index or (), *self.finish.values()) if keys]
+        holes = alike.template.holes
+        return not any(isinstance(hole_at(holes, keys)[0], int) for keys in whole) and all(
+            hole_at(holes, keys)[0] is None for keys in constant
+        )
 
     def _items(self, data: Sequence[Any]) -> tuple[list[int], list[dict[str, Any]] | None]:
         """The choices of a stream's events, and which event each stands in; None if one has several."""
@@ -284,34 +358,41 @@ class AnswerBinding:
 
     def _told(self, at: list[int], items: list[dict[str, Any]], data: Sequence[Any]) -> Columns | None:
         """The columns of one choice, made of runs of the same shape."""
+        model = find(data.template.model, self._choice) if isinstance(data, Alike) else ABSENT
         holders = [
-            [find(item, parent.keys) for item in items] if parent.keys else items for parent in self.parents
+            [own if item is model else find(item, parent.keys) for item in items] if parent.keys else items
+            for parent, own in ((parent, find(model, parent.keys)) for parent in self.parents)
         ]
-        shapes = list(
-            zip(
-                *([tuple(one) if type(one) is dict else None for one in held] for held in holders),
-                strict=True,
-            )
+        shapes = zip(
+            (item is model for item in items),
+            *([tuple(one) if type(one) is dict else None for one in held] for held in holders),
+            strict=True,
         )
-        named: dict[tuple[Kind, str], list[Any]] = {}
+        named: dict[tuple[Kind, str], _Parts] = {}
         keys: list[frozenset[str]] = []
         customized: set[str] = set()
-        for shape, same in groupby(shapes):
+        for (alike, *shape), same in groupby(shapes):
             rows = slice(len(keys), len(keys) + sum(1 for _ in same))
-            known = self._shape(shape)
+            known = self._shape(tuple(shape))
             if known is None:
                 return None
-            run = self._run(known, [held[rows] for held in holders], items[rows])
+            choices: _Choices | _AlikeChoices
+            if alike and isinstance(data, Alike):
+                places = [(*self._choice, *parent.keys) for parent in self.parents]
+                choices = _AlikeChoices(items[rows], places, data, at[rows])
+            else:
+                beside = [data[one] for one in at[rows]] if self.document else []
+                choices = _Choices(items[rows], [held[rows] for held in holders], beside)
+            run = self._run(known, choices)
             if not any(whole for _, whole in run.values()):  # such a choice may deliver nothing
                 return None
             customized.update(one.name for one in known.others if ("series", one.name) in run)
-            self._beside([data[one] for one in at[rows]] if self.document else (), run)
+            self._beside(choices, run)
             for bound, (part, _) in run.items():
-                column = named.setdefault(bound, [])
-                column += [ABSENT] * (rows.start - len(column))
-                column += part
+                named.setdefault(bound, _Parts()).add(rows.start, part)
             keys += _keys(run, rows.stop - rows.start)
-        return self._as_columns(at, keys, named, frozenset(customized))
+        columns = {bound: parts.joined(len(at)) for bound, parts in named.items()}
+        return self._as_columns(at, keys, columns, frozenset(customized))
 
     @lru_cache(maxsize=1 << 10)  # noqa: B019  # the tables of the dialects live as long as the program
     def _shape(self, shape: tuple[tuple[str, ...] | None, ...]) -> _Shape | None:
@@ -330,12 +411,12 @@ class AnswerBinding:
         plain = carried and len(set(told)) == len(told) and len({name for _, name in told}) == len(told)
         return _Shape(tuple(fields), tuple(others)) if plain else None
 
-    def _run(self, shape: _Shape, holders: list[list[Any]], items: list[dict[str, Any]]) -> _Run:
+    def _run(self, shape: _Shape, choices: _Choices | _AlikeChoices) -> _Run:
         run: _Run = {}
         for kind, name, parent, key in shape.fields:
-            part = [held[key] for held in holders[parent]]
+            part = choices.held(parent, key)
             if kind == "finish":
-                finishes = zip(items, part, strict=True)
+                finishes = zip(choices.items, part, strict=True)
                 run[kind, name] = (
                     [None if why is None else self._finish(item, why) for item, why in finishes],
                     True,
@@ -351,26 +432,27 @@ class AnswerBinding:
                 whole |= others
             run[kind, name] = part, whole
         for kind, name, parent, key in shape.others:
-            part = [held[key] if type(held[key]) is list else ABSENT for held in holders[parent]]
+            part = [one if type(one) is list else ABSENT for one in choices.held(parent, key)]
             absent = part.count(ABSENT)
             if absent < len(part):
                 run[kind, name] = part, not absent
         return run
 
-    def _without_nothing(self, part: list[Any], name: str) -> tuple[list[Any], bool]:
+    def _without_nothing(self, part: Sequence[Any], name: str) -> tuple[Sequence[Any], bool]:
         """Values, or `ABSENT` for those that say nothing, and whether all of them do."""
+        if isinstance(part, Made):  # of objects
+            return part, True
         if not (self.nulls_are_absent and None in part) and name not in self.empty_is_absent:
             return part, True
         said = [ABSENT if not value and self._is_nothing(value, name) else value for value in part]
         return said, ABSENT not in said
 
-    def _beside(self, data: Sequence[Any], run: _Run) -> None:
+    def _beside(self, choices: _Choices | _AlikeChoices, run: _Run) -> None:
         """Add the fields that stand beside the choices to those of the choices, which count more."""
         for one in self.document:
-            part = [find(value, one.keys) for value in data]
             part = [
                 ABSENT if value is not ABSENT and self._is_nothing(value, one.name) else value
-                for value in part
+                for value in choices.beside(one.keys)
             ]
             if (one.kind, one.name) in run:
                 own, _ = run[one.kind, one.name]
@@ -383,33 +465,29 @@ class AnswerBinding:
         self,
         at: list[int],
         keys: list[frozenset[str]],
-        named: dict[tuple[Kind, str], list[Any]],
+        named: Mapping[tuple[Kind, str], Sequence[Any]],
         customized: frozenset[str],
     ) -> Columns:
-        size = len(at)
 
-        def padded(column: list[Any], absent: Any = ABSENT) -> list[Any]:
-            return column if len(column) == size else column + [absent] * (size - len(column))
-
-        def single(kind: Kind, of_type: type) -> list[Any]:
-            column = named.get((kind, kind), [])
+        def single(kind: Kind, of_type: type) -> Sequence[Any]:
+            column = named.get((kind, kind), [None] * len(at))
             known = set(map(type, column)) <= {of_type, NoneType}
-            return padded(
-                column if known else [one if type(one) is of_type else None for one in column], None
-            )
+            return column if known else [one if type(one) is of_type else None for one in column]
 
-        mappings: dict[Kind, dict[str, list[Any]]] = {kind: {} for kind in _NAMED}
+        mappings: dict[Kind, dict[str, Sequence[Any]]] = {kind: {} for kind in _NAMED}
         for (kind, name), column in named.items():
             if kind in mappings:
                 no_nulls = kind == "counters" and None in column
                 said = [ABSENT if value is None else value for value in column] if no_nulls else column
-                mappings[kind][name] = padded(said)
+                mappings[kind][name] = said
         return Columns(
             at,
             keys,
             text=single("text", str),
             reasoning=single("reasoning", str),
-            calls=padded([self._calls(told, self._calls_at) for told in named.get(_CALLS, ())], ()),
+            calls=[self._calls(told, self._calls_at) for told in named[_CALLS]]
+            if _CALLS in named
+            else [()] * len(at),
             output_ids=single("output_ids", list),
             prompt_token_ids=single("prompt_token_ids", list),
             finish=single("finish", Finish),

@@ -27,6 +27,7 @@ from tokenwire.dialects.detokenize import Detokenize
 from tokenwire.dialects.echoed_prompt import without_echo
 from tokenwire.dialects.policy import Policy
 from tokenwire.dialects.request_binding import RequestBinding, Unsupported
+from tokenwire.dialects.template_schema import TemplateSchema
 from tokenwire.record import (
     Apart,
     Asked,
@@ -40,15 +41,15 @@ from tokenwire.record import (
     Place,
     Stream,
     Usage,
-    error_in,
 )
 from tokenwire.spec_files import load_schema, read_yaml, spec_root
 from tokenwire.typed_table import typed
 from tokenwire.wire import strict_json
-from tokenwire.wire.event_stream import ends_of, parse_event_stream, plain_data
+from tokenwire.wire.event_stream import ends_of, ends_within, parse_event_stream, plain_data
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 from tokenwire.wire.json_pointer import ABSENT, Keys, find, join, parse
 from tokenwire.wire.sharing import sharing
+from tokenwire.wire.template import Alike, fit
 
 __all__ = [
     "Dialect",
@@ -159,6 +160,7 @@ class _Schemas:
         self._names = names
         self._source = source
         self._validators: dict[str, jsonschema_rs.Draft202012Validator] = {}
+        self._alike: dict[str, TemplateSchema] = {}
 
     def name(self, kind: str) -> str:
         return self._names[kind]
@@ -169,6 +171,13 @@ class _Schemas:
         if name not in self._validators:
             self._validators[name] = jsonschema_rs.Draft202012Validator(self._source(name))
         return self._validators[name]
+
+    def alike(self, kind: str) -> TemplateSchema:
+        """What tells whether alike events are valid. Raises FileNotFoundError without a schema."""
+        name = self._names[kind]
+        if name not in self._alike:
+            self._alike[name] = TemplateSchema(self._source(name))
+        return self._alike[name]
 
     def errors(self, kind: str, data: Any) -> tuple[str, ...]:
         """What the schema refuses, each as `pointer: words`. Raises FileNotFoundError without a schema."""
@@ -386,7 +395,7 @@ class Dialect:
             delivery,
             events,
             tuple(choices),
-            error=next((error for value in events.data if (error := error_in(value)) is not None), None),
+            error=next(iter(events.errors.values()), None),
             usage=usages[-1].counts if usages else None,
             usage_place=usages[-1].place if usages else None,
             usages=usages,
@@ -397,7 +406,7 @@ class Dialect:
 
     def _usages(self, events: Events, columns: Mapping[int, Columns]) -> tuple[Usage, ...]:
         """The usage objects of events, each of which has one choice at most."""
-        found = ((at, self._stream.usage_of(value)) for at, value in enumerate(events.data))
+        found = enumerate(() if self._stream.usage is None else events.at(self._stream.usage))
         told = [(at, counts) for at, counts in found if isinstance(counts, dict)]
         if not told:
             return ()
@@ -413,6 +422,12 @@ class Dialect:
         """The events of a body, the unterminated rest, the offset of the first byte that is not UTF-8."""
         body = exchange.body
         apart: dict[int, Apart] = {}
+        fitted = fit(body)
+        if fitted is not None and self._schemas.alike("stream").takes(fitted):
+            others = self._values(fitted.others, fitted.others_at, b"\n".join(fitted.others), apart)
+            ends = ends_within(body)
+            places = _Places(exchange, [0, *ends[:-1]], ends)
+            return Events(Alike(fitted, others), places, apart), b"", None
         unterminated, undecodable_at = b"", None
         texts = plain_data(body)
         if texts is not None:
@@ -424,10 +439,20 @@ class Dialect:
             texts = [one.data.encode() for one in sent]
             starts, ends = [one.start for one in sent], [one.end for one in sent]
             apart = {at: Apart(one.name) for at, one in enumerate(sent) if one.name}
+        data = self._values(texts, range(len(texts)), body, apart)
+        return Events(data, _Places(exchange, starts, ends), apart), unterminated, undecodable_at
+
+    def _values(
+        self, texts: Sequence[bytes], positions: Sequence[int], around: bytes, apart: dict[int, Apart]
+    ) -> list[Any]:
+        """The values of the data of some events, all of which stand in `around`; what else there is to say of
+        them is put into `apart`.
+        """
         mark, valid = self.policy.end_mark.encode(), self._schemas.validator("stream").is_valid
         data: list[Any] = []
         latest: dict[int, Any] = {}
-        for at, (text, value) in enumerate(zip(texts, strict_json.loads_each(texts, body), strict=True)):
+        values = strict_json.loads_each(texts, around)
+        for at, text, value in zip(positions, texts, values, strict=True):
             name = apart[at].name if at in apart else ""
             if text == mark:
                 value, apart[at] = None, Apart(name, done=True)  # noqa: PLW2901  # no value of an answer
@@ -442,8 +467,7 @@ class Dialect:
                 choice = self._stream.index_of(value, 0)
                 latest[choice] = value = sharing(value, latest.get(choice))  # noqa: PLW2901
             data.append(value)
-        events = Events(data, _Places(exchange, starts, ends), apart)
-        return events, unterminated, undecodable_at
+        return data
 
     def _document(self, exchange: Exchange, kind: str) -> tuple[Event, int | None]:
         """The one document of an answer, and the offset of its first byte that is not UTF-8."""

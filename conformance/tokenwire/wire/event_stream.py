@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, repeat
+from operator import add
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _BOM = b"\xef\xbb\xbf"
 _MAX_RETRY_DIGITS = 18
-_DATA = b"data: "
-_BLANK_LINE = b"\n\n"
+DATA = b"data: "
+BLANK_LINE = b"\n\n"
+"""What servers write before the data of an event, and behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +173,10 @@ def plain_data(body: bytes) -> list[bytes] | None:
     """The data of the events of a body in which each is one line `data: …` and a blank one, as servers write
     them, in UTF-8; None for every other body. A hundred times as fast as to look at each line.
     """
-    if not body.startswith(_DATA) or not body.endswith(_BLANK_LINE) or b"\r" in body:
+    if not body.startswith(DATA) or not body.endswith(BLANK_LINE) or b"\r" in body:
         return None
-    data = body[len(_DATA) : -len(_BLANK_LINE)].split(_BLANK_LINE + _DATA)
-    if body.count(b"\n") != len(_BLANK_LINE) * len(data):  # there are other lines
+    data = body[len(DATA) : -len(BLANK_LINE)].split(BLANK_LINE + DATA)
+    if body.count(b"\n") != len(BLANK_LINE) * len(data):  # there are other lines
         return None
     if not body.isascii():
         try:
@@ -186,5 +188,11 @@ def plain_data(body: bytes) -> list[bytes] | None:
 
 def ends_of(plain: list[bytes]) -> list[int]:
     """The offsets behind the blank lines of plain events; the next event begins there."""
-    around = len(_DATA) + len(_BLANK_LINE)
+    around = len(DATA) + len(BLANK_LINE)
     return list(accumulate(len(data) + around for data in plain))
+
+
+def ends_within(body: bytes) -> list[int]:
+    """The same, of a body of plain events."""
+    sizes = map(len, body.removesuffix(BLANK_LINE).split(BLANK_LINE))
+    return list(accumulate(map(add, sizes, repeat(len(BLANK_LINE)))))
