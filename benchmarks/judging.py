@@ -41,39 +41,41 @@ VALIDATOR = jsonschema.Draft202012Validator(load_schema("generate-event"))
 MEGA = 1e6
 
 
-def recorded() -> tuple[Exchange, dict[str, Any]]:
-    """The stream of a real server that all are made from, and its first event, which has one id."""
+def recorded() -> tuple[Exchange, list[dict[str, Any]]]:
+    """The stream of a real server that all are made from, and its events, each of which has one id."""
     exchange = next(one for one in read_capture(CAPTURE) if one.name == STREAM)
-    return exchange, json.loads(exchange.body.partition(b"\n\n")[0].removeprefix(b"data: "))
+    told = exchange.body.decode().removeprefix("data: ").split("\n\ndata: ")
+    return exchange, [json.loads(event) for event in told[:-1]]
 
 
 def stream(tokens: int, *, cumulative: int = 0, whole: bool = False, name: str = "long") -> Exchange:
     """An answer of so many tokens as that server sends it: a token in each event; so many events, each with
     all so far; or as a whole.
+
+    What varies there from token to token does so here: text, id, counters, every logprob, the ids and texts
+    of the likeliest. The first event says when it was sent, the last how long all took.
     """
-    exchange, first = recorded()
-    told = deepcopy(first)
-    meta = told["meta_info"]
-    series = [key for key, value in meta.items() if key.startswith("output_") and isinstance(value, list)]
+    exchange, (first, usual, *_, last) = recorded()
+    series = [key for key, value in usual["meta_info"].items() if key.startswith("output_") and value]
+    series = [key for key in series if isinstance(usual["meta_info"][key], list)]
     ids = [(7 * at + at // 50) % 2000 for at in range(tokens)]
-    texts = [f" {token:x}" for token in ids]
     chosen = {"output_token_ids_logprobs"}  # the ids that were asked for, at each position
     said = {
-        key: [meta[key][0] if key in chosen else _of(meta[key][0], token) for token in ids] for key in series
+        key: [_of(usual["meta_info"][key][0], token, own=key not in chosen) for token in ids]
+        for key in series
     }
-    end = {**first["meta_info"], "finish_reason": {"type": "length", "length": tokens}}
+    spans = [{**span, "end": tokens} for span in last["meta_info"]["weight_versions"]]
+    ending = {"finish_reason": {"type": "length", "length": tokens}, "weight_versions": spans}
     events: list[str] = []
     cuts = 1 if whole else cumulative or tokens
     for count in (tokens * at // cuts for at in range(1, cuts + 1)):
         new = slice(0 if whole or cumulative else count - 1, count)
-        told["output_ids"], told["text"] = ids[new], "".join(texts[new])
-        meta |= {key: said[key][new] for key in series} | {"completion_tokens": count}
-        if "output_token_logprobs_length" in meta:
-            meta["output_token_logprobs_length"] = count
-        if count == tokens:
-            meta["finish_reason"] = end["finish_reason"]
+        told = deepcopy(last if count == tokens else usual if events else first)
+        told["output_ids"], told["text"] = ids[new], "".join(map(_text, ids[new]))
+        told["meta_info"] |= {key: said[key][new] for key in series} | {"completion_tokens": count}
+        told["meta_info"] |= {"output_token_logprobs_length": count} | (ending if count == tokens else {})
         events.append(json.dumps(told, separators=(",", ":")))
-    asked = dict(exchange.request.body)
+    asked = {**exchange.request.body, "return_text_in_logprobs": True}
     asked["sampling_params"] = {**asked["sampling_params"], "max_new_tokens": tokens}
     if whole:
         asked["stream"] = False
@@ -88,12 +90,17 @@ def stream(tokens: int, *, cumulative: int = 0, whole: bool = False, name: str =
     return replace(exchange, name=f"generate/{name}", **made)
 
 
-def _of(position: list[Any], token: int) -> list[Any]:
-    """What the first event says at one position, for another token: with another logprob, and its id."""
+def _text(token: int) -> str:
+    return f" {token:x}"
+
+
+def _of(position: list[Any], token: int, *, own: bool) -> list[Any]:
+    """What an event says at one position, for another token: with another logprob, and its own id."""
     if position and isinstance(position[0], list):
-        return [_of(entry, token + rank) for rank, entry in enumerate(position)]
-    logprob, _, text = position
-    return [logprob - 1 / (1 + token), token, text]
+        return [_of(entry, token + rank, own=own) for rank, entry in enumerate(position)]
+    logprob, id_, _ = position
+    token_told = token if own else id_
+    return [logprob - 1 / (10 + token), token_told, _text(token_told)]
 
 
 @gc_paused()

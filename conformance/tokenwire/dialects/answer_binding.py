@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import groupby
 from sys import intern
 from types import NoneType
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from tokenwire.dialects.echoed_prompt import Echoed
 from tokenwire.record import CallPiece, Columns, Emission, Event, Finish
@@ -34,6 +34,7 @@ _FIELDS = {*_SINGLE, *_NAMED}
 _OF_A_CALL = ("index", "id", "type", "name", "arguments")
 """What a piece of a tool call may hold, beside the place of the list (`at`)."""
 _CALLS: tuple[Kind, str] = ("tool_calls", "tool_calls")
+_SEVERAL: Final = object()
 _NONE_CUSTOMIZED: frozenset[str] = frozenset()
 _KNOWN = {
     *get_args(Kind),
@@ -105,6 +106,21 @@ class _Shape(NamedTuple):
     fields: tuple[_Bound, ...]
     others: tuple[_Bound, ...]
     """Lists that a sampler may have brought."""
+
+
+def _each(things: Sequence[Any], tell: Callable[[Any], Any]) -> list[Any]:
+    """What is told of each thing. Where one stands several times in a row, it is asked once."""
+    told: list[Any] = []
+    before, last = object(), None
+    for one in things:
+        if one is not before:
+            before, last = one, tell(one)
+        told.append(last)
+    return told
+
+
+def _shape_of(value: Any) -> tuple[str, ...] | None:
+    return tuple(value) if type(value) is dict else None
 
 
 @dataclass(frozen=True)
@@ -298,17 +314,20 @@ class AnswerBinding:
         """
         if isinstance(data, Alike) and not self._is_told_in(data):
             data = list(data)
-        at, items = self._items(data.models if isinstance(data, Alike) else data)
-        if items is None:
+        found = _each(data.models if isinstance(data, Alike) else data, self._found)
+        if _SEVERAL in found:
             return None
-        choices: dict[int, list[int]] = {}
-        for row, index in enumerate(self._indices(items)):
-            choices.setdefault(index, []).append(row)
+        at = [event for event, item in enumerate(found) if item is not None]
+        items = found if len(at) == len(found) else [found[event] for event in at]
+        indices = self._indices(items)
+        rows: dict[int, list[int]] = {index: [] for index in sorted(set(indices))}
+        if len(rows) > 1:
+            for row, index in enumerate(indices):
+                rows[index].append(row)
         columns: dict[int, Columns] = {}
-        for index, rows in sorted(choices.items()):
-            whole = len(choices) == 1
-            own = at if whole else [at[row] for row in rows]
-            told = self._told(own, items if whole else [items[row] for row in rows], data)
+        for index, own in rows.items():
+            some = ([at[row] for row in own], [items[row] for row in own]) if own else (at, items)
+            told = self._told(*some, data)
             if told is None:
                 return None
             columns[index] = told
@@ -328,45 +347,32 @@ class AnswerBinding:
             hole_at(holes, keys)[0] is None for keys in constant
         )
 
-    def _items(self, data: Sequence[Any]) -> tuple[list[int], list[dict[str, Any]] | None]:
-        """The choices of a stream's events, and which event each stands in; None if one has several."""
-        held = (
-            [value if value is None else find(value, self.choices) for value in data]
-            if self.choices
-            else data
-        )
-        at: list[int] = []
-        items: list[dict[str, Any]] = []
-        for event, found in enumerate(held):
-            if type(found) is list and self.choices:
-                if len(found) > 1:
-                    return at, None
-                found = found[0] if found else None  # noqa: PLW2901  # the one choice of the event
-            elif found is not None and found is not ABSENT and (self.choices or type(found) is list):
-                return at, None
-            if type(found) is dict:
-                at.append(event)
-                items.append(found)
-        return at, items
+    def _found(self, value: Any) -> Any:
+        """The one choice of an event, None for none; or `_SEVERAL`, where it takes a closer look."""
+        if not self.choices:
+            return _SEVERAL if type(value) is list else value if type(value) is dict else None
+        held = find(value, self.choices)
+        if type(held) is not list:
+            return None if held is ABSENT or held is None else _SEVERAL
+        if len(held) > 1:
+            return _SEVERAL
+        return held[0] if held and type(held[0]) is dict else None
 
     def _indices(self, items: Sequence[Any]) -> list[int]:
         if self.index is not None and len(self.index) == 1:
             told = [item.get(self.index[0]) for item in items]
-            if all(type(one) is int for one in told) and min(told, default=0) >= 0:
+            if set(map(type, told)) <= {int} and min(told, default=0) >= 0:
                 return told
-        return [self.index_of(item, 0) for item in items]
+        return _each(items, lambda item: self.index_of(item, 0))
 
     def _told(self, at: list[int], items: list[dict[str, Any]], data: Sequence[Any]) -> Columns | None:
         """The columns of one choice, made of runs of the same shape."""
         model = find(data.template.model, self._choice) if isinstance(data, Alike) else ABSENT
         holders = [
-            [own if item is model else find(item, parent.keys) for item in items] if parent.keys else items
-            for parent, own in ((parent, find(model, parent.keys)) for parent in self.parents)
+            _each(items, partial(find, keys=parent.keys)) if parent.keys else items for parent in self.parents
         ]
         shapes = zip(
-            (item is model for item in items),
-            *([tuple(one) if type(one) is dict else None for one in held] for held in holders),
-            strict=True,
+            [item is model for item in items], *(_each(held, _shape_of) for held in holders), strict=True
         )
         named: dict[tuple[Kind, str], _Parts] = {}
         keys: list[frozenset[str]] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import islice, repeat
+from itertools import islice
 from operator import sub
 
 from tokenwire.record import Columns, Delivery
@@ -14,22 +14,23 @@ _CLEAR = 2
 """So many votes, all alike, tell a mode against the server's word."""
 
 
-def _counted(own: Columns) -> Iterator[Delivery]:
+def _counted(own: Columns) -> Counter[Delivery]:
     """The modes in which the ids of emissions are as many as were counted since the ones before them."""
     counts = own.counters.get(_COUNT, [])
     if None not in own.output_ids and set(map(type, counts)) == {int} and min(counts) > 0:
         sizes = list(map(len, own.output_ids))[1:]
         if sizes == list(map(sub, counts[1:], counts)):  # as nearly always
-            yield from repeat(Delivery.INCREMENTAL, len(sizes))
-            return
+            return Counter({Delivery.INCREMENTAL: len(sizes)} if sizes else {})
+    votes: Counter[Delivery] = Counter()
     for ids, count, before in zip(
         islice(own.output_ids, 1, None), islice(counts, 1, None), counts, strict=False
     ):
         if ids is not None and type(count) is int and type(before) is int and before > 0:
             if len(ids) == count - before:
-                yield Delivery.INCREMENTAL
+                votes[Delivery.INCREMENTAL] += 1
             elif len(ids) == count:
-                yield Delivery.CUMULATIVE
+                votes[Delivery.CUMULATIVE] += 1
+    return votes
 
 
 def _extended(own: Columns) -> Iterator[Delivery]:
@@ -55,7 +56,7 @@ def infer_delivery(choices: Iterable[Columns], said: Delivery | None = None) -> 
     alike.
     """
     columns = list(choices)
-    proof = Counter(vote for own in columns for vote in _counted(own))
+    proof = sum(map(_counted, columns), Counter[Delivery]())
     if len(proof) == 1 and proof.total() >= _CLEAR:  # what it looks like cannot change that
         return next(iter(proof))
     looks = Counter(vote for own in columns for vote in _extended(own))

@@ -45,7 +45,7 @@ from tokenwire.record import (
 from tokenwire.spec_files import load_schema, read_yaml, spec_root
 from tokenwire.typed_table import typed
 from tokenwire.wire import strict_json
-from tokenwire.wire.event_stream import ends_of, ends_within, parse_event_stream, plain_data
+from tokenwire.wire.event_stream import ends_of, parse_event_stream, plain_data
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 from tokenwire.wire.json_pointer import ABSENT, Keys, find, join, parse
 from tokenwire.wire.sharing import sharing
@@ -425,8 +425,7 @@ class Dialect:
         fitted = fit(body)
         if fitted is not None and self._schemas.alike("stream").takes(fitted):
             others = self._values(fitted.others, fitted.others_at, b"\n".join(fitted.others), apart)
-            ends = ends_within(body)
-            places = _Places(exchange, [0, *ends[:-1]], ends)
+            places = _Places(exchange, (0, *fitted.ends[:-1]), fitted.ends)
             return Events(Alike(fitted, others), places, apart), b"", None
         unterminated, undecodable_at = b"", None
         texts = plain_data(body)

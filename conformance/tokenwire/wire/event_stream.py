@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from itertools import accumulate, repeat
-from operator import add
+from itertools import accumulate
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _BOM = b"\xef\xbb\xbf"
@@ -190,9 +189,3 @@ def ends_of(plain: list[bytes]) -> list[int]:
     """The offsets behind the blank lines of plain events; the next event begins there."""
     around = len(DATA) + len(BLANK_LINE)
     return list(accumulate(len(data) + around for data in plain))
-
-
-def ends_within(body: bytes) -> list[int]:
-    """The same, of a body of plain events."""
-    sizes = map(len, body.removesuffix(BLANK_LINE).split(BLANK_LINE))
-    return list(accumulate(map(add, sizes, repeat(len(BLANK_LINE)))))

@@ -21,7 +21,7 @@ _MOST_DIGITS = len(str(LEAST_INTEGER))
 _AHEAD = b","
 _ALIKE = bytes.maketrans(b"E123456789[:- \t\n\r", b"e000000000" + 7 * _AHEAD)
 """All digits are as good as zeros, and what may stand ahead of those of a number is as good as a comma."""
-_LONG_INTEGER, _EXPONENTS = _AHEAD + b"0" * 19, (b"0e000", b"0e+000")
+_LONG_INTEGER, _LARGE_EXPONENT = _AHEAD + b"0" * 19, b"0e000"
 _LONGEST_NUMBER = 64
 """So many bytes before an exponent are looked at; a number that is longer may be too large."""
 _UNSURE: Final = object()
@@ -143,23 +143,20 @@ def _read_plainly(written: bytes) -> Any:
 def _holds_large_number(written: bytes) -> bool:
     """Whether a text may hold a number beyond 64 bits or what a float holds.
 
-    To search for three short strings is cheap; hexadecimal ids have the last two, too.
+    To search for two short strings is cheap; hexadecimal ids have the second, too: then it matters whether it
+    stands behind a number.
     """
-    digits = written.translate(_ALIKE)
-    if _LONG_INTEGER in digits or digits.startswith(_LONG_INTEGER[1:]):
+    digits = written.translate(_ALIKE, b"+")
+    # From behind: what searches from ahead is made for needles that are less like the hay.
+    if digits.rfind(_LONG_INTEGER) >= 0 or digits.startswith(_LONG_INTEGER[1:]):
         return True
-    return b"e" in digits and any(sign in digits and _large_exponent(digits, sign) for sign in _EXPONENTS)
-
-
-def _large_exponent(digits: bytes, sign: bytes) -> bool:
-    """Whether so large an exponent stands behind a number, and not in a text."""
-    at = digits.find(sign)
+    at = digits.find(_LARGE_EXPONENT) if b"e" in digits else -1
     while at >= 0:
         before = digits[max(0, at + 1 - _LONGEST_NUMBER) : at + 1]
         ahead = before.rstrip(b"0.")
         if not ahead or ahead.endswith(_AHEAD):
             return True
-        at = digits.find(sign, at + len(sign))
+        at = digits.find(_LARGE_EXPONENT, at + len(_LARGE_EXPONENT))
     return False
 
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, chain, compress, count
+from itertools import accumulate, chain, compress, count, repeat
+from operator import add
 from typing import Any, NamedTuple, overload
 
 from tokenwire.wire import strict_json
@@ -30,16 +31,17 @@ _SAMPLES = 16
 _DEEPEST = 16
 """Arrays and objects inside each other, in an event that is worth a template."""
 
-_STRING = (
-    rb'"[^"\\\x00-\x1f]*+'
-    rb'(?:\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*"'
-)
-"""A string, but for one that escapes a surrogate: the fast parser knows no lone ones."""
+_PLAIN = rb'[^"\\\x00-\x1f]*+'
+_ESCAPE = rb'\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4})'
+_STRING = rb'(?:"%b"|"%b(?:%b%b)+")' % (_PLAIN, _PLAIN, _ESCAPE, _PLAIN)
+"""A string, but for one that escapes a surrogate: the fast parser knows no lone ones. Most escape nothing."""
 _LITERAL = rb"[-+.0-9A-Za-z]++"
 """A number, null, true or false, or no JSON."""
 _LITERALS = rb"[-+.0-9A-Za-z, ]*+"
 _FLAT = rb"\[%b\]" % _LITERALS, rb"\[%b(?:%b%b)*\]" % (_LITERALS, _STRING, _LITERALS)
 """A list of them; and of strings, too."""
+_FEW = 8
+"""Entries of a list that are told one by one in a pattern."""
 _TOKEN = re.compile(rb'[ \t]*(?:"(?:[^"\\]|\\.)*"|[\[\]{}:,]|[^ \t"\[\]{}:,]+)')
 
 Holes = int | dict[str, "Holes"]
@@ -66,6 +68,8 @@ class Template:
     """Finds events that fit, with the blank line behind each; a group for each hole."""
     numeric: tuple[bool, ...]
     """Whether something else than strings may fill a hole."""
+    size: int
+    """Bytes of an event that fits, but for what fills the holes."""
 
     @classmethod
     def of(cls, texts: Sequence[bytes], values: Sequence[Any]) -> Template | None:
@@ -80,7 +84,7 @@ class Template:
         if not isinstance(holes, dict):
             return None
         pattern = re.compile(b"".join((DATA, *writer.parts, BLANK_LINE)))
-        return cls(values[model], holes, pattern, tuple(writer.numeric))
+        return cls(values[model], holes, pattern, tuple(writer.numeric), writer.size)
 
 
 def _form(value: Any, depth: int = 0) -> object:
@@ -108,6 +112,7 @@ class _Writer:
     def __init__(self, text: bytes) -> None:
         self._tokens: Iterator[bytes] = iter(_TOKEN.findall(text))
         self.parts: list[bytes] = []
+        self.size = len(DATA) + len(BLANK_LINE)
         self.numeric: list[bool] = []
 
     def write(self, values: Sequence[Any], depth: int = 0) -> Holes | None:
@@ -135,6 +140,7 @@ class _Writer:
 
     def _keep(self, *tokens: bytes) -> None:
         self.parts += map(re.escape, tokens)
+        self.size += sum(map(len, tokens))
 
     def _value(self) -> Iterator[bytes]:
         """The tokens of the next value."""
@@ -160,17 +166,29 @@ def _pattern(values: Sequence[Any]) -> bytes:
     objects = [one for one in values if isinstance(one, dict)]
     patterns = [_STRING] if strings else []
     if lists:
-        entries = list(chain.from_iterable(lists))
-        if any(isinstance(one, (list, dict)) for one in entries):
-            patterns.append(rb"\[(?:%b%b)*\]" % (_pattern(entries), rb"(?:, ?|(?=\]))"))
-        else:
-            patterns.append(_FLAT[any(isinstance(one, str) for one in entries)])
+        patterns.append(_pattern_of_lists(lists))
     if objects:
         held = _pattern([value for one in objects for value in one.values()])
         patterns.append(rb"\{(?:%b: ?%b%b)*\}" % (_STRING, held, rb"(?:, ?|(?=\}))"))
     if len(strings) + len(lists) + len(objects) < len(values):
         patterns.append(_LITERAL)
     return patterns[0] if len(patterns) == 1 else b"(?:%b)" % b"|".join(patterns)
+
+
+def _pattern_of_lists(lists: Sequence[list[Any]]) -> bytes:
+    entries = list(chain.from_iterable(lists))
+    if 0 < len(lists[0]) <= _FEW and len(set(map(len, lists))) == 1:
+        written = b""
+        for every in zip(*lists, strict=True):
+            if not any(isinstance(one, (str, list, dict)) for one in every):
+                written += b"" if written.endswith(_LITERALS) else _LITERALS  # and the commas around them
+            else:
+                written += b", ?" if written and not written.endswith(_LITERALS) else b""
+                written += _pattern(every)
+        return rb"\[%b\]" % written
+    if any(isinstance(one, (list, dict)) for one in entries):
+        return rb"\[(?:%b%b)*\]" % (_pattern(entries), rb"(?:, ?|(?=\]))")
+    return _FLAT[any(isinstance(one, str) for one in entries)]
 
 
 class Stretch(NamedTuple):
@@ -192,6 +210,8 @@ class Fitted:
     stretches: tuple[Stretch, ...]
     others: tuple[bytes, ...]
     """The data of the events that do not fit."""
+    ends: tuple[int, ...]
+    """Of all events, the offsets behind their blank lines."""
 
     @property
     def others_at(self) -> list[int]:
@@ -215,11 +235,14 @@ def fit(body: bytes) -> Fitted | None:
     if len(between) * 2 < total:
         return None
     columns: list[list[Any]] = []
+    sizes: Iterable[int] = repeat(template.size)
     for hole, numeric in enumerate(template.numeric, 1):
-        column = strict_json.loads_column(parts[hole::groups], numbers=numeric)
+        texts = parts[hole::groups]
+        column = strict_json.loads_column(texts, numbers=numeric)
         if column is None:
             return None
         columns.append(column)
+        sizes = map(add, sizes, map(len, texts))
     stretches: list[Stretch] = []
     others: list[bytes] = []
     begin = 0
@@ -230,7 +253,18 @@ def fit(body: bytes) -> Fitted | None:
         stretches.append(Stretch(begin, at, len(others), len(others) + len(plain)))
         others += plain
         begin = at
-    return Fitted(template, tuple(columns), tuple(stretches), tuple(others))
+    around = len(DATA) + len(BLANK_LINE)
+    ends = accumulate(_merged(stretches, list(sizes), [len(text) + around for text in others]))
+    return Fitted(template, tuple(columns), tuple(stretches), tuple(others), tuple(ends))
+
+
+def _merged(stretches: Iterable[Stretch], alike: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    """One for each event, in order."""
+    merged: list[Any] = []
+    for begin, end, others_begin, others_end in stretches:
+        merged += alike[begin:end]
+        merged += others[others_begin:others_end]
+    return merged
 
 
 def _decodable(body: bytes) -> bool:
@@ -314,7 +348,7 @@ class Alike(Sequence[Any]):
     @cached_property
     def models(self) -> list[Any]:
         """The values, with the same model for all that fit."""
-        return self._merged([self.template.model] * self._alike, self._others)
+        return _merged(self._fitted.stretches, [self.template.model] * self._alike, self._others)
 
     @cached_property
     def _alike(self) -> int:
@@ -324,15 +358,7 @@ class Alike(Sequence[Any]):
     @cached_property
     def _order(self) -> list[int]:
         """For each event which it is of those that fit, or, negative, of the others."""
-        return self._merged(range(self._alike), [~at for at in range(len(self._others))])
-
-    def _merged(self, alike: Sequence[Any], others: Sequence[Any]) -> list[Any]:
-        """One for each event, in order."""
-        merged: list[Any] = []
-        for begin, end, others_begin, others_end in self._fitted.stretches:
-            merged += alike[begin:end]
-            merged += others[others_begin:others_end]
-        return merged
+        return _merged(self._fitted.stretches, range(self._alike), [~at for at in range(len(self._others))])
 
     def at(self, keys: Keys) -> Sequence[Any]:
         """What stands at a place in each event, or `ABSENT`; objects with holes are made when looked at."""
@@ -349,7 +375,7 @@ class Alike(Sequence[Any]):
         else:
             column = self._fitted.columns[holes]
             alike = [find(value, within) for value in column] if within else column
-        return self._merged(alike, [find(value, keys) for value in self._others])
+        return _merged(self._fitted.stretches, alike, [find(value, keys) for value in self._others])
 
     @overload
     def __getitem__(self, at: int) -> Any: ...
