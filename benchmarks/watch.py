@@ -3,10 +3,11 @@
     python benchmarks/watch.py                    ends with tables
     python benchmarks/watch.py --write FILE       and writes them down for `benchmarks/page.py`
 
-A server of our own sends one event on each of 64 streams at once, tick after tick, small ones or large ones.
-They are read straight from it, through the bare proxy and through the watcher, in turns in one run. What an
-event costs is the processor time of the proxy's process, the least of all turns; the judge works in a
-process of its own meanwhile, and what it costs is told by itself, on streams of a real server.
+A server of our own sends one event on each of 64 streams at once, tick after tick, small ones or large, as a
+conforming one would. It waits until its reader has all of them before it sends the next, so that a proxy
+reads no two at once. They are read straight from it, through the bare proxy and the watcher, in turns in one
+run. What an event costs is the processor time of the proxy's process, the least of all turns; the judge works
+in a process of its own meanwhile, and what it costs is told by itself, on streams of a real server.
 """
 
 from __future__ import annotations
@@ -15,30 +16,129 @@ import argparse
 import asyncio
 import json
 import multiprocessing
+import selectors
+import socket
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from io import BytesIO
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
 
 from judging import stream
-from recorder import PADDING, by_raw_socket, lateness, process
+from recorder import Arrivals, lateness
 from rich.console import Console
 from rich.table import Table
 
+from tokenwire.watch.exchange_assembly import ObservedExchange, Passed
+from tokenwire.watch.judge_process import exchanges, frame, opinion_line
 from tokenwire.watch.judging import Bench
 from tokenwire.watch.proxy import Address
+from tokenwire.watch.room import BLOCK, Kept, Room
 from tokenwire.watch.watcher import Watcher, WatchPlan
+from tokenwire.wire.exchange import Exchange
 
 STREAMS = 64
-SIZES = {"small": (PADDING, 0.01, 200), "large": (PADDING + b',"text":"%s"' % (b"x" * 65536), 0.05, 60)}
+SIZES = {"small": (b"", 0.01, 200), "large": (b"x" * 65536, 0.05, 60)}
 """What fills an event, the seconds between two, and how many of them a stream has."""
-
-
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+END = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
 _WARM = 2
 """Turns that do not count: memory that is new to a process is paid for page by page."""
+
+
+def asking(ticks: int) -> bytes:
+    """Ask for so many tokens."""
+    body = b'{"input_ids":[1],"sampling_params":{"max_new_tokens":%d},"stream":true}' % ticks
+    return b"POST /generate HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+
+
+def event(tick: int, ticks: int, padding: bytes) -> bytes:
+    """The chunk of one event of a stream that conforms; it tells when it was sent."""
+    finish = b'{"type":"length","length":%d}' % ticks if tick == ticks - 1 else b"null"
+    meta = b'"id":"a","sent":%d,"finish_reason":%s,"prompt_tokens":1,"completion_tokens":%d,"cached_tokens":0'
+    told = meta % (time.monotonic_ns(), finish, tick + 1)
+    data = b'data: {"text":" word%s","output_ids":[%d],"meta_info":{%s}}\n\n' % (padding, tick, told)
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+async def serve(ticks: int, tick_s: float, padding: bytes, told: Connection) -> None:
+    """As soon as all streams have asked, send them their events, one each tick, and then again. A tick begins
+    when its time has come and the reader has said that it has all events of the one before.
+    """
+    loop = asyncio.get_running_loop()
+    waiting: list[asyncio.StreamWriter] = []
+    read, sending = asyncio.Semaphore(0), set[asyncio.Task[None]]()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(HEAD)
+        waiting.append(writer)
+        if len(waiting) == STREAMS:
+            ready, waiting[:] = list(waiting), []
+            sending.add(asyncio.create_task(send(ready)))
+
+    async def send(ready: list[asyncio.StreamWriter]) -> None:
+        due = loop.time()
+        for tick in range(ticks):
+            due = max(due, loop.time())
+            await asyncio.sleep(due - loop.time())
+            due += tick_s
+            for writer in ready:
+                writer.write(event(tick, ticks, padding))
+            await read.acquire()
+        for writer in ready:
+            writer.write(END)
+            writer.close()
+
+    def have_read() -> None:
+        told.recv_bytes()
+        read.release()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, backlog=256)
+    told.send(server.sockets[0].getsockname()[1])
+    loop.add_reader(told.fileno(), have_read)
+    async with server:
+        await server.serve_forever()
+
+
+def serving(ticks: int, tick_s: float, padding: bytes, told: Connection) -> None:
+    asyncio.run(serve(ticks, tick_s, padding, told))
+
+
+def read_in_step(port: int, ticks: int, server: Connection) -> Arrivals:
+    """Read all streams up to the end of each event, note the time, and tell the server of each whole tick."""
+    selector, arrived = selectors.DefaultSelector(), []
+    begun: dict[int, bytes] = {}
+    events = 0
+    for _ in range(STREAMS):
+        opened = socket.create_connection(("127.0.0.1", port))
+        opened.sendall(asking(ticks))
+        opened.setblocking(False)
+        selector.register(opened, selectors.EVENT_READ)
+    while selector.get_map():
+        for key, _ in selector.select():
+            assert isinstance(key.fileobj, socket.socket)
+            data = key.fileobj.recv(1 << 18)
+            now = time.monotonic()
+            if not data:
+                selector.unregister(key.fileobj)
+                key.fileobj.close()
+                continue
+            data = begun.pop(key.fd, b"") + data
+            if not data.endswith((b"\n\n\r\n", b"0\r\n\r\n")):
+                begun[key.fd] = data
+                continue
+            arrived.append((now, data))
+            events += data.count(b'"sent":')
+            if events == STREAMS:
+                events = 0
+                server.send_bytes(b"read")
+    selector.close()
+    return arrived
 
 
 class _Forward(asyncio.Protocol):
@@ -116,9 +216,9 @@ class Side:
     p99: list[float] = field(default_factory=list)
 
     @classmethod
-    def started(cls, main: Callable[..., None], *words: object, more: tuple[object, ...] = ()) -> Side:
+    def started(cls, main: Callable[..., None], *words: object) -> Side:
         ours, theirs = multiprocessing.Pipe()
-        child = multiprocessing.get_context("spawn").Process(target=main, args=(*words, theirs, *more))
+        child = multiprocessing.get_context("spawn").Process(target=main, args=(*words, theirs))
         child.start()
         return cls(int(ours.recv()), child, ours)
 
@@ -126,9 +226,9 @@ class Side:
         """Seconds that its process computed so far."""
         return time.clock_gettime((~cast(int, self.of.pid) << 3) | 2)
 
-    def turn(self, ticks: int, *, counts: bool) -> None:
+    def turn(self, server: Side, ticks: int, *, counts: bool) -> None:
         began, events = self.processor(), STREAMS * ticks
-        late = lateness(by_raw_socket(self.port, STREAMS, whole=True), events)
+        late = lateness(read_in_step(self.port, ticks, server.pipe), events)
         if not counts:
             return
         self.cpu.append((self.processor() - began) / events * 1e6)
@@ -138,15 +238,15 @@ class Side:
 
 def measure(size: str, turns: int) -> list[dict[str, Any]]:
     padding, tick_s, ticks = SIZES[size]
-    server = Side.started(process, STREAMS, ticks, more=(tick_s, padding))
+    server = Side.started(serving, ticks, tick_s, padding)
     sides = {"straight": server}
     try:
         sides |= {"bare proxy": Side.started(bare, server.port), "watch": Side.started(watching, server.port)}
         for turn in range(_WARM + turns):
             for side in sides.values():
-                side.turn(ticks, counts=turn >= _WARM)
-        judged, gaps = 0, {}
-        while sides["watch"].pipe.poll():
+                side.turn(server, ticks, counts=turn >= _WARM)
+        judged, gaps = 0, dict[str, int]()
+        while judged + sum(gaps.values()) < (_WARM + turns) * STREAMS:
             judged, gaps = sides["watch"].pipe.recv()
     finally:
         for side in sides.values():
@@ -167,15 +267,31 @@ def measure(size: str, turns: int) -> list[dict[str, Any]]:
     ]
 
 
+def passed(answer: Exchange, room: Room) -> ObservedExchange:
+    """The answer of a real server as it lies in the room once it has passed."""
+    kept = Kept(room)
+    chunks = [b"%x\r\n%s\r\n" % (len(read.data), read.data) for read in answer.reads]
+    for at, data in enumerate((HEAD, *chunks, b"0\r\n\r\n")):
+        kept.stretches.append(data)
+        kept.lengths.append(len(data))
+        kept.times.append(at / 100)
+    kept.store()
+    body = json.dumps(answer.request.body).encode()
+    asked = b"POST /generate HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+    return ObservedExchange(Passed("watch/1", asked, answer.ending, "", 0.0, 1.0, answer.started), kept)
+
+
 def judge(turns: int) -> float:
-    """Events that the judge of the watcher hears in a second of one core."""
-    bench, answer = Bench(), stream(256)
+    """Events that the process of the judge hears in a second of one core, reading and answering included."""
+    room, together = Room(4 * BLOCK), 8
+    bench, told = Bench(), frame([passed(stream(256), room)] * together, room)
     taken = []
     for _ in range(turns):
         began = time.process_time()
-        for _ in range(8):
-            bench.hear(answer)
-        taken.append(8 * 256 / (time.process_time() - began))
+        for exchange in exchanges(BytesIO(told)):
+            assert exchange is not None
+            opinion_line(bench.hear(exchange))
+        taken.append(together * 256 / (time.process_time() - began))
     return statistics.median(taken)
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+import h11
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
@@ -38,9 +39,9 @@ from tokenwire.report.playback import playbacks
 from tokenwire.report.sarif import sarif
 from tokenwire.report.terminal import make_console, print_report
 from tokenwire.report.trace import trace
-from tokenwire.watch.exchange_assembly import ExchangeAssembler, ObservedExchange, redacted
+from tokenwire.watch.exchange_assembly import ExchangeAssembler, ObservedExchange, read_exchange
 from tokenwire.watch.judging import Bench
-from tokenwire.watch.room import BLOCK, Room, pieces
+from tokenwire.watch.room import Intake, Room, reads_in
 from tokenwire.wire.capture import CaptureError, ExchangeWriter, read_capture
 from tokenwire.wire.exchange import Exchange, Read
 
@@ -243,10 +244,13 @@ class _Audience:
 
     def over(self, heard: ObservedExchange | None) -> None:
         if heard is not None:
-            body = heard.body
-            told = pieces(ROOM.fd, ROOM.size, body.blocks, body.lengths)
-            self.exchanges.append(redacted(heard.exchange, body.times, told))
-            body.give_back()
+            kept = heard.kept
+            told = reads_in(ROOM.fd, ROOM.size, kept.stretches, kept.lengths)
+            try:
+                self.exchanges.append(read_exchange(heard.passed, kept.times, told))
+            except h11.ProtocolError:
+                self.gaps.append("unreadable")
+            kept.give_back()
 
     def missed(self, reason: str) -> None:
         self.gaps.append(reason)
@@ -268,14 +272,14 @@ def connection(exchange: Exchange) -> tuple[bytes, bytes]:
 def examine_connection(asked: bytes, answered: bytes, cut: float) -> None:
     """Observe a connection, in two pieces each way, and judge what was heard. Raises AssertionError."""
     audience = _Audience()
-    observer = ExchangeAssembler(audience, ROOM, largest=1 << 20)
+    observer = ExchangeAssembler(audience, ROOM, Intake(ROOM), largest=1 << 20)
     for data, hear in ((asked, observer.sent), (answered, observer.received)):
         at = int(cut * len(data))
         for piece in filter(None, (data[:at], data[at:])):
             hear(0.0, piece)
     observer.target_ended(0.0, b"")
     observer.closed(0.0, b"")
-    assert ROOM.free * BLOCK == ROOM.size
+    assert ROOM.taken == 0
     assert "reader-crashed" not in audience.gaps
     bench = Bench()
     for exchange in audience.exchanges:

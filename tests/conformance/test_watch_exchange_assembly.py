@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tokenwire.watch.exchange_assembly import ExchangeAssembler, ObservedExchange, redacted
-from tokenwire.watch.room import BLOCK, Room, pieces
+from tokenwire.watch.exchange_assembly import ExchangeAssembler, ObservedExchange, read_exchange
+from tokenwire.watch.room import BLOCK, Intake, Room, reads_in
 from tokenwire.wire.exchange import Ending, Exchange
 from tokenwire.wire.redaction import REDACTED
 
@@ -43,10 +43,10 @@ class _Audience:
     def over(self, heard: ObservedExchange | None) -> None:
         self.open -= 1
         if heard is not None:
-            body, room = heard.body, ROOM
-            told = pieces(room.fd, room.size, body.blocks, body.lengths)
-            self.exchanges.append(redacted(heard.exchange, body.times, told))
-            body.give_back()
+            kept = heard.kept
+            told = reads_in(ROOM.fd, ROOM.size, kept.stretches, kept.lengths)
+            self.exchanges.append(read_exchange(heard.passed, kept.times, told))
+            kept.give_back()
 
     def missed(self, reason: str) -> None:
         self.gaps.append(reason)
@@ -61,13 +61,14 @@ class _Listening:
     """An observer, told each thing a second after the one before."""
 
     def __init__(self, audience: _Audience, *, largest: int = 1000) -> None:
-        self._observer = ExchangeAssembler(audience, ROOM, largest=largest)
+        self._observer = ExchangeAssembler(audience, ROOM, Intake(ROOM), largest=largest)
         self._now = 0.0
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         def told(data: bytes = b"") -> None:
             self._now += 1.0
-            getattr(self._observer, name)(self._now, data)
+            if name != "received" or not self._observer.gathered(self._now, data):
+                getattr(self._observer, name)(self._now, data)
 
         return told
 
@@ -91,7 +92,7 @@ def test_an_exchange_however_it_is_cut(audience: _Audience, size: int) -> None:
     times = [read.time for read in exchange.reads]
     assert times == sorted(times)
     assert times[0] > 0
-    assert ROOM.free == BLOCKS, "what was borrowed is given back"
+    assert ROOM.taken == 0, "what was borrowed is given back"
     assert not audience.gaps
 
 
@@ -217,6 +218,7 @@ def test_an_exchange_of_exactly_the_size_is_heard(audience: _Audience) -> None:
 def test_where_no_room_is_left_an_exchange_is_followed_and_not_kept(audience: _Audience) -> None:
     observer = listen(audience)
     others = [block for _ in range(BLOCKS) if (block := ROOM.borrow()) is not None]
+    assert ROOM.taken == ROOM.size
     observer.sent(ASKED)
     observer.received(ANSWERED[:-20])
     ROOM.give_back(others)
@@ -226,23 +228,54 @@ def test_where_no_room_is_left_an_exchange_is_followed_and_not_kept(audience: _A
     observer.received(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
     assert [exchange.body for exchange in audience.exchanges] == [b"{}"]
     observer.sent(ASKED)
-    assert ROOM.free == BLOCKS - 1
+    assert ROOM.taken > 0
     observer.received(b"\r\nnonsense\r\n\r\n")
-    assert ROOM.free == BLOCKS
+    assert ROOM.taken == 0
 
 
-def test_a_body_may_lie_in_many_blocks_and_end_where_there_are_no_more(audience: _Audience) -> None:
-    for size, told in ((BLOCKS * BLOCK, 1), (BLOCKS * BLOCK + 1, 0)):
+@pytest.mark.parametrize(("size", "gaps"), [(ROOM.size // 2, []), (ROOM.size, ["judge-too-slow"])])
+def test_what_is_gathered_takes_of_the_room_until_there_is_no_more(
+    audience: _Audience, size: int, gaps: list[str]
+) -> None:
+    body = (bytes(range(251)) * (size // 251 + 1))[:size]
+    observer = listen(audience, largest=1 << 30)
+    observer.sent(GET)
+    observer.received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    most = 0
+    for start in range(0, size, 10_007):
+        piece = body[start : start + 10_007]
+        observer.received(b"%x\r\n%s\r\n" % (len(piece), piece))
+        most = max(most, ROOM.taken)
+    assert ROOM.size // 4 < most <= ROOM.size
+    observer.received(b"0\r\n\r\n")
+    assert [exchange.body == body for exchange in audience.exchanges] == [True] * (not gaps)
+    assert (audience.gaps, ROOM.taken) == (gaps, 0)
+
+
+def test_most_reads_of_a_stream_are_put_aside_and_keep_their_times(audience: _Audience) -> None:
+    observer = ExchangeAssembler(audience, ROOM, Intake(ROOM), largest=1 << 20)
+    observer.sent(0.0, ASKED)
+    observer.received(1.0, ANSWERED[: ANSWERED.index(b"a\r\n")])
+    for at in range(2, 200):
+        assert observer.gathered(at, b"4\r\n%04d\r\n" % at)
+    assert not observer.gathered(200.0, b"0\r\n\r\n")
+    observer.received(200.0, b"0\r\n\r\n")
+    (exchange,) = audience.exchanges
+    assert [(read.time, read.data) for read in exchange.reads] == [(at, b"%04d" % at) for at in range(2, 200)]
+
+
+@pytest.mark.parametrize("end", [b"0\r\n\r\n", b"0\r\nA: b\r\n\r\n", b"00;x\r\n\r\n"])
+def test_the_end_of_a_stream_is_seen_at_once_however_it_is_cut(audience: _Audience, end: bytes) -> None:
+    for size in range(1, len(end) + 1):
         audience.exchanges.clear()
-        body = (bytes(range(251)) * (size // 251 + 1))[:size]
-        observer = listen(audience, largest=1 << 30)
-        observer.sent(GET)
-        observer.received(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
-        for start in range(0, size, 10_007):
-            observer.received(body[start : start + 10_007])
-        assert [exchange.body for exchange in audience.exchanges] == [body] * told
-        assert ROOM.free == BLOCKS
-    assert audience.gaps == ["judge-too-slow"]
+        observer = listen(audience)
+        observer.sent(ASKED)
+        observer.received(ANSWERED.removesuffix(b"0\r\n\r\n"))
+        for start in range(0, len(end), size):
+            assert not audience.exchanges
+            observer.received(end[start : start + size])
+        assert [exchange.body for exchange in audience.exchanges] == [b"data: {}\n\ndat"]
+    assert not audience.gaps
 
 
 def test_an_answer_to_half_a_request_is_a_gap(audience: _Audience) -> None:
@@ -269,10 +302,10 @@ def test_an_answer_without_a_request_keeps_no_memory(audience: _Audience) -> Non
     """A server or a proxy may say that an idle connection has timed out, before it closes it."""
     observer = listen(audience)
     observer.received(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 4\r\n\r\nidle")
-    assert ROOM.free == BLOCKS - 1
+    assert ROOM.taken > 0
     observer.target_ended()
     observer.closed()
-    assert ROOM.free == BLOCKS
+    assert ROOM.taken == 0
     assert (audience.exchanges, audience.gaps, audience.open) == ([], [], 0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import sys
 from collections.abc import Awaitable, Callable
@@ -15,16 +16,16 @@ from recorded import streamed, whole
 
 from tokenwire.replay import replay
 from tokenwire.watch.distant_judge import DistantJudge, judge_command
-from tokenwire.watch.exchange_assembly import SCENARIO, ObservedExchange
+from tokenwire.watch.exchange_assembly import SCENARIO, ObservedExchange, Passed
 from tokenwire.watch.judge_process import exchanges, frame, opinion_line, read_opinion
 from tokenwire.watch.judging import Bench, Opinion, Violation
 from tokenwire.watch.live_page import live_page
 from tokenwire.watch.prometheus import exposition
-from tokenwire.watch.room import BLOCK, Body, Room
+from tokenwire.watch.room import BLOCK, Kept, Room
 from tokenwire.watch.tally import Tally
 from tokenwire.watch.violation_folder import ViolationFolder
 from tokenwire.wire.capture import read_capture
-from tokenwire.wire.exchange import Exchange, HttpRequest, Read
+from tokenwire.wire.exchange import Exchange, HttpRequest, Read, Server
 
 WHEN = "2026-11-21T09:12:33.123+00:00"
 GOOD = replace(streamed("watch/1"), scenario=SCENARIO, started=WHEN)
@@ -39,11 +40,40 @@ ROOM = Room(64 * BLOCK)
 
 
 def heard(exchange: Exchange, room: Room = ROOM) -> ObservedExchange:
-    """An exchange as it is observed."""
-    body = Body(room)
-    assert body.more()
-    assert all(body.add(read.time, read.data) for read in exchange.reads)
-    return ObservedExchange(replace(exchange, reads=()), body)
+    """An exchange as it is observed, its reads lying in the room."""
+    request = exchange.request
+    body = json.dumps(request.body).encode() if request.raw_body is None else request.raw_body
+    asked = f"{request.method} {request.path} HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n"
+    fields = "".join(f"{name}: {value}\r\n" for name, value in exchange.headers)
+    head = f"HTTP/1.1 {exchange.status} OK\r\n{fields}Transfer-Encoding: chunked\r\n\r\n"
+    chunks = [(read.time, b"%x\r\n%s\r\n" % (len(read.data), read.data)) for read in exchange.reads]
+    kept = Kept(room)
+    for at, data in ((0.0, head.encode()), *chunks, (exchange.duration, b"0\r\n\r\n")):
+        assert kept.hold(len(data))
+        kept.stretches.append(data)
+        kept.lengths.append(len(data))
+        kept.times.append(at)
+    kept.store()
+    passed = Passed(
+        *(exchange.name, asked.encode() + body, exchange.ending, exchange.detail),
+        *(0.0, exchange.duration, exchange.started),
+    )
+    return ObservedExchange(passed, kept)
+
+
+def as_watched(exchange: Exchange) -> Exchange:
+    """The exchange as the process reads it."""
+    request = exchange.request
+    raw = json.dumps(request.body).encode() if request.raw_body is None else request.raw_body
+    asked = HttpRequest(
+        request.method, request.path, raw_body=raw, headers=(("Host", "h"), ("Content-Length", str(len(raw))))
+    )
+    return replace(
+        exchange,
+        request=asked,
+        headers=(*exchange.headers, ("Transfer-Encoding", "chunked")),
+        server=Server(),
+    )
 
 
 def test_a_violation_is_named_with_its_place() -> None:
@@ -84,10 +114,27 @@ def test_opinions_and_exchanges_survive_the_pipe() -> None:
     line = opinion_line(opinion)
     assert line.count(b"\n") == 1
     assert read_opinion(line) == opinion
-    whole_frame = frame(heard(GOOD), ROOM)
+    whole_frame = frame([heard(GOOD), heard(BAD)], ROOM)
     for cut, count in ((len(whole_frame), 2), (len(whole_frame) - 1, 1), (3, 1), (0, 1)):
         read = list(exchanges(BytesIO(whole_frame + whole_frame[:cut])))
-        assert read == [GOOD] * count
+        assert read == [as_watched(GOOD), as_watched(BAD)] * count
+
+
+@pytest.mark.parametrize("request_", [b"GET / HTTP/1.1\r\nHost: h\r\n: x\r\n\r\n", b"GET / HTTP/1.1\r\n"])
+def test_a_request_that_only_the_process_finds_unreadable_is_no_exchange(request_: bytes) -> None:
+    """The watcher itself reads no more of it than where it ends."""
+    seen = heard(GOOD)
+    hurt = replace(seen, passed=seen.passed._replace(request=request_))
+    assert list(exchanges(BytesIO(frame([seen, hurt], ROOM)))) == [as_watched(GOOD), None]
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 200 OK\r\n: x\r\n\r\n", b"HTTP/1.1 200 OK\r\n"])
+def test_an_answer_that_only_the_process_finds_unreadable_is_no_exchange(answer: bytes) -> None:
+    seen, kept = heard(GOOD), Kept(ROOM)
+    kept.stretches.append(answer)
+    kept.lengths.append(len(answer))
+    kept.times.append(0.0)
+    assert list(exchanges(BytesIO(frame([seen, replace(seen, kept=kept)], ROOM)))) == [as_watched(GOOD), None]
 
 
 def _judged(
@@ -125,7 +172,7 @@ def test_the_process_judges_and_keeps_what_violates(tmp_path: Path) -> None:
     assert [len(opinion.violations) > 0 for _, opinion in told] == [False, True, False]
     (path,) = folder.rglob("*.jsonl.gz")
     assert told[1][1].recorded == path.stat().st_size
-    assert list(read_capture(path)) == [BAD]
+    assert list(read_capture(path)) == [as_watched(BAD)]
     assert path.parent.name == told[1][1].violations[0].requirement
     assert replay([folder]).runs[0].streams
 
@@ -156,6 +203,28 @@ def test_a_judge_that_dies_costs_one_gap_for_each_exchange(program: str) -> None
     assert missed == ["judge-crashed"] * 3
 
 
+DIES_OF_THE_SECOND = """
+import sys
+from tokenwire.watch import judge_process
+class Bench(judge_process.Bench):
+    def hear(self, exchange):
+        return sys.exit(1) if exchange.name == "watch/2" else super().hear(exchange)
+judge_process.Bench = Bench
+judge_process.main("", "0")
+"""
+
+
+def test_what_was_given_to_a_judge_that_dies_is_given_to_the_next_one() -> None:
+    async def scene(judge: DistantJudge) -> None:
+        for name in ("watch/1", "watch/2", "watch/3"):
+            judge.submit(heard(replace(GOOD, name=name)))
+        await judge.close(30)
+
+    told, missed = _judged([sys.executable, "-c", DIES_OF_THE_SECOND], scene)
+    assert [exchange.name for exchange, _ in told] == ["watch/1", "watch/3"]
+    assert missed == ["judge-crashed"]
+
+
 def test_a_judge_that_cannot_be_started_is_a_gap() -> None:
     async def scene(judge: DistantJudge) -> None:
         judge.submit(heard(GOOD))
@@ -170,10 +239,10 @@ def test_what_waits_keeps_its_room_until_it_was_judged_or_given_up() -> None:
     async def scene(judge: DistantJudge) -> None:
         for _ in range(2):
             judge.submit(heard(GOOD, room))
-        assert room.free == 6
-        assert judge.waiting == 2 * len(GOOD.body)
+        assert room.taken > 0
+        assert judge.waiting > 2 * len(GOOD.body)
         await judge.close(0)
-        assert (judge.waiting, room.free) == (0, 8)
+        assert (judge.waiting, room.taken) == (0, 0)
 
     told, missed = _judged([sys.executable, "-c", MUTE], scene, room)
     assert told == []

@@ -12,23 +12,29 @@ from pathlib import Path
 
 import pytest
 
-from tokenwire.watch.proxy import Address, BadAddress, Proxy, Side
+from tokenwire.watch.proxy import Address, BadAddress, Proxy, sides
+from tokenwire.watch.room import BLOCK, LARGE, Intake, Kept, Room
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 RESET = struct.pack("ii", 1, 0)
 
 
 class _Notes:
-    """An observer that notes what it hears."""
+    """An observer that notes what it hears. It receives straight into a room, once a read was large."""
 
     def __init__(self) -> None:
         self.notes: list[object] = []
+        room = Room(8 * BLOCK)
+        self.intake = Intake(room)
+        self.intake.begin(Kept(room))
 
     def sent(self, data: bytes) -> None:
         self.notes.append(("sent", data))
 
-    def received(self, data: bytes) -> None:
-        self.notes.append(("received", data))
+    def received(self, data: bytes | memoryview) -> None:
+        self.notes.append(("received", bytes(data)))
+        if len(data) >= LARGE:
+            self.intake.open()
 
     def client_ended(self) -> None:
         self.notes.append("client ended")
@@ -312,19 +318,19 @@ class _Transport(asyncio.Transport):
     def resume_reading(self) -> None:
         self.notes.append("resume")
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
 
 @pytest.mark.parametrize("full", [0, 1], ids=["the client", "the target"])
 def test_nobody_is_read_while_the_other_takes_nothing(full: int) -> None:
     async def scene() -> None:
-        observer = _Notes()
-        sides = Side(observer.sent, observer.client_ended), Side(observer.received, observer.target_ended)
-        transports = _Transport(), _Transport()
-        for one, other, transport in zip(sides, reversed(sides), transports, strict=True):
-            one.peer = other
-            one.connection_made(transport)
-        sides[full].pause_writing()
+        pair, transports = sides(_Notes()), (_Transport(), _Transport())
+        for side, transport in zip(pair, transports, strict=True):
+            side.connection_made(transport)
+        pair[full].pause_writing()
         assert [each.notes for each in transports] == ([[], ["pause"]] if full == 0 else [["pause"], []])
-        sides[full].resume_writing()
+        pair[full].resume_writing()
         assert transports[1 - full].notes == ["pause", "resume"]
         assert transports[full].notes == []
 

@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
-from tokenwire.watch.exchange_assembly import ObservedExchange
+from tokenwire.watch.exchange_assembly import SCENARIO, ObservedExchange
 from tokenwire.watch.judge_process import frame, read_opinion
 from tokenwire.watch.judging import Opinion
 from tokenwire.watch.room import Room
-from tokenwire.wire.exchange import Exchange
+from tokenwire.wire.exchange import Exchange, HttpRequest
 
 _LONGEST_LINE = 16 << 20
+_MOST_TOGETHER = 32
+_MUCH = 64 << 10
+"""Bytes."""
+_MEANWHILE_S = 0.25
 TOO_SLOW, CRASHED, UNFINISHED = "judge-too-slow", "judge-crashed", "watch-ended"
 
 
@@ -30,7 +35,7 @@ def judge_command(folder: Path | None, cap: int, profiles: Sequence[str] = ()) -
 
 
 class DistantJudge:
-    """Sends exchanges to the judge's process, one at a time, and starts it again when it dies.
+    """Sends exchanges to the judge's process, a few at a time, and starts it again when it dies.
 
     heard: told each opinion, with its exchange less headers and bodies. missed: told the reason of each gap.
     room: where the bodies lie. patience_s: for one exchange; a judge that takes longer is killed.
@@ -51,6 +56,8 @@ class DistantJudge:
         self._missed = missed
         self._patience_s = patience_s
         self._process: Process | None = None
+        self._answers: int
+        """Where it answers, as long as there is one."""
         self._line: deque[ObservedExchange] = deque()
         """Who waits; the first is being judged."""
         self._changed = asyncio.Event()
@@ -69,7 +76,7 @@ class DistantJudge:
 
     def _done(self, heard: ObservedExchange) -> None:
         self.waiting -= heard.size
-        heard.body.give_back()
+        heard.kept.give_back()
 
     async def close(self, patience_s: float) -> None:
         """Let those in line be judged, as long as that takes no longer than this; then end the process."""
@@ -89,40 +96,93 @@ class DistantJudge:
                 self._idle.set()
                 self._changed.clear()
                 await self._changed.wait()
-            heard = self._line[0]
             try:
-                opinion = await asyncio.wait_for(self._ask(heard), self._patience_s)
+                await self._ask(self._next_together())
             except TimeoutError:
-                self._missed(TOO_SLOW)
-                await self._end_process()
+                reason = TOO_SLOW
             except (OSError, EOFError, ValueError, TypeError):
-                self._missed(CRASHED)
-                await self._end_process()
+                reason = CRASHED
             else:
-                asked = replace(heard.exchange.request, path=opinion.path, headers=(), raw_body=None)
-                self._heard(replace(heard.exchange, request=asked, headers=()), opinion)
+                continue
+            await self._end_process()
+            self._missed(reason)  # those behind it are given to the next process
             self._done(self._line.popleft())
 
-    async def _ask(self, heard: ObservedExchange) -> Opinion:
-        """Raises OSError, EOFError, ValueError or TypeError where the process is none that answers."""
+    def _next_together(self) -> list[ObservedExchange]:
+        """The first in line, and as many behind it as make no large message."""
+        together, size = [self._line[0]], 0
+        for heard in islice(self._line, 1, _MOST_TOGETHER):
+            size += heard.told_size
+            if size > _MUCH:
+                break
+            together.append(heard)
+        return together
+
+    async def _ask(self, together: Sequence[ObservedExchange]) -> None:
+        """Hear an opinion on each. Raises TimeoutError for a process that takes too long, and OSError,
+        EOFError, ValueError or TypeError for one that does not answer as it should.
+        """
         if self._process is None:
-            self._process = await asyncio.create_subprocess_exec(
+            self._process = await self._started()
+        to = self._process.stdin
+        assert to is not None
+        left, data = len(together), b""
+        async with asyncio.timeout(self._patience_s) as limit:
+            to.write(frame(together, self._room))
+            await to.drain()
+            while left:
+                data += await self._said()
+                *lines, data = data.split(b"\n")
+                for line in lines:
+                    self._hear(read_opinion(line))
+                left -= len(lines)
+                if left < 0 or len(data) > _LONGEST_LINE:
+                    raise ValueError
+                if lines and left:  # to be woken for each of them takes longer than to hear them
+                    now = asyncio.get_running_loop().time()
+                    limit.reschedule(now + _MEANWHILE_S + self._patience_s)
+                    await asyncio.sleep(_MEANWHILE_S)
+
+    async def _started(self) -> Process:
+        self._answers, theirs = os.pipe()
+        os.set_blocking(self._answers, False)
+        try:
+            return await asyncio.create_subprocess_exec(
                 *self._command,
                 stdin=PIPE,
-                stdout=PIPE,
-                limit=_LONGEST_LINE,
+                stdout=theirs,
                 start_new_session=True,
                 pass_fds=(self._room.fd,),
             )
-        to, answers = self._process.stdin, self._process.stdout
-        assert to is not None
-        assert answers is not None
-        to.write(frame(heard, self._room))
-        await to.drain()
-        line = await answers.readline()
-        if not line.endswith(b"\n"):
-            raise EOFError
-        return read_opinion(line)
+        except OSError:
+            os.close(self._answers)
+            raise
+        finally:
+            os.close(theirs)
+
+    async def _said(self) -> bytes:
+        """What the process says next. Raises EOFError where it says nothing more."""
+        loop = asyncio.get_running_loop()
+        ready = loop.create_future()
+        loop.add_reader(self._answers, ready.set_result, None)
+        try:
+            await ready
+        finally:
+            loop.remove_reader(self._answers)
+        if said := os.read(self._answers, _MUCH):
+            return said
+        raise EOFError
+
+    def _hear(self, opinion: Opinion) -> None:
+        heard = self._line.popleft()
+        passed = heard.passed
+        method = passed.request[: passed.request.index(b" ")].decode("latin-1")
+        asked = HttpRequest(method, opinion.path)
+        self._heard(
+            Exchange(passed.name, asked, SCENARIO, None, (), (), passed.ending, started=passed.started),
+            opinion,
+        )
+        self._done(heard)
 
     async def _end_process(self) -> None:
         process, self._process = self._process, None
@@ -130,4 +190,7 @@ class DistantJudge:
             return
         with contextlib.suppress(ProcessLookupError):  # it ended by itself
             process.kill()
-        await process.communicate()
+        os.close(self._answers)
+        assert process.stdin is not None
+        process.stdin.close()
+        await process.wait()

@@ -2,7 +2,8 @@
 
 One connection of a client is one connection to the target. Nothing is parsed on the way, so nothing can be
 altered: heads, framing, chunk borders, half-closes and resets arrive as they were sent. Each read is written
-to the other side before anybody else sees it, and reading stops as long as the other side takes nothing.
+to the other side before anybody else sees it, and reading stops as long as the other side takes nothing. What
+the target sends is received where it is kept, and passed on from there.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self, cast
 from urllib.parse import urlsplit
 
+from tokenwire.watch.room import Intake
 from tokenwire.wire.redaction import redact_url
 
 _RESET = struct.pack("ii", 1, 0)
@@ -67,13 +69,16 @@ class Address:
 
 
 class ConnectionObserver(Protocol):
-    """Gets copies of the bytes of one connection; must not raise and must not wait."""
+    """Gets the bytes of one connection; must not raise and must not wait."""
+
+    intake: Intake
+    """Where it receives from the target."""
 
     def sent(self, data: bytes) -> None:
         """The client sent bytes, and they are on their way."""
 
-    def received(self, data: bytes) -> None:
-        """The target sent bytes, and they are on their way."""
+    def received(self, data: bytes | memoryview) -> None:
+        """The target sent bytes, and they are on their way. A view is as good as its intake says."""
 
     def client_ended(self) -> None:
         """The client sends nothing more."""
@@ -85,24 +90,20 @@ class ConnectionObserver(Protocol):
         """The connection is over."""
 
 
-class Side(asyncio.Protocol):
+class _Side(asyncio.BaseProtocol):
     """One of the two connections of a pair."""
 
-    def __init__(self, heard: Callable[[bytes], None], ended: Callable[[], None]) -> None:
-        self._heard = heard
+    def __init__(self, ended: Callable[[], None]) -> None:
         self._heard_end = ended
-        self.peer: Side
+        self.peer: _Side
         self.transport: asyncio.Transport | None = None
         self.ended = False
-        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.lost = False
+        """Whether its connection is over, or will never be."""
+        self.on_both_lost: Callable[[], object] = lambda: None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        if self.peer.transport is not None:
-            self.peer.transport.write(data)
-        self._heard(data)
 
     def eof_received(self) -> bool:
         """Pass the half-close on. True keeps our own direction open, where the transport can do that."""
@@ -123,8 +124,7 @@ class Side(asyncio.Protocol):
             self.peer.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self.lost.done():
-            self.lost.set_result(None)
+        self.lost = True
         if exc is not None:
             self.peer.reset()
         else:
@@ -132,6 +132,8 @@ class Side(asyncio.Protocol):
         if not self.ended:
             self.ended = True
             self._heard_end()
+        if self.peer.lost:
+            self.on_both_lost()
 
     def _end(self) -> None:
         self.ended = True
@@ -159,6 +161,92 @@ class Side(asyncio.Protocol):
         self.transport.close()
 
 
+class ClientSide(_Side, asyncio.Protocol):
+    """The side that came first: it is not read before the other side is there."""
+
+    def __init__(self, observer: ConnectionObserver) -> None:
+        super().__init__(observer.client_ended)
+        self._heard = observer.sent
+        self._intake = observer.intake
+        self.on_made: Callable[[], object] = lambda: None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        # Then it says of each write whether all of it is gone, and the memory may be used again.
+        cast(asyncio.WriteTransport, transport).set_write_buffer_limits(0)
+        self.on_made()
+
+    def data_received(self, data: bytes) -> None:
+        if self.peer.transport is not None:
+            self.peer.transport.write(data)
+        self._heard(data)
+
+    def pause_writing(self) -> None:
+        self._intake.unsent()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._intake.sent()
+        super().resume_writing()
+
+
+class TargetSide(_Side, asyncio.Protocol):
+    """The side of the target. It receives where the intake says, as long as that says so."""
+
+    def __init__(self, observer: ConnectionObserver) -> None:
+        super().__init__(observer.target_ended)
+        self._observer = observer
+        self._heard = observer.received
+        observer.intake.switch = self._switch
+
+    def data_received(self, data: bytes) -> None:
+        if self.peer.transport is not None:
+            self.peer.transport.write(data)
+        self._heard(data)
+
+    def _switch(self, straight: bool) -> None:
+        if self.transport is not None and not self.lost:
+            self.transport.set_protocol(_Straight(self, self._observer) if straight else self)
+
+
+class _Straight(asyncio.BufferedProtocol):
+    """The side of the target while it receives straight into the room."""
+
+    def __init__(self, side: TargetSide, observer: ConnectionObserver) -> None:
+        self._side = side
+        self._intake = observer.intake
+        self._heard = observer.received
+
+    def get_buffer(self, _: int) -> memoryview:
+        return self._intake.place()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data = self._intake.landed(nbytes)
+        if self._side.peer.transport is not None:
+            self._side.peer.transport.write(data)
+        self._heard(data)
+        self._intake.heard()
+
+    def eof_received(self) -> bool:
+        return self._side.eof_received()
+
+    def pause_writing(self) -> None:
+        self._side.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._side.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._side.connection_lost(exc)
+
+
+def sides(observer: ConnectionObserver) -> tuple[ClientSide, TargetSide]:
+    """Both sides of a new pair."""
+    client, target = ClientSide(observer), TargetSide(observer)
+    client.peer, target.peer = target, client
+    return client, target
+
+
 class Proxy:
     """Listens, and passes everything on to one target.
 
@@ -178,7 +266,8 @@ class Proxy:
         self._observer = observer
         self._unreachable = unreachable
         self._tls = (tls or ssl.create_default_context()) if target.tls else None
-        self._pairs: set[asyncio.Task[None]] = set()
+        self._open: dict[ClientSide, ConnectionObserver] = {}
+        self._connecting: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
     async def listen(self, address: Address) -> Address:
@@ -192,62 +281,51 @@ class Proxy:
         """Stop listening, and close what is open."""
         if self._server is not None:
             self._server.close()
-        for pair in self._pairs:
-            pair.cancel()
-        await asyncio.gather(*self._pairs, return_exceptions=True)
+        for connecting in self._connecting:
+            connecting.cancel()
+        await asyncio.gather(*self._connecting, return_exceptions=True)
+        for client, observer in self._open.items():
+            for side in (client, client.peer):
+                if side.transport is not None:
+                    side.transport.abort()
+            observer.closed()
+        self._open.clear()
 
     def _accept(self) -> asyncio.Protocol:
         observer = self._observer()
-        client = _Client(observer)
-        target = Side(observer.received, observer.target_ended)
-        client.peer, target.peer = target, client
+        client, target = sides(observer)
         client.on_made = lambda: self._begin(client, target, observer)
+        client.on_both_lost = target.on_both_lost = lambda: self._over(client)
         return client
 
-    def _begin(self, client: Side, target: Side, observer: ConnectionObserver) -> None:
-        pair = asyncio.create_task(self._serve(client, target, observer))
-        self._pairs.add(pair)
-        pair.add_done_callback(self._pairs.discard)
+    def _begin(self, client: ClientSide, target: TargetSide, observer: ConnectionObserver) -> None:
+        self._open[client] = observer
+        connecting = asyncio.create_task(self._connect(client, target))
+        self._connecting.add(connecting)
+        connecting.add_done_callback(self._connecting.discard)
 
-    async def _serve(self, client: Side, target: Side, observer: ConnectionObserver) -> None:
-        """Connect to the target, let both talk, and wait until both are gone."""
-        loop = asyncio.get_running_loop()
+    def _over(self, client: ClientSide) -> None:
+        observer = self._open.pop(client, None)
+        if observer is not None:
+            observer.closed()
+
+    async def _connect(self, client: ClientSide, target: TargetSide) -> None:
+        """Connect to the target, and let both talk."""
         assert client.transport is not None
         # Not in `connection_made`: the Python of Debian 12 (3.11.2) begins to read behind it, paused or not.
         # This runs before what was read then is looked at.
         client.transport.pause_reading()
         try:
-            try:
-                await loop.create_connection(
-                    lambda: target,
-                    self._target.host,
-                    self._target.port,
-                    ssl=self._tls,
-                )
-            except OSError as error:
-                self._unreachable(error)
-                client.reset()
-                await client.lost
-                return
+            await asyncio.get_running_loop().create_connection(
+                lambda: target, self._target.host, self._target.port, ssl=self._tls
+            )
+        except OSError as error:
+            self._unreachable(error)
+            target.lost = True
+            if client.lost:
+                self._over(client)
+            client.reset()
+        else:
             client.transport.resume_reading()
-            await asyncio.wait({client.lost, target.lost}, return_when=asyncio.ALL_COMPLETED)
-        except asyncio.CancelledError:
-            for side in (client, target):
-                if side.transport is not None:
-                    side.transport.abort()
-            raise
-        finally:
-            observer.closed()
-
-
-class _Client(Side):
-    """The side that came first: it is not read before the other side is there."""
-
-    on_made: Callable[[], None]
-
-    def __init__(self, observer: ConnectionObserver) -> None:
-        super().__init__(observer.sent, observer.client_ended)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self.on_made()
+            if client.lost:
+                target.close()

@@ -16,7 +16,7 @@ from tokenwire.watch.judging import Opinion
 from tokenwire.watch.live_page import live_page
 from tokenwire.watch.prometheus import CONTENT_TYPE, exposition
 from tokenwire.watch.proxy import Address, Proxy
-from tokenwire.watch.room import Room
+from tokenwire.watch.room import Intake, Room
 from tokenwire.watch.tally import Tally
 from tokenwire.wire.exchange import Exchange, exchange_name
 
@@ -37,7 +37,7 @@ class WatchPlan:
     largest_exchange: int = 64 << 20
     """Bytes of bodies beyond which an exchange is passed on and not judged."""
     most_waiting: int = 256 << 20
-    """Bytes of exchanges that may be under way or wait for the judge: no more of them is kept."""
+    """Bytes that exchanges may take that are under way or wait for the judge: no more of them is kept."""
     judge_patience_s: float = 60.0
     """For one exchange."""
     drain_s: float = 10.0
@@ -55,36 +55,43 @@ class _Observer:
         self._watcher = watcher
         self._tally = watcher.tally
         self._later = watcher.later
-        self._heard = ExchangeAssembler(watcher, watcher.room, largest=watcher.plan.largest_exchange)
+        self.intake = Intake(watcher.room)
+        self._heard = ExchangeAssembler(
+            watcher, watcher.room, self.intake, largest=watcher.plan.largest_exchange
+        )
+        self._gathered = self._heard.gathered
         self._tally.connections += 1
         self._tally.open_connections += 1
         watcher.observers.add(self)
 
     def sent(self, data: bytes) -> None:
         self._tally.sent_bytes += len(data)
-        self._later.hear(self._heard.sent, data)
+        self._later.hear(self._heard.sent, time.monotonic(), data)
 
-    def received(self, data: bytes) -> None:
+    def received(self, data: bytes | memoryview) -> None:
+        at = time.monotonic()
         self._tally.received_bytes += len(data)
-        self._later.hear(self._heard.received, data)
+        if isinstance(data, bytes):
+            if not self._gathered(at, data):
+                self._later.hear(self._heard.received, at, data)
+        elif not self._heard.landed(at, data):  # as long as its intake knows where that was
+            self._later.catch_up()
+            self._heard.received(at, data)
 
     def client_ended(self) -> None:
-        self._later.hear(self._heard.client_ended)
+        self._later.hear(self._heard.client_ended, time.monotonic())
 
     def target_ended(self) -> None:
-        self._later.hear(self._heard.target_ended)
+        self._later.hear(self._heard.target_ended, time.monotonic())
 
     def closed(self) -> None:
-        self._later.hear(self._heard.closed)
+        self.intake.sent()
+        self._later.hear(self._heard.closed, time.monotonic())
         self._tally.open_connections -= 1
         self._watcher.observers.discard(self)
 
     def interrupt(self) -> None:
-        self._later.hear(self._heard.interrupt)
-
-
-_MUCH = 16 << 10
-"""Bytes that are looked at sooner, as long as the processor has them at hand."""
+        self._later.hear(self._heard.interrupt, time.monotonic())
 
 
 class _Later:
@@ -93,17 +100,16 @@ class _Later:
     def __init__(self) -> None:
         self._left: list[tuple[Callable[[float, bytes], None], float, bytes]] = []
 
-    def hear(self, hear: Callable[[float, bytes], None], data: bytes = b"") -> None:
-        self._left.append((hear, time.monotonic(), data))
-        if len(data) >= _MUCH:
-            self.catch_up()
-        elif len(self._left) == 1:
+    def hear(self, hear: Callable[[float, bytes], None], at: float, data: bytes = b"") -> None:
+        self._left.append((hear, at, data))
+        if len(self._left) == 1:
             asyncio.get_running_loop().call_soon(self.catch_up)
 
     def catch_up(self) -> None:
-        left, self._left = self._left, []
-        for hear, at, data in left:
-            hear(at, data)
+        if self._left:
+            left, self._left = self._left, []
+            for hear, at, data in left:
+                hear(at, data)
 
 
 class Watcher:
@@ -124,7 +130,7 @@ class Watcher:
         self.admin_listening = plan.admin
         self._on_opinion = on_opinion
         self._serial = 0
-        self._proxy = Proxy(plan.target, lambda: _Observer(self), self._unreachable, tls=plan.tls)
+        self._proxy = Proxy(plan.target, self.observe, self._unreachable, tls=plan.tls)
         self._admin = Admin(
             {
                 "/": Page("text/html; charset=utf-8", self._page),
@@ -160,6 +166,10 @@ class Watcher:
         await self._judge.close(self.plan.drain_s)
         self._admin.close()
         self.room.close()
+
+    def observe(self) -> _Observer:
+        """An observer for a new connection."""
+        return _Observer(self)
 
     def name(self) -> str:
         self._serial += 1

@@ -7,7 +7,8 @@ the time; whatever is no plain chunk is given to h11 from there on, so that h11 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import overload
 
 import h11
 
@@ -15,49 +16,90 @@ LARGEST_HEAD = 100 << 10
 """Bytes of a head, or of a line between chunks, beyond which nothing is read any more."""
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,20})\r\n")
 _LONGEST_SIZE = 22
+_COMMON_SIZE = 6
+"""Bytes of the line with the size of a chunk below 64 KiB, its end included."""
 _LAST_CHUNK = b"0\r\n\r\n"
 _NO_BODY = frozenset({204, 304})
+
+_IN_CHUNKS = h11.Response(status_code=200, headers=[("transfer-encoding", "chunked")])
+Piece = bytes | memoryview
+
+
+def _is_begun(data: bytes) -> bool:
+    """Whether a read may end in these bytes of a chunk's size, or of the last chunk."""
+    return _LAST_CHUNK.startswith(data) or (len(data) < _LONGEST_SIZE and b"\n" not in data)
 
 
 class AnswerReader:
     """Reads the answer to one request. Whatever h11 takes for an answer is one, and nothing else."""
 
-    def __init__(self, request: h11.Request, *, largest_head: int = LARGEST_HEAD) -> None:
-        """Raises h11.LocalProtocolError for a request that HTTP cannot carry."""
+    def __init__(self, request: h11.Request | None, *, largest_head: int = LARGEST_HEAD) -> None:
+        """No request: what is read begins behind the head of an answer whose body comes in chunks.
+
+        Raises h11.LocalProtocolError for a request that HTTP cannot carry.
+        """
         self._largest_head = largest_head
-        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=largest_head)
-        self.request_head = self._http.send(request)
+        self.request_head = b""
         """The bytes that ask for it, up to the body."""
-        self._is_head = request.method == b"HEAD"
-        self.head: h11.Response | None = None
+        self.head: h11.Response | None = _IN_CHUNKS
+        self._is_head = False
+        if request is not None:
+            self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=largest_head)
+            self.request_head = self._http.send(request)
+            self._is_head = request.method == b"HEAD"
+            self.head = None
         self.switched = False
         """Whether the server speaks something else from here on."""
         self.over = False
         self.rest = b""
         """What has come behind the end."""
-        self._plain = False
-        """Whether all chunks so far were plain."""
+        self.plain = request is None
+        """Whether its body comes in chunks, and all so far were plain."""
         self._left = 0
         """Bytes of a chunk that are still to come, its line end included."""
         self._begun = b""
         """The beginning of a chunk's size, or of the last chunk."""
 
-    def feed(self, data: bytes) -> Iterable[bytes]:
-        """The pieces of the body in the next bytes of the connection; take all of them.
+    @overload
+    def feed(self, data: bytes) -> Iterable[bytes]: ...
+
+    @overload
+    def feed(self, data: Piece) -> Iterable[Piece]: ...
+
+    def feed(self, data: Piece) -> Iterable[Piece]:
+        """The pieces of the body in the next bytes of the connection; take all of them. Those of a view are
+        bytes, or views of it.
 
         No bytes: the server has closed it. Raises h11.RemoteProtocolError for what is no answer, or no whole
         one, behind the pieces that came before.
         """
-        if self._plain and not (self._left or self._begun or self.over) and (found := _SIZE.match(data)):
+        if self.plain and not (self._left or self._begun or self.over) and (found := _SIZE.match(data)):
             start, end = found.end(), len(data) - 2  # most reads hold one whole chunk
-            if start < end == start + int(found[1], 16) and data.endswith(b"\r\n"):
+            if start < end == start + int(found[1], 16) and data[end:] == b"\r\n":
                 return (data[start:end],)
         return self._feed(data)
 
-    def _feed(self, data: bytes) -> Iterator[bytes]:
+    def pass_over(self, reads: Sequence[bytes]) -> int | None:
+        """How much of the body is in these reads, each of which is one whole chunk: they need not be fed.
+        None where that is not seen of all of them at once. It is not looked at what their last two bytes are.
+        """
+        if not self.plain or self._left or self._begun or self.over:
+            return None
+        lines = [read[:_COMMON_SIZE] for read in reads]
+        frames = set[int]()
+        for line, length in set(zip(lines, map(len, reads), strict=True)):  # most are alike
+            found = _SIZE.match(line)
+            if found is None or not (size := int(found[1], 16)) or length != found.end() + size + 2:
+                return None
+            frames.add(length - size)
+        if len(frames) == 1:
+            return sum(map(len, reads)) - len(reads) * frames.pop()
+        return sum(int(line.partition(b"\r")[0], 16) for line in lines)
+
+    def _feed(self, data: Piece) -> Iterator[Piece]:
         if self.over:
             self.rest += data
-        elif not self._plain:
+        elif not self.plain:
             yield from self._by_h11(data)
         elif data:
             yield from self._plain_chunks(self._begun + data if self._begun else data)
@@ -65,11 +107,11 @@ class AnswerReader:
             yield from self._odd_chunks(self._begun)  # no plain end: never over
             yield from self._by_h11(b"")
 
-    def _by_h11(self, data: bytes) -> Iterator[bytes]:
+    def _by_h11(self, data: Piece) -> Iterator[Piece]:
         if not data and self.head is None:
             raise h11.RemoteProtocolError("Server disconnected without sending a response.")
         http = self._http
-        http.receive_data(data)
+        http.receive_data(bytes(data))
         while True:
             event = http.next_event()
             if isinstance(event, h11.Data):
@@ -77,7 +119,7 @@ class AnswerReader:
             elif isinstance(event, h11.Response):
                 self.head = event
                 if self._is_chunked(event):
-                    self._plain = True
+                    self.plain = True
                     yield from self._plain_chunks(http.trailing_data[0])
                     return
             elif isinstance(event, h11.InformationalResponse):
@@ -92,7 +134,7 @@ class AnswerReader:
             return False
         return any(name == b"transfer-encoding" for name, _ in head.headers)
 
-    def _plain_chunks(self, data: bytes) -> Iterator[bytes]:
+    def _plain_chunks(self, data: Piece) -> Iterator[Piece]:
         at, size, left = 0, len(data), self._left
         self._begun = b""
         while at < size:
@@ -101,23 +143,23 @@ class AnswerReader:
                 at, left = at + len(piece), left - len(piece)
                 yield piece
             elif left:
-                expected, came = b"\r\n"[2 - left :], data[at : at + left]
+                expected, came = b"\r\n"[2 - left :], bytes(data[at : at + left])
                 if not expected.startswith(came):
                     raise h11.RemoteProtocolError(f"malformed chunk footer: {came!r} (expected {expected!r})")
                 at, left = at + len(came), left - len(came)
-            elif data.startswith(_LAST_CHUNK, at):
-                self.over, self.rest = True, data[at + len(_LAST_CHUNK) :]
+            elif data[at : at + len(_LAST_CHUNK)] == _LAST_CHUNK:
+                self.over, self.rest = True, bytes(data[at + len(_LAST_CHUNK) :])
                 return
             elif (found := _SIZE.match(data, at)) and (length := int(found[1], 16)):
                 at = found.end()
                 end = at + length
-                if data.startswith(b"\r\n", end):
+                if data[end : end + 2] == b"\r\n":
                     yield data[at:end]
                     at = end + 2
                 else:
                     left = length + 2
-            elif _LAST_CHUNK.startswith(data[at:]) or (size - at < _LONGEST_SIZE and b"\n" not in data[at:]):
-                self._begun = data[at:]
+            elif _is_begun(begun := bytes(data[at : at + _LONGEST_SIZE])):
+                self._begun = begun
                 at = size
             else:
                 self._left = 0
@@ -125,9 +167,9 @@ class AnswerReader:
                 return
         self._left = left
 
-    def _odd_chunks(self, data: bytes) -> Iterator[bytes]:
+    def _odd_chunks(self, data: Piece) -> Iterator[Piece]:
         """Leave the rest of the body, from the beginning of a chunk on, to an h11 that is told no more."""
-        self._plain = False
+        self.plain = False
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=self._largest_head)
         self._http.send(h11.Request(method="GET", target="/", headers=[("host", "")]))
         self._http.send(h11.EndOfMessage())

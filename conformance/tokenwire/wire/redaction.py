@@ -111,8 +111,11 @@ def redact_settings(body: bytes) -> bytes:
 
 def redact_body(body: bytes) -> bytes:
     """A request or an answer without the strings whose names can be nothing but those of credentials."""
+    spans = _credentials(body)
+    if not spans:
+        return body
     masked = bytearray(body)
-    for start, end in _credentials(body):
+    for start, end in spans:
         masked[start:end] = _mask(body[start:end])
     return bytes(masked)
 
@@ -251,10 +254,10 @@ def cut_like(body: bytes, reads: Iterable[Read]) -> Iterator[Read]:
 
 def redact_reads(reads: Sequence[Read], *changes: Callable[[bytes], bytes]) -> tuple[Read, ...]:
     """The reads of a whole body, once these changes were made to it, none of which changes its length."""
-    body = b"".join(read.data for read in reads)
+    whole = body = b"".join(read.data for read in reads)
     for change in changes:
         body = change(body)
-    return tuple(cut_like(body, reads))
+    return tuple(reads) if body == whole else tuple(cut_like(body, reads))
 
 
 class MaskedReads:
