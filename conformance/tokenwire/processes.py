@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from itertools import chain, islice
-from multiprocessing import current_process, get_all_start_methods, get_context
-from threading import Semaphore
+from multiprocessing import current_process, get_all_start_methods, get_context, parent_process
+from multiprocessing.connection import wait
+from threading import Semaphore, Thread
 from typing import Any, TypeVar
 
 _WAITING = 16
@@ -24,6 +26,15 @@ _work: Callable[[Any], Any] | None = None
 def _begin(work: Callable[[Any], Any]) -> None:
     global _work  # noqa: PLW0603  # a process has one parent
     _work = work
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this process where its parent is killed: nobody waits for what it does."""
+    parent = parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(0)
 
 
 def _do(part: Any) -> Any:

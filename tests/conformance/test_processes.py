@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from multiprocessing import get_context
 
 import pytest
@@ -32,6 +35,29 @@ def test_a_part_that_takes_long_keeps_no_other_process_from_work() -> None:
         return others_done.wait(timeout=20) if part == 0 else True
 
     assert all(shared_out(work, range(30), jobs=2))
+
+
+_SHARES_OUT = """
+import os, threading
+from tokenwire.processes import shared_out
+
+def work(part):
+    os.write(1, b"begun\\n")
+    threading.Event().wait(20)
+
+list(shared_out(work, range(9), jobs=2))
+"""
+
+
+@pytest.mark.parametrize("ended_by", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "terminated"])
+def test_processes_end_with_the_one_that_had_them(ended_by: signal.Signals) -> None:
+    """Each of them holds the end of a pipe, which is over when the last one has gone."""
+    command = [sys.executable, "-c", _SHARES_OUT]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as parent:
+        assert parent.stdout is not None
+        assert [parent.stdout.readline() for _ in range(2)] == [b"begun\n"] * 2
+        parent.send_signal(ended_by)
+        assert parent.communicate(timeout=15) == (b"", None)
 
 
 def test_few_large_parts_are_put_together_and_more_small_ones() -> None:
