@@ -175,8 +175,10 @@ class Events(Sequence[Event]):
     @cached_property
     def errors(self) -> Mapping[int, Any]:
         """The in-band errors, by the position of the event that carries one."""
-        told = enumerate(self.at(_ERROR))
-        return {at: error for at, error in told if error is not ABSENT and error is not None}
+        told = self.at(_ERROR)
+        if told.count(ABSENT) == len(told):
+            return {}
+        return {at: error for at, error in enumerate(told) if error is not ABSENT and error is not None}
 
     def __len__(self) -> int:
         return len(self.data)

@@ -90,9 +90,10 @@ class _Spans(NamedTuple):
 def _spans(stream: Stream) -> Iterator[_Spans]:
     for choice in finished_choices(stream):
         spans = choice.columns.details.get("weight_versions", ())
-        for at, (one, finish) in enumerate(zip(spans, choice.columns.finish, strict=False)):
-            told = as_list(one)
-            if told is not None and finish is not None:
+        finishes = choice.columns.finish if spans else ()
+        for at in [at for at, finish in enumerate(finishes) if finish is not None]:
+            told = as_list(spans[at])
+            if told is not None:
                 step = all_of(choice).step(at)
                 tokens = _completion_tokens(stream, step)
                 if tokens is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
-from operator import sub
+from itertools import compress, pairwise
+from operator import lt, sub
 from typing import Any, NamedTuple
 
 from tokenwire.checks.check import (
@@ -71,14 +71,14 @@ def _mode_of_length(length: int, count: int, grown: int) -> Delivery | None:
 
 def _mode_of_text(columns: Columns) -> Delivery | None:
     """What the texts of a choice say of their mode; None where that is not clear."""
-    shown = [(ids, text) for ids, text in zip(columns.output_ids, columns.text, strict=True) if text]
-    grown = broken = telling = 0
-    for (ids, before), (others, after) in pairwise(shown):
-        if not after.startswith(before):
-            broken += 1
-        elif after != before:
+    shown = list(compress(range(len(columns.text)), columns.text))
+    texts = [columns.text[at] for at in shown]
+    begins = list(map(str.startswith, texts[1:], texts))
+    broken, grown, telling = begins.count(False), 0, 0
+    for before, after in compress(pairwise(shown), begins):
+        if columns.text[after] != columns.text[before]:
             grown += 1
-            telling += not _begins_with(others, ids)
+            telling += not _begins_with(columns.output_ids[after], columns.output_ids[before])
     if broken > grown:
         return Delivery.INCREMENTAL
     return Delivery.CUMULATIVE if not broken and telling >= TELLING_GROWTHS else None
@@ -104,23 +104,35 @@ def _modes(choice: Choice) -> list[_Shown]:
     Counted against completion_tokens; where there is no counter, against the ids, which then cannot be wrong.
     """
     own = walked_choice(choice)
-    counters = list(map(integer, own.columns.counters.get("completion_tokens", [None] * len(own.at))))
-    told: list[tuple[int, int, int]] = []
-    before: int | None = 0
-    for at, counter in enumerate(counters):
-        count, last = (own.after[at], own.before[at]) if counter is None else (counter, before)
-        before = counter
-        if last is not None and 0 < last < count:
-            told.append((at, count, count - last))
-    where, counts, grown = (list(column) for column in zip(*told, strict=True)) if told else ([], [], [])
+    counters = list(own.columns.counters.get("completion_tokens", [None] * len(own.at)))
+    where: Sequence[int]
+    if set(map(type, counters)) == {int} and counters[0] > 0 and all(map(lt, counters, counters[1:])):
+        where, counts = range(1, len(counters)), counters[1:]
+        grown = list(map(sub, counts, counters))
+    else:
+        counters = list(map(integer, counters))
+        told: list[tuple[int, int, int]] = []
+        before: int | None = 0
+        for at, counter in enumerate(counters):
+            count, last = (own.after[at], own.before[at]) if counter is None else (counter, before)
+            before = counter
+            if last is not None and 0 < last < count:
+                told.append((at, count, count - last))
+        where, counts, grown = map(list, zip(*told, strict=True)) if told else ([], [], [])
     lists = dict(own.columns.series)
     if "output_ids" not in lists:
         counted = [None if counter is None else ids for counter, ids in zip(counters, own.ids, strict=True)]
         lists = {"output_ids": counted} | lists
     shown = []
     for name, column in lists.items():
-        entries = [as_list(column[at]) for at in where]
-        sizes = [-1 if one is None else len(one) for one in entries]
+        entries = list(column[1:] if where == range(1, len(column)) else map(column.__getitem__, where))
+        if not set(map(type, entries)) <= {list}:
+            entries = list(map(as_list, entries))
+        sizes = (
+            [-1 if one is None else len(one) for one in entries]
+            if None in entries
+            else list(map(len, entries))
+        )
         if sizes == grown:
             shown.append(_Shown(name, where, [Delivery.INCREMENTAL] * len(where)))
         elif sizes:
@@ -149,7 +161,7 @@ def one_mode_per_stream(stream: Stream, _target: Target) -> Iterator[Observation
         yield from look_along(
             own.look(
                 one.at,
-                (mode is first for mode in one.modes),
+                None if one.modes.count(first) == len(one.modes) else (mode is first for mode in one.modes),
                 partial(look, own=own, shown=one, first=first),
             )
             for one in modes
@@ -320,6 +332,17 @@ def interval_is_kept(stream: Stream, target: Target) -> Iterator[Observation]:
     yield from look_along(looks())
 
 
+def _bring(own: Walked) -> list[bool]:
+    """Whether each emission of a choice brings an id, text or a finish reason."""
+    held: Any = ""
+    brings: list[bool] = []
+    for text, new, finish in zip(own.columns.text, own.new, own.columns.finish, strict=True):
+        new_text = bool(text) and (own.incremental or text != held)
+        held = held if text is None else text
+        brings.append(new > 0 or new_text or finish is not None)
+    return brings
+
+
 @check("no-idle-emissions")
 def no_idle_emissions(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every emission brings something: an id, text, a finish reason, or the role that opens a chat choice."""
@@ -339,12 +362,9 @@ def no_idle_emissions(stream: Stream, _target: Target) -> Iterator[Observation]:
         for own in walked(stream):
             if not own.carrying.at:
                 continue
-            held: Any = ""
-            brings: list[bool] = []
-            for text, new, finish in zip(own.columns.text, own.new, own.columns.finish, strict=True):
-                new_text = bool(text) and (own.incremental or text != held)
-                held = held if text is None else text
-                brings.append(new > 0 or new_text or finish is not None)
+            brings = [new > 0 for new in own.new]
+            if not all(brings):
+                brings = _bring(own)
             told = Field(own.at, brings)
             if "role" in own.columns.details:
                 told = told.some(role is None for role in own.details("role"))
@@ -421,6 +441,8 @@ def _joined(own: Walked, interval: int) -> list[tuple[int, int]]:
     """The emissions that carry more ids than one output holds, each with how many."""
     counted, joined = 0, []
     counts = own.columns.counters.get("completion_tokens", [None] * len(own.at))
+    if max(own.new) <= 1 and set(map(type, counts)) == {int} and max(map(sub, counts, [0, *counts])) <= 1:
+        return []
     for at, (new, count) in enumerate(zip(own.new, map(integer, counts), strict=True)):
         size = new if count is None else max(new, count - counted)
         counted = counted if count is None else count

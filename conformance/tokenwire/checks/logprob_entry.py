@@ -219,11 +219,11 @@ class Flat(NamedTuple):
     @property
     def legal(self) -> bool:
         """Whether all logprobs are finite and not above 0."""
-        return all(map((0.0).__ge__, self.logprobs)) and all(map((-math.inf).__lt__, self.logprobs))
+        return self.finite and max(self.logprobs, default=0.0) <= 0.0
 
     @property
     def finite(self) -> bool:
-        return all(map(math.isfinite, self.logprobs))
+        return math.isfinite(sum(self.logprobs)) or all(map(math.isfinite, self.logprobs))
 
     @property
     def by_id(self) -> bool:

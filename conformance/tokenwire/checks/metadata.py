@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, pairwise, repeat
+from itertools import accumulate, chain, pairwise, repeat
 from operator import ge
 from typing import Any, NamedTuple
 
@@ -370,6 +370,19 @@ def _gather(
                 numbers.add(number)
 
 
+def _delivered(own: Walked, entries: Sequence[Any]) -> Sequence[int | None]:
+    """How many entries of a series were delivered after each emission; None before the first."""
+    if set(map(type, entries)) == {list}:
+        sizes = map(len, entries)
+        return list(accumulate(sizes) if own.incremental else sizes)
+    delivered, held = None, []
+    for part in map(as_list, entries):
+        if part is not None:
+            delivered = len(part) + ((delivered or 0) if own.incremental else 0)
+        held.append(delivered)
+    return held
+
+
 @check("logprob-counter-follows")
 def logprob_counter_follows(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The counter of logprob entries counts those that were delivered."""
@@ -385,13 +398,10 @@ def logprob_counter_follows(stream: Stream, _target: Target) -> Iterator[Observa
             entries = own.columns.series.get(SAMPLED)
             if column is None or entries is None:
                 continue
-            delivered, held = None, []
-            for part in map(as_list, entries):
-                if part is not None:
-                    delivered = len(part) + ((delivered or 0) if own.incremental else 0)
-                held.append(delivered)
+            held = _delivered(own, entries)
             told = own.where(column)
-            told = told.some(count is not None for count in told.of(held))
+            if None in held:
+                told = told.some(count is not None for count in told.of(held))
             counts = Field(told.at, told.of(held))
             yield own.look(
                 told.at, told.equals(counts.values), partial(look, own=own, counters=told, counts=counts)
@@ -767,6 +777,10 @@ def _has_top(choice: Choice) -> bool:
 def _has_texts(choice: Choice) -> bool:
     """Whether the entries of the sampled ids carry texts; where there are none, they need not."""
     entries = as_list(choice.series(SAMPLED))
+    if entries and set(map(type, entries)) == {list} and set(map(len, entries)) == {3}:
+        kinds = {(type(logprob), type(text)) for logprob, _, text in entries}
+        if kinds == {(float, str)}:
+            return True
     read = [read_entry(entry) for entry in entries or []]
     return entries is not None and all(one is not None and isinstance(one.text, str) for one in read)
 

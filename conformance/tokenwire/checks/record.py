@@ -247,7 +247,9 @@ def ids_are_token_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
     def looks() -> Iterator[Look]:
         for own in walked(stream):
             for name, lists, read, all_are in _id_lists(own):
-                told = lists.some(ids is None or ids for ids in lists.values)
+                told = lists
+                if not all(lists.values):
+                    told = lists.some(ids is None or ids for ids in lists.values)
                 surely = (ids is not None and _are_token_ids(read(ids)) for ids in told.values)
                 one = partial(look, own=own, name=name, told=told, read=read)
                 yield own.look(told.at, None if all_are else surely, one)
@@ -313,7 +315,10 @@ def counters_never_fall(stream: Stream, _target: Target) -> Iterator[Observation
                 counts = told if told.integers else told.some(integer(one) is not None for one in told.values)
                 again, before = counts.after_the_first(), Field(counts.at[1:], counts.values[:-1])
                 look = partial(fallen, own=own, name=name, counts=again, before=before)
-                yield own.look(again.at, map(ge, again.values, before.values), look)
+                surely = (
+                    None if sorted(counts.values) == counts.values else map(ge, again.values, before.values)
+                )
+                yield own.look(again.at, surely, look)
                 if counts is not told:
                     wrong = [integer(one) is None for one in told.values]
                     if not name.endswith("_tokens"):  # what is no number of tokens may have a fraction

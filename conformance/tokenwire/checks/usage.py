@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from operator import le
 from typing import Any
 
 from tokenwire.checks.chance import goes_apart
@@ -100,8 +101,11 @@ def _within(stream: Stream, whole: str, part: str) -> Iterator[Observation]:
             if not told.at:
                 continue
             wholes = own.columns.counters.get(whole, [None] * len(own.at))
-            most = Field(told.at, list(map(integer, told.of(wholes))))
-            sure = map(within, told.values, most.values)
+            most = Field(told.at, told.of(wholes))
+            if not most.integers:
+                most = Field(told.at, list(map(integer, most.values)))
+            plain = told.integers and most.integers and min(told.values) >= 0
+            sure = map(le if plain else within, told.values, most.values)
             yield own.look(told.at, sure, partial(look_in, own=own, told=told, most=most))
 
     yield from look_along(looks())

@@ -215,6 +215,8 @@ class Walked:
         """A column where it is neither absent nor null."""
         if None not in column:
             return self.present(column)
+        if column.count(None) == len(column):
+            return NOWHERE
         return self.present([ABSENT if value is None else value for value in column])
 
     def present(self, column: Sequence[Any] | None) -> Field:
@@ -286,7 +288,11 @@ class Walked:
     ) -> Look:
         """The look at some of the emissions."""
         events = self.columns.events
-        return Look(at, events if len(at) == len(events) else [events[one] for one in at], surely, look)
+        if isinstance(at, range):
+            events = events[at.start : at.stop : at.step]
+        elif len(at) < len(events):
+            events = [events[one] for one in at]
+        return Look(at, events, surely, look)
 
     def look_at(
         self,

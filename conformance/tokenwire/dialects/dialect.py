@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import accumulate, islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,7 @@ _HEAD = 4
 """So many bytes tell whether JSON begins."""
 _BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"
 _USUAL = Policy()
+_DATA_OF = attrgetter("data")
 
 SchemaSource = Callable[[str], dict[str, Any]]
 
@@ -200,7 +202,7 @@ class _Places:
 
     @cached_property
     def _read_ends(self) -> list[int]:
-        return list(accumulate(len(read.data) for read in self._exchange.reads))
+        return list(accumulate(map(len, map(_DATA_OF, self._exchange.reads))))
 
     def __call__(self, index: int) -> Place:
         start, end = self._starts[index], self._ends[index]

@@ -81,7 +81,7 @@ def _told_prompt(stream: Stream) -> Ids | None:
 
 def _as_ids(value: object) -> Ids | None:
     """A list of ids, as a target wrote it; None for all else."""
-    known = isinstance(value, (list, tuple)) and bool(value) and all(type(token) is int for token in value)
+    known = isinstance(value, (list, tuple)) and set(map(type, value)) == {int}
     return tuple(value) if isinstance(value, (list, tuple)) and known else None
 
 
@@ -113,8 +113,9 @@ class _Said:
         kept = broken = 0
         for start, end, lag in law.spans(begin, len(whole)):
             if lag > 1:
-                kept += self.nearest[start:end].count(lag)
-                broken += sum(map(ne, whole[start:end], whole[start - lag : end - lag]))
+                others = sum(map(ne, whole[start:end], whole[start - lag : end - lag]))
+                broken += others
+                kept += self.nearest[start:end].count(lag) if others < end - start else 0
         return kept, broken
 
 

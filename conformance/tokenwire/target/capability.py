@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from types import NoneType
 from typing import Any
 
 from tokenwire.dialects.control import Action, ControlCall
@@ -55,11 +56,14 @@ def _any(test: Callable[[Columns], object]) -> Callable[[Stream], bool]:
 
 def _told(column: Iterable[Any]) -> bool:
     """Whether anything in a column is neither absent nor null."""
-    return any(value is not None and value is not ABSENT for value in column)
+    return not set(map(type, column)) <= {NoneType, type(ABSENT)}
 
 
 def _above_zero(column: Iterable[Any]) -> bool:
-    return any(type(value) is int and value > 0 for value in column)
+    values = list(column)
+    if set(map(type, values)) == {int}:
+        return bool(max(values) > 0)
+    return any(type(value) is int and value > 0 for value in values)
 
 
 def _own_series(told: Columns) -> list[str]:
