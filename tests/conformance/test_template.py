@@ -421,6 +421,37 @@ def test_a_body_of_few_or_large_events_has_no_template() -> None:
     assert fit(body_of(native(20, '"a"', "[0]", "[]"))) is None, "they do not differ"
 
 
+def _nested(depth: int, value: object) -> object:
+    return value if depth == 0 else [_nested(depth - 1, value)]
+
+
+@pytest.mark.parametrize(
+    ("values", "holes"),
+    [
+        ([{"a": {"b": at}} for at in range(20)], {"a": {"b": 0}}),
+        ([{"a": [{"b": at}]} for at in range(20)], {"a": {"0": {"b": 0}}}),
+        ([{"a": {"b": [{"c": at}]}} for at in range(20)], {"a": {"b": 0}}),
+        ([{"a": [{"b": at}, 1]} for at in range(20)], {"a": 0}),
+        ([{"a": [at]} for at in range(20)], {"a": 0}),
+        ([{"a": [[None], ["a", "b"], [1], [{}, {}], []][at % 5]} for at in range(20)], {"a": 0}),
+        ([{"a": [["b", at % 2], [[at], at % 2], [{"c": at}, "d"]][at % 3]} for at in range(20)], {"a": 0}),
+        ([{"a": at, "b": at} if at % 4 else {"b": at, "a": None} for at in range(20)], {"a": 0, "b": 1}),
+        ([{"a": at, "b": at} if at % 4 else {"a": None, "b": 1} for at in range(20)], {"a": 0, "b": 1}),
+        ([{"a": _nested(15, at)} for at in range(20)], {"a": 0}),
+        ([{"a": _nested(16, at)} for at in range(20)], None),
+        ([{"ab"[at % 2]: at} if at % 5 else {"c": at} for at in range(20)], None),
+        ([[at] for at in range(20)], None),
+        ([{"a": 1}] * 20, None),
+    ],
+)
+def test_events_of_one_form_have_a_template(values: list[Any], holes: object) -> None:
+    fitted = fit(body_of([json.dumps(value) for value in values]))
+    assert (fitted and fitted.template.holes) == holes
+    if fitted is not None:
+        odd = [at for at, value in enumerate(values) if tuple(value) != tuple(values[1])]
+        assert fitted.others_at == [*odd, 20]
+
+
 RECORDED = {
     "sglang/0.5.23/C_incr": "sglang-generate",
     "sglang/0.5.12.post1/script-incremental": "sglang-generate",
