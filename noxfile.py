@@ -266,7 +266,7 @@ def scale(session: nox.Session) -> None:
     """A fleet's captures judged by Ray tasks on this machine: the report of one replay, byte for byte."""
     session.install(".", "ray", silent=False)
     session.run("python", "benchmarks/scale.py", *session.posargs)
-    session.run("python", "benchmarks/large_captures.py", "--megabytes", "10", "100")
+    session.run("python", "benchmarks/large_captures.py", "--megabytes", "10", "300")
 
 
 def _main() -> int:
