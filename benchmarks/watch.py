@@ -6,8 +6,8 @@
 A server of our own sends one event on each of 64 streams at once, tick after tick, small ones or large, as a
 conforming one would. It waits until its reader has all of them before it sends the next, so that a proxy
 reads no two at once. They are read straight from it, through the bare proxy and the watcher, in turns in one
-run. What an event costs is the processor time of the proxy's process, the least of all turns; the judge works
-in a process of its own meanwhile, and what it costs is told by itself, on streams of a real server.
+run. What an event costs is the processor time of the proxy's process until all is judged, the least of all
+turns. The judge has a process of its own; what that costs is told by itself, on streams of a real server.
 """
 
 from __future__ import annotations
@@ -191,9 +191,12 @@ async def watch(target: int, told: Connection) -> None:
     plan = WatchPlan(Address("127.0.0.1", 0), Address("127.0.0.1", target))
     async with Watcher(plan) as watcher:
         told.send(watcher.listening.port)
+        before, tally = 0, watcher.tally
         while True:
             await asyncio.sleep(0.5)
-            told.send((watcher.tally.judged, dict(watcher.tally.gaps)))
+            if (now := tally.judged + tally.gaps.total()) != before:
+                before = now
+                told.send((tally.judged, dict(tally.gaps)))
 
 
 def bare(target: int, told: Connection) -> None:
@@ -214,6 +217,8 @@ class Side:
     cpu: list[float] = field(default_factory=list)
     p50: list[float] = field(default_factory=list)
     p99: list[float] = field(default_factory=list)
+    judged: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def started(cls, main: Callable[..., None], *words: object) -> Side:
@@ -226,9 +231,14 @@ class Side:
         """Seconds that its process computed so far."""
         return time.clock_gettime((~cast(int, self.of.pid) << 3) | 2)
 
-    def turn(self, server: Side, ticks: int, *, counts: bool) -> None:
+    def turn(self, server: Side, ticks: int, *, judged: int, counts: bool) -> None:
+        """judged: so many exchanges are to be judged or skipped by its end: it is a part of what they cost,
+        and leaves the next turn in peace.
+        """
         began, events = self.processor(), STREAMS * ticks
         late = lateness(read_in_step(self.port, ticks, server.pipe), events)
+        while self.judged + sum(self.skipped.values()) < judged:
+            self.judged, self.skipped = self.pipe.recv()
         if not counts:
             return
         self.cpu.append((self.processor() - began) / events * 1e6)
@@ -243,11 +253,9 @@ def measure(size: str, turns: int) -> list[dict[str, Any]]:
     try:
         sides |= {"bare proxy": Side.started(bare, server.port), "watch": Side.started(watching, server.port)}
         for turn in range(_WARM + turns):
-            for side in sides.values():
-                side.turn(server, ticks, counts=turn >= _WARM)
-        judged, gaps = 0, dict[str, int]()
-        while judged + sum(gaps.values()) < (_WARM + turns) * STREAMS:
-            judged, gaps = sides["watch"].pipe.recv()
+            for name, side in sides.items():
+                judged = (turn + 1) * STREAMS if name == "watch" else 0
+                side.turn(server, ticks, judged=judged, counts=turn >= _WARM)
     finally:
         for side in sides.values():
             side.of.terminate()
@@ -259,8 +267,8 @@ def measure(size: str, turns: int) -> list[dict[str, Any]]:
             "cpu": min(side.cpu),
             "p50": statistics.median(side.p50) - p50,
             "p99": statistics.median(side.p99) - p99,
-            "judged": judged if name == "watch" else None,
-            "skipped": gaps if name == "watch" else None,
+            "judged": side.judged if name == "watch" else None,
+            "skipped": side.skipped if name == "watch" else None,
         }
         for name, side in sides.items()
         if side is not server

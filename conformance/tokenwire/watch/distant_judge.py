@@ -25,7 +25,7 @@ _LONGEST_LINE = 16 << 20
 _MOST_TOGETHER = 32
 _MUCH = 64 << 10
 """Bytes."""
-_MEANWHILE_S = 0.25
+_MEANWHILE_S = 0.5
 TOO_SLOW, CRASHED, UNFINISHED = "judge-too-slow", "judge-crashed", "watch-ended"
 
 
@@ -163,15 +163,17 @@ class DistantJudge:
     async def _said(self) -> bytes:
         """What the process says next. Raises EOFError where it says nothing more."""
         loop = asyncio.get_running_loop()
-        ready = loop.create_future()
-        loop.add_reader(self._answers, ready.set_result, None)
-        try:
-            await ready
-        finally:
-            loop.remove_reader(self._answers)
-        if said := os.read(self._answers, _MUCH):
-            return said
-        raise EOFError
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                if said := os.read(self._answers, _MUCH):
+                    return said
+                raise EOFError
+            ready = loop.create_future()
+            loop.add_reader(self._answers, ready.set_result, None)
+            try:
+                await ready
+            finally:
+                loop.remove_reader(self._answers)
 
     def _hear(self, opinion: Opinion) -> None:
         heard = self._line.popleft()

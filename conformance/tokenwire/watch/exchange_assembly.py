@@ -27,7 +27,7 @@ _EACH = 4 << 10
 _END = b"\r\n\r\n"
 """What an answer in chunks ends in, and hardly any read before its last."""
 _LONGEST_END = len(_END)
-_MOST_UNREAD, _MOST_UNSEEN = 64 << 10, 128 << 10
+_MOST_UNREAD, _MOST_UNSEEN = 64 << 10, 256 << 10
 """Bytes that are looked at together: more of them would take too long at once."""
 
 

@@ -7,7 +7,6 @@ our reader of answers, from its first byte on. The judge's process reads all of 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 
 import h11
@@ -28,8 +27,8 @@ _UNASKED = h11.Request(method="GET", target="/", headers=[("host", "")])
 """What an answer is read by that comes before any request."""
 
 
-def _names(fields: bytes) -> Counter[bytes]:
-    return Counter(_NAME.findall(fields.lower()))
+def _names(fields: bytes) -> list[bytes]:
+    return _NAME.findall(fields.lower())
 
 
 class RequestFollower:
@@ -68,8 +67,8 @@ class RequestFollower:
             lengths = _LENGTH.findall(found[2])
             if (
                 found[1] != b"CONNECT"
-                and names[b"host"] == 1
-                and names[b"content-length"] == len(lengths) < 2
+                and names.count(b"host") == 1
+                and names.count(b"content-length") == len(lengths) < 2
                 and _ODD.isdisjoint(names)
             ):
                 self.begun, self._method = True, found[1]
@@ -180,8 +179,8 @@ class AnswerFollower:
         status, fields = found.groups()
         names = _names(fields)
         lengths = _LENGTH.findall(fields)
-        chunked = names[b"transfer-encoding"]
-        if names[b"content-length"] != len(lengths) or len(lengths) + chunked > 1:
+        chunked = names.count(b"transfer-encoding")
+        if names.count(b"content-length") != len(lengths) or len(lengths) + chunked > 1:
             return False
         if chunked and not _CHUNKED.search(fields):
             return False

@@ -62,8 +62,9 @@ class Tally:
         self.conforming += not opinion.violations
         self.recorded += bool(opinion.recorded)
         self.unrecorded += bool(opinion.unrecorded)
-        self.crashed.update(opinion.crashed)
-        endpoint = f"{exchange.request.method} {exchange.request.path}"
+        for requirement in opinion.crashed:
+            self.crashed[requirement] += 1
         for violation in opinion.violations:
+            endpoint = f"{exchange.request.method} {exchange.request.path}"
             self.violations[violation.requirement, violation.level] += 1
             self.latest.appendleft(Seen(exchange.name, exchange.started, endpoint, violation))
