@@ -21,8 +21,9 @@ Told = dict[str, Any]
 INTRODUCTION = """# Speed
 
 The reference is written to be read, and is used beside real servers. These are processor times, both sides in
-turns in one run, on two cores: ratios tell more than numbers. The engine and the replicas shared them with
-other programs, all else had them alone. What was expected, changed and found stands in `benchmarks/NOTES.md`.
+turns in one run, on two cores: ratios tell more than numbers. The engine, the replicas and judging shared
+them with other programs, all else had them alone. What was expected, changed and found stands in
+`benchmarks/NOTES.md`.
 """
 
 
@@ -210,7 +211,8 @@ def judging(told: Told, folder: Path) -> list[str]:
         "## Judging",
         "",
         "Reading and judging by all requirements, beside what a careful script does for each event: split",
-        "lines, parse JSON and validate it with `jsonschema` (`python benchmarks/judging.py`).",
+        "lines, parse JSON and validate it with `jsonschema` (`python benchmarks/judging.py`). The stream is",
+        "a recorded one, made longer: ids, texts, counters and every logprob differ from event to event.",
         *table(heads, rows),
         "What an event costs by the length of its stream, and a byte where events grow with the stream:",
         *table(lengths, costs),
