@@ -42,14 +42,6 @@ def test_the_end_of_an_inner_block_ends_no_outer_one() -> None:
     assert gc.isenabled()
 
 
-def test_what_was_made_meanwhile_is_not_looked_through_at_once_and_may_be_garbage_later() -> None:
-    with gc_paused():
-        made: list[object] = [[]]
-    assert not any(one is made for one in gc.get_objects(generation=0))
-    assert any(one is made for one in gc.get_objects(generation=2))
-    assert gc.get_freeze_count() == 0
-
-
 @pytest.mark.parametrize("end", [None, SystemExit(1), ZeroDivisionError()])
 def test_a_process_that_ends_looks_for_no_garbage(
     end: BaseException | None, monkeypatch: pytest.MonkeyPatch

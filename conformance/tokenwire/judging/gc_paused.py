@@ -13,8 +13,6 @@ def gc_paused() -> Iterator[None]:
 
     A run and its observations are millions of values that stay until all are dropped. The collector would
     look through all of them again and again: a quarter of the time of a replay, and more of a long one.
-    Behind the block it takes them for values that have been there for long, and does not look through all of
-    them at once.
     """
     running = gc.isenabled()
     gc.disable()
@@ -22,6 +20,4 @@ def gc_paused() -> Iterator[None]:
         yield
     finally:
         if running:
-            gc.freeze()
-            gc.unfreeze()  # all that was young is old now
             gc.enable()
