@@ -132,6 +132,8 @@ def test_the_pass_sees_the_same_addresses_and_shapes_at_every_step(
         return forward(self, batch, cache)
 
     monkeypatch.setattr(LoadedModel, "forward", noted)
+    # Which numbers of rows agree on this processor is of no matter here.
+    monkeypatch.setattr(tiny, "row_sizes", (4, 8, 16, 32, 1024))
     arriving(Engine(tiny, max_running_requests=12, speculative_num_draft_tokens=3), traffic())
     assert set(seen) == {4, 8, 16, 32}
     assert all(len(places) == 1 for places in seen.values())

@@ -18,6 +18,7 @@ from tokenwire_reference.engine.invariance_probe import probe_invariance
 from tokenwire_reference.models.attention import UnsupportedModelError
 from tokenwire_reference.models.loaded_model import LoadedModel
 from tokenwire_reference.models.loading import load_model
+from tokenwire_reference.models.row_sizes import stable_row_sizes
 from tokenwire_reference.request import Request, SamplingParams
 
 MODELS = Path(__file__).parents[2] / "fixtures" / "models"
@@ -226,21 +227,22 @@ def with_layer(tiny: LoadedModel) -> Iterator[Callable[[nn.Linear], LoadedModel]
     tiny.row_sizes = sizes
 
 
+def exact(layer: nn.Linear) -> nn.Linear:
+    """A layer whose own products are the same on every processor: it adds up zeros."""
+    return layer.requires_grad_(requires_grad=False).apply(lambda own: nn.init.zeros_(own.weight))
+
+
 def test_numbers_of_rows_that_disagree_are_not_used(
-    with_layer: Callable[[nn.Linear], LoadedModel],
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = with_layer(Fickle(32, 32).requires_grad_(requires_grad=False))
-    model.probe_row_sizes(100)
-    assert model.row_sizes == (4, 8, 32, 64, 80, 96, 112)
-    assert [model.pad_rows(rows) for rows in (1, 8, 9, 33, 100)] == [4, 8, 32, 64, 112]
+    sizes = stable_row_sizes(nn.Sequential(exact(nn.Linear(64, 32)), exact(Fickle(32, 32))), 100)
+    assert sizes == (4, 8, 32, 64, 80, 96, 112)
+    monkeypatch.setattr(tiny, "row_sizes", sizes)
+    assert [tiny.pad_rows(rows) for rows in (1, 8, 9, 33, 100)] == [4, 8, 32, 64, 112]
 
 
-def test_few_rows_are_not_used_where_they_would_leave_values_over(
-    with_layer: Callable[[nn.Linear], LoadedModel],
-) -> None:
-    model = with_layer(nn.Linear(32, 6).requires_grad_(requires_grad=False))
-    model.probe_row_sizes(100)
-    assert model.row_sizes[0] == 16
+def test_few_rows_are_not_used_where_they_would_leave_values_over() -> None:
+    assert stable_row_sizes(exact(nn.Linear(32, 6)), 100)[0] == 16
 
 
 def test_large_layers_multiply_by_packed_weights_and_keep_the_bits_of_a_row(tmp_path: Path) -> None:
