@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
 from tokenwire.wire.exchange import Exchange
 from tokenwire.wire.json_pointer import ABSENT, Keys, find
-from tokenwire.wire.template import Alike
+from tokenwire.wire.template import Alike, Made
 
 _ERROR: Keys = ("error",)
 
@@ -541,31 +541,6 @@ class Choice:
         return next((value for value in reversed(values) if type(value) is int), None)
 
 
-class _InWireOrder(Sequence[Emission]):
-    """The emissions of several choices as they came; each is made when it is looked at."""
-
-    def __init__(self, choices: Sequence[Choice]) -> None:
-        self._choices = choices
-        self._order = sorted(
-            (event, choice.index, nth, at)
-            for nth, choice in enumerate(choices)
-            for at, event in enumerate(choice.columns.events)
-        )
-
-    @overload
-    def __getitem__(self, at: int) -> Emission: ...
-    @overload
-    def __getitem__(self, at: slice) -> tuple[Emission, ...]: ...
-    def __getitem__(self, at: int | slice) -> Emission | tuple[Emission, ...]:
-        if isinstance(at, slice):
-            return tuple(self[one] for one in range(*at.indices(len(self))))
-        _, _, nth, own = self._order[at]
-        return self._choices[nth].emissions[own]
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-
 @dataclass(frozen=True)
 class SentField:
     """A field of a request as it was sent, legal or not."""
@@ -762,7 +737,19 @@ class Stream:
 
     @cached_property
     def _emissions(self) -> Sequence[Emission]:
-        return _InWireOrder(self.choices)
+        """In wire order; each is made when it is looked at."""
+        choices = self.choices
+        order = sorted(
+            (event, choice.index, nth, at)
+            for nth, choice in enumerate(choices)
+            for at, event in enumerate(choice.columns.events)
+        )
+
+        def make(which: int) -> Emission:
+            _, _, nth, at = order[which]
+            return choices[nth].emissions[at]
+
+        return Made(len(order), make)
 
 
 Kept = TypeVar("Kept", Stream, Choice)
