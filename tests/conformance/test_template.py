@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from copy import deepcopy
@@ -18,7 +19,10 @@ from hypothesis import strategies as st
 from tokenwire.dialects.dialect import Dialect, load_dialects
 from tokenwire.dialects.recognition import DialectResolver
 from tokenwire.dialects.template_schema import TemplateSchema
+from tokenwire.judging.gc_paused import gc_paused
+from tokenwire.judging.judge import Run, judge
 from tokenwire.record import Columns, Events, Stream
+from tokenwire.shelved import _forget
 from tokenwire.spec_files import read_yaml, spec_root
 from tokenwire.wire import strict_json, template
 from tokenwire.wire.capture import read_capture
@@ -573,3 +577,15 @@ def test_what_a_schema_takes_at_once_it_takes_one_by_one(schema: Any, values: li
         valid = jsonschema.Draft202012Validator(whole).is_valid
         assert all(map(valid, Alike(fitted, [fitted.template.model] * len(fitted.others))))
         event("taken")
+
+
+def test_what_was_read_by_a_template_goes_when_it_is_dropped() -> None:
+    """A replay reads each answer several times, while the garbage collector rests."""
+    with gc_paused():
+        stream = NATIVE.read(exchange_of(NATIVE, body_of(native(12))))
+        assert by_template(stream)
+        judge([Run((stream,))])
+        _forget(stream)
+        data = weakref.ref(stream.in_order.data)
+        del stream
+        assert data() is None

@@ -362,9 +362,12 @@ class Alike(Sequence[Any]):
 
     def at(self, keys: Keys) -> Sequence[Any]:
         """What stands at a place in each event, or `ABSENT`; objects with holes are made when looked at."""
-        if keys not in self._places:
-            self._places[keys] = self._at(keys)
-        return self._places[keys]
+        known = self._places.get(keys)
+        if known is None:
+            known = self._at(keys)
+            if not isinstance(known, Made):  # that would point back, and keep all of this
+                self._places[keys] = known
+        return known
 
     def _at(self, keys: Keys) -> Sequence[Any]:
         holes, within = hole_at(self.template.holes, keys)
