@@ -177,12 +177,18 @@ def plain_data(body: bytes) -> list[bytes] | None:
     data = body[len(DATA) : -len(BLANK_LINE)].split(BLANK_LINE + DATA)
     if body.count(b"\n") != len(BLANK_LINE) * len(data):  # there are other lines
         return None
-    if not body.isascii():
-        try:
-            body.decode()
-        except UnicodeDecodeError:
-            return None
-    return data
+    return data if decodable(body) else None
+
+
+def decodable(body: bytes) -> bool:
+    """Whether bytes are UTF-8."""
+    if body.isascii():
+        return True
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def ends_of(plain: list[bytes]) -> list[int]:

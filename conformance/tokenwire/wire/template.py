@@ -20,7 +20,7 @@ from operator import add
 from typing import Any, NamedTuple, overload
 
 from tokenwire.wire import strict_json
-from tokenwire.wire.event_stream import BLANK_LINE, DATA, plain_data
+from tokenwire.wire.event_stream import BLANK_LINE, DATA, decodable, plain_data
 from tokenwire.wire.json_pointer import Keys, find
 
 FEWEST = 256
@@ -224,7 +224,7 @@ def fit(body: bytes) -> Fitted | None:
     hole is not strict JSON beyond doubt.
     """
     total = body.count(b"\n") // len(BLANK_LINE)
-    if total < FEWEST or len(body) > _LARGEST * total or b"\r" in body or not _decodable(body):
+    if total < FEWEST or len(body) > _LARGEST * total or b"\r" in body or not decodable(body):
         return None
     template = _template(body)
     if template is None:
@@ -265,16 +265,6 @@ def _merged(stretches: Iterable[Stretch], alike: Sequence[Any], others: Sequence
         merged += alike[begin:end]
         merged += others[others_begin:others_end]
     return merged
-
-
-def _decodable(body: bytes) -> bool:
-    if body.isascii():
-        return True
-    try:
-        body.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _template(body: bytes) -> Template | None:
