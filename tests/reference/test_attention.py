@@ -7,10 +7,12 @@ from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
 from tokenwire_reference.models.attention import (
@@ -176,15 +178,34 @@ def kernel() -> ModuleType:
     return paged_attention_kernel
 
 
+def ordered_product(a: NDArray[Any], b: NDArray[Any], dtype: DTypeLike = None) -> NDArray[Any]:
+    """A matrix product whose elements are all summed in the same order, by single roundings.
+
+    Triton's interpreter multiplies by `numpy.matmul`. What BLAS adds in which order depends on the processor
+    and on where a row stands in its matrix; a GPU's matrix units do not. So the library is taken out.
+    """
+    result = np.zeros((a.shape[0], b.shape[1]), dtype or np.result_type(a, b))
+    for k in range(a.shape[1]):
+        result += a[:, k, None] * b[None, k, :]
+    return result
+
+
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "dim", "window"),
     [(4, 2, 16, None), (3, 3, 24, None), (8, 1, 64, None), (4, 2, 16, 20), (2, 2, 16, 3)],
 )
 def test_the_triton_kernel_is_attention(
-    kernel: ModuleType, heads: int, kv_heads: int, dim: int, window: int | None
+    kernel: ModuleType,
+    heads: int,
+    kv_heads: int,
+    dim: int,
+    window: int | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And its bits do not depend on its tiles."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        monkeypatch.setattr(np, "matmul", ordered_product)
     lengths, spans = [40, 70, 33], [(0, 40), (69, 70), (16, 33)]
     texts = [Text.random(seed, n, heads, kv_heads, dim) for seed, n in enumerate(lengths)]
     pages = scattered_pages(lengths, 7)
