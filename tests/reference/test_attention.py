@@ -190,22 +190,22 @@ def ordered_product(a: NDArray[Any], b: NDArray[Any], dtype: DTypeLike = None) -
     return result
 
 
+@pytest.fixture
+def _ordered_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's interpreter multiplies without BLAS."""
+    monkeypatch.setattr(np, "matmul", ordered_product)
+
+
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "dim", "window"),
     [(4, 2, 16, None), (3, 3, 24, None), (8, 1, 64, None), (4, 2, 16, 20), (2, 2, 16, 3)],
 )
+@pytest.mark.usefixtures("_ordered_products")
 def test_the_triton_kernel_is_attention(
-    kernel: ModuleType,
-    heads: int,
-    kv_heads: int,
-    dim: int,
-    window: int | None,
-    monkeypatch: pytest.MonkeyPatch,
+    kernel: ModuleType, heads: int, kv_heads: int, dim: int, window: int | None
 ) -> None:
     """And its bits do not depend on its tiles."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cpu":
-        monkeypatch.setattr(np, "matmul", ordered_product)
     lengths, spans = [40, 70, 33], [(0, 40), (69, 70), (16, 33)]
     texts = [Text.random(seed, n, heads, kv_heads, dim) for seed, n in enumerate(lengths)]
     pages = scattered_pages(lengths, 7)

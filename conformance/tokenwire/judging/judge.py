@@ -401,6 +401,14 @@ def _gathered(looks: Iterable[Look], into: Sight | None = None) -> Sight:
     return sight
 
 
+def evidence(run: Run, wanted: Sequence[Requirement]) -> Iterator[Look]:
+    """What the checks of some requirements see in a run, by requirement and scenario, before any verdict."""
+    sight = _gathered(look for part in _parts(0, run, wanted) for look in _look(part, run, wanted))
+    for requirement, scenarios in sight.items():
+        for scenario, seen in scenarios.items():
+            yield requirement, scenario, seen.whole
+
+
 def _in_order(requirement: Requirement, run: Run, seen: Mapping[str, Growing]) -> dict[str, Tally]:
     """What was seen of a requirement, the scenarios in the order in which the run has them."""
     order: Iterable[str] = seen
