@@ -112,9 +112,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def proofs(session: nox.Session) -> None:
-    """The long proofs: the evidence of all fixtures, 10,000 mutations of each kind, all short records of up to
-    6 tokens.
-    """
+    """The long proofs: evidence of all fixtures, 10,000 mutations of each kind, all short records."""
     session.install("-e", ".[tokenizer]", *CONSTRAINTS, silent=False)
     session.run("python", "-m", "proofs.same_evidence")
     session.run("python", "-m", "proofs.mutations", *session.posargs)

@@ -1,10 +1,10 @@
 """The same evidence: what every check sees in every fixture, beside what was written down of it.
 
-A verdict may stay what it is while its evidence gets lost: a witness less, another event, another value. So
-everything that checks see is held here, on all recorded captures and on damaged copies of their answers: how
-many witnesses, which is the furthest, and of what differs the place, both values and how grave it is. Words are
-left out. Of each requirement and capture a digest is checked in; a change of the judge changes none of them, or
-its reason stands in the commit that writes them anew.
+A verdict may stay what it is while its evidence gets lost: a witness less, another event, another value.
+This proof covers everything that checks see, on all recorded captures and on damaged copies of their answers:
+the number of witnesses, the furthest witness, and of each violation its place, both values and its level.
+Messages are left out. A digest of each requirement and capture is checked in. A change of the judge must
+change none of them, or the commit that updates them gives the reason.
 
 python -m proofs.same_evidence                       compare; names what differs
 python -m proofs.same_evidence sglang/0.5.23         some captures, by a part of their path

@@ -1,4 +1,4 @@
-"""The digests of evidence: they are those of today's judge, and a lost witness or a changed value changes one."""
+"""The checked-in digests of evidence match this judge, and a lost witness changes one."""
 
 from __future__ import annotations
 
