@@ -87,6 +87,28 @@ def reference_server(session: nox.Session, *flags: str) -> Iterator[str]:
             server.terminate()
 
 
+PROCESSORS = {
+    "OpenBLAS for AVX2": {"OPENBLAS_CORETYPE": "Haswell"},
+    "OpenBLAS for SSE": {"OPENBLAS_CORETYPE": "Nehalem"},
+    "oneDNN for AVX2": {"ONEDNN_MAX_CPU_ISA": "AVX2"},
+    "oneDNN for SSE": {"ONEDNN_MAX_CPU_ISA": "SSE41"},
+    "torch for AVX2": {"ATEN_CPU_CAPABILITY": "avx2"},
+    "torch without vectors": {"ATEN_CPU_CAPABILITY": "default"},
+    "MKL for AVX2": {"MKL_ENABLE_INSTRUCTIONS": "AVX2"},
+    "MKL for SSE": {"MKL_ENABLE_INSTRUCTIONS": "SSE4_2"},
+    "two threads": {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"},
+    "an old processor": {
+        "OPENBLAS_CORETYPE": "Nehalem",
+        "ONEDNN_MAX_CPU_ISA": "SSE41",
+        "ATEN_CPU_CAPABILITY": "default",
+        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+    },
+}
+"""How libraries compute on other processors than this one: the variables that make them do so here."""
+COMPARES_NUMBERS = sorted(str(path) for path in Path("tests/reference").glob("test_*.py"))
+"""Tests of the model, the attention, the sampler and the engine: their results are numbers of libraries."""
+
+
 @nox.session
 def conformance(session: nox.Session) -> None:
     """Check a server: the one that --target names, or the reference engine where none is named."""
@@ -107,7 +129,18 @@ def tests(session: nox.Session) -> None:
     session.install("-e", ".[reference,dev]", *CONSTRAINTS, silent=False)
     session.run("pytest", "-n", "auto", *session.posargs)
     if not session.posargs:
+        old = PROCESSORS["an old processor"]
+        session.run("pytest", "-n", "auto", *COMPARES_NUMBERS, env=old)
         session.run("mypy")
+
+
+@nox.session
+def processors(session: nox.Session) -> None:
+    """The tests of the reference as other processors compute; `tests` runs some of them on an old one."""
+    session.install("-e", ".[reference,dev]", *CONSTRAINTS, silent=False)
+    for name, environment in PROCESSORS.items():
+        session.log(f"{name}: {' '.join(f'{key}={value}' for key, value in environment.items())}")
+        session.run("pytest", "-n", "auto", "tests/reference", *session.posargs, env=environment)
 
 
 @nox.session

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -67,6 +67,7 @@ def serve(args: ServerArgs) -> None:
     )
     loop = asyncio.new_event_loop()
     served = assemble(replace(args, port=listening.getsockname()[1]), model, loop)
+    _warn_where_variant(served.facts["batch_invariance"])
     server = Server(served)
 
     def end_soon() -> None:
@@ -81,6 +82,16 @@ def serve(args: ServerArgs) -> None:
         served.runner.stop()
     if served.runner.failure is not None:
         raise EngineStoppedError(f"the engine stopped: {served.runner.failure}")
+
+
+def _warn_where_variant(probe: Mapping[str, bool]) -> None:
+    """Log which ways of running a request gave it other bits, if any did."""
+    if variant := [name for name, equal in probe.items() if not equal]:
+        logging.getLogger(__name__).warning(
+            "this model is not batch-invariant on this device: %s differ, so ids and logprobs of a request may"
+            " depend on its neighbours; /server_info reports it and promises no deterministic inference",
+            ", ".join(variant),
+        )
 
 
 def listen(args: ServerArgs) -> socket.socket:

@@ -26,11 +26,11 @@ MODELS = Path(__file__).parents[2] / "fixtures" / "models"
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> None:
-    """Small operations on several threads wait for each other more than they compute."""
+def _few_threads() -> None:
+    """One, or what OMP_NUM_THREADS says: small operations on several threads mostly wait for each other."""
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 
 @pytest.fixture(scope="session", params=DEVICES)

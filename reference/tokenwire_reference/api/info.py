@@ -41,7 +41,7 @@ async def server_info(http_request: HttpRequest) -> Response:
         "context_length": served.model.context_length,
         "sampling_defaults": "openai",
         "disable_overlap_schedule": True,
-        "enable_deterministic_inference": not served.args.near_ties,
+        "enable_deterministic_inference": served.batch_invariant,
         "return_hidden_states_mode": None,
         "logprob_rule": "logprobs-at-the-temperature",
         "launch_command": _KEYS.sub(rf"\1{_HIDDEN}", " ".join(sys.argv[1:])),

@@ -37,6 +37,11 @@ class Served:
     started: float = field(default_factory=time.time)
 
     @property
+    def batch_invariant(self) -> bool:
+        """Whether ids and logprobs of a request depend on nothing but the request, by the probe at the start."""
+        return not self.args.near_ties and all(self.facts.get("batch_invariance", {}).values())
+
+    @property
     def why_closed(self) -> str | None:
         """Why no new request is taken, or None."""
         if (failure := self.runner.failure) is not None:

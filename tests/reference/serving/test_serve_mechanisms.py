@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from itertools import chain
 
 import loopback
+from forked_program import forked
 
 PROMPT = list(range(40, 110))
 
@@ -121,10 +123,29 @@ def range_of(start):
     return list(range(start, start + 70))
 
 
-def test_the_probe_is_reported(start_reference):
-    told = loopback.get(f"{start_reference()}/server_info").json()["tokenwire_reference"]["batch_invariance"]
-    assert set(told.values()) == {True}
-    assert len(told) == 4
+def test_server_info_reports_the_invariance_probe(start_reference):
+    info = loopback.get(f"{start_reference()}/server_info").json()
+    probe = info["tokenwire_reference"]["batch_invariance"]
+    assert len(probe) == 4
+    assert info["enable_deterministic_inference"] is all(probe.values())
+
+
+def test_a_server_without_batch_invariance_says_so_at_its_start_and_in_server_info(tmp_path):
+    words = ("serve", "--port", "0", "--model", "builtin:tiny")
+    reader, writer = os.pipe()
+    with (
+        os.fdopen(reader) as printed,
+        os.fdopen(writer) as stdout,
+        (tmp_path / "stderr").open("w+") as stderr,
+        forked("variant_reference", *words, stdout=stdout, stderr=stderr),
+    ):
+        stdout.close()
+        info = loopback.get(f"{printed.readline().split()[-1]}/server_info").json()
+    probe = info["tokenwire_reference"]["batch_invariance"]
+    assert probe["alone_and_in_company"] is False
+    assert info["enable_deterministic_inference"] is False
+    (warning,) = (tmp_path / "stderr").read_text().splitlines()
+    assert "not batch-invariant on this device: alone_and_in_company" in warning
 
 
 def test_vllm_ignores_the_end_alone_and_waits_with_every_stop(start_reference):
