@@ -28,10 +28,6 @@ def boom(*_: object) -> Any:
     raise RuntimeError("boom")
 
 
-class BrokenDrafter:
-    draft = staticmethod(boom)
-
-
 class EngineMachine(RuleBasedStateMachine):
     """A small engine with every mechanism on. What each request says is known: its prompt, then its end."""
 
@@ -100,6 +96,9 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(data=st.data(), seam=st.sampled_from(["rules", "drafter", "backend"]))
     def break_a_seam(self, data: st.DataObject, seam: str) -> None:
         rid = data.draw(st.sampled_from(sorted(self.live)))
+        self.break_the_seam_of(rid, seam)
+
+    def break_the_seam_of(self, rid: str, seam: str) -> None:
         sequence = self.engine.scheduler.find(rid)
         if sequence is None:
             return
@@ -109,7 +108,8 @@ class EngineMachine(RuleBasedStateMachine):
         elif seam == "rules":
             sequence.rules.check = boom  # type: ignore[method-assign]
         else:
-            sequence.drafter = BrokenDrafter()
+            # Its script stays: the model answers a step, padding rows too, by the scripts of its sequences.
+            sequence.drafter.draft = boom  # type: ignore[union-attr,method-assign]
 
     @precondition(lambda self: self.live)
     @rule(data=st.data())
@@ -151,3 +151,14 @@ class EngineMachine(RuleBasedStateMachine):
 
 EngineMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestEngineMachine = EngineMachine.TestCase
+
+
+def test_a_drafter_that_fails_in_a_prefill_chunk_ends_its_request_alone() -> None:
+    """A chunk that samples nothing asks no drafter; the rows that pad its step do not either."""
+    machine = EngineMachine()
+    machine.add(script=[], prompt=2)
+    machine.step()
+    machine.add(script=[], prompt=5)
+    machine.break_the_seam_of("2", "drafter")
+    machine.add(script=[], prompt=5)
+    machine.teardown()
