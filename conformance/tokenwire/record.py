@@ -5,18 +5,15 @@ Checks see nothing but these classes. Nothing here knows a server, a file or the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property, wraps
 from itertools import chain
-from typing import Any, NamedTuple, Protocol, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar
 
 from tokenwire.wire.exchange import Exchange
-from tokenwire.wire.json_pointer import ABSENT, Keys, find
-from tokenwire.wire.template import Alike, Made
-
-_ERROR: Keys = ("error",)
+from tokenwire.wire.json_pointer import ABSENT
 
 BROKEN = "\ufffd"
 """Stands in a text for bytes that are no whole character."""
@@ -80,113 +77,6 @@ class Event:
 def error_in(data: Any) -> Any:
     """The error that the data of an event carries, or None."""
     return data.get("error") if isinstance(data, dict) else None
-
-
-class Apart(NamedTuple):
-    """What there is to an event beside its place and its data; see `Event`."""
-
-    name: str = ""
-    done: bool = False
-    problem: str = ""
-    schema_errors: tuple[str, ...] = ()
-
-
-class Places(Protocol):
-    """Where the events of a stream stand."""
-
-    def __call__(self, at: int, /) -> Place: ...
-
-    def time(self, at: int, /) -> float: ...
-
-    def size(self, at: int, /) -> int: ...
-
-
-@dataclass(frozen=True)
-class _Known:
-    """The places of events that were made already."""
-
-    places: tuple[Place, ...]
-
-    def __call__(self, at: int) -> Place:
-        return self.places[at]
-
-    def time(self, at: int) -> float:
-        return self.places[at].time
-
-    def size(self, at: int) -> int:
-        return self.places[at].end - self.places[at].start
-
-
-class Events(Sequence[Event]):
-    """The events of a stream, each made when it is looked at: most are never looked at."""
-
-    def __init__(self, data: Sequence[Any], places: Places, apart: Mapping[int, Apart]) -> None:
-        self.data = data
-        self.places = places
-        self.apart = apart
-        """Events of which there is anything to say but their data, by position."""
-        self._made: dict[int, Event] = {}
-
-    @classmethod
-    def of(cls, events: Iterable[Event]) -> Events:
-        """Events that were made already."""
-        made = dict(enumerate(events))
-        said = {at: Apart(one.name, one.done, one.problem, one.schema_errors) for at, one in made.items()}
-        own = cls(
-            [one.data for one in made.values()],
-            _Known(tuple(one.place for one in made.values())),
-            {at: apart for at, apart in said.items() if apart != Apart()},
-        )
-        own._made = made
-        return own
-
-    @overload
-    def __getitem__(self, at: int) -> Event: ...
-    @overload
-    def __getitem__(self, at: slice) -> tuple[Event, ...]: ...
-    def __getitem__(self, at: int | slice) -> Event | tuple[Event, ...]:
-        if isinstance(at, slice):
-            return tuple(self[one] for one in range(*at.indices(len(self))))
-        at = range(len(self))[at]
-        event = self._made.get(at)
-        if event is None:
-            apart = self.apart.get(at, ())
-            event = self._made[at] = Event(at, self.places(at), self.data[at], *apart)
-        return event
-
-    def __iter__(self) -> Iterator[Event]:
-        return iter(self._all if len(self._made) == len(self) else map(self.__getitem__, range(len(self))))
-
-    @cached_property
-    def _all(self) -> tuple[Event, ...]:
-        return self[:]
-
-    def at(self, keys: Keys) -> Sequence[Any]:
-        """What stands at a place in the data of each, or `ABSENT`."""
-        if isinstance(self.data, Alike):
-            return self.data.at(keys)
-        return [find(value, keys) for value in self.data]
-
-    @property
-    def models(self) -> Sequence[Any]:
-        """The data of each; for those that are alike, that of one of them."""
-        return self.data.models if isinstance(self.data, Alike) else self.data
-
-    @cached_property
-    def errors(self) -> Mapping[int, Any]:
-        """The in-band errors, by the position of the event that carries one."""
-        told = self.at(_ERROR)
-        if told.count(ABSENT) == len(told):
-            return {}
-        return {at: error for at, error in enumerate(told) if error is not ABSENT and error is not None}
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, (Events, tuple)) and tuple(self) == tuple(other)
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,47 +281,6 @@ def _by_key(mappings: Sequence[Mapping[str, Any]]) -> dict[str, Column]:
     return {name: [one.get(name, ABSENT) for one in mappings] for name in names}
 
 
-class Emissions(Sequence[Emission]):
-    """The emissions of a choice: their columns, and each of them, made when it is looked at."""
-
-    def __init__(self, columns: Columns, make: Callable[[int], Emission]) -> None:
-        """`make` makes the one that stands in an event."""
-        self.columns = columns
-        self._make = make
-        self._made: dict[int, Emission] = {}
-
-    @overload
-    def __getitem__(self, at: int) -> Emission: ...
-    @overload
-    def __getitem__(self, at: slice) -> tuple[Emission, ...]: ...
-    def __getitem__(self, at: int | slice) -> Emission | tuple[Emission, ...]:
-        if isinstance(at, slice):
-            return tuple(self[one] for one in range(*at.indices(len(self))))
-        at = range(len(self))[at]
-        emission = self._made.get(at)
-        if emission is None:
-            emission = self._made[at] = self._make(self.columns.events[at])
-        return emission
-
-    def __iter__(self) -> Iterator[Emission]:
-        return iter(self._all if len(self._made) == len(self) else map(self.__getitem__, range(len(self))))
-
-    def __reversed__(self) -> Iterator[Emission]:
-        return (self[at] for at in reversed(range(len(self))))
-
-    @cached_property
-    def _all(self) -> tuple[Emission, ...]:
-        return self[:]
-
-    def __len__(self) -> int:
-        return len(self.columns.events)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, (Emissions, tuple)) and tuple(self) == tuple(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-
 @dataclass(frozen=True)
 class Choice:
     """One choice of an answer: all that was delivered for one index. What is put together of it is kept."""
@@ -464,8 +313,7 @@ class Choice:
     @cached_property
     def columns(self) -> Columns:
         """What the emissions carry, field by field."""
-        own = self.emissions
-        return own.columns if isinstance(own, Emissions) else Columns.of(own)
+        return Columns.of(self.emissions)
 
     @cached_property
     def output_ids(self) -> tuple[Any, ...] | None:
@@ -727,9 +575,9 @@ class Stream:
         return bool(self.choices) and not self.refused
 
     @cached_property
-    def in_order(self) -> Events:
-        """The events, with what they hold."""
-        return self.events if isinstance(self.events, Events) else Events.of(self.events)
+    def error_events(self) -> tuple[Event, ...]:
+        """The events that carry an in-band error."""
+        return tuple(event for event in self.events if event.error is not None)
 
     def emissions(self) -> Sequence[Emission]:
         """All emissions of all choices, in wire order."""
@@ -737,19 +585,8 @@ class Stream:
 
     @cached_property
     def _emissions(self) -> Sequence[Emission]:
-        """In wire order; each is made when it is looked at."""
-        choices = self.choices
-        order = sorted(
-            (event, choice.index, nth, at)
-            for nth, choice in enumerate(choices)
-            for at, event in enumerate(choice.columns.events)
-        )
-
-        def make(which: int) -> Emission:
-            _, _, nth, at = order[which]
-            return choices[nth].emissions[at]
-
-        return Made(len(order), make)
+        every = (emission for choice in self.choices for emission in choice.emissions)
+        return tuple(sorted(every, key=lambda emission: (emission.event.index, emission.choice)))
 
 
 Kept = TypeVar("Kept", Stream, Choice)

@@ -352,8 +352,8 @@ class _ShelvedStream(Stream):
 
     error, usage, usage_place, schema, undecodable_at = (_from("in_short", name) for name in _SAID)
     asked, choices = _from("in_short", "asked"), _from("in_short", "choices")
-    events, usages, unterminated, in_order, _emissions = (
-        _from("whole", name) for name in ("events", "usages", "unterminated", "in_order", "_emissions")
+    events, usages, unterminated, error_events, _emissions = (
+        _from("whole", name) for name in ("events", "usages", "unterminated", "error_events", "_emissions")
     )
 
 

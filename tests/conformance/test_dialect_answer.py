@@ -170,24 +170,6 @@ def test_streamed_choices_are_told_by_their_index() -> None:
     assert [emission.event.index for emission in stream.emissions()] == [0, 1, 2]
 
 
-def test_emissions_of_several_choices_are_made_when_they_are_looked_at(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made: list[int] = []
-    make = dialect_module._emission_in
-
-    def counted(*of: Any) -> Any:
-        made.append(of[-1])
-        return make(*of)
-
-    monkeypatch.setattr(dialect_module, "_emission_in", counted)
-    events = [generated([7], index=1), generated([5], index=0), generated([8], count=2, index=1)]
-    emissions = GENERATE.read(exchange(sse(*events), stream=True)).emissions()
-    assert [len(emissions), emissions[-1].choice, emissions[0].choice] == [3, 1, 1]
-    assert made == [2, 0]
-    assert [emission.choice for emission in emissions[:2]] == [1, 0]
-
-
 @pytest.mark.parametrize("index", [-1, 1.0, True, "1", None])
 def test_a_choice_whose_index_is_none_is_told_by_its_place(index: object) -> None:
     stream = read(GENERATE, exchange(sse(generated([7], index=index)), stream=True))

@@ -7,14 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenwire.dialects import delivery_mode
-from tokenwire.record import Columns, Delivery, Emission, Event, Place
+from tokenwire.dialects.delivery_mode import infer_delivery
+from tokenwire.record import Delivery, Emission, Event, Place
 
 _EVENT = Event(0, Place("x"), {})
-
-
-def infer_delivery(choices: Sequence[Sequence[Emission]], said: Delivery | None = None) -> Delivery:
-    return delivery_mode.infer_delivery(map(Columns.of, choices), said)
 
 
 def emission(ids: Sequence[int] | None = None, text: str | None = None, count: object = None) -> Emission:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenwire.wire.event_stream import EventStreamParser, ServerSentEvent, parse_event_stream, plain_data
+from tokenwire.wire.event_stream import EventStreamParser, ServerSentEvent, _plain_events, parse_event_stream
 
 
 def data_of(body: bytes) -> list[str]:
@@ -178,19 +178,20 @@ _BLOCKS = [
 
 @given(st.lists(st.sampled_from(_BLOCKS), max_size=6).map(lambda some: "".join(some).encode()) | st.binary())
 @settings(deadline=None)
-def test_the_fast_way_reads_what_the_parser_reads(body: bytes) -> None:
-    if plain_data(body) is not None:
-        assert parse_event_stream(body) == fed_in_pieces([body])
+def test_the_fast_path_reads_what_the_parser_reads(body: bytes) -> None:
+    assert parse_event_stream(body) == fed_in_pieces([body])
 
 
-def test_what_servers_write_is_read_the_fast_way() -> None:
+def test_what_servers_write_takes_the_fast_path() -> None:
     body = 'data: {"text": "好"}\n\ndata: [DONE]\n\n'.encode()
-    assert plain_data(body) == ['{"text": "好"}'.encode(), b"[DONE]"]
+    events = _plain_events(body)
+    assert events is not None
+    assert [event.data for event in events] == ['{"text": "好"}', "[DONE]"]
     assert parse_event_stream(body) == fed_in_pieces([body])
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"\n\n", b"data: a\n\n\n", b"data: \xff\n\n", b"data: a\n", b"data: a\r\n\n"]
 )
-def test_what_needs_the_parser_is_not_read_the_fast_way(body: bytes) -> None:
-    assert plain_data(body) is None
+def test_what_needs_the_parser_does_not_take_the_fast_path(body: bytes) -> None:
+    assert _plain_events(body) is None

@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 from hand_made_stream import ids_stream
-from recorded import streamed
 
-from tokenwire.dialects.dialect import load_dialects
-from tokenwire.record import Emission, Event, Place
+from tokenwire.record import Place
 from tokenwire.report.excerpt import Excerpt, excerpt, excerpt_at, neighbourhood
 
 CHUNK = {
@@ -26,21 +24,6 @@ TEXT = "/choices/0/delta/content"
 
 def marked(shown: Excerpt) -> str:
     return "" if shown.mark is None else shown.text[slice(*shown.mark)]
-
-
-def test_of_a_stream_only_the_event_that_is_shown_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
-    for kind in (Event, Emission):
-
-        def noted(one: Any, *fields: Any, _make: Any = kind.__init__, **named: Any) -> None:
-            made.append(type(one).__name__)
-            _make(one, *fields, **named)
-
-        monkeypatch.setattr(kind, "__init__", noted)
-    stream = load_dialects()["sglang-generate"].read(streamed("a"))
-    made.clear()
-    shown = excerpt_at(stream, Place("a", 3, "/meta_info/completion_tokens"))
-    assert (marked(shown), made) == ("4", ["Event", "Emission"])
 
 
 def test_what_stands_before_and_behind_is_left_out() -> None:

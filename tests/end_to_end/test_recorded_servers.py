@@ -22,7 +22,6 @@ from tokenwire.judging.causes import causes
 from tokenwire.judging.verdict import Verdict
 from tokenwire.report.signatures import looks_like
 from tokenwire.requirement import load_requirements
-from tokenwire.wire import template
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 MANIFEST = json.loads((FIXTURES / "manifest.json").read_text("utf-8"))["files"]
@@ -42,27 +41,6 @@ def test_a_capture_is_judged_as_before(capture: str) -> None:
     assert difference(judged_now(capture)) == [], (
         "tokenwire replay --diff --update fixtures writes down what is right"
     )
-
-
-OF_SHORT_STREAMS = [
-    "litellm/1.106.2/live-before-vllm.jsonl.gz",
-    "llama-cpp-python/0.3.36/live-server.jsonl.gz",
-    "sglang/0.5.12.post1/script-incremental.jsonl.gz",
-    "sglang/0.5.23/I4_extra_mirror_incr.jsonl.gz",
-    "tokenwire-reference/0.1.0/finish-twice_incr.jsonl.gz",
-    "vllm/0.32.0-cpu/channels-hermes.jsonl.gz",
-]
-
-
-@pytest.mark.parametrize("capture", OF_SHORT_STREAMS)
-def test_a_capture_is_judged_the_same_where_short_streams_have_a_template(
-    capture: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Most recorded streams are too short for one, long streams have one."""
-    monkeypatch.setattr(template, "FEWEST", 8)
-    [one] = judged(FIXTURES / capture)
-    assert difference(one) == []
-    assert one.judgements == judged_now(capture).judgements
 
 
 def test_no_expected_verdicts_are_left_over() -> None:

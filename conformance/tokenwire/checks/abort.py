@@ -72,7 +72,7 @@ def _came_as_made(stream: Stream, moment: float) -> bool:
     """
     start, times = (
         began(stream.exchange),
-        sorted(chain.from_iterable(times_of(own, stream) for own in walked(stream))),
+        sorted(chain.from_iterable(times_of(own) for own in walked(stream))),
     )
     before = [time for time in times if start is not None and start + time <= moment]
     later = times[len(before) :]

@@ -158,18 +158,15 @@ def _gravest_first(looked_at: tuple[Stream, str]) -> int:
     return 2 if not failed else int(stream.exchange.status is not None)
 
 
-def _error_events(stream: Stream) -> list[int]:
-    """The positions of the error events of a stream."""
-    if not stream.asked.stream or stream.exchange.status != 200:
-        return []
-    return list(stream.in_order.errors)
+def _error_events(stream: Stream) -> tuple[Event, ...]:
+    """The error events of a stream."""
+    return stream.error_events if stream.asked.stream and stream.exchange.status == 200 else ()
 
 
 @check("stream-errors-say-why")
 def stream_errors_say_why(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A reader that sees an error event knows what happened, and whether to come again."""
-    for position in _error_events(stream):
-        event = stream.events[position]
+    for event in _error_events(stream):
         said, code = words_of(event.error), error_code(event.error)
         coded = code is not None or not policy_of(stream).numeric_error_codes
         missing = [name for name, there in (("message", said), ("code", coded)) if not there]
@@ -200,8 +197,10 @@ def _events_of(stream: Stream, choice: int) -> set[int]:
 def stream_errors_are_final(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Nothing but the end mark follows an error event; of its choice only, where it names one."""
     seen: set[int | None] = set()
-    for position in _error_events(stream):
-        choice = _choice_in_error(stream.events[position])
+    for position, error in enumerate(stream.events if _error_events(stream) else ()):
+        if error.error is None:
+            continue
+        choice = _choice_in_error(error)
         if choice in seen or None in seen:
             continue
         seen.add(choice)
@@ -211,7 +210,7 @@ def stream_errors_are_final(stream: Stream, _target: Target) -> Iterator[Observa
             later = [event for event in later if event.index in own]
         if later or stream.answered or was_refused(stream):
             yield demand(
-                later[0].place if later else stream.events[position].place,
+                later[0].place if later else error.place,
                 not later,
                 expected="only the end mark after an error event",
                 actual=f"{len(later)} events" if later else "only the end mark after an error event",
@@ -229,7 +228,7 @@ def stream_errors_replace_the_finish(stream: Stream, _target: Target) -> Iterato
     all_ended = bool(good) and len(good) >= expected
     if errors and (all_ended or stream.answered or was_refused(stream)):
         yield demand(
-            stream.events[errors[0]].place,
+            errors[0].place,
             not all_ended,
             expected="an error or a finish",
             actual="an error and a finish" if all_ended else "an error",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
-from tokenwire.checks.check import Observation, Target, check, demand, look_at_each, observe
+from tokenwire.checks.check import Observation, Target, check, demand, observe
 from tokenwire.checks.walk import end_place, start_place, witnessed
 from tokenwire.dialects.dialect import policy_of
-from tokenwire.record import Apart, Place, Stream
+from tokenwire.record import Place, Stream
 from tokenwire.wire.exchange import Ending
 
 _DONE = "[DONE]"
@@ -20,12 +20,6 @@ def _media_type(stream: Stream) -> str:
 def _is_stream(stream: Stream) -> bool:
     """Whether a stream was asked for, and a status says that one comes."""
     return stream.asked.stream and stream.exchange.status == 200
-
-
-def _events_without(stream: Stream, out: Callable[[Apart], bool]) -> Sequence[int]:
-    """The positions of the events but for some."""
-    left_out = {at for at, one in stream.in_order.apart.items() if out(one)}
-    return [at for at in range(len(stream.events)) if at not in left_out]
 
 
 @check("answer-content-type")
@@ -64,38 +58,36 @@ def stream_is_utf8(stream: Stream, _target: Target) -> Iterator[Observation]:
 def events_are_json_objects(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every event but the end mark is one strict JSON object."""
 
-    def look(at: int) -> Observation:
-        event = stream.events[at]
-        what = event.problem or f"the data is a JSON {type(event.data).__name__}, not an object"
-        holds = not event.problem and isinstance(event.data, dict)
-        actual = "one" if holds else what
-        return demand(event.place, holds, expected="one strict JSON object", actual=actual, message=what)
+    def events() -> Iterator[Observation]:
+        for event in stream.events:
+            if not event.done:
+                what = event.problem or f"the data is a JSON {type(event.data).__name__}, not an object"
+                holds = not event.problem and isinstance(event.data, dict)
+                actual = "one" if holds else what
+                yield demand(
+                    event.place, holds, expected="one strict JSON object", actual=actual, message=what
+                )
 
     if _is_stream(stream):
-        data, apart = stream.in_order.models, stream.in_order.apart
-        sent = _events_without(stream, lambda one: one.done)
-        objects = (type(data[at]) is dict and not (at in apart and apart[at].problem) for at in sent)
-        yield from witnessed(stream, look_at_each(sent, objects, look))
+        yield from witnessed(stream, events())
 
 
 @check("events-fit-schema")
 def events_fit_schema(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every event has the shape that its endpoint gives it."""
 
-    def look(at: int) -> Observation:
-        event = stream.events[at]
-        faults = list(event.schema_errors)
+    def events() -> Iterator[Observation]:
         expected = f"an event valid against {stream.schema}"
-        actual = faults[:5] or "valid"
-        return demand(
-            event.place, not faults, expected=expected, actual=actual, message="; ".join(faults[:2])
-        )
+        for event in stream.events:
+            if not event.done and not event.problem:
+                faults = list(event.schema_errors)
+                message = "; ".join(faults[:2])
+                yield demand(
+                    event.place, not faults, expected=expected, actual=faults[:5] or "valid", message=message
+                )
 
     if _is_stream(stream) and stream.schema:
-        apart = stream.in_order.apart
-        read = _events_without(stream, lambda one: one.done or bool(one.problem))
-        valid = (at not in apart or not apart[at].schema_errors for at in read)
-        yield from witnessed(stream, look_at_each(read, valid, look))
+        yield from witnessed(stream, events())
 
 
 @check("done-ends-the-stream")
@@ -103,7 +95,7 @@ def done_ends_the_stream(stream: Stream, _target: Target) -> Iterator[Observatio
     """One end mark, and nothing after it. A stream that was cut off promises no end mark."""
     if not _is_stream(stream) or not stream.events or not policy_of(stream).end_mark:
         return
-    marks = sorted(at for at, one in stream.in_order.apart.items() if one.done)
+    marks = [position for position, event in enumerate(stream.events) if event.done]
     if not marks and stream.exchange.ending is not Ending.COMPLETE:
         return
     last = len(stream.events) - 1
@@ -153,12 +145,9 @@ def events_are_unnamed(stream: Stream, _target: Target) -> Iterator[Observation]
     if not _is_stream(stream) or any(name.lower() == header for name, _ in sent):
         return
 
-    def look(at: int) -> Observation:
-        event = stream.events[at]
-        holds, message = event.name in _HEARD_AS_MESSAGES, f"the event is named {event.name!r}"
-        return demand(event.place, holds, expected="no event name", actual=event.name, message=message)
+    def events() -> Iterator[Observation]:
+        for event in stream.events:
+            holds, message = event.name in _HEARD_AS_MESSAGES, f"the event is named {event.name!r}"
+            yield demand(event.place, holds, expected="no event name", actual=event.name, message=message)
 
-    apart = stream.in_order.apart
-    every = range(len(stream.events))
-    unnamed = (at not in apart or not apart[at].name for at in every)
-    yield from witnessed(stream, look_at_each(every, unnamed, look))
+    yield from witnessed(stream, events())

@@ -113,16 +113,16 @@ def events_do_not_grow(stream: Stream, _target: Target) -> Iterator[Observation]
     inner = [at for at in own.at if own.kept[at] and finishes[at] is None]
     counts = [new[at] for at in inner]
     usual = max(set(counts), key=counts.count, default=0)
-    alike = [own.columns.events[at] for at in inner if new[at] == usual]
+    alike = [own.emission(at).event.place for at in inner if new[at] == usual]
     if len(alike) < _LEAST_EVENTS:
         return
     quarter = len(alike) // 4
     early, late = (
-        int(median(map(stream.in_order.places.size, part))) for part in (alike[:quarter], alike[-quarter:])
+        int(median(place.end - place.start for place in part)) for part in (alike[:quarter], alike[-quarter:])
     )
     message = f"early events have some {early} bytes, late ones {late}, for as many ids"
     yield demand(
-        stream.events[alike[-quarter]].place,
+        alike[-quarter],
         late <= _GROWTH * early + _SLACK_BYTES,
         expected=f"some {early} bytes",
         actual=late,

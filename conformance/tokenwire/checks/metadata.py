@@ -67,7 +67,7 @@ from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.record import Choice, Delivery, Emission, Place, Stream, Wanted, in_short
 from tokenwire.target.alike import alike
 from tokenwire.target.capability import LOGPROBS_LENGTH, MIRRORED_ID
-from tokenwire.wire.json_pointer import ABSENT, parse
+from tokenwire.wire.json_pointer import ABSENT, find, parse
 
 MIRRORED_POSITION = "mirror_position"
 """What the mirror sampler attaches to each token beside the id that it chose: the position of its choice."""
@@ -789,7 +789,7 @@ def _is_told(stream: Stream, wanted: Wanted, choice: Choice) -> bool:
     """Whether a choice has what was asked for, or the document has it beside the choices."""
     if any(choice.columns.tells(name) for name in wanted.names):
         return True
-    found = (value for at in wanted.pointers for value in stream.in_order.at(parse(at)))
+    found = (find(event.data, parse(at)) for at in wanted.pointers for event in stream.events)
     return any(value is not ABSENT and value is not None for value in found)
 
 

@@ -76,11 +76,7 @@ def delivered_at(stream: Stream, moment: float) -> int | None:
         return None
     most = come = 0
     for own in walked(stream):
-        here = [
-            after
-            for after, time in zip(own.after, times_of(own, stream), strict=True)
-            if start + time <= moment
-        ]
+        here = [after for after, time in zip(own.after, times_of(own), strict=True) if start + time <= moment]
         come += len(here)
         most = max([most, *here])
     return most or come

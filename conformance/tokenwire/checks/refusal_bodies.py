@@ -63,8 +63,7 @@ def refusals_have_one_shape(streams: tuple[Stream, ...], _target: Target) -> Ite
 @check("errors-keep-internals")
 def errors_keep_internals(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Paths and lines of the server's own code help its developers, and others who look for a way in."""
-    said = stream.in_order.errors.items()
-    errors = [(stream.events[at].place, json.dumps(error)) for at, error in said]
+    errors = [(event.place, json.dumps(event.error)) for event in stream.error_events]
     if (stream.exchange.status or 0) >= 400:
         body = stream.exchange.body.decode(errors="replace")
         errors = [(start_place(stream), json.dumps(stream.error) + body)]

@@ -100,9 +100,9 @@ def refusal_is_json(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A refusal is JSON of the shape of an error, and says why."""
     if not stream.refused or not was_refused(stream):
         return
-    faults = [one.problem for one in stream.in_order.apart.values() if one.problem]
+    faults = [event.problem for event in stream.events if event.problem]
     said = words_of(stream.error)
-    if any(one.schema_errors for one in stream.in_order.apart.values()) and said:
+    if any(event.schema_errors for event in stream.events) and said:
         faults = [f"{said[:80]!r} stands in no shape of an error: {_SHAPES}"]
     elif not faults and not said:
         faults = ["the body does not say why"]

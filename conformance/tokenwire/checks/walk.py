@@ -22,7 +22,6 @@ from tokenwire.record import (
     Columns,
     Delivery,
     Emission,
-    Emissions,
     Finish,
     Place,
     Stream,
@@ -362,10 +361,8 @@ def walked(stream: Stream) -> Iterator[Walked]:
     return (own for own in every if own.kept)
 
 
-def times_of(own: Walked, stream: Stream) -> list[float]:
+def times_of(own: Walked) -> list[float]:
     """When the emissions of a choice came."""
-    if isinstance(own.choice.emissions, Emissions):
-        return list(map(stream.in_order.places.time, own.columns.events))
     return [own.emission(at).event.place.time for at in own.at]
 
 

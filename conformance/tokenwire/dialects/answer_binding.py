@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, partial
-from itertools import groupby
+from functools import cached_property, lru_cache
 from sys import intern
-from types import NoneType
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 from tokenwire.dialects.echoed_prompt import Echoed
-from tokenwire.record import CallPiece, Columns, Emission, Event, Finish
+from tokenwire.record import CallPiece, Emission, Event, Finish
 from tokenwire.wire.json_pointer import ABSENT, Keys, find, join, parse
-from tokenwire.wire.template import Alike, Made, chosen, hole_at, joined
 
 Kind = Literal[
     "text",
@@ -33,8 +30,6 @@ _NAMED: tuple[Kind, ...] = ("counters", "series", "prompt_series", "details")
 _FIELDS = {*_SINGLE, *_NAMED}
 _OF_A_CALL = ("index", "id", "type", "name", "arguments")
 """What a piece of a tool call may hold, beside the place of the list (`at`)."""
-_CALLS: tuple[Kind, str] = ("tool_calls", "tool_calls")
-_SEVERAL: Final = object()
 _NONE_CUSTOMIZED: frozenset[str] = frozenset()
 _KNOWN = {
     *get_args(Kind),
@@ -89,113 +84,6 @@ class _Parent:
             key: tuple((one.kind, one.name, intern(at + one.pointer)) for one in bound)
             for key, bound in self.fields.items()
         }
-
-
-class _Bound(NamedTuple):
-    """A field that a choice of some shape has: its kind, its name, and where it stands."""
-
-    kind: Kind
-    name: str
-    parent: int
-    key: str
-
-
-class _Shape(NamedTuple):
-    """What choices have that hold the same keys."""
-
-    fields: tuple[_Bound, ...]
-    others: tuple[_Bound, ...]
-    """Lists that a sampler may have brought."""
-
-
-def _each(things: Sequence[Any], tell: Callable[[Any], Any]) -> list[Any]:
-    """What is told of each thing. Where one stands several times in a row, it is asked once."""
-    told: list[Any] = []
-    before, last = object(), None
-    for one in things:
-        if one is not before:
-            before, last = one, tell(one)
-        told.append(last)
-    return told
-
-
-def _shape_of(value: Any) -> tuple[str, ...] | None:
-    return tuple(value) if type(value) is dict else None
-
-
-@dataclass(frozen=True)
-class _Choices:
-    """Choices of one shape that stand one behind the other, each read by itself."""
-
-    items: Sequence[dict[str, Any]]
-    holders: Sequence[Sequence[Any]]
-    """For each parent, the objects in them."""
-    data: Sequence[Any]
-    """Their events."""
-
-    def held(self, parent: int, key: str) -> Sequence[Any]:
-        """What each says by a key."""
-        return [one[key] for one in self.holders[parent]]
-
-    def beside(self, keys: Keys) -> Sequence[Any]:
-        """What each event says at a place."""
-        return [find(value, keys) for value in self.data]
-
-
-@dataclass(frozen=True)
-class _AlikeChoices:
-    """Those of events that fit a template."""
-
-    items: Sequence[dict[str, Any]]
-    """Of each, what the model has instead."""
-    places: Sequence[Keys]
-    """For each parent, where it stands in an event."""
-    data: Alike
-    events: Sequence[int]
-
-    def held(self, parent: int, key: str) -> Sequence[Any]:
-        return self.beside((*self.places[parent], key))
-
-    def beside(self, keys: Keys) -> Sequence[Any]:
-        column, first, end = self.data.at(keys), self.events[0], self.events[-1] + 1
-        return column[first:end] if end - first == len(self.events) else chosen(column, self.events)
-
-
-class _Parts:
-    """A column, part by part."""
-
-    def __init__(self) -> None:
-        self._parts: list[Sequence[Any]] = []
-        self._end = 0
-
-    def add(self, begin: int, part: Sequence[Any]) -> None:
-        """Add what begins at a row; before that, nothing is told."""
-        if begin > self._end:
-            self._parts.append([ABSENT] * (begin - self._end))
-        self._parts.append(part)
-        self._end = begin + len(part)
-
-    def joined(self, size: int) -> Sequence[Any]:
-        self.add(size, ())
-        return joined(self._parts)
-
-
-_Run = dict[tuple[Kind, str], tuple[Sequence[Any], bool]]
-"""What choices of one shape that stand one behind the other hold, and whether all of them do."""
-
-
-def _keys(run: _Run, size: int) -> Iterable[frozenset[str]]:
-    """The names of the fields that each choice of a run has."""
-    everywhere = frozenset(name for (_, name), (_, whole) in run.items() if whole)
-    partly = [(name, part) for (_, name), (part, whole) in run.items() if not whole]
-    if not partly:
-        return [everywhere] * size
-    names = [name for name, _ in partly]
-    told = zip(*(part for _, part in partly), strict=True)
-    return [
-        everywhere.union(name for name, value in zip(names, row, strict=True) if value is not ABSENT)
-        for row in told
-    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,13 +171,6 @@ class AnswerBinding:
     def _at(self) -> str:
         return join(*self.choices)
 
-    @cached_property
-    def _calls_at(self) -> str:
-        """Where the calls of the one choice of an event stand."""
-        held = (one for parent in self.parents for bound in parent.fields.values() for one in bound)
-        own = next((one.pointer for one in held if one.kind == "tool_calls"), "")
-        return f"{self._at}/0{own}" if self.choices else own
-
     def emissions(self, event: Event) -> Iterator[Emission]:
         """What the data of an event delivers, choice by choice; nothing where it holds no bound field."""
         found = find(event.data, self.choices)
@@ -307,206 +188,6 @@ class AnswerBinding:
                 emission = self._emission(event, position, pointer, item, document)
                 if emission is not None:
                     yield emission
-
-    def columns(self, data: Sequence[Any]) -> dict[int, Columns] | None:
-        """What the data of a stream's events delivers, choice by choice and field by field; None where an
-        event is not plainly of a shape: then it takes `emissions` to tell.
-        """
-        if isinstance(data, Alike) and not self._is_told_in(data):
-            data = list(data)
-        found = _each(data.models if isinstance(data, Alike) else data, self._found)
-        if _SEVERAL in found:
-            return None
-        at = [event for event, item in enumerate(found) if item is not None]
-        items = found if len(at) == len(found) else [found[event] for event in at]
-        indices = self._indices(items)
-        rows: dict[int, list[int]] = {index: [] for index in sorted(set(indices))}
-        if len(rows) > 1:
-            for row, index in enumerate(indices):
-                rows[index].append(row)
-        columns: dict[int, Columns] = {}
-        for index, own in rows.items():
-            some = ([at[row] for row in own], [items[row] for row in own]) if own else (at, items)
-            told = self._told(*some, data)
-            if told is None:
-                return None
-            columns[index] = told
-        return columns
-
-    @property
-    def _choice(self) -> Keys:
-        """Where the one choice of an event stands."""
-        return (*self.choices, "0") if self.choices else ()
-
-    def _is_told_in(self, alike: Alike) -> bool:
-        """Whether what fills the holes of a template leaves all choices their shape, index and end."""
-        whole = [(*self._choice, *parent.keys) for parent in self.parents]
-        constant = [(*self._choice, *keys) for keys in (self.index or (), *self.finish.values()) if keys]
-        holes = alike.template.holes
-        return not any(isinstance(hole_at(holes, keys)[0], int) for keys in whole) and all(
-            hole_at(holes, keys)[0] is None for keys in constant
-        )
-
-    def _found(self, value: Any) -> Any:
-        """The one choice of an event, None for none; or `_SEVERAL`, where it takes a closer look."""
-        if not self.choices:
-            return _SEVERAL if type(value) is list else value if type(value) is dict else None
-        held = find(value, self.choices)
-        if type(held) is not list:
-            return None if held is ABSENT or held is None else _SEVERAL
-        if len(held) > 1:
-            return _SEVERAL
-        return held[0] if held and type(held[0]) is dict else None
-
-    def _indices(self, items: Sequence[Any]) -> list[int]:
-        if self.index is not None and len(self.index) == 1:
-            told = [item.get(self.index[0]) for item in items]
-            if set(map(type, told)) <= {int} and min(told, default=0) >= 0:
-                return told
-        return _each(items, lambda item: self.index_of(item, 0))
-
-    def _told(self, at: list[int], items: list[dict[str, Any]], data: Sequence[Any]) -> Columns | None:
-        """The columns of one choice, made of runs of the same shape."""
-        model = find(data.template.model, self._choice) if isinstance(data, Alike) else ABSENT
-        holders = [
-            _each(items, partial(find, keys=parent.keys)) if parent.keys else items for parent in self.parents
-        ]
-        shapes = zip(
-            [item is model for item in items], *(_each(held, _shape_of) for held in holders), strict=True
-        )
-        named: dict[tuple[Kind, str], _Parts] = {}
-        keys: list[frozenset[str]] = []
-        customized: set[str] = set()
-        for (alike, *shape), same in groupby(shapes):
-            rows = slice(len(keys), len(keys) + sum(1 for _ in same))
-            known = self._shape(tuple(shape))
-            if known is None:
-                return None
-            choices: _Choices | _AlikeChoices
-            if alike and isinstance(data, Alike):
-                places = [(*self._choice, *parent.keys) for parent in self.parents]
-                choices = _AlikeChoices(items[rows], places, data, at[rows])
-            else:
-                beside = [data[one] for one in at[rows]] if self.document else []
-                choices = _Choices(items[rows], [held[rows] for held in holders], beside)
-            run = self._run(known, choices)
-            if not any(whole for _, whole in run.values()):  # such a choice may deliver nothing
-                return None
-            customized.update(one.name for one in known.others if ("series", one.name) in run)
-            self._beside(choices, run)
-            for bound, (part, _) in run.items():
-                named.setdefault(bound, _Parts()).add(rows.start, part)
-            keys += _keys(run, rows.stop - rows.start)
-        columns = {bound: parts.joined(len(at)) for bound, parts in named.items()}
-        return self._as_columns(at, keys, columns, frozenset(customized))
-
-    @lru_cache(maxsize=1 << 10)  # noqa: B019  # the tables of the dialects live as long as the program
-    def _shape(self, shape: tuple[tuple[str, ...] | None, ...]) -> _Shape | None:
-        """What choices have whose parents hold these keys; None where the values have to tell."""
-        fields: list[_Bound] = []
-        others: list[_Bound] = []
-        carried = self.carrier is None
-        for at, (parent, held) in enumerate(zip(self.parents, shape, strict=True)):
-            carried |= parent.keys == self.carrier and held is not None
-            for key in held or ():
-                bound = parent.fields.get(key)
-                fields += (_Bound(one.kind, one.name, at, key) for one in bound or ())
-                if bound is None and parent.holds_customized_info and key not in parent.other_lists:
-                    others.append(_Bound("series", key, at, key))
-        told = [(one.kind, one.name) for one in (*fields, *others) if one.kind != "reasoning"]
-        plain = carried and len(set(told)) == len(told) and len({name for _, name in told}) == len(told)
-        return _Shape(tuple(fields), tuple(others)) if plain else None
-
-    def _run(self, shape: _Shape, choices: _Choices | _AlikeChoices) -> _Run:
-        run: _Run = {}
-        for kind, name, parent, key in shape.fields:
-            part = choices.held(parent, key)
-            if kind == "finish":
-                finishes = zip(choices.items, part, strict=True)
-                run[kind, name] = (
-                    [None if why is None else self._finish(item, why) for item, why in finishes],
-                    True,
-                )
-                continue
-            part, whole = self._without_nothing(part, name)
-            if not whole and part.count(ABSENT) == len(part):
-                continue
-            if (kind, name) in run:  # a reasoning by another name
-                other, others = run[kind, name]
-                both = zip(other, part, strict=True)
-                part = [two if two is not ABSENT and not one else one for one, two in both]
-                whole |= others
-            run[kind, name] = part, whole
-        for kind, name, parent, key in shape.others:
-            part = [one if type(one) is list else ABSENT for one in choices.held(parent, key)]
-            absent = part.count(ABSENT)
-            if absent < len(part):
-                run[kind, name] = part, not absent
-        return run
-
-    def _without_nothing(self, part: Sequence[Any], name: str) -> tuple[Sequence[Any], bool]:
-        """Values, or `ABSENT` for those that say nothing, and whether all of them do."""
-        if isinstance(part, Made):  # of objects
-            return part, True
-        if not (self.nulls_are_absent and None in part) and name not in self.empty_is_absent:
-            return part, True
-        said = [ABSENT if not value and self._is_nothing(value, name) else value for value in part]
-        return said, ABSENT not in said
-
-    def _beside(self, choices: _Choices | _AlikeChoices, run: _Run) -> None:
-        """Add the fields that stand beside the choices to those of the choices, which count more."""
-        for one in self.document:
-            part = [
-                ABSENT if value is not ABSENT and self._is_nothing(value, one.name) else value
-                for value in choices.beside(one.keys)
-            ]
-            if (one.kind, one.name) in run:
-                own, _ = run[one.kind, one.name]
-                part = [two if mine is ABSENT else mine for mine, two in zip(own, part, strict=True)]
-            absent = part.count(ABSENT)
-            if absent < len(part):
-                run[one.kind, one.name] = part, not absent
-
-    def _as_columns(
-        self,
-        at: list[int],
-        keys: list[frozenset[str]],
-        named: Mapping[tuple[Kind, str], Sequence[Any]],
-        customized: frozenset[str],
-    ) -> Columns:
-
-        def single(kind: Kind, of_type: type) -> Sequence[Any]:
-            column = named.get((kind, kind), [None] * len(at))
-            known = set(map(type, column)) <= {of_type, NoneType}
-            return column if known else [one if type(one) is of_type else None for one in column]
-
-        mappings: dict[Kind, dict[str, Sequence[Any]]] = {kind: {} for kind in _NAMED}
-        for (kind, name), column in named.items():
-            if kind in mappings:
-                no_nulls = kind == "counters" and None in column
-                said = [ABSENT if value is None else value for value in column] if no_nulls else column
-                mappings[kind][name] = said
-        return Columns(
-            at,
-            keys,
-            text=single("text", str),
-            reasoning=single("reasoning", str),
-            calls=[self._calls(told, self._calls_at) for told in named[_CALLS]]
-            if _CALLS in named
-            else [()] * len(at),
-            output_ids=single("output_ids", list),
-            prompt_token_ids=single("prompt_token_ids", list),
-            finish=single("finish", Finish),
-            series=mappings["series"],
-            prompt_series=mappings["prompt_series"],
-            counters={
-                name: column
-                for name, column in mappings["counters"].items()
-                if any(one is not ABSENT for one in column)
-            },
-            details=mappings["details"],
-            customized=customized,
-        )
 
     def _is_nothing(self, value: Any, name: str) -> bool:
         return (value is None and self.nulls_are_absent) or (value == [] and name in self.empty_is_absent)
@@ -552,7 +233,7 @@ class AnswerBinding:
                     parent.holds_customized_info and isinstance(value, list) and key not in parent.other_lists
                 ):
                     values["series"][key] = value
-                    pointers[key] = intern(at + join(*parent.keys, key))
+                    pointers[key] = at + join(*parent.keys, key)
                     customized.add(key)
         if not pointers or self._says_nothing(item, values):
             return None

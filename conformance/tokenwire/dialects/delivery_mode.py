@@ -3,50 +3,41 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from itertools import islice
-from operator import sub
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
-from tokenwire.record import Columns, Delivery
+from tokenwire.record import Delivery, Emission
 
-_COUNT = "completion_tokens"
 _CLEAR = 2
 """So many votes, all alike, tell a mode against the server's word."""
 
 
-def _counted(own: Columns) -> Counter[Delivery]:
+def _counted(emissions: Sequence[Emission]) -> Iterator[Delivery]:
     """The modes in which the ids of emissions are as many as were counted since the ones before them."""
-    counts = own.counters.get(_COUNT, [])
-    if None not in own.output_ids and set(map(type, counts)) == {int} and min(counts) > 0:
-        sizes = list(map(len, own.output_ids))[1:]
-        if sizes == list(map(sub, counts[1:], counts)):  # as nearly always
-            return Counter({Delivery.INCREMENTAL: len(sizes)} if sizes else {})
-    votes: Counter[Delivery] = Counter()
-    for ids, count, before in zip(
-        islice(own.output_ids, 1, None), islice(counts, 1, None), counts, strict=False
-    ):
-        if ids is not None and type(count) is int and type(before) is int and before > 0:
-            if len(ids) == count - before:
-                votes[Delivery.INCREMENTAL] += 1
-            elif len(ids) == count:
-                votes[Delivery.CUMULATIVE] += 1
-    return votes
+    for previous, emission in pairwise(emissions):
+        count, before = (part.counters.get("completion_tokens") for part in (emission, previous))
+        if emission.output_ids is not None and type(count) is int and type(before) is int and before > 0:
+            if len(emission.output_ids) == count - before:
+                yield Delivery.INCREMENTAL
+            elif len(emission.output_ids) == count:
+                yield Delivery.CUMULATIVE
 
 
-def _extended(own: Columns) -> Iterator[Delivery]:
+def _extended(emissions: Sequence[Emission]) -> Iterator[Delivery]:
     """The modes that emissions look like, by whether they begin like the ones before them.
 
     A token that is repeated in pieces that grow looks cumulative and need not be.
     """
-    for ids, before in zip(islice(own.output_ids, 1, None), own.output_ids, strict=False):
+    for previous, emission in pairwise(emissions):
+        ids, before = emission.output_ids, previous.output_ids
         if ids and before:
             yield Delivery.CUMULATIVE if ids[: len(before)] == before else Delivery.INCREMENTAL
-    for text, before in zip(islice(own.text, 1, None), own.text, strict=False):
-        if text and before:
-            yield Delivery.CUMULATIVE if text.startswith(before) else Delivery.INCREMENTAL
+        if emission.text and previous.text:
+            extends = emission.text.startswith(previous.text)
+            yield Delivery.CUMULATIVE if extends else Delivery.INCREMENTAL
 
 
-def infer_delivery(choices: Iterable[Columns], said: Delivery | None = None) -> Delivery:
+def infer_delivery(choices: Iterable[Sequence[Emission]], said: Delivery | None = None) -> Delivery:
     """The delivery mode that fits most pairs of neighbouring emissions of a stream's choices.
 
     The ids of each pair are held against completion_tokens, and ids and text against those before; what only
@@ -55,11 +46,11 @@ def infer_delivery(choices: Iterable[Columns], said: Delivery | None = None) -> 
     sent. A stream without evidence, such as a single emission, counts as incremental: both modes read it
     alike.
     """
-    columns = list(choices)
-    proof = sum(map(_counted, columns), Counter[Delivery]())
+    choices = list(choices)
+    proof = Counter(vote for emissions in choices for vote in _counted(emissions))
     if len(proof) == 1 and proof.total() >= _CLEAR:  # what it looks like cannot change that
         return next(iter(proof))
-    looks = Counter(vote for own in columns for vote in _extended(own))
+    looks = Counter(vote for emissions in choices for vote in _extended(emissions))
     tally = proof + Counter({mode: votes for mode, votes in looks.items() if not proof or mode in proof})
     if said is not None and (tally[said] or tally.total() < _CLEAR):
         return said

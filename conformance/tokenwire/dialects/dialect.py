@@ -6,15 +6,15 @@ code here only where a table cannot say it.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import re
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache
 from itertools import accumulate, islice
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -28,29 +28,14 @@ from tokenwire.dialects.detokenize import Detokenize
 from tokenwire.dialects.echoed_prompt import without_echo
 from tokenwire.dialects.policy import Policy
 from tokenwire.dialects.request_binding import RequestBinding, Unsupported
-from tokenwire.dialects.template_schema import TemplateSchema
-from tokenwire.record import (
-    Apart,
-    Asked,
-    Choice,
-    Columns,
-    Delivery,
-    Emission,
-    Emissions,
-    Event,
-    Events,
-    Place,
-    Stream,
-    Usage,
-)
+from tokenwire.record import Asked, Choice, Delivery, Emission, Event, Place, Stream, Usage
 from tokenwire.spec_files import load_schema, read_yaml, spec_root
 from tokenwire.typed_table import typed
 from tokenwire.wire import strict_json
-from tokenwire.wire.event_stream import ends_of, parse_event_stream, plain_data
+from tokenwire.wire.event_stream import parse_event_stream
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 from tokenwire.wire.json_pointer import ABSENT, Keys, find, join, parse
 from tokenwire.wire.sharing import sharing
-from tokenwire.wire.template import Alike, fit
 
 __all__ = [
     "Dialect",
@@ -80,7 +65,6 @@ _HEAD = 4
 """So many bytes tell whether JSON begins."""
 _BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"
 _USUAL = Policy()
-_DATA_OF = attrgetter("data")
 
 SchemaSource = Callable[[str], dict[str, Any]]
 
@@ -162,7 +146,6 @@ class _Schemas:
         self._names = names
         self._source = source
         self._validators: dict[str, jsonschema_rs.Draft202012Validator] = {}
-        self._alike: dict[str, TemplateSchema] = {}
 
     def name(self, kind: str) -> str:
         return self._names[kind]
@@ -173,13 +156,6 @@ class _Schemas:
         if name not in self._validators:
             self._validators[name] = jsonschema_rs.Draft202012Validator(self._source(name))
         return self._validators[name]
-
-    def alike(self, kind: str) -> TemplateSchema:
-        """What tells whether alike events are valid. Raises FileNotFoundError without a schema."""
-        name = self._names[kind]
-        if name not in self._alike:
-            self._alike[name] = TemplateSchema(self._source(name))
-        return self._alike[name]
 
     def errors(self, kind: str, data: Any) -> tuple[str, ...]:
         """What the schema refuses, each as `pointer: words`. Raises FileNotFoundError without a schema."""
@@ -196,38 +172,16 @@ class _Schemas:
 class _Places:
     """Where the events of a body stand, and when they came."""
 
-    def __init__(self, exchange: Exchange, starts: Sequence[int], ends: Sequence[int]) -> None:
-        self._exchange = exchange
-        self._starts, self._ends = starts, ends
+    def __init__(self, exchange: Exchange) -> None:
+        self._name, self._body = exchange.name, exchange.body
+        self._times = [read.time for read in exchange.reads]
+        self._read_ends = list(accumulate(len(read.data) for read in exchange.reads))
 
-    @cached_property
-    def _read_ends(self) -> list[int]:
-        return list(accumulate(map(len, map(_DATA_OF, self._exchange.reads))))
-
-    def __call__(self, index: int) -> Place:
-        start, end = self._starts[index], self._ends[index]
-        excerpt = _excerpt(self._bytes(start, min(end, start + 4 * _EXCERPT)), end - start)
-        return Place(self._exchange.name, index, "", start, end, self.time(index), excerpt)
-
-    def time(self, index: int) -> float:
-        """When the last byte of an event was read."""
-        reads = self._exchange.reads
-        return reads[self._read_with(self._ends[index] - 1)].time if reads else 0.0
-
-    def size(self, index: int) -> int:
-        """How many bytes an event has."""
-        return self._ends[index] - self._starts[index]
-
-    def _read_with(self, offset: int) -> int:
-        """The read that brought a byte."""
-        return min(bisect_right(self._read_ends, offset), len(self._read_ends) - 1)
-
-    def _bytes(self, start: int, end: int) -> bytes:
-        """A part of the body, without putting all of it together."""
-        first, last = self._read_with(start), self._read_with(end - 1)
-        reads = self._exchange.reads[first : last + 1]
-        begin = self._read_ends[first] - len(reads[0].data)
-        return b"".join(read.data for read in reads)[start - begin : end - begin]
+    def place(self, index: int, start: int, end: int) -> Place:
+        """The place of an event; its time is that of the read which brought its last byte."""
+        excerpt = _excerpt(self._body[start : min(end, start + 4 * _EXCERPT)], end - start)
+        read = min(bisect_left(self._read_ends, end), len(self._times) - 1)
+        return Place(self._name, index, "", start, end, self._times[read] if self._times else 0.0, excerpt)
 
 
 class Dialect:
@@ -375,29 +329,17 @@ class Dialect:
 
     def _read_stream(self, exchange: Exchange, asked: Asked, hint: Delivery | None) -> Stream:
         events, unterminated, undecodable_at = self._events(exchange)
-        echo = asked.echo and asked.logprobs and self._stream.echoed is not None
-        columns = None if echo else self._stream.columns(events.data)
-        usages: tuple[Usage, ...]
-        if columns is None:
-            emissions, usages = self._delivered(self._stream, events, asked)
-            made: dict[int, Sequence[Emission]] = {
-                index: tuple(own) for index, own in _by_choice(emissions).items()
-            }
-            told = {index: Columns.of(own) for index, own in made.items()}
-        else:
-            make = partial(_emission_in, self._stream, events)
-            made = {index: Emissions(own, make) for index, own in columns.items()}
-            told, usages = columns, self._usages(events, columns)
-        delivery = self.fixed_delivery or infer_delivery(told.values(), hint)
-        choices = (Choice(index, own, delivery, asked.likeliest) for index, own in made.items())
+        emissions, usages = self._delivered(self._stream, events, asked)
+        by_choice = _by_choice(emissions)
+        delivery = self.fixed_delivery or infer_delivery(by_choice.values(), hint)
         return Stream(
             exchange,
             self.name,
             asked,
             delivery,
             events,
-            tuple(choices),
-            error=next(iter(events.errors.values()), None),
+            _choices(emissions, delivery, asked),
+            error=next((event.error for event in events if event.error is not None), None),
             usage=usages[-1].counts if usages else None,
             usage_place=usages[-1].place if usages else None,
             usages=usages,
@@ -406,69 +348,34 @@ class Dialect:
             undecodable_at=undecodable_at,
         )
 
-    def _usages(self, events: Events, columns: Mapping[int, Columns]) -> tuple[Usage, ...]:
-        """The usage objects of events, each of which has one choice at most."""
-        found = enumerate(() if self._stream.usage is None else events.at(self._stream.usage))
-        told = [(at, counts) for at, counts in found if isinstance(counts, dict)]
-        if not told:
-            return ()
-        choice = {at: index for index, own in columns.items() for at in own.events}
-        return tuple(
-            Usage(
-                events[at].place.at(self._stream.usage_pointer), counts, (choice[at],) if at in choice else ()
-            )
-            for at, counts in told
-        )
-
-    def _events(self, exchange: Exchange) -> tuple[Events, bytes, int | None]:
+    def _events(self, exchange: Exchange) -> tuple[tuple[Event, ...], bytes, int | None]:
         """The events of a body, the unterminated rest, the offset of the first byte that is not UTF-8."""
-        body = exchange.body
-        apart: dict[int, Apart] = {}
-        fitted = fit(body)
-        if fitted is not None and self._schemas.alike("stream").takes(fitted):
-            others = self._values(fitted.others, fitted.others_at, b"\n".join(fitted.others), apart)
-            places = _Places(exchange, (0, *fitted.ends[:-1]), fitted.ends)
-            return Events(Alike(fitted, others), places, apart), b"", None
-        unterminated, undecodable_at = b"", None
-        texts = plain_data(body)
-        if texts is not None:
-            ends = ends_of(texts)
-            starts = [0, *ends[:-1]]
-        else:
-            cut_off = exchange.ending is not Ending.COMPLETE
-            sent, unterminated, undecodable_at = parse_event_stream(body, cut_off=cut_off)
-            texts = [one.data.encode() for one in sent]
-            starts, ends = [one.start for one in sent], [one.end for one in sent]
-            apart = {at: Apart(one.name) for at, one in enumerate(sent) if one.name}
-        data = self._values(texts, range(len(texts)), body, apart)
-        return Events(data, _Places(exchange, starts, ends), apart), unterminated, undecodable_at
-
-    def _values(
-        self, texts: Sequence[bytes], positions: Sequence[int], around: bytes, apart: dict[int, Apart]
-    ) -> list[Any]:
-        """The values of the data of some events, all of which stand in `around`; what else there is to say of
-        them is put into `apart`.
-        """
-        mark, valid = self.policy.end_mark.encode(), self._schemas.validator("stream").is_valid
-        data: list[Any] = []
+        cut_off = exchange.ending is not Ending.COMPLETE
+        sent, unterminated, undecodable_at = parse_event_stream(exchange.body, cut_off=cut_off)
+        places = _Places(exchange)
         latest: dict[int, Any] = {}
-        values = strict_json.loads_each(texts, around)
-        for at, text, value in zip(positions, texts, values, strict=True):
-            name = apart[at].name if at in apart else ""
-            if text == mark:
-                value, apart[at] = None, Apart(name, done=True)  # noqa: PLW2901  # no value of an answer
-            elif isinstance(value, strict_json.StrictJsonError):
-                apart[at] = Apart(name, problem=f"not strict JSON: {value}")
-                value = None  # noqa: PLW2901
-            elif not isinstance(value, dict):
-                apart[at] = Apart(name, problem="strict JSON, but not an object")
-            elif not _is_valid(valid, value):
-                apart[at] = Apart(name, schema_errors=self._schemas.errors("stream", value))
-            if len(text) >= _LONG and text != mark:
-                choice = self._stream.index_of(value, 0)
-                latest[choice] = value = sharing(value, latest.get(choice))  # noqa: PLW2901
-            data.append(value)
-        return data
+        events = []
+        for index, event in enumerate(sent):
+            place = places.place(index, event.start, event.end)
+            if event.data == self.policy.end_mark:
+                events.append(Event(index, place, None, event.name, done=True))
+                continue
+            data, problem, schema_errors = self._value(event.data)
+            if len(event.data) >= _LONG:
+                choice = self._stream.index_of(data, 0)
+                latest[choice] = data = sharing(data, latest.get(choice))
+            events.append(Event(index, place, data, event.name, False, problem, schema_errors))
+        return tuple(events), unterminated, undecodable_at
+
+    def _value(self, text: str) -> tuple[Any, str, tuple[str, ...]]:
+        """The value of the data of an event, why it is no strict JSON object, and what its schema refuses."""
+        try:
+            value = strict_json.loads(text)
+        except strict_json.StrictJsonError as error:
+            return None, f"not strict JSON: {error}", ()
+        if not isinstance(value, dict):
+            return value, "strict JSON, but not an object", ()
+        return value, "", self._schemas.errors("stream", value)
 
     def _document(self, exchange: Exchange, kind: str) -> tuple[Event, int | None]:
         """The one document of an answer, and the offset of its first byte that is not UTF-8."""
@@ -537,26 +444,13 @@ def beginning(exchange: Exchange, events: int) -> bytes:
 
 def json_values(body: bytes, *, cut_off: bool) -> Iterator[Any]:
     """The JSON values that an answer consists of, whatever they say: its events' data, or its body."""
-    texts = plain_data(body)
-    if texts is None and _begins_as_json(body):
-        texts = [body.decode(errors="replace").encode()]
-    elif texts is None:
-        sent, _, _ = parse_event_stream(body, cut_off=cut_off)
-        texts = [event.data.encode() for event in sent]
-    read = strict_json.loads_each(texts, body)
-    yield from (value for value in read if not isinstance(value, strict_json.StrictJsonError))
-
-
-def _is_valid(valid: Callable[[Any], bool], value: Any) -> bool:
-    try:
-        return valid(value)
-    except UnicodeEncodeError:  # a key holds a lone surrogate
-        return False
-
-
-def _emission_in(binding: AnswerBinding, events: Events, at: int) -> Emission:
-    """What the one choice of an event delivers."""
-    return next(binding.emissions(events[at]))
+    if _begins_as_json(body):
+        texts = [body.decode(errors="replace")]
+    else:
+        texts = [event.data for event in parse_event_stream(body, cut_off=cut_off)[0]]
+    for text in texts:
+        with contextlib.suppress(strict_json.StrictJsonError):
+            yield strict_json.loads(text)
 
 
 def _excerpt(data: bytes, length: int) -> str:

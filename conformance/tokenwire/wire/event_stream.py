@@ -157,27 +157,27 @@ def parse_event_stream(
     body: bytes, *, cut_off: bool = False
 ) -> tuple[list[ServerSentEvent], bytes, int | None]:
     """A whole body at once: its events, the unterminated rest, the offset of the first byte not UTF-8."""
-    plain = plain_data(body)
-    if plain is not None:
-        ends = ends_of(plain)
-        spans = zip(plain, [0, *ends], ends, strict=False)
-        return [ServerSentEvent(data.decode(), "", "", None, *span) for data, *span in spans], b"", None
+    events = _plain_events(body)
+    if events is not None:
+        return events, b"", None
     parser = EventStreamParser()
     events = parser.feed(body)
     rest = parser.close(cut_off=cut_off)
     return events, rest, parser.undecodable_at
 
 
-def plain_data(body: bytes) -> list[bytes] | None:
-    """The data of the events of a body in which each is one line `data: …` and a blank one, as servers write
-    them, in UTF-8; None for every other body. A hundred times as fast as to look at each line.
+def _plain_events(body: bytes) -> list[ServerSentEvent] | None:
+    """The events of a body in which each is one line `data: …` and a blank one, as servers write them, in
+    UTF-8; None for every other body. A hundred times as fast as parsing each line.
     """
     if not body.startswith(DATA) or not body.endswith(BLANK_LINE) or b"\r" in body:
         return None
-    data = body[len(DATA) : -len(BLANK_LINE)].split(BLANK_LINE + DATA)
-    if body.count(b"\n") != len(BLANK_LINE) * len(data):  # there are other lines
+    texts = body[len(DATA) : -len(BLANK_LINE)].split(BLANK_LINE + DATA)
+    if body.count(b"\n") != len(BLANK_LINE) * len(texts) or not decodable(body):  # or there are other lines
         return None
-    return data if decodable(body) else None
+    ends = list(accumulate(len(DATA) + len(text) + len(BLANK_LINE) for text in texts))
+    spans = zip(texts, [0, *ends], ends, strict=False)
+    return [ServerSentEvent(text.decode(), "", "", None, start, end) for text, start, end in spans]
 
 
 def decodable(body: bytes) -> bool:
@@ -189,9 +189,3 @@ def decodable(body: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def ends_of(plain: list[bytes]) -> list[int]:
-    """The offsets behind the blank lines of plain events; the next event begins there."""
-    around = len(DATA) + len(BLANK_LINE)
-    return list(accumulate(len(data) + around for data in plain))

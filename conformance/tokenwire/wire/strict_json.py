@@ -6,8 +6,6 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import Any, Final, NoReturn
 
 import jiter
@@ -59,7 +57,6 @@ def _refuse_deep_nesting(text: str) -> None:
             depth -= 1
 
 
-@lru_cache(maxsize=1 << 14)  # a cumulative stream says each number again and again
 def _finite(text: str) -> float:
     value = float(text)
     if math.isinf(value):
@@ -95,44 +92,12 @@ def loads(text: str) -> Any:
     return _read_carefully(text) if value is _UNSURE else value
 
 
-def loads_each(texts: Sequence[bytes], around: bytes) -> Iterator[Any]:
-    """The value of each of several strict JSON texts, all of which stand in `around`; in place of a value,
-    the StrictJsonError. They are decodable.
-    """
-    all_small = not _holds_large_number(around)
-    for text in texts:
-        value = _read_plainly(text) if all_small else _read_fast(text.decode())
-        if value is _UNSURE:
-            try:
-                value = _read_carefully(text.decode())
-            except StrictJsonError as error:
-                value = StrictJsonError(*error.args)  # its traceback would hold all that is read here
-        yield value
-
-
-def loads_column(texts: Sequence[bytes], *, numbers: bool = True) -> list[Any] | None:
-    """The values of texts that are balanced and have no comma outside of brackets, or None where not each of
-    them is strict JSON beyond doubt. `numbers`: whether there may be any.
-    """
-    array = b"[%b]" % b",".join(texts)
-    if numbers and _holds_large_number(array):
-        return None
-    values = _read_plainly(array)
-    return values if values is not _UNSURE and len(values) == len(texts) else None
-
-
 def _read_fast(text: str) -> Any:
     """The value of a text that is strict JSON beyond doubt, or `_UNSURE`: three times as fast."""
     try:
         written = text.encode()
-    except ValueError:
-        return _UNSURE
-    return _UNSURE if _holds_large_number(written) else _read_plainly(written)
-
-
-def _read_plainly(written: bytes) -> Any:
-    """The same, of a text without large numbers."""
-    try:
+        if _holds_large_number(written):
+            return _UNSURE
         # In an array, so that what is nested deeper than `MAX_DEPTH` is too deep for this reader.
         values = jiter.from_json(b"[%b]" % written, allow_inf_nan=False, catch_duplicate_keys=True)
     except ValueError:  # it knows no lone surrogates, and its words are not ours
