@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import random
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from itertools import permutations
 from operator import add
 from pathlib import Path
 from typing import Any
 
-import pytest
-from hand_made_stream import ids_stream
 from hypothesis import given
 from hypothesis import strategies as st
-from test_checks_pairs import PAIRS
 
-from tokenwire.checks.check import CHECKS, Check, Observation, Target, look_at_each, observe
-from tokenwire.judging.judge import Run
+from tokenwire.checks.check import Observation, observe
 from tokenwire.judging.tally import NOTHING, Growing, Tally, merged, tally
-from tokenwire.record import Place, Stream
-from tokenwire.replay import replay
+from tokenwire.record import Place
 from tokenwire.requirement import Level
-from tokenwire.target.determinism import Comparison
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
@@ -114,94 +107,3 @@ def test_a_check_that_raises_keeps_what_it_saw_before() -> None:
     assert first.witnesses == 1
     assert (second + first).crash == first.crash is not None
     assert "oops" in (second + first).crash[1]  # type: ignore[index]  # the line above
-
-
-def one_by_one(
-    things: Sequence[Any], surely: Iterable[bool], look: Callable[[Any], Observation]
-) -> Iterator[Observation]:
-    """What `look_at_each` stands for."""
-    assert len(list(surely)) == len(things)
-    return map(look, things)
-
-
-@pytest.fixture
-def slowly(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Let all checks look at all that they look at."""
-
-    def patch() -> None:
-        for name, module in list(sys.modules.items()):
-            if name.startswith("tokenwire.checks.") and hasattr(module, "look_at_each"):
-                monkeypatch.setattr(module, "look_at_each", one_by_one)
-
-    return patch
-
-
-def seen_by(check: Check, subject: Stream | Comparison | tuple[Stream, ...], target: Target) -> Tally:
-    look = check.on_run or check.on_comparison or check.on_stream
-    assert look is not None
-    return tally(look, subject, target, position=0)
-
-
-def counted(one: Tally) -> Any:
-    """All of a tally but in which place among the others each was seen."""
-    furthest = one.furthest.observation._replace(witnesses=1) if one.furthest else None
-    return one.saw, one.witnesses, furthest, [seen.observation for seen in one.differing], one.crash
-
-
-def test_a_glance_sees_what_a_look_at_each_thing_sees_in_every_pair(slowly: Callable[[], None]) -> None:
-    subjects = [(pair.requirement, pair.good, pair.target) for pair in PAIRS]
-    subjects += [(pair.requirement, pair.bad, pair.bad_target or pair.target) for pair in PAIRS]
-    at_a_glance = [counted(seen_by(CHECKS[name], *subject)) for name, *subject in subjects]
-    slowly()
-    assert [counted(seen_by(CHECKS[name], *subject)) for name, *subject in subjects] == at_a_glance
-
-
-@pytest.mark.parametrize(
-    "capture",
-    ["sglang/0.5.23/F3_mirror_incr_int4.jsonl.gz", "sglang/0.5.23/S3_retract_stream.jsonl.gz"],
-)
-def test_a_glance_sees_what_a_look_at_each_thing_sees_in_an_answer(
-    capture: str, slowly: Callable[[], None]
-) -> None:
-    (run,) = replay([FIXTURES / capture]).runs
-
-    def everything() -> dict[str, Any]:
-        return {
-            f"{name} in {stream.exchange.name}": counted(seen_by(check, stream, run.target))
-            for name, check in CHECKS.items()
-            if check.on_stream is not None
-            for stream in run.heard
-        }
-
-    at_a_glance = everything()
-    slowly()
-    assert everything() == at_a_glance
-
-
-def test_what_stands_for_many_is_the_furthest_and_of_one_event_the_first() -> None:
-    places = [Place("generate/one", event, pointer) for event, pointer in ((0, "/0"), (1, "/0"), (1, "/1"))]
-
-    def look(place: Place) -> Observation:
-        return observe(place, expected=1, actual=1)
-
-    (seen,) = look_at_each(places, [True] * 3, look)
-    assert (seen.place, seen.witnesses) == (places[1], 3)
-    looked, stands = look_at_each(places, [True, False, True], look)
-    assert (looked.place, looked.witnesses) == (places[1], 1)
-    assert (stands.place, stands.witnesses) == (places[2], 2)
-
-
-def test_what_is_not_sure_is_looked_at_and_may_hold_or_not() -> None:
-    (stream,) = Run((ids_stream([1], [2], [3]),)).streams
-    seen = list(
-        look_at_each(
-            stream.events,
-            [False, True, False],
-            lambda event: observe(event.place, expected=True, actual=event.index != 2),
-        )
-    )
-    assert [(one.place.event, one.holds, one.witnesses) for one in seen] == [
-        (0, True, 1),
-        (2, False, 1),
-        (1, True, 1),
-    ]

@@ -11,6 +11,7 @@ from tokenwire.checks.moments import Timeline, began, delivered_at, over, overla
 from tokenwire.checks.refusals import put_off
 from tokenwire.checks.walk import (
     as_list,
+    choices_in_steps,
     count_of,
     end_place,
     ended,
@@ -18,9 +19,8 @@ from tokenwire.checks.walk import (
     integer,
     is_error,
     joined_ids,
+    sound_steps,
     times_of,
-    walked,
-    walked_choice,
 )
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.dialect import known_as, names_of
@@ -72,7 +72,7 @@ def _came_as_made(stream: Stream, moment: float) -> bool:
     """
     start, times = (
         began(stream.exchange),
-        sorted(chain.from_iterable(times_of(own) for own in walked(stream))),
+        sorted(chain.from_iterable(map(times_of, choices_in_steps(stream)))),
     )
     before = [time for time in times if start is not None and start + time <= moment]
     later = times[len(before) :]
@@ -137,7 +137,7 @@ def abort_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
 
 def _taken_back(choice: Choice) -> str:
     """What the end of an aborted choice lacks of what had been delivered, in words; empty for nothing."""
-    after = walked_choice(choice).after
+    after = [step.after for step in sound_steps(choice)]
     if choice.delivery is Delivery.INCREMENTAL or not after:
         return ""
     shown, last = max(after[:-1], default=0), after[-1]

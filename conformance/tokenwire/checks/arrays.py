@@ -21,7 +21,6 @@ from tokenwire.checks.check import (
 )
 from tokenwire.checks.walk import (
     Step,
-    all_of,
     as_list,
     finished_choices,
     integer,
@@ -94,7 +93,7 @@ def _spans(stream: Stream) -> Iterator[_Spans]:
         for at in [at for at, finish in enumerate(finishes) if finish is not None]:
             told = as_list(spans[at])
             if told is not None:
-                step = all_of(choice).step(at)
+                step = steps_of(choice)[at]
                 tokens = _completion_tokens(stream, step)
                 if tokens is not None:
                     yield _Spans(step.emission, told, tokens)

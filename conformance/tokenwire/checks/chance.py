@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tokenwire.checks.difference import first_difference
-from tokenwire.checks.logprob_entry import number_of, plainly, reported_logprobs, sampled_entries
-from tokenwire.checks.walk import all_of, integer, joined_ids, joined_text
+from tokenwire.checks.logprob_entry import number_of, reported_logprobs, sampled_entries
+from tokenwire.checks.walk import integer, joined_ids, joined_text, steps_of
 from tokenwire.record import Choice, in_short
 from tokenwire.requirement import tolerance
 from tokenwire.target.alike import alike
@@ -31,9 +31,6 @@ Pair = tuple[Choice, Choice]
 
 def sampled_logprobs(choice: Choice) -> list[Any]:
     """The logprobs of the output ids of a choice, by position, in whatever shape they are told."""
-    plain = plainly(choice)
-    if plain is not None:
-        return list(plain.sampled.logprobs)
     return [entry.logprob if entry else None for entry in sampled_entries(choice)]
 
 
@@ -57,9 +54,9 @@ class _Position:
 
 def _told_at(choice: Choice, position: int) -> _Position:
     found = _Position()
-    for before, several in zip(all_of(choice).before, reported_logprobs(choice), strict=True):
+    for step, several in zip(steps_of(choice), reported_logprobs(choice), strict=True):
         for told in several:
-            at = position - before
+            at = position - step.before
             if not 0 <= at < len(told.positions):
                 continue
             own, top = told.positions[at].sampled, told.positions[at].top or []

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
 from tokenwire.checks.check import (
-    Look,
     Observation,
     Target,
     check,
     demand,
-    look_along,
-    look_at_each,
+    in_wire_order,
     observe,
 )
 from tokenwire.checks.logprob_entry import SAMPLED, read_entry
 from tokenwire.checks.walk import as_list, carries, finished_choices, is_error, joined_ids, streamed
 from tokenwire.dialects.dialect import is_chat
-from tokenwire.record import Choice, Column, Delivery, Stream
-from tokenwire.wire.json_pointer import ABSENT
+from tokenwire.record import Choice, Delivery, Stream
 
 
 @check("chat-role-comes-first")
@@ -33,51 +29,34 @@ def chat_role_comes_first(stream: Stream, _target: Target) -> Iterator[Observati
         yield observe(emission.at("role"), expected="assistant", actual=role, message=message)
 
 
-_KEPT = (None, ABSENT, "assistant")
-
-
 @check("chat-role-stays")
 def chat_role_stays(stream: Stream, _target: Target) -> Iterator[Observation]:
     """No later chunk of a choice names another role; most name none."""
     for choice in stream.choices if is_chat(stream) and streamed(stream) else ():
-        roles = choice.columns.details.get("role", [None] * len(choice.emissions))
-
-        def look(at: int, choice: Choice = choice, roles: Column = roles) -> Observation:
-            role = None if roles[at] is ABSENT else roles[at]
-            message = f"a later chunk of choice {choice.index} has the role {role!r}"
-            return demand(
-                choice.emissions[at].at("role"),
+        for emission in choice.emissions[1:]:
+            role = emission.details.get("role")
+            yield demand(
+                emission.at("role"),
                 role is None or role == "assistant",
                 expected="assistant or none",
                 actual=role,
-                message=message,
+                message=f"a later chunk of choice {choice.index} has the role {role!r}",
             )
-
-        later = range(1, len(choice.emissions))
-        yield from look_at_each(later, (roles[at] in _KEPT for at in later), look)
 
 
 @check("chat-chunks-share-a-choice-id")
 def chat_chunks_share_a_choice_id(stream: Stream, _target: Target) -> Iterator[Observation]:
     """One id in all chunks of a choice; choices of one answer may have different ones."""
-    if not (is_chat(stream) and streamed(stream)):
-        return
 
-    def look(at: int, choice: Choice, ids: Column) -> Observation:
-        message = f"a chunk of choice {choice.index} has the id {ids[at]!r}, not {ids[0]!r}"
-        return observe(
-            choice.emissions[at].at("request_id"), expected=ids[0], actual=ids[at], message=message
-        )
-
-    def looks() -> Iterator[Look]:
+    def chunks() -> Iterator[Observation]:
         for choice in stream.choices:
-            events = choice.columns.events
-            column = choice.columns.details.get("request_id", [None] * len(events))
-            ids = [None if one is ABSENT else one for one in column]
-            same = (type(one) is str and one == ids[0] for one in ids[1:])
-            yield Look(range(1, len(ids)), events[1:], same, partial(look, choice=choice, ids=ids))
+            first, *later = (emission.details.get("request_id") for emission in choice.emissions)
+            for emission, actual in zip(choice.emissions[1:], later, strict=True):
+                message = f"a chunk of choice {choice.index} has the id {actual!r}, not {first!r}"
+                yield observe(emission.at("request_id"), expected=first, actual=actual, message=message)
 
-    yield from look_along(looks())
+    if is_chat(stream) and streamed(stream):
+        yield from in_wire_order(chunks())
 
 
 @check("chat-content-never-null")

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tokenwire.checks.channel_reading import taken_apart
-from tokenwire.checks.check import Look, Observation, Target, check, demand, look_along
+from tokenwire.checks.check import Observation, Target, check, demand
 from tokenwire.checks.logprob_entry import LISTS, NAMED, NAMED_TOP, NAMES, OFFSETS, id_in_text
 from tokenwire.checks.usage import part_of
 from tokenwire.checks.walk import (
-    Walked,
+    Step,
+    check_choices,
     count_of,
+    details,
     end_place,
     ended,
     finished_choices,
     integer,
     joined_text,
-    walked,
 )
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.record import Choice, Emission, Stream
@@ -221,36 +221,22 @@ def _lists(told: Any) -> dict[str, list[Any]]:
     return {name: value for name, value in told.items() if name in LISTS and isinstance(value, list)}
 
 
-@check("completion-logprobs-are-parallel")
-def completion_logprobs_are_parallel(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_choices("completion-logprobs-are-parallel", only=lambda stream: not is_chat(stream))
+def completion_logprobs_are_parallel(
+    steps: Sequence[Step], _stream: Stream, _target: Target
+) -> Iterator[Observation]:
     """All lists of a completion's logprobs have one entry for each token.
 
     The list of alternatives is empty where none were asked for; that it is not where they were is seen by the
     requirement that counts them.
     """
-    if is_chat(stream):
-        return
-
-    def look(at: int, own: Walked, told: Mapping[int, dict[str, int]]) -> Observation:
-        sizes = told[at]
-        wrong = next((name for name, size in sorted(sizes.items()) if size != sizes[NAMED]), None)
-        message = f"{wrong} has {sizes.get(wrong or '')} entries, but {NAMED} has {sizes[NAMED]}"
-        place = own.emission(at).at(wrong or FIELD)
-        actual = dict(sorted(sizes.items()))
-        return demand(place, wrong is None, expected="lists of one length", actual=actual, message=message)
-
-    def looks() -> Iterator[Look]:
-        for own in walked(stream):
-            lists = enumerate(map(_lists, own.columns.details.get(FIELD, ())))
-            told = {
-                at: {name: len(value) for name, value in one.items() if value or name != NAMED_TOP}
-                for at, one in lists
-                if one.get(NAMED)
-            }
-            parallel = (len(set(sizes.values())) == 1 for sizes in told.values())
-            yield own.look(list(told), parallel, partial(look, own=own, told=told))
-
-    yield from look_along(looks())
+    for step, logprobs in details(steps, FIELD):
+        lists = _lists(logprobs)
+        if lists.get(NAMED):
+            sizes = {name: len(lists[name]) for name in sorted(lists) if lists[name] or name != NAMED_TOP}
+            wrong = next((name for name, size in sizes.items() if size != sizes[NAMED]), None)
+            message = f"{wrong} has {sizes.get(wrong or '')} entries, but {NAMED} has {sizes[NAMED]}"
+            yield step.expect(wrong or FIELD, "lists of one length", sizes, message, holds=wrong is None)
 
 
 def _is_escaped(token: object) -> bool:

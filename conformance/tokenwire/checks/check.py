@@ -6,12 +6,9 @@ that looked at nothing yields nothing, and a requirement without witnesses canno
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
-from itertools import compress
-from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from tokenwire.dialects.control import Action, ControlCall
@@ -45,8 +42,8 @@ class Observation(NamedTuple):
     only where the target was seen to repeat the answers here and in `related`.
     """
     witnesses: int = 1
-    """How many looks it stands for: the furthest of those that hold for all of them (`look_at_each`), the
-    last violation that is kept of an answer for all others that are as grave (`tally`).
+    """How many observations it stands for: the last violation that is kept of an answer stands for all others
+    of its level (`tally`).
     """
 
 
@@ -76,69 +73,6 @@ def demand(
 ) -> Observation:
     """Look whether a condition holds; `expected` is said in words."""
     return Observation(place, expected, actual, holds, message, related, by_chance=by_chance)
-
-
-One = TypeVar("One")
-
-
-def look_at_each(
-    things: Sequence[One], surely: Iterable[bool], look: Callable[[One], Observation]
-) -> Iterator[Observation]:
-    """Look at things that stand one behind the other in a stream, most of which can be seen to hold at once.
-
-    `surely` says of each, in the same order, whether it holds beyond doubt: of those only the furthest is
-    looked at, and stands for them all. An observation takes ten times as long to make as such a glance.
-    """
-    sure = list(surely)
-    held = things if all(sure) else list(compress(things, sure))
-    if len(held) < len(things):
-        yield from (look(thing) for thing, holds in zip(things, sure, strict=True) if not holds)
-    if held:
-        yield _furthest(held, look)._replace(witnesses=len(held))
-
-
-def _furthest(things: Sequence[One], look: Callable[[One], Observation]) -> Observation:
-    """The look at the last thing; of several in one event, at the first."""
-    furthest = look(things[-1])
-    for thing in reversed(things[:-1]):
-        before = look(thing)
-        if before.place.event != furthest.place.event:
-            break
-        furthest = before
-    return furthest
-
-
-class Look(NamedTuple):
-    """Things that stand one behind the other in a choice, and the look at one of them."""
-
-    at: Sequence[int]
-    """Their positions, in the order of the wire."""
-    events: Sequence[int]
-    """The event of each."""
-    surely: Iterable[bool] | None
-    """Of each, whether it holds beyond doubt; None where all do."""
-    look: Callable[[int], Observation]
-    """The look at a position."""
-
-
-def look_along(looks: Iterable[Look]) -> Iterator[Observation]:
-    """As `look_at_each`, along several columns: of all that surely hold, the furthest is looked at."""
-    held, furthest = 0, -1
-    shown: tuple[Callable[[int], Observation], int] | None = None
-    odd: list[tuple[int, Callable[[int], Observation], int]] = []
-    for at, events, surely, look in looks:
-        sure = None if surely is None else list(surely)
-        if sure is not None and not all(sure):
-            odd += [(events[one], look, at[one]) for one, holds in enumerate(sure) if not holds]
-            at, events = list(compress(at, sure)), list(compress(events, sure))  # noqa: PLW2901
-        held += len(at)
-        if at and events[-1] > furthest:
-            furthest = events[-1]
-            shown = look, at[bisect_left(events, furthest)]  # of several in one event, the first
-    yield from (look(at) for _, look, at in sorted(odd, key=itemgetter(0)))
-    if shown is not None:
-        look, position = shown
-        yield look(position)._replace(witnesses=held)
 
 
 @dataclass(frozen=True)
@@ -304,3 +238,8 @@ def check_run(requirement: str) -> Callable[[RunCheck], RunCheck]:
 def condition_seen(place: Place, what: str) -> Observation:
     """Note that the condition of a requirement occurred."""
     return Observation(place, what, what, holds=True, condition_only=True)
+
+
+def in_wire_order(observations: Iterable[Observation]) -> list[Observation]:
+    """Sort observations by the event in which they stand; those of one event keep their order."""
+    return sorted(observations, key=lambda seen: seen.place.event or 0)

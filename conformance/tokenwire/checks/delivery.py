@@ -2,43 +2,37 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from itertools import compress, pairwise
-from operator import lt, sub
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from tokenwire.checks.check import (
-    Look,
     Observation,
     Target,
     check,
     check_run,
     condition_seen,
     demand,
-    look_along,
     observe,
 )
-from tokenwire.checks.difference import first_difference, observe_sequence, observe_text
+from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.lockstep import lockstep
 from tokenwire.checks.logprob_entry import LISTS
 from tokenwire.checks.walk import (
-    Field,
-    Walked,
+    Step,
     as_list,
+    check_choices,
+    choices_as_begun,
     ended,
     finished_choices,
     integer,
     read_once,
+    sound_steps,
     streamed,
     untold_count,
-    walked,
-    walked_as_begun,
-    walked_choice,
 )
 from tokenwire.dialects.dialect import dialect_of, policy_of
-from tokenwire.record import Choice, Columns, Delivery, Place, Stream, in_short
+from tokenwire.record import Choice, Delivery, Emission, Place, Stream, in_short
 
 LONG_ANSWER = 50
 """Answers up to this many ids prove nothing about accumulation: servers may collect them in one piece.
@@ -69,16 +63,15 @@ def _mode_of_length(length: int, count: int, grown: int) -> Delivery | None:
     return Delivery.CUMULATIVE if length == count else None
 
 
-def _mode_of_text(columns: Columns) -> Delivery | None:
+def _mode_of_text(emissions: Sequence[Emission]) -> Delivery | None:
     """What the texts of a choice say of their mode; None where that is not clear."""
-    shown = list(compress(range(len(columns.text)), columns.text))
-    texts = [columns.text[at] for at in shown]
-    begins = list(map(str.startswith, texts[1:], texts))
-    broken, grown, telling = begins.count(False), 0, 0
-    for before, after in compress(pairwise(shown), begins):
-        if columns.text[after] != columns.text[before]:
+    broken = grown = telling = 0
+    for before, after in pairwise(emission for emission in emissions if emission.text):
+        if not (after.text or "").startswith(before.text or ""):
+            broken += 1
+        elif after.text != before.text:
             grown += 1
-            telling += not _begins_with(columns.output_ids[after], columns.output_ids[before])
+            telling += not _begins_with(after.output_ids, before.output_ids)
     if broken > grown:
         return Delivery.INCREMENTAL
     return Delivery.CUMULATIVE if not broken and telling >= TELLING_GROWTHS else None
@@ -90,89 +83,56 @@ def _begins_with(ids: Sequence[Any] | None, before: Sequence[Any] | None) -> boo
 
 
 class _Shown(NamedTuple):
-    """The modes that a list field shows, and in which emissions."""
+    """The mode that a list field shows in an emission."""
 
+    step: Step
     name: str
-    at: Sequence[int]
-    modes: Sequence[Delivery]
+    mode: Delivery
 
 
 @read_once
 def _modes(choice: Choice) -> list[_Shown]:
-    """Which mode each list field of one choice shows, emission by emission, where it can be told.
+    """Which mode each list field of one choice shows, field by field, where it can be told.
 
     Counted against completion_tokens; where there is no counter, against the ids, which then cannot be wrong.
     """
-    own = walked_choice(choice)
-    counters = list(own.columns.counters.get("completion_tokens", [None] * len(own.at)))
-    where: Sequence[int]
-    if set(map(type, counters)) == {int} and counters[0] > 0 and all(map(lt, counters, counters[1:])):
-        where, counts = range(1, len(counters)), counters[1:]
-        grown = list(map(sub, counts, counters))
-    else:
-        counters = list(map(integer, counters))
-        told: list[tuple[int, int, int]] = []
-        before: int | None = 0
-        for at, counter in enumerate(counters):
-            count, last = (own.after[at], own.before[at]) if counter is None else (counter, before)
-            before = counter
-            if last is not None and 0 < last < count:
-                told.append((at, count, count - last))
-        where, counts, grown = map(list, zip(*told, strict=True)) if told else ([], [], [])
-    lists = dict(own.columns.series)
-    if "output_ids" not in lists:
-        counted = [None if counter is None else ids for counter, ids in zip(counters, own.ids, strict=True)]
-        lists = {"output_ids": counted} | lists
+    steps = sound_steps(choice)
+    names = dict.fromkeys(["output_ids", *(name for step in steps for name in step.emission.series)])
+    growths: list[tuple[Step, bool, int, int]] = []
+    before: int | None = 0
+    for step in steps:
+        counter = step.counter("completion_tokens")
+        count, last = (step.after, step.before) if counter is None else (counter, before)
+        before = counter
+        if last is not None and 0 < last < count:
+            growths.append((step, counter is not None, count, count - last))
     shown = []
-    for name, column in lists.items():
-        entries = list(column[1:] if where == range(1, len(column)) else map(column.__getitem__, where))
-        if not set(map(type, entries)) <= {list}:
-            entries = list(map(as_list, entries))
-        sizes = (
-            [-1 if one is None else len(one) for one in entries]
-            if None in entries
-            else list(map(len, entries))
-        )
-        if sizes == grown:
-            shown.append(_Shown(name, where, [Delivery.INCREMENTAL] * len(where)))
-        elif sizes:
-            modes = map(_mode_of_length, sizes, counts, grown)
-            known = [(at, mode) for at, mode in zip(where, modes, strict=True) if mode is not None]
-            shown.append(_Shown(name, [at for at, _ in known], [mode for _, mode in known]))
-    return [one for one in shown if one.at]
+    for name in names:
+        for step, is_counted, count, grown in growths:
+            ids = step.ids if is_counted else None
+            entries = step.series(name) if name in step.emission.series or name != "output_ids" else ids
+            mode = None if entries is None else _mode_of_length(len(entries), count, grown)
+            if mode is not None:
+                shown.append(_Shown(step, name, mode))
+    return shown
 
 
 @check("one-mode-per-stream")
 def one_mode_per_stream(stream: Stream, _target: Target) -> Iterator[Observation]:
     """All fields are of the mode that the first telling field shows, ids before series before text."""
-    if not streamed(stream):
-        return
-
-    def look(at: int, own: Walked, shown: _Shown, first: Delivery | None) -> Observation:
-        mode = shown.modes[bisect_left(shown.at, at)]
-        message = f"{shown.name} is {mode} in a stream that began {first}"
-        place = own.emission(at).at(shown.name)
-        return observe(place, expected=str(first), actual=str(mode), message=message)
-
     first: Delivery | None = None
-    for own in walked_as_begun(stream):
-        modes = _modes(own.choice)
-        first = first or next((one.modes[0] for one in sorted(modes, key=lambda one: one.at[0])), None)
-        yield from look_along(
-            own.look(
-                one.at,
-                None if one.modes.count(first) == len(one.modes) else (mode is first for mode in one.modes),
-                partial(look, own=own, shown=one, first=first),
-            )
-            for one in modes
-        )
-        columns = own.choice.columns
-        text_mode = _mode_of_text(columns)
+    for steps in choices_as_begun(stream) if streamed(stream) else ():
+        choice = steps[0].choice
+        modes = sorted(_modes(choice), key=lambda shown: shown.step.position)
+        first = first or next((shown.mode for shown in modes), None)
+        for step, name, mode in modes:
+            message = f"{name} is {mode} in a stream that began {first}"
+            yield step.expect(name, str(first), str(mode), message)
+        text_mode = _mode_of_text(choice.emissions)
         if first is not None and text_mode is not None:
-            last = max(at for at, text in enumerate(columns.text) if text is not None)
+            last = [emission for emission in choice.emissions if emission.text is not None][-1]
             message = f"text is {text_mode} in a stream whose ids and series are {first}"
-            place = own.choice.emissions[last].at("text")
-            yield observe(place, expected=str(first), actual=str(text_mode), message=message)
+            yield observe(last.at("text"), expected=str(first), actual=str(text_mode), message=message)
 
 
 @check("mode-is-advertised")
@@ -184,193 +144,116 @@ def mode_is_advertised(stream: Stream, target: Target) -> Iterator[Observation]:
     advertised, dialect = target.advertised_delivery, dialect_of(stream)
     if advertised is None or not streamed(stream) or (dialect is not None and dialect.fixed_delivery):
         return
-    for own in walked_as_begun(stream):
-        shown = next((one for one in _modes(own.choice) if one.name == "output_ids"), None)
+    for steps in choices_as_begun(stream):
+        shown = next((shown for shown in _modes(steps[0].choice) if shown.name == "output_ids"), None)
         if shown is not None:
-            mode = shown.modes[0]
-            message = f"the server advertises {advertised} streams, but output_ids is {mode}"
-            place = own.emission(shown.at[0]).at(shown.name)
-            yield observe(place, expected=str(advertised), actual=str(mode), message=message)
+            message = f"the server advertises {advertised} streams, but output_ids is {shown.mode}"
+            yield shown.step.expect(shown.name, str(advertised), str(shown.mode), message)
 
 
-Told = Callable[[Walked], Iterable[tuple[str, Field]]]
+def _cumulative(stream: Stream) -> bool:
+    return streamed(stream) and stream.delivery is Delivery.CUMULATIVE
 
 
-def _stays(stream: Stream, told: Told, observed: Callable[..., Observation]) -> Iterator[Observation]:
-    """Look whether what was sent of some fields in a cumulative stream stays, and stays first."""
-    if not streamed(stream) or stream.delivery is not Delivery.CUMULATIVE:
-        return
-
-    def look(at: int, own: Walked, name: str, field: Field) -> Observation:
-        position = bisect_left(field.at, at)
-        before, now = field.values[position - 1], field.values[position]
-        place, source = own.emission(at).at(name), "the emission before it"
-        return observed(place, name, expected=before, actual=now[: len(before)], source=source)
-
-    def looks() -> Iterator[Look]:
-        for own in walked(stream):
-            for name, field in told(own):
-                stays = (
-                    now is before or first_difference(before, now[: len(before)]) is None
-                    for before, now in pairwise(field.values)
-                )
-                yield own.look(field.at[1:], stays, partial(look, own=own, name=name, field=field))
-
-    yield from look_along(looks())
+def _incremental(stream: Stream) -> bool:
+    return streamed(stream) and stream.delivery is Delivery.INCREMENTAL
 
 
-@check("cumulative-ids-extend")
-def cumulative_ids_extend(stream: Stream, _target: Target) -> Iterator[Observation]:
+_BEFORE = "the emission before it"
+
+
+@check_choices("cumulative-ids-extend", only=_cumulative)
+def cumulative_ids_extend(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
     """Output ids that were sent stay, and stay first."""
+    for before, (step, ids) in pairwise((step, step.ids) for step in steps if step.ids is not None):
+        held = before[1]
+        place, kept = step.emission.at("output_ids"), ids[: len(held)]
+        yield observe_sequence(place, "output id", expected=held, actual=kept, source=_BEFORE)
 
-    def observed(place: Place, _name: str, **compared: Any) -> Observation:
-        return observe_sequence(place, "output id", **compared)
 
-    yield from _stays(stream, lambda own: [("output_ids", own.carrying)], observed)
-
-
-@check("cumulative-text-extends")
-def cumulative_text_extends(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_choices("cumulative-text-extends", only=_cumulative)
+def cumulative_text_extends(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
     """Text that was sent stays, and stays first."""
+    shown = ((step, step.emission.text) for step in steps if step.emission.text is not None)
+    for (_, held), (step, text) in pairwise(shown):
+        place = step.emission.at("text")
+        yield observe_text(place, expected=held, actual=text[: len(held)], source=_BEFORE)
 
-    def observed(place: Place, _name: str, **compared: Any) -> Observation:
-        return observe_text(place, **compared)
 
-    yield from _stays(stream, lambda own: [("text", own.where(own.columns.text))], observed)
-
-
-@check("cumulative-series-extend")
-def cumulative_series_extend(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_choices("cumulative-series-extend", only=_cumulative)
+def cumulative_series_extend(
+    steps: Sequence[Step], _stream: Stream, _target: Target
+) -> Iterator[Observation]:
     """Entries that were sent stay as they are, and stay first."""
-
-    def observed(place: Place, name: str, **compared: Any) -> Observation:
-        return observe_sequence(place, f"{name} entry", **compared)
-
-    def series(own: Walked) -> Iterator[tuple[str, Field]]:
-        for name, column in own.columns.series.items():
-            yield name, own.where(list(map(as_list, column)))
-
-    yield from _stays(stream, series, observed)
+    for name in dict.fromkeys(name for step in steps for name in step.emission.series):
+        lists = ((step, entries) for step in steps if (entries := step.series(name)) is not None)
+        for (_, held), (step, entries) in pairwise(lists):
+            place, kept = step.emission.at(name), entries[: len(held)]
+            yield observe_sequence(place, f"{name} entry", expected=held, actual=kept, source=_BEFORE)
 
 
-@check("incremental-ids-are-new")
-def incremental_ids_are_new(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_choices("incremental-ids-are-new", only=_incremental)
+def incremental_ids_are_new(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
     """An emission carries as many ids as completion_tokens grew by: none again, none left out."""
-    if not streamed(stream) or stream.delivery is not Delivery.INCREMENTAL:
+    if all(step.ids is None for step in steps):
         return
-
-    def look(at: int, own: Walked, growths: Field) -> Observation:
-        before, count, carried = growths[at]
-        message = f"{carried} output ids came while completion_tokens grew from {before} to {count}"
-        place = own.emission(at).at("output_ids")
-        return observe(place, expected=count - before, actual=carried, message=message)
-
-    def looks() -> Iterator[Look]:
-        for own in walked(stream):
-            if not own.carrying.at:
-                continue
-            told = own.counter("completion_tokens")
-            told = told if told.integers else told.some(integer(count) is not None for count in told.values)
-            ends = told.of(own.after)
-            carried = map(sub, ends, [0, *ends[:-1]])
-            growths = Field(told.at, list(zip([0, *told.values[:-1]], told.values, carried, strict=False)))
-            new = (count - before == brought for before, count, brought in growths.values)
-            yield own.look(growths.at, new, partial(look, own=own, growths=growths))
-
-    yield from look_along(looks())
+    counted = delivered = 0
+    for step in steps:
+        count = step.counter("completion_tokens")
+        if count is not None:
+            carried = step.after - delivered
+            message = f"{carried} output ids came while completion_tokens grew from {counted} to {count}"
+            yield step.expect("output_ids", count - counted, carried, message)
+            counted, delivered = count, step.after
 
 
 @check("first-emission-has-a-token")
 def first_emission_has_a_token(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Ids start with an id, not with an empty list."""
-    if not streamed(stream):
-        return
-    for own in walked_as_begun(stream):
-        if any(own.carrying.values):
-            message = f"the first emission of choice {own.choice.index} carries no output id"
-            size = len(own.carrying.values[0])
-            yield demand(
-                own.emission(own.carrying.at[0]).at("output_ids"),
-                size > 0,
-                expected="at least one id",
-                actual=size,
-                message=message,
-            )
+    for steps in choices_as_begun(stream) if streamed(stream) else ():
+        carrying = [(step, step.ids) for step in steps if step.ids is not None]
+        if any(ids for _, ids in carrying):
+            step, ids = carrying[0]
+            message = f"the first emission of choice {step.choice.index} carries no output id"
+            yield step.expect("output_ids", "at least one id", len(ids), message, holds=bool(ids))
 
 
-@check("interval-is-kept")
-def interval_is_kept(stream: Stream, target: Target) -> Iterator[Observation]:
+@check_choices("interval-is-kept", only=streamed)
+def interval_is_kept(steps: Sequence[Step], stream: Stream, target: Target) -> Iterator[Observation]:
     """Between the first and the last emission of ids, none carries fewer new ids than the interval.
 
     An interval of 1 cannot be broken; an emission without new ids is another requirement's matter.
     """
     interval = interval_of(stream, target)
-    if interval is None or interval == 1 or not streamed(stream):
+    if interval is None or interval == 1:
         return
-
-    def look(at: int, own: Walked) -> Observation:
-        new, place = own.new[at], own.emission(at).at("output_ids")
-        message = f"{new} new output ids at a stream_interval of {interval}"
-        return demand(
-            place, new >= interval, expected=f"at least {interval} new ids", actual=new, message=message
-        )
-
-    def looks() -> Iterator[Look]:
-        for own in walked(stream):
-            last = len(own.choice.emissions) - 1
-            inner = [
-                at
-                for at in own.at
-                if own.before[at] > 0
-                and own.new[at] > 0
-                and own.kept[at] != last
-                and own.columns.finish[at] is None
-                and own.ids[at] is not None
-            ]
-            yield own.look(inner, (own.new[at] >= interval for at in inner), partial(look, own=own))
-
-    yield from look_along(looks())
+    for step in steps:
+        inner = step.before > 0 and step.ids is not None and not step.last and step.emission.finish is None
+        if inner and step.new > 0:
+            expected, message = (
+                f"at least {interval} new ids",
+                f"{step.new} new output ids at a stream_interval of {interval}",
+            )
+            yield step.expect("output_ids", expected, step.new, message, holds=step.new >= interval)
 
 
-def _bring(own: Walked) -> list[bool]:
-    """Whether each emission of a choice brings an id, text or a finish reason."""
-    held: Any = ""
-    brings: list[bool] = []
-    for text, new, finish in zip(own.columns.text, own.new, own.columns.finish, strict=True):
-        new_text = bool(text) and (own.incremental or text != held)
-        held = held if text is None else text
-        brings.append(new > 0 or new_text or finish is not None)
-    return brings
-
-
-@check("no-idle-emissions")
-def no_idle_emissions(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_choices("no-idle-emissions", only=streamed)
+def no_idle_emissions(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every emission brings something: an id, text, a finish reason, or the role that opens a chat choice."""
-    if not streamed(stream):
+    if all(step.ids is None for step in steps):
         return
-
-    def look(at: int, own: Walked, brings: Sequence[bool]) -> Observation:
-        return demand(
-            own.emission(at).at("output_ids"),
-            brings[at],
-            expected="a new id, new text or a finish reason",
-            actual="something new" if brings[at] else "nothing new",
-            message="the emission brings no new id, no new text and no finish reason",
-        )
-
-    def looks() -> Iterator[Look]:
-        for own in walked(stream):
-            if not own.carrying.at:
-                continue
-            brings = [new > 0 for new in own.new]
-            if not all(brings):
-                brings = _bring(own)
-            told = Field(own.at, brings)
-            if "role" in own.columns.details:
-                told = told.some(role is None for role in own.details("role"))
-            yield own.look(told.at, told.values, partial(look, own=own, brings=brings))
-
-    yield from look_along(looks())
+    held = ""
+    for step in steps:
+        text, finish = step.emission.text, step.emission.finish
+        brings = step.new > 0 or finish is not None or (bool(text) and (step.incremental or text != held))
+        held = held if text is None else text
+        if step.emission.details.get("role") is None:
+            expected, actual = (
+                "a new id, new text or a finish reason",
+                "something new" if brings else "nothing new",
+            )
+            message = "the emission brings no new id, no new text and no finish reason"
+            yield step.expect("output_ids", expected, actual, message, holds=brings)
 
 
 @check("whole-accumulates")
@@ -421,34 +304,27 @@ def coalescing_keeps_all(stream: Stream, target: Target) -> Iterator[Observation
     if not streamed(stream):
         return
     interval = interval_of(stream, target) or 1
-    for own in walked_as_begun(stream):
-        joined = _joined(own, interval)
-        names = sorted(own.columns.series) if joined else []
-        for at, size in joined:
-            emission = own.emission(at)
-            yield condition_seen(
-                emission.at("output_ids"), f"an emission of {size} ids at interval {interval}"
-            )
-            count = integer(emission.counters.get("completion_tokens"))
+    for steps in choices_as_begun(stream):
+        names = sorted({name for step in steps for name in step.emission.series})
+        for step, size in _joined(steps, interval):
+            place = step.emission.at("output_ids")
+            yield condition_seen(place, f"an emission of {size} ids at interval {interval}")
+            count = step.counter("completion_tokens")
             if count is not None:
-                message = f"the joined emission counts {count} tokens, but {own.after[at]} ids were delivered"
-                place = emission.at("completion_tokens")
-                yield observe(place, expected=own.after[at], actual=count, message=message)
-            yield from look_along(lockstep(own, names, at))
+                message = f"the joined emission counts {count} tokens, but {step.after} ids were delivered"
+                yield step.expect("completion_tokens", step.after, count, message)
+            yield from lockstep(step, names)
 
 
-def _joined(own: Walked, interval: int) -> list[tuple[int, int]]:
+def _joined(steps: Sequence[Step], interval: int) -> Iterator[tuple[Step, int]]:
     """The emissions that carry more ids than one output holds, each with how many."""
-    counted, joined = 0, []
-    counts = own.columns.counters.get("completion_tokens", [None] * len(own.at))
-    if max(own.new) <= 1 and set(map(type, counts)) == {int} and max(map(sub, counts, [0, *counts])) <= 1:
-        return []
-    for at, (new, count) in enumerate(zip(own.new, map(integer, counts), strict=True)):
-        size = new if count is None else max(new, count - counted)
+    counted = 0
+    for step in steps:
+        count = step.counter("completion_tokens")
+        size = step.new if count is None else max(step.new, count - counted)
         counted = counted if count is None else count
-        if size > (1 if own.before[at] == 0 else interval) and own.ids[at] is not None:
-            joined.append((at, size))
-    return joined
+        if size > (1 if step.before == 0 else interval) and step.ids is not None:
+            yield step, size
 
 
 _TELLING_STREAMS = 4
@@ -469,13 +345,11 @@ def _first_steps(streams: tuple[Stream, ...], target: Target) -> Iterator[tuple[
 @in_short(Stream)
 def _first_ids(stream: Stream) -> tuple[tuple[Place, int, int], ...]:
     """Of each choice where its first ids stand, how many they are, and how many there are in the end."""
-    begun = (
-        (own, next((at for at in own.at if own.ids[at] and own.new[at]), None))
-        for own in walked_as_begun(stream)
+    firsts = (
+        (next((step for step in steps if step.ids and step.new), None), steps[-1].after)
+        for steps in choices_as_begun(stream)
     )
-    return tuple(
-        (own.emission(at).at("output_ids"), own.new[at], own.after[-1]) for own, at in begun if at is not None
-    )
+    return tuple((step.emission.at("output_ids"), step.new, end) for step, end in firsts if step is not None)
 
 
 @check_run("first-ids-at-once")

@@ -9,7 +9,7 @@ from statistics import median
 from tokenwire.checks.agreement import agree, as_declared, choice_pairs
 from tokenwire.checks.check import Observation, Target, check, check_run, demand
 from tokenwire.checks.isolation import beginnings
-from tokenwire.checks.walk import integer, streamed, walked_choice
+from tokenwire.checks.walk import integer, sound_steps, streamed
 from tokenwire.record import Delivery, Stream, in_short
 from tokenwire.requirement import tolerance
 
@@ -108,12 +108,11 @@ def events_do_not_grow(stream: Stream, _target: Target) -> Iterator[Observation]
     """
     if not streamed(stream) or stream.delivery is not Delivery.INCREMENTAL or len(stream.choices) != 1:
         return
-    own = walked_choice(stream.choices[0])
-    new, finishes = own.new, own.columns.finish
-    inner = [at for at in own.at if own.kept[at] and finishes[at] is None]
-    counts = [new[at] for at in inner]
+    steps = sound_steps(stream.choices[0])
+    inner = [step for step in steps if not step.first and step.emission.finish is None]
+    counts = [step.new for step in inner]
     usual = max(set(counts), key=counts.count, default=0)
-    alike = [own.emission(at).event.place for at in inner if new[at] == usual]
+    alike = [step.emission.event.place for step in inner if step.new == usual]
     if len(alike) < _LEAST_EVENTS:
         return
     quarter = len(alike) // 4

@@ -9,20 +9,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
-from itertools import chain
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-from tokenwire.checks.walk import (
-    Field,
-    Walked,
-    all_of,
-    as_list,
-    integer,
-    read_once,
-    walked_choice,
-)
-from tokenwire.record import BROKEN, Choice, Columns
+from tokenwire.checks.walk import Step, as_list, integer, read_once, sound_steps, steps_of
+from tokenwire.record import BROKEN, Choice
 
 SAMPLED = "output_token_logprobs"
 TOP = "output_top_logprobs"
@@ -144,33 +134,30 @@ def _of_lists(logprobs: list[Any], texts: list[Any], rows: list[Any]) -> list[Po
     return positions
 
 
-def reported_at(own: Walked, at: int) -> Iterator[ReportedLogprobs]:
+def reported_at(step: Step) -> Iterator[ReportedLogprobs]:
     """The logprobs of the output ids that an emission is the first to carry, in each shape that it uses."""
-    columns = own.columns.series
     names = (SAMPLED, TOP, CONTENT, NAMED, NAMED_TOP, NAMES)
-    sampled, top, content, logprobs, named_top, texts = (
-        as_list(columns[name][at]) if name in columns else None for name in names
-    )
-    seen = 0 if own.incremental else own.before[at]
+    sampled, top, content, logprobs, named_top, texts = map(step.series, names)
     if sampled is not None:
-        rows = top[seen:] if top is not None and len(top) == len(sampled) else None
-        pairs = enumerate(sampled[seen:])
+        rows = step.unseen(top) if top is not None and len(top) == len(sampled) else None
         yield ReportedLogprobs(
             SAMPLED,
             TOP if rows is not None else "",
             [
-                Position(read_entry(one), read_position(rows[at]) if rows else None, rows and rows[at])
-                for at, one in pairs
+                Position(
+                    read_entry(entry), read_position(rows[at]) if rows else None, rows[at] if rows else None
+                )
+                for at, entry in enumerate(step.unseen(sampled))
             ],
         )
     if content is not None:
-        inner = [one.get(NAMED_TOP) if isinstance(one, Mapping) else None for one in content]
+        inner = [entry.get(NAMED_TOP) if isinstance(entry, Mapping) else None for entry in content]
         yield ReportedLogprobs(
             CONTENT,
             CONTENT if any(inner) else "",
             [
-                Position(read_entry(one), read_position(row) if row else None, row)
-                for one, row in zip(content, inner, strict=True)
+                Position(read_entry(entry), read_position(row) if row else None, row)
+                for entry, row in zip(content, inner, strict=True)
             ],
         )
     if logprobs is not None:
@@ -183,145 +170,34 @@ def reported_at(own: Walked, at: int) -> Iterator[ReportedLogprobs]:
 @read_once
 def reported_logprobs(choice: Choice) -> tuple[tuple[ReportedLogprobs, ...], ...]:
     """What each emission of a choice tells of the logprobs of its new ids."""
-    own = all_of(choice)
-    return tuple(tuple(reported_at(own, at)) for at in own.at)
+    return tuple(tuple(reported_at(step)) for step in steps_of(choice))
 
 
 @read_once
 def sampled_entries(choice: Choice) -> tuple[LogprobEntry | None, ...]:
     """The entries of the output ids of a choice, by position, in the first shape that tells them."""
-    plain = plainly(choice)
-    if plain is not None:
-        return tuple(read_entry(entry) for part in plain.told.values for entry in part)
-    told = (reported_logprobs(choice)[at][:1] for at in walked_choice(choice).kept)
-    return tuple(at.sampled for first in told for one in first for at in one.positions)
+    every = reported_logprobs(choice)
+    first = (reported for step in sound_steps(choice) for reported in every[step.position][:1])
+    return tuple(position.sampled for reported in first for position in reported.positions)
 
 
-def logprob_series(columns: Columns) -> tuple[str, ...]:
-    """The names of the series of a choice that hold logprobs of the server's own, in their order."""
-    return _of_logprobs(tuple(columns.series), columns.customized) if columns.series else ()
+def own_logprob_series(step: Step) -> list[str]:
+    """The names of the series of an emission that hold logprobs of the server's own, sorted."""
+    customized = step.choice.customized
+    return sorted(name for name in step.emission.series if "logprob" in name and name not in customized)
 
 
-@lru_cache(maxsize=1 << 8)
-def _of_logprobs(names: tuple[str, ...], customized: frozenset[str]) -> tuple[str, ...]:
-    return tuple(sorted(name for name in names if "logprob" in name and name not in customized))
-
-
-class Flat(NamedTuple):
-    """All entries `[logprob, id, text]` of a series, one behind the other."""
-
-    entries: list[list[Any]]
-    logprobs: list[float]
-    ids: list[Any]
-    width: int | None
-    """How many stand in a list at each position; None where that differs, 0 where one stands in none."""
-
-    @property
-    def legal(self) -> bool:
-        """Whether all logprobs are finite and not above 0."""
-        return self.finite and max(self.logprobs, default=0.0) <= 0.0
-
-    @property
-    def finite(self) -> bool:
-        return math.isfinite(sum(self.logprobs)) or all(map(math.isfinite, self.logprobs))
-
-    @property
-    def by_id(self) -> bool:
-        """Whether every entry names an id."""
-        return set(map(type, self.ids)) <= {int}
-
-
-def flat(own: Walked, name: str) -> Flat | None:
-    """The entries that a series of a choice tells first, at all positions; None where one is not plainly an
-    entry, with a logprob that is a fraction, or a list of entries.
-    """
-    kept = vars(own).setdefault("flat", {})
-    if name not in kept:
-        kept[name] = _flat(list(chain.from_iterable(own.unseen(name).values)))
-    return cast("Flat | None", kept[name])
-
-
-def _flat(entries: list[Any]) -> Flat | None:
-    width: int | None = 0
-    if not _are_lists(entries):
-        return None
-    if entries and type(entries[0][0]) is list:
-        sizes = set(map(len, entries))
-        width = sizes.pop() if len(sizes) == 1 else None
-        entries = list(chain.from_iterable(entries))
-        if not _are_lists(entries):
-            return None
-    logprobs = [entry[0] for entry in entries]
-    if not set(map(type, logprobs)) <= {float} or min(map(len, entries), default=2) < 2:
-        return None
-    return Flat(entries, logprobs, [entry[1] for entry in entries], width)
-
-
-def _are_lists(values: list[Any]) -> bool:
-    return set(map(type, values)) <= {list} and all(values)
-
-
-def sizes_of(told: Field) -> list[int]:
-    return list(map(len, told.values))
-
-
-class Plainly(NamedTuple):
-    """What a choice tells of its ids in lists `[logprob, id, text]`, and in no other shape."""
-
-    told: Field
-    """The entries of each emission."""
-    sampled: Flat
-    top: Flat | None
-    """The alternatives; None where they do not stand at all positions, as many at each."""
-
-
-@read_once
-def plainly(choice: Choice) -> Plainly | None:
-    """The logprobs of the ids of a choice in the usual shape; None for others: see `reported_logprobs`."""
-    own = walked_choice(choice)
-    sampled, names = flat(own, SAMPLED), own.columns.series
-    if sampled is None or sampled.width != 0 or CONTENT in names or NAMED in names:
-        return None
-    told, beside = own.unseen(SAMPLED), own.unseen(TOP)
-    if TOP not in names:
-        return Plainly(told, sampled, None)
-    top = flat(own, TOP)
-    if top is None or not top.width or told.at != beside.at or sizes_of(told) != sizes_of(beside):
-        return None
-    return Plainly(told, sampled, top)
-
-
-def reported_along(own: Walked) -> list[tuple[int, ReportedLogprobs]]:
-    """All that a choice tells of the logprobs of its new ids, with where it stands."""
-    told = reported_logprobs(own.choice)
-    return [(at, one) for at, position in enumerate(own.kept) for one in told[position]]
-
-
-def ids_listed(value: object) -> list[Any] | None:
-    """The ids of a list of entries `[logprob, id, text]`; None for all that is not plainly one."""
-    if type(value) is not list or not value:
-        return None
-    plain = [
-        one[1]
-        for one in value
-        if type(one) is list and len(one) > 1 and type(one[0]) is float and type(one[1]) is int
-    ]
-    return plain if len(plain) == len(value) else None
+def reported_along(steps: Sequence[Step]) -> Iterator[tuple[Step, ReportedLogprobs]]:
+    """All that some steps of a choice tell of the logprobs of its new ids."""
+    every = reported_logprobs(steps[0].choice)
+    return ((step, reported) for step in steps for reported in every[step.position])
 
 
 def ids_named(value: object) -> list[Any]:
     """What stands for an id at one position of any logprob series, in each entry that names one or should."""
-    if type(value) is list and len(value) > 1 and type(value[0]) is float and type(value[1]) is int:
-        return [value[1]]
-    ids = ids_listed(value)
-    return [entry.token_id for entry in _entries_of(value)] if ids is None else ids
-
-
-def _entries_of(value: object) -> list[LogprobEntry]:
-    """The entries at one position of any logprob series that name an id, or should; none where malformed."""
     single = read_entry(value)
     entries = [single] if single is not None else read_position(value) or read_by_id(value) or []
-    return [entry for entry in entries if entry.token_id is not None or entry.text is None]
+    return [entry.token_id for entry in entries if entry.token_id is not None or entry.text is None]
 
 
 def number_of(value: object) -> float | None:
@@ -348,25 +224,6 @@ def _logprobs_of(value: object) -> list[Any]:
         return [single.logprob, *(entry.logprob for entry in read_position(inner) or [])]
     entries = read_position(value) or read_by_id(value) or read_by_text(value) or []
     return [entry.logprob for entry in entries]
-
-
-def surely_legal(value: object) -> bool:
-    """Whether one position of a logprob series holds legal logprobs only, as can be seen at a glance."""
-    if type(value) is list and value:
-        first = value[0]
-        if type(first) is float:
-            return -math.inf < first <= 0 and len(value) > 1
-        return type(first) is list and all(
-            type(one) is list and len(one) > 1 and type(one[0]) is float and -math.inf < one[0] <= 0
-            for one in value
-        )
-    if type(value) is dict and "logprob" in value:
-        own, top = value["logprob"], value.get(NAMED_TOP) or []
-        legal = type(own) is float and -math.inf < own <= 0
-        return legal and type(top) is list and all(map(surely_legal, top))
-    if type(value) is dict:
-        return bool(value) and all(type(one) is float and -math.inf < one <= 0 for one in value.values())
-    return type(value) is float and -math.inf < value <= 0
 
 
 def illegal_logprobs(value: object) -> Iterator[Any]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tokenwire.checks.check import Observation, Target, check_run, demand, gather_once, pick
 from tokenwire.checks.logprob_entry import LogprobEntry, number_of, reported_at
-from tokenwire.checks.walk import finished_choices, walked_choice
+from tokenwire.checks.walk import finished_choices, sound_steps
 from tokenwire.record import Asked, Place, Stream, in_short
 from tokenwire.requirement import tolerance
 from tokenwire.target.advertised import LOGPROB_RULES
@@ -74,15 +74,14 @@ def _top_told(stream: Stream) -> tuple[Place, dict[object, float]] | None:
         return None
     if not finished_choices(stream):
         return None
-    own = walked_choice(stream.choices[0])
-    for position in own.at:
-        for told in reported_at(own, position):
+    for step in sound_steps(stream.choices[0]):
+        for told in reported_at(step):
             top = told.positions[0].top if told.positions else None
             read = {name: number_of(e.logprob) for e in top or [] if (name := _name(e)) is not None}
             known = {token: number for token, number in read.items() if number is not None}
             if len(known) >= _FOR_A_DIFFERENCE:
-                return own.emission(position).at(told.top_series), known
-        if own.after[position]:
+                return step.emission.at(told.top_series), known
+        if step.after:
             return None
     return None
 

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import accumulate, chain, pairwise, repeat
-from operator import ge
+from itertools import chain, pairwise
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from tokenwire.checks.check import (
-    Look,
     Observation,
     Target,
     check,
     check_run,
     demand,
-    look_along,
+    in_wire_order,
     observe,
 )
-from tokenwire.checks.difference import first_difference, observe_sequence
+from tokenwire.checks.difference import observe_sequence
 from tokenwire.checks.lockstep import lockstep
 from tokenwire.checks.logprob_entry import (
     CHOSEN,
@@ -31,28 +30,23 @@ from tokenwire.checks.logprob_entry import (
     RANKED,
     SAMPLED,
     TOP,
-    Flat,
     LogprobEntry,
     Position,
     ReportedLogprobs,
-    flat,
-    ids_listed,
     illegal_logprobs,
-    logprob_series,
     number_of,
-    plainly,
+    own_logprob_series,
     read_entry,
     read_position,
     reported_along,
-    sizes_of,
-    surely_legal,
 )
 from tokenwire.checks.tito import told_once_for_all
 from tokenwire.checks.walk import (
-    NOWHERE,
-    Field,
-    Walked,
+    Step,
     as_list,
+    check_choices,
+    choices_as_begun,
+    choices_in_steps,
     ended,
     finished_choices,
     first_of_prompt,
@@ -60,8 +54,6 @@ from tokenwire.checks.walk import (
     prompt_of,
     streamed,
     untold_count,
-    walked,
-    walked_as_begun,
 )
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.record import Choice, Delivery, Emission, Place, Stream, Wanted, in_short
@@ -87,9 +79,8 @@ def _in_lockstep(
     # Without alternatives asked for, completions may leave their list empty.
     left_out = frozenset() if stream.asked.top_logprobs else frozenset({NAMED_TOP})
     wanted = {choice.index: sorted(names(choice) - left_out) for choice in stream.choices}
-    if any(wanted.values()):
-        each = (lockstep(own, wanted[own.choice.index]) for own in walked(stream))
-        yield from look_along(chain.from_iterable(each))
+    steps = chain.from_iterable(choices_in_steps(stream))
+    yield from in_wire_order(chain.from_iterable(lockstep(step, wanted[step.choice.index]) for step in steps))
     for choice in finished_choices(stream):
         due = untold_count(stream, choice)
         for name in sorted(LISTS.intersection(wanted[choice.index])) if due is not None else ():
@@ -143,36 +134,16 @@ def logprobs_whole(stream: Stream, _target: Target) -> Iterator[Observation]:
     yield from _in_lockstep(stream, Delivery.WHOLE, _own)
 
 
-def _beside_ids(own: Walked, name: str) -> dict[int, tuple[list[Any], list[Any]]]:
-    """The new ids of each emission and what a series holds for them, but where the two differ in length."""
-    column = map(as_list, own.columns.series.get(name, ()))
-    pairs = enumerate(zip(own.ids, column, strict=False))
-    there = [
-        at for at, (ids, told) in pairs if ids is not None and told is not None and len(ids) == len(told)
-    ]
-    return {at: (own.unseen_ids[at], own.unseen(name)[at]) for at in there}
-
-
-def _are_the_same_ids(ids: list[Any], named: list[Any]) -> bool:
-    if len(ids) != len(named):
-        return False
-    for one, other in zip(ids, named, strict=True):  # most often one pair: a loop takes half the time
-        if type(one) is not int or type(other) is not int or one != other:
-            return False
-    return True
-
-
 @check("customized-info-has-a-value")
 def customized_info_has_a_value(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """What was attached to no token of a choice has no key in it."""
+    """A key with no value for any token must be absent."""
     for choice in finished_choices(stream):
         for name in sorted(choice.customized):
             values = choice.series(name)
             if values:
-                column = choice.columns.series[name]
-                last = max(at for at, value in enumerate(column) if value is not ABSENT)
+                last = [emission for emission in choice.emissions if name in emission.series][-1]
                 yield demand(
-                    choice.emissions[last].at(name),
+                    last.at(name),
                     any(value is not None for value in values),
                     expected="a value that is not null",
                     actual=f"null {len(values)} times",
@@ -180,105 +151,61 @@ def customized_info_has_a_value(stream: Stream, _target: Target) -> Iterator[Obs
                 )
 
 
-@check("customized-info-is-fixed-at-sampling")
-def customized_info_is_fixed_at_sampling(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_choices("customized-info-is-fixed-at-sampling")
+def customized_info_is_fixed_at_sampling(
+    steps: Sequence[Step], _stream: Stream, _target: Target
+) -> Iterator[Observation]:
     """What the mirror sampler attached is the id at the same place, and positions count on."""
-
-    def look(at: int, own: Walked, name: str, told: Mapping[int, tuple[list[Any], list[Any]]]) -> Observation:
-        source = "the output ids" if name == MIRRORED_ID else "the positions in order"
-        place, (expected, actual) = own.emission(at).at(name), told[at]
-        return observe_sequence(place, f"{name} entry", expected=expected, actual=actual, source=source)
-
-    def looks() -> Iterator[Look]:
-        for own in walked(stream):
-            pairs = {MIRRORED_ID: _beside_ids(own, MIRRORED_ID), MIRRORED_POSITION: _in_order(own)}
-            for name, every in pairs.items():
-                told = {at: pair for at, pair in every.items() if pair[0]}
-                same = (_are_the_same_ids(*pair) for pair in told.values())
-                yield own.look(list(told), same, partial(look, own=own, name=name, told=told))
-
-    yield from look_along(looks())
-
-
-def _in_order(own: Walked) -> dict[int, tuple[list[Any], list[Any]]]:
-    """The positions that are due in each emission, and those that the mirror sampler attached."""
-    told: dict[int, tuple[list[Any], list[Any]]] = {}
-    pairs, position = _beside_ids(own, MIRRORED_POSITION), None
-    for at in own.at if pairs else ():
-        if at not in pairs:
+    for step in steps:
+        if (both := _beside_ids(step, MIRRORED_ID)) is not None and both[0]:
+            ids, actual = both
+            place, name = step.emission.at(MIRRORED_ID), f"{MIRRORED_ID} entry"
+            yield observe_sequence(place, name, expected=ids, actual=actual, source="the output ids")
+    position: int | None = None
+    for step in steps:
+        both = _beside_ids(step, MIRRORED_POSITION)
+        if both is None:
             position = None
-        elif pairs[at][1]:
-            actual = pairs[at][1]
+        elif actual := both[1]:
             start = integer(actual[0] if position is None else position)
-            told[at] = [start] if start is None else list(range(start, start + len(actual))), actual
+            due = [start] if start is None else list(range(start, start + len(actual)))
             position = position if start is None else start + len(actual)
-    return told
+            place, name = step.emission.at(MIRRORED_POSITION), f"{MIRRORED_POSITION} entry"
+            yield observe_sequence(place, name, expected=due, actual=actual, source="the positions in order")
 
 
-@check("logprobs-name-their-ids")
-def logprobs_name_their_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
+def _beside_ids(step: Step, name: str) -> tuple[list[Any], list[Any]] | None:
+    """The new ids of an emission and the entries of a series for them; None where they are not as many."""
+    entries = step.series(name)
+    if step.ids is None or entries is None or len(entries) != len(step.ids):
+        return None
+    return step.unseen(step.ids), step.unseen(entries)
+
+
+@check_choices("logprobs-name-their-ids")
+def logprobs_name_their_ids(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
     """The logprob at a place belongs to the id at that place, where its shape names ids."""
-
-    def look(one: tuple[Walked, int, str, list[Any], list[Any]]) -> Observation:
-        own, at, series, ids, named = one
-        place, what = own.emission(at).at(series), f"the id of {series} entry"
-        return observe_sequence(place, what, expected=ids, actual=named, source="the output ids")
-
-    def look_plainly(at: int, own: Walked) -> Observation:
-        entries = own.unseen(SAMPLED)[at]
-        return look((own, at, SAMPLED, own.unseen_ids[at], [entry[1] for entry in entries]))
-
-    def looks() -> Iterator[Look]:
-        for own in walked(stream):
-            if _surely_named(own):
-                at = own.unseen_ids.some(own.unseen_ids.values).at
-                yield own.look(at, None, partial(look_plainly, own=own))
-                continue
-            beside_ids: list[tuple[int, tuple[Walked, int, str, list[Any], list[Any]]]] = []
-            every = dict(zip(own.unseen_ids.at, own.unseen_ids.values, strict=True))
-            for position, told in reported_along(own):
-                ids = every.get(position, [])
-                named = [one.sampled.token_id if one.sampled else None for one in told.positions]
-                names_ids = told.series == SAMPLED or any(one is not None for one in named)
-                if ids and len(named) == len(ids) and names_ids:
-                    beside_ids.append((position, (own, position, told.series, ids, named)))
-            yield own.look_at(beside_ids, lambda one: _are_the_same_ids(one[3], one[4]), look)
-
-    yield from look_along(looks())
+    for step, reported in reported_along(steps):
+        ids, series = step.unseen(step.ids or []), reported.series
+        named = [position.sampled.token_id if position.sampled else None for position in reported.positions]
+        names_ids = series == SAMPLED or any(token is not None for token in named)
+        if ids and len(named) == len(ids) and names_ids:
+            place, what = step.emission.at(series), f"the id of {series} entry"
+            yield observe_sequence(place, what, expected=ids, actual=named, source="the output ids")
 
 
-def _surely_named(own: Walked) -> bool:
-    """Whether a choice plainly tells one entry for each of its ids, which names it."""
-    told, ids = plainly(own.choice), own.unseen_ids
-    if told is None or told.told.at != ids.at or sizes_of(told.told) != sizes_of(ids):
-        return False
-    return told.sampled.by_id and told.sampled.ids == list(chain.from_iterable(ids.values))
-
-
-@check("logprob-values-are-legal")
-def logprob_values_are_legal(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_choices("logprob-values-are-legal")
+def logprob_values_are_legal(
+    steps: Sequence[Step], _stream: Stream, _target: Target
+) -> Iterator[Observation]:
     """Logarithms of probabilities: finite, and not above 0."""
-
-    def look(at: int, own: Walked, name: str) -> Observation:
-        wrong = [value for entry in own.unseen(name)[at] for value in illegal_logprobs(entry)]
-        return demand(
-            own.emission(at).at(name),
-            not wrong,
-            expected="finite numbers not above 0",
-            actual=wrong[:3] or "as expected",
-            message=f"{name} holds {wrong[0]!r}, which is no logprob" if wrong else "",
-        )
-
-    def looks() -> Iterator[Look]:
-        for own in walked(stream):
-            for name in filter(is_logprob_series, logprob_series(own.columns)):
-                told, entries = own.unseen(name).some(own.unseen(name).values), flat(own, name)
-                legal = None
-                if entries is None or not entries.legal:
-                    legal = (all(map(surely_legal, part)) for part in told.values)
-                yield own.look(told.at, legal, partial(look, own=own, name=name))
-
-    yield from look_along(looks())
+    for step in steps:
+        for name in filter(is_logprob_series, own_logprob_series(step)):
+            if entries := step.unseen(step.series(name) or []):
+                wrong = [value for entry in entries for value in illegal_logprobs(entry)]
+                message = f"{name} holds {wrong[0]!r}, which is no logprob" if wrong else ""
+                expected, actual = "finite numbers not above 0", wrong[:3] or "as expected"
+                yield step.expect(name, expected, actual, message, holds=not wrong)
 
 
 _ENOUGH_IDS = 8
@@ -346,68 +273,33 @@ def _sampled_logprobs(stream: Stream) -> Iterator[tuple[Emission, str, set[Hasha
     """The different tokens of each choice, and the different logprobs of these, in each series that tells
     them.
     """
-    for own in walked(stream):
+    for steps in choices_in_steps(stream):
         series: dict[str, tuple[set[Hashable], set[float]]] = {}
-        plain = plainly(own.choice)
-        if plain is not None and plain.sampled.by_id and plain.sampled.finite:
-            series[SAMPLED] = set(plain.sampled.ids), set(plain.sampled.logprobs)
-        else:
-            _gather(reported_along(own), series)
+        for _, reported in reported_along(steps):
+            tokens, numbers = series.setdefault(reported.series, (set(), set()))
+            for entry in (position.sampled for position in reported.positions):
+                number = number_of(entry.logprob) if entry else None
+                if entry and number is not None:
+                    tokens.add(_known_by(entry))
+                    numbers.add(number)
         for name, (tokens, numbers) in series.items():
             if tokens:
-                yield own.emission(-1), name, tokens, numbers
+                yield steps[-1].emission, name, tokens, numbers
 
 
-def _gather(
-    reported: Iterable[tuple[int, ReportedLogprobs]], series: dict[str, tuple[set[Hashable], set[float]]]
-) -> None:
-    for _, told in reported:
-        tokens, numbers = series.setdefault(told.series, (set(), set()))
-        for one in told.positions:
-            number = number_of(one.sampled.logprob) if one.sampled else None
-            if one.sampled and number is not None:
-                tokens.add(_known_by(one.sampled))
-                numbers.add(number)
-
-
-def _delivered(own: Walked, entries: Sequence[Any]) -> Sequence[int | None]:
-    """How many entries of a series were delivered after each emission; None before the first."""
-    if set(map(type, entries)) == {list}:
-        sizes = map(len, entries)
-        return list(accumulate(sizes) if own.incremental else sizes)
-    delivered, held = None, []
-    for part in map(as_list, entries):
-        if part is not None:
-            delivered = len(part) + ((delivered or 0) if own.incremental else 0)
-        held.append(delivered)
-    return held
-
-
-@check("logprob-counter-follows")
-def logprob_counter_follows(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_choices("logprob-counter-follows")
+def logprob_counter_follows(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
     """The counter of logprob entries counts those that were delivered."""
-
-    def look(at: int, own: Walked, counters: Field, counts: Field) -> Observation:
-        message = f"{LOGPROBS_LENGTH} is {counters[at]!r} after {counts[at]} delivered entries"
-        place = own.emission(at).at(LOGPROBS_LENGTH)
-        return observe(place, expected=counts[at], actual=counters[at], message=message)
-
-    def looks() -> Iterator[Look]:
-        for own in walked(stream):
-            column = own.columns.counters.get(LOGPROBS_LENGTH, own.columns.details.get(LOGPROBS_LENGTH))
-            entries = own.columns.series.get(SAMPLED)
-            if column is None or entries is None:
-                continue
-            held = _delivered(own, entries)
-            told = own.where(column)
-            if None in held:
-                told = told.some(count is not None for count in told.of(held))
-            counts = Field(told.at, told.of(held))
-            yield own.look(
-                told.at, told.equals(counts.values), partial(look, own=own, counters=told, counts=counts)
-            )
-
-    yield from look_along(looks())
+    delivered: int | None = None
+    for step in steps:
+        entries = step.series(SAMPLED)
+        if entries is not None:
+            delivered = len(entries) + ((delivered or 0) if step.incremental else 0)
+        emission = step.emission
+        count = emission.counters.get(LOGPROBS_LENGTH, emission.details.get(LOGPROBS_LENGTH))
+        if count is not None and delivered is not None:
+            message = f"{LOGPROBS_LENGTH} is {count!r} after {delivered} delivered entries"
+            yield step.expect(LOGPROBS_LENGTH, delivered, count, message)
 
 
 def _fault_in_top(told: ReportedLogprobs, at: Position, k: int, *, fewer: bool) -> str:
@@ -443,26 +335,16 @@ def _first_fault(seen: int, told: ReportedLogprobs, fault_in: Callable[[Position
     return f"position {at + seen} of {told.top_series} {words}"
 
 
-def _shown_fault(found: tuple[Walked, int, str, str], expected: str) -> Observation:
-    own, at, series, fault = found
-    place = own.emission(at).at(series)
-    return demand(place, not fault, expected=expected, actual=fault or expected, message=fault)
-
-
 @check("top-logprobs-have-k")
 def top_logprobs_have_k(stream: Stream, _target: Target) -> Iterator[Observation]:
     """As many alternatives at each position as were asked for."""
     k, fewer = stream.asked.top_logprobs, policy_of(stream).fewer_top_logprobs
 
-    def surely(_: Flat, top: Flat) -> bool:
-        rows = zip(*[iter(top.ids)] * k, strict=True)
-        return top.width == k and top.by_id and set(map(len, map(set, rows))) <= {k}
-
-    def fault(told: ReportedLogprobs) -> Callable[[Position], str]:
-        return partial(_fault_in_top, told, k=k, fewer=fewer)
+    def fault(reported: ReportedLogprobs) -> Callable[[Position], str]:
+        return partial(_fault_in_top, reported, k=k, fewer=fewer)
 
     if k > 0:
-        yield from _look_at_top(stream, surely, fault, f"{k} entries with different ids")
+        yield from in_wire_order(_observe_top(stream, fault, f"{k} entries with different ids"))
 
 
 @check("top-logprobs-fall")
@@ -470,48 +352,26 @@ def top_logprobs_fall(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The most likely comes first; objects by text have no order."""
     sampled_first = policy_of(stream).top_logprobs_begin_with_sampled
 
-    def surely(_: Flat, top: Flat) -> bool:
-        ranks = [top.logprobs[rank :: top.width] for rank in range(sampled_first, top.width or 0)]
-        return all(all(map(ge, one, next_one)) for one, next_one in pairwise(ranks))
-
-    def fault(told: ReportedLogprobs) -> Callable[[Position], str] | None:
-        return None if told.by_text else partial(_fault_in_order, sampled_first=sampled_first)
+    def fault(reported: ReportedLogprobs) -> Callable[[Position], str] | None:
+        return None if reported.by_text else partial(_fault_in_order, sampled_first=sampled_first)
 
     if stream.asked.top_logprobs > 0:
-        yield from _look_at_top(stream, surely, fault, "logprobs in falling order")
+        yield from in_wire_order(_observe_top(stream, fault, "logprobs in falling order"))
 
 
-def _look_at_top(
-    stream: Stream,
-    surely: Callable[[Flat, Flat], bool],
-    fault: Callable[[ReportedLogprobs], Callable[[Position], str] | None],
-    expected: str,
+def _observe_top(
+    stream: Stream, fault: Callable[[ReportedLogprobs], Callable[[Position], str] | None], expected: str
 ) -> Iterator[Observation]:
-    """Look at the top logprobs of all positions, emission by emission.
+    """Observe the top logprobs of all positions, emission by emission.
 
-    `surely` says of the plain entries of a choice, the sampled and the top ones, whether all hold; `fault`
-    gives what tells the fault in one position.
+    `fault` gives what says in words what is wrong at one position; None where there is nothing to say.
     """
-
-    def look_plainly(at: int, own: Walked) -> Observation:
-        return _shown_fault((own, at, TOP, ""), expected)
-
-    def looks() -> Iterator[Look]:
-        for own in walked(stream):
-            plain = plainly(own.choice)
-            if plain is not None and (plain.top is None or surely(plain.sampled, plain.top)):
-                at = plain.told.some(plain.told.values).at if plain.top is not None else ()
-                yield own.look(at, None, partial(look_plainly, own=own))
-                continue
-            found: list[tuple[int, tuple[Walked, int, str, str]]] = []
-            for position, told in reported_along(own):
-                fault_in = fault(told) if told.top_series and told.positions else None
-                if fault_in is not None:
-                    words = _first_fault(0 if own.incremental else own.before[position], told, fault_in)
-                    found.append((position, (own, position, told.top_series, words)))
-            yield own.look_at(found, lambda one: not one[3], partial(_shown_fault, expected=expected))
-
-    yield from look_along(looks())
+    for steps in choices_in_steps(stream):
+        for step, reported in reported_along(steps):
+            fault_in = fault(reported) if reported.top_series and reported.positions else None
+            if fault_in is not None:
+                words = _first_fault(step.seen_entries, reported, fault_in)
+                yield step.expect(reported.top_series, expected, words or expected, words, holds=not words)
 
 
 def _chose_the_first(stream: Stream) -> bool:
@@ -567,56 +427,26 @@ def top_logprobs_belong_to_position(stream: Stream, _target: Target) -> Iterator
     """
     greedy = _chose_the_first(stream)
 
-    def surely(sampled: Flat, top: Flat) -> bool:
-        ranks = range(top.width or 0)
-        ids, logprobs = ([told[rank :: top.width] for rank in ranks] for told in (top.ids, top.logprobs))
-        if not (sampled.by_id and top.by_id) or (greedy and ids[0] != sampled.ids):
-            return False
-        if greedy:
-            return logprobs[0] == sampled.logprobs
-        own = list(zip(sampled.ids, sampled.logprobs, strict=True))
-        pairs = chain.from_iterable(map(zip, ids, logprobs, repeat(own)))
-        return all(token != mine or logprob == number for token, logprob, (mine, number) in pairs)
+    def fault(reported: ReportedLogprobs) -> Callable[[Position], str]:
+        return partial(_fault_in_belonging, told=reported, greedy=greedy)
 
-    def fault(told: ReportedLogprobs) -> Callable[[Position], str]:
-        return partial(_fault_in_belonging, told=told, greedy=greedy)
-
-    yield from _look_at_top(stream, surely, fault, "the sampled id with its own logprob")
+    yield from in_wire_order(_observe_top(stream, fault, "the sampled id with its own logprob"))
 
 
-@check("chosen-logprobs-are-the-asked-ids")
-def chosen_logprobs_are_the_asked_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_choices("chosen-logprobs-are-the-asked-ids", only=lambda stream: bool(stream.asked.chosen_ids))
+def chosen_logprobs_are_the_asked_ids(
+    steps: Sequence[Step], stream: Stream, _target: Target
+) -> Iterator[Observation]:
     """Each position names the asked ids, in the order in which they were asked for."""
     asked = list(stream.asked.chosen_ids)
-    if not asked:
-        return
-
-    def look(told: tuple[Emission, str, list[Any]]) -> Observation:
-        emission, name, positions = told
-        named = [[e.token_id for e in read_position(value) or []] for value in positions]
-        wrong = next((ids for ids in named if ids != asked), None)
-        message = f"a position of {name} names {wrong} instead of {asked}"
-        place = emission.at(name)
-        return demand(place, wrong is None, expected=asked, actual=wrong or asked, message=message)
-
-    def look_in(at: int, own: Walked, told: Field, name: str) -> Observation:
-        return look((own.emission(at), name, told[at]))
-
-    def looks() -> Iterator[Look]:
-        for own in walked(stream):
-            chosen, entries = own.unseen(CHOSEN).some(own.unseen(CHOSEN).values), flat(own, CHOSEN)
-            uniform = entries is not None and entries.width == len(asked) and entries.by_id
-            all_are = (
-                entries is not None and uniform and entries.ids == asked * (len(entries.ids) // len(asked))
-            )
-            of_prompt = own.columns.prompt_series.get(PROMPT_CHOSEN, [None])[0] if own.kept[0] == 0 else None
-            rest = (as_list(of_prompt) or [])[1:]
-            for name, told in ((CHOSEN, chosen), (PROMPT_CHOSEN, Field([0], [rest]) if rest else NOWHERE)):
-                as_asked = (all(ids_listed(one) == asked for one in positions) for positions in told.values)
-                surely = None if all_are and name == CHOSEN else as_asked
-                yield own.look(told.at, surely, partial(look_in, own=own, told=told, name=name))
-
-    yield from look_along(looks())
+    of_prompt = as_list(steps[0].emission.prompt_series.get(PROMPT_CHOSEN)) if steps[0].first else None
+    lists = [(step, CHOSEN, step.unseen(step.series(CHOSEN) or [])) for step in steps]
+    for step, name, positions in (*lists, (steps[0], PROMPT_CHOSEN, (of_prompt or [])[1:])):
+        if positions:
+            named = [[entry.token_id for entry in read_position(value) or []] for value in positions]
+            wrong = next((ids for ids in named if ids != asked), None)
+            message = f"a position of {name} names {wrong} instead of {asked}"
+            yield step.expect(name, asked, wrong or asked, message, holds=wrong is None)
 
 
 def _ids_of_ranked(entries: list[Any], prompt: list[Any]) -> list[Any]:
@@ -698,33 +528,23 @@ def prompt_logprobs_null_only_first(stream: Stream, _target: Target) -> Iterator
                 )
 
 
-@check("prompt-series-constant")
-def prompt_series_constant(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_choices("prompt-series-constant", only=streamed)
+def prompt_series_constant(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
     """The prompt does not change while it is answered."""
-    if not streamed(stream):
-        return
-
-    def look(at: int, own: Walked, name: str, told: Field) -> Observation:
-        place, first, entries = own.emission(at).at(name), as_list(told.values[0]), as_list(told[at])
-        if entries is None or first is None:
-            message = f"{name} is {told[at]!r}, not a list"
-            return demand(place, False, expected="a list", actual=told[at], message=message)
-        source = "the emission before it"
-        return observe_sequence(place, f"{name} entry", expected=first, actual=entries, source=source)
-
-    def same(first: Any, entries: Any) -> bool:
-        if type(first) is not list or type(entries) is not list:
-            return False
-        return (not first and not entries) or first_difference(first, entries) is None
-
-    def looks() -> Iterator[Look]:
-        for own in walked(stream):
-            for name, column in own.columns.prompt_series.items():
-                told = own.present(column)
-                surely = map(same, repeat(told.values[0]), told.values[1:])
-                yield own.look(told.at[1:], surely, partial(look, own=own, name=name, told=told))
-
-    yield from look_along(looks())
+    for name in dict.fromkeys(name for step in steps for name in step.emission.prompt_series):
+        carrying = [
+            (step, value)
+            for step in steps
+            if (value := step.emission.prompt_series.get(name, ABSENT)) is not ABSENT
+        ]
+        first = as_list(carrying[0][1])
+        for step, value in carrying[1:]:
+            entries = as_list(value)
+            if entries is None or first is None:
+                yield step.expect(name, "a list", value, f"{name} is {value!r}, not a list", holds=False)
+            else:
+                place, source = step.emission.at(name), "the emission before it"
+                yield observe_sequence(place, f"{name} entry", expected=first, actual=entries, source=source)
 
 
 @check("metadata-only-on-request")
@@ -740,23 +560,21 @@ def metadata_only_on_request(stream: Stream, _target: Target) -> Iterator[Observ
         unasked.append(lambda name: name == TOP)
     if not asked.chosen_ids:
         unasked.append(lambda name: name == CHOSEN)
-    for own in walked_as_begun(stream) if unasked else ():
-        columns = own.columns.series | own.columns.prompt_series
-        candidates = [
-            (own.where(columns[name]).at[:1], name)
-            for name in columns.keys() - own.columns.customized
-            if any(is_unasked(name) for is_unasked in unasked)
-        ]
-        found = min(((at[0], name) for at, name in candidates if at), default=None)
-        at, name = found or (-1, "")
-        emission = own.emission(at)
-        yield demand(
-            emission.at(name),
-            found is None,
-            expected="no logprob series that was not asked for",
-            actual=name or "none",
-            message=f"{name} stands in an answer whose request did not ask for it",
+    for steps in choices_as_begun(stream) if unasked else ():
+        customized = steps[0].choice.customized
+        members = (
+            (step, name)
+            for step in steps
+            for name, value in sorted(
+                {**step.emission.series, **step.emission.prompt_series}.items(), key=itemgetter(0)
+            )
+            if value is not None and name not in customized
         )
+        found = ((step, name) for step, name in members if any(is_unasked(name) for is_unasked in unasked))
+        step, name = next(found, (steps[-1], ""))
+        message = f"{name} stands in an answer whose request did not ask for it"
+        expected = "no logprob series that was not asked for"
+        yield step.expect(name, expected, name or "none", message, holds=not name)
 
 
 def _has_logprobs(choice: Choice) -> bool:

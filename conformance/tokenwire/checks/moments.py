@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import lru_cache
 from operator import itemgetter
 
-from tokenwire.checks.walk import times_of, walked
+from tokenwire.checks.walk import choices_in_steps
 from tokenwire.record import Stream
 from tokenwire.wire.exchange import Exchange
 
@@ -75,8 +75,8 @@ def delivered_at(stream: Stream, moment: float) -> int | None:
     if start is None:
         return None
     most = come = 0
-    for own in walked(stream):
-        here = [after for after, time in zip(own.after, times_of(own), strict=True) if start + time <= moment]
+    for steps in choices_in_steps(stream):
+        here = [step.after for step in steps if start + step.emission.event.place.time <= moment]
         come += len(here)
         most = max([most, *here])
     return most or come

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import partial
-from itertools import chain, repeat
-from operator import eq, ge, not_
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tokenwire.checks.bad_value import ID_LIMIT
-from tokenwire.checks.check import Look, Observation, Target, check, check_run, demand, look_along, observe
-from tokenwire.checks.logprob_entry import flat, ids_named, logprob_series
+from tokenwire.checks.check import Observation, Target, check, check_run, demand, observe
+from tokenwire.checks.logprob_entry import ids_named, own_logprob_series
 from tokenwire.checks.refusals import was_refused
 from tokenwire.checks.walk import (
-    Field,
-    Walked,
+    Step,
     as_list,
+    check_choices,
     count_of,
+    counters,
+    details,
     end_place,
     ended,
     finished_choices,
@@ -24,10 +23,9 @@ from tokenwire.checks.walk import (
     is_error,
     joined_ids,
     joined_text,
+    sound_steps,
     start_place,
     streamed,
-    walked,
-    walked_choice,
     witnessed,
 )
 from tokenwire.dialects.dialect import known_as, policy_of
@@ -183,78 +181,38 @@ def _is_token_id(value: object) -> bool:
     return number is not None and 0 <= number < ID_LIMIT
 
 
-def _are_token_ids(values: Collection[Any]) -> bool:
-    if not values:
-        return True
-    return set(map(type, values)) == {int} and min(values) >= 0 and max(values) < ID_LIMIT
-
-
-def _with_nulls(own: Walked, name: str, told: Field) -> Field:
-    """A list of ids, with None where the key stands without a list."""
-    missing = [] if len(told.at) == len(own.at) else [at for at in own.at if name in own.columns.keys[at]]
-    lists = dict.fromkeys(missing) | dict(zip(told.at, told.values, strict=True))
-    return Field(sorted(lists), [lists[at] for at in sorted(lists)]) if None in lists.values() else told
-
-
-def _changes(told: Field) -> Field:
-    """A list where it is not the one that was told before."""
-    last: list[Any] | None = None
-    changed = []
-    for ids in told.values:
-        changed.append(ids is None or (bool(ids) and ids != last))
-        last = ids or last
-    return told.some(changed)
-
-
-def _named(part: list[Any]) -> list[Any]:
-    return [token for value in part for token in ids_named(value)]
-
-
-def _id_lists(own: Walked) -> Iterator[tuple[str, Field, Callable[[Any], Any], bool]]:
-    """The lists that name token ids in the emissions of a choice, by name, without what earlier emissions
-    carried already; how to read the ids in one, and whether all are surely token ids.
+def _id_lists(steps: Sequence[Step]) -> Iterator[tuple[Step, str, list[Any] | None]]:
+    """The lists that name token ids in the emissions of a choice, without what earlier emissions carried
+    already; None where the key stands without a list.
     """
-    prompts = own.where(own.columns.prompt_token_ids)
-    single = {
-        "output_ids": own.unseen_ids,
-        "prompt_token_ids": Field(prompts.at, list(map(as_list, prompts.values))),
-    }
-    for name, lists in single.items():
-        told = _with_nulls(own, name, lists)
-        all_are = told is lists and _are_token_ids(list(chain.from_iterable(told.values)))
-        yield name, _changes(told) if name == "prompt_token_ids" else told, lambda ids: ids, all_are
-    for name in logprob_series(own.columns):
-        entries, told = flat(own, name), own.unseen(name)
-        all_are = entries is not None and _are_token_ids(entries.ids)
-        named = told if all_are else told.some(map(_named, told.values))
-        yield name, named, _named, all_are
+    last_prompt: list[Any] | None = None
+    for step in steps:
+        emission = step.emission
+        if step.ids is not None or "output_ids" in emission.pointers:
+            yield step, "output_ids", None if step.ids is None else step.unseen(step.ids)
+        if emission.prompt_token_ids is not None or "prompt_token_ids" in emission.pointers:
+            prompt = as_list(emission.prompt_token_ids)
+            if prompt is None or prompt != last_prompt:
+                yield step, "prompt_token_ids", prompt
+            last_prompt = prompt or last_prompt
+        for name in own_logprob_series(step):
+            entries = step.series(name)
+            if entries is not None:
+                yield step, name, [token for entry in step.unseen(entries) for token in ids_named(entry)]
 
 
-@check("ids-are-token-ids")
-def ids_are_token_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_choices("ids-are-token-ids")
+def ids_are_token_ids(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every id on the wire is a JSON integer in the range of token ids."""
     expected = "integers t with 0 <= t < 2^31"
-
-    def look(at: int, own: Walked, name: str, told: Field, read: Callable[[Any], Any]) -> Observation:
-        place, ids = own.emission(at).at(name), read(told[at])
+    for step, name, ids in _id_lists(steps):
         if ids is None:
             message = f"{name} is not a list of token ids"
-            return demand(place, False, expected=expected, actual="no list", message=message)
-        wrong = [value for value in ids if not _is_token_id(value)]
-        message = f"{name} holds {wrong[0]!r}, which is no token id" if wrong else ""
-        return demand(place, not wrong, expected=expected, actual=wrong[:3] or ids[:3], message=message)
-
-    def looks() -> Iterator[Look]:
-        for own in walked(stream):
-            for name, lists, read, all_are in _id_lists(own):
-                told = lists
-                if not all(lists.values):
-                    told = lists.some(ids is None or ids for ids in lists.values)
-                surely = (ids is not None and _are_token_ids(read(ids)) for ids in told.values)
-                one = partial(look, own=own, name=name, told=told, read=read)
-                yield own.look(told.at, None if all_are else surely, one)
-
-    yield from look_along(looks())
+            yield step.expect(name, expected, "no list", message, holds=False)
+        elif ids:
+            wrong = [value for value in ids if not _is_token_id(value)]
+            message = f"{name} holds {wrong[0]!r}, which is no token id" if wrong else ""
+            yield step.expect(name, expected, wrong[:3] or ids[:3], message, holds=not wrong)
 
 
 @check("ids-are-counted")
@@ -271,88 +229,39 @@ def ids_are_counted(stream: Stream, _target: Target) -> Iterator[Observation]:
             yield observe(place, expected=len(ids), actual=count, message=message)
 
 
-@check("counter-follows-ids")
-def counter_follows_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_choices("counter-follows-ids", only=streamed)
+def counter_follows_ids(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
     """completion_tokens counts the ids delivered so far, in every emission that carries ids."""
-    if not streamed(stream):
-        return
-
-    def look(at: int, own: Walked, counts: Field) -> Observation:
-        count, due = counts[at], own.after[at]
-        message = f"completion_tokens is {count!r} after {due} delivered output ids"
-        return observe(own.emission(at).at("completion_tokens"), expected=due, actual=count, message=message)
-
-    def looks() -> Iterator[Look]:
-        for own in walked(stream):
-            counts = own.counter("completion_tokens")
-            counts = counts.some(ids is not None for ids in counts.of(own.ids))
-            yield own.look(
-                counts.at, counts.equals(counts.of(own.after)), partial(look, own=own, counts=counts)
-            )
-
-    yield from look_along(looks())
+    for step, count in counters(steps, "completion_tokens"):
+        if step.ids is not None:
+            message = f"completion_tokens is {count!r} after {step.after} delivered output ids"
+            yield step.expect("completion_tokens", step.after, count, message)
 
 
-@check("counters-never-fall")
-def counters_never_fall(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_choices("counters-never-fall", only=streamed)
+def counters_never_fall(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
     """No counter of a choice is smaller than it was in an emission before."""
-    if not streamed(stream):
-        return
-
-    def fallen(at: int, own: Walked, name: str, counts: Field, before: Field) -> Observation:
-        count, least = counts[at], before[at]
-        message, place = f"{name} fell from {least} to {count}", own.emission(at).at(name)
-        return demand(place, count >= least, expected=f"at least {least}", actual=count, message=message)
-
-    def no_integer(at: int, own: Walked, name: str, told: Field) -> Observation:
-        place, message = own.emission(at).at(name), f"{name} is {told[at]!r}, not an integer"
-        return demand(place, False, expected="an integer", actual=told[at], message=message)
-
-    def looks() -> Iterator[Look]:
-        for own in walked(stream):
-            for name in own.columns.counters:
-                told = own.counter(name)
-                counts = told if told.integers else told.some(integer(one) is not None for one in told.values)
-                again, before = counts.after_the_first(), Field(counts.at[1:], counts.values[:-1])
-                look = partial(fallen, own=own, name=name, counts=again, before=before)
-                surely = (
-                    None if sorted(counts.values) == counts.values else map(ge, again.values, before.values)
-                )
-                yield own.look(again.at, surely, look)
-                if counts is not told:
-                    wrong = [integer(one) is None for one in told.values]
-                    if not name.endswith("_tokens"):  # what is no number of tokens may have a fraction
-                        wrong = [
-                            no and not isinstance(one, float)
-                            for no, one in zip(wrong, told.values, strict=True)
-                        ]
-                    other = told.some(wrong)
-                    look = partial(no_integer, own=own, name=name, told=other)
-                    yield own.look(other.at, repeat(False, len(other.at)), look)
-
-    yield from look_along(looks())
+    for name in dict.fromkeys(name for step in steps for name in step.emission.counters):
+        least: int | None = None
+        for step, count in counters(steps, name):
+            if integer(count) is None:
+                if name.endswith("_tokens") or not isinstance(count, float):  # others may be fractions
+                    message = f"{name} is {count!r}, not an integer"
+                    yield step.expect(name, "an integer", count, message, holds=False)
+                continue
+            if least is not None:
+                message = f"{name} fell from {least} to {count}"
+                yield step.expect(name, f"at least {least}", count, message, holds=count >= least)
+            least = count
 
 
-@check("prompt-tokens-constant")
-def prompt_tokens_constant(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_choices("prompt-tokens-constant", only=streamed)
+def prompt_tokens_constant(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
     """prompt_tokens is what it was in the first emission of the choice."""
-    if not streamed(stream):
-        return
-
-    def look(at: int, own: Walked, counts: Field) -> Observation:
-        expected, actual = counts.values[0], counts[at]
-        message = f"prompt_tokens changed from {expected!r} to {actual!r}"
-        place = own.emission(at).at("prompt_tokens")
-        return observe(place, expected=expected, actual=actual, message=message)
-
-    def looks() -> Iterator[Look]:
-        for own in walked(stream):
-            counts = own.counter("prompt_tokens")
-            again = counts.after_the_first()
-            surely = again.equals(repeat(counts.values[0])) if again.at else ()
-            yield own.look(again.at, surely, partial(look, own=own, counts=counts))
-
-    yield from look_along(looks())
+    counts = list(counters(steps, "prompt_tokens"))
+    for step, count in counts[1:]:
+        message = f"prompt_tokens changed from {counts[0][1]!r} to {count!r}"
+        yield step.expect("prompt_tokens", counts[0][1], count, message)
 
 
 def _fault_in_details(details: object, cached: int | None) -> str:
@@ -371,58 +280,28 @@ def _fault_in_details(details: object, cached: int | None) -> str:
     return ""
 
 
-@check("cached-details-add-up")
-def cached_details_add_up(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_choices("cached-details-add-up")
+def cached_details_add_up(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
     """The tiers of the cache share out what was cached, and no more."""
-
-    def look(at: int, own: Walked, details: Field, faults: Field) -> Observation:
-        expected = "counts for device and host, together not above cached_tokens"
-        place, fault = own.emission(at).at("cached_tokens_details"), faults[at]
-        return demand(place, not fault, expected=expected, actual=details[at], message=fault)
-
-    def looks() -> Iterator[Look]:
-        for own in walked(stream):
-            details = own.detail("cached_tokens_details")
-            details = details.some(one is not None for one in details.values)
-            cached = map(integer, details.of(own.columns.counters.get("cached_tokens", [None] * len(own.at))))
-            faults = Field(details.at, list(map(_fault_in_details, details.values, cached)))
-            yield own.look(
-                details.at, map(not_, faults.values), partial(look, own=own, details=details, faults=faults)
-            )
-
-    yield from look_along(looks())
+    expected = "counts for device and host, together not above cached_tokens"
+    for step, tiers in details(steps, "cached_tokens_details"):
+        if tiers is not None:
+            fault = _fault_in_details(tiers, step.counter("cached_tokens"))
+            yield step.expect("cached_tokens_details", expected, tiers, fault, holds=not fault)
 
 
-@check("cached-details-where-cached")
-def cached_details_where_cached(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_choices("cached-details-where-cached")
+def cached_details_where_cached(
+    steps: Sequence[Step], _stream: Stream, _target: Target
+) -> Iterator[Observation]:
     """Where nothing was cached there is nothing to share out; where something was, it came from somewhere."""
-
-    def look(at: int, own: Walked, told: Field) -> Observation:
-        details, cached = told[at]
-        words = "null" if details is None else "counts"
-        return demand(
-            own.emission(at).at("cached_tokens_details"),
-            (details is not None) == (cached > 0),
-            expected="counts" if cached > 0 else "null",
-            actual=details,
-            message=f"cached_tokens_details holds {words} beside {cached} cached tokens",
-        )
-
-    def looks() -> Iterator[Look]:
-        for own in walked(stream):
-            details, cached = own.detail("cached_tokens_details"), own.counter("cached_tokens")
-            if details.at and cached.at:
-                counts = details.of(own.columns.counters["cached_tokens"])
-                pairs = Field(details.at, list(zip(details.values, counts, strict=True)))
-                told = (
-                    pairs
-                    if cached.integers and len(cached.at) == len(own.at)
-                    else pairs.some(integer(count) is not None for count in counts)
-                )
-                surely = ((details is not None) == (count > 0) for details, count in told.values)
-                yield own.look(told.at, surely, partial(look, own=own, told=told))
-
-    yield from look_along(looks())
+    for step, tiers in details(steps, "cached_tokens_details"):
+        cached = step.counter("cached_tokens")
+        if cached is not None:
+            words = "null" if tiers is None else "counts"
+            message = f"cached_tokens_details holds {words} beside {cached} cached tokens"
+            expected, holds = "counts" if cached > 0 else "null", (tiers is not None) == (cached > 0)
+            yield step.expect("cached_tokens_details", expected, tiers, message, holds=holds)
 
 
 def _budget_of(stream: Stream, choice: int = 0) -> int | None:
@@ -466,10 +345,9 @@ def budget_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
         if budget is None or count is None or is_error(choice.finish):
             continue
         words, place = _counted(stream, choice, count)
-        own = walked_choice(choice)
-        over = next((at for at, after in enumerate(own.after) if after > budget), None)
-        if over is not None and own.ids[over] is not None:
-            place = own.emission(over).at("output_ids")
+        over = next((step for step in sound_steps(choice) if step.after > budget), None)
+        if over is not None and over.ids is not None:
+            place = over.emission.at("output_ids")
         yield demand(
             place,
             count <= budget,
@@ -518,25 +396,17 @@ def zero_budget_has_no_ids(stream: Stream, _target: Target) -> Iterator[Observat
             yield observe(last.at("finish"), expected="length", actual=choice.finish.type)
 
 
-@check("request-id-constant")
-def request_id_constant(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_choices("request-id-constant")
+def request_id_constant(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
     """One request id in all emissions of a choice."""
-
-    def look(at: int, own: Walked, first: Any) -> Observation:
-        actual = own.details("request_id")[at]
-        message = f"the request id is {actual!r}, not {first!r}"
-        return observe(own.emission(at).at("request_id"), expected=first, actual=actual, message=message)
-
-    def looks() -> Iterator[Look]:
-        for own in walked(stream):
-            told = own.details("request_id")
-            begin = next((at for at, one in enumerate(told) if one is not None), None)
-            if begin is not None:
-                first, later = told[begin], told[begin + 1 :]
-                same = map(eq, later, repeat(first)) if type(first) is str else repeat(False, len(later))
-                yield own.look(own.at[begin + 1 :], same, partial(look, own=own, first=first))
-
-    yield from look_along(looks())
+    first: Any = None
+    for step in steps:
+        actual = step.emission.details.get("request_id")
+        if first is None:
+            first = actual
+        else:
+            message = f"the request id is {actual!r}, not {first!r}"
+            yield step.expect("request_id", first, actual, message)
 
 
 @check("request-id-is-the-clients")

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tokenwire.checks.check import (
-    Look,
     Observation,
     Target,
     check,
     check_run,
     demand,
-    look_along,
     pick,
 )
-from tokenwire.checks.logprob_entry import Position, number_of, plainly, reported_along, sampled_entries
-from tokenwire.checks.walk import Walked, finished_choices, joined_ids, joined_text, walked
+from tokenwire.checks.logprob_entry import Position, number_of, reported_along, sampled_entries
+from tokenwire.checks.walk import Step, check_choices, finished_choices, joined_ids, joined_text
 from tokenwire.record import Asked, Choice, Stream, in_short
 from tokenwire.requirement import tolerance
 from tokenwire.target.determinism import completed
@@ -190,9 +188,6 @@ class _Drawn:
 
 @in_short(Choice)
 def _loglikelihood(choice: Choice) -> float | None:
-    plain = plainly(choice)
-    if plain is not None and plain.sampled.finite:
-        return sum(plain.sampled.logprobs) if plain.sampled.logprobs else None
     numbers = [number_of(entry.logprob) if entry else None for entry in sampled_entries(choice)]
     known = [number for number in numbers if number is not None]
     return sum(known) if known and len(known) == len(numbers) else None
@@ -328,30 +323,17 @@ def _left_out(at: Position, asked: Asked) -> str:
     return ""
 
 
-@check("truncation-is-kept")
-def truncation_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_choices("truncation-is-kept")
+def truncation_is_kept(steps: Sequence[Step], stream: Stream, _target: Target) -> Iterator[Observation]:
     """What top_k, top_p and min_p leave out is not sampled; the top logprobs tell what that is."""
     asked = stream.asked
     if not asked.truncated or asked.other_sampling or not asked.temperature:
         return
-
-    def looks() -> Iterator[Look]:
-        for own in walked(stream):
-            found: list[tuple[int, tuple[Walked, int, str, str]]] = []
-            for position, told in reported_along(own):
-                if told.top_series and told.positions:
-                    seen = 0 if own.incremental else own.before[position]
-                    reasons = (_left_out(one, asked) for one in told.positions)
-                    at, why = next(((at + seen, why) for at, why in enumerate(reasons) if why), (0, ""))
-                    fault = f"the sampled id at position {at} of {told.series} {why}" if why else ""
-                    found.append((position, (own, position, told.series, fault)))
-            yield own.look_at(found, lambda one: not one[3], _look_at_left_out)
-
-    yield from look_along(looks())
-
-
-def _look_at_left_out(found: tuple[Walked, int, str, str]) -> Observation:
-    own, at, series, fault = found
     expected = "an id that the request does not leave out"
-    place = own.emission(at).at(series)
-    return demand(place, not fault, expected=expected, actual=fault or expected, message=fault)
+    for step, reported in reported_along(steps):
+        if reported.top_series and reported.positions:
+            reasons = (_left_out(position, asked) for position in reported.positions)
+            first = ((at + step.seen_entries, why) for at, why in enumerate(reasons) if why)
+            at, why = next(first, (0, ""))
+            fault = f"the sampled id at position {at} of {reported.series} {why}" if why else ""
+            yield step.expect(reported.series, expected, fault or expected, fault, holds=not fault)

@@ -12,7 +12,6 @@ from tokenwire.checks.check import (
     check_run,
     demand,
     gather_once,
-    look_at_each,
     pick,
 )
 from tokenwire.checks.refusals import was_refused
@@ -161,26 +160,17 @@ def stop_prefix_held_back(streams: tuple[Stream, ...], _target: Target) -> Itera
                 continue
             text, place = final
 
-            def look(
-                told: tuple[int, str],
-                choice: Choice = choice,
-                text: str = text,
-                place: Place = place,
-                stop: str | None = stop,
-            ) -> Observation:
-                at, shown = told
-                return demand(
-                    choice.emissions[at].at("text"),
-                    text.startswith(shown),
-                    expected=f"a beginning of {text[-80:]!r}",
-                    actual=shown[-80:],
-                    message=f"{shown[-40:]!r} was shown, but the text before {stop!r} ends {text[-40:]!r}",
-                    related=(place,),
-                    by_chance=not shown.startswith(text),
-                )
-
-            told = [(at, shown) for at, shown in texts_so_far(choice) if shown]
-            yield from look_at_each(told, (text.startswith(shown) for _, shown in told), look)
+            for position, shown in texts_so_far(choice):
+                if shown:
+                    yield demand(
+                        choice.emissions[position].at("text"),
+                        text.startswith(shown),
+                        expected=f"a beginning of {text[-80:]!r}",
+                        actual=shown[-80:],
+                        message=f"{shown[-40:]!r} was shown; the text before {stop!r} ends {text[-40:]!r}",
+                        related=(place,),
+                        by_chance=not shown.startswith(text),
+                    )
 
 
 @check_run("unmatched-stop-changes-nothing")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 
 from tokenwire.checks.channel_reading import offered
-from tokenwire.checks.check import Observation, Target, check, demand, look_at_each
+from tokenwire.checks.check import Observation, Target, check, demand
 from tokenwire.checks.decoded import Decoded, decoded, legal_texts, uncut_texts
 from tokenwire.checks.difference import first_difference
 from tokenwire.checks.walk import (
+    sound_steps,
     streamed,
     texts_so_far,
-    walked_choice,
 )
 from tokenwire.record import BROKEN, Emission, Stream
 
@@ -48,11 +47,6 @@ def _observed(
     )
 
 
-def _look_at_shown(one: Decoded, legal: Iterable[str], told: tuple[int, str, bool]) -> Observation:
-    at, shown, begins = told
-    return _observed(one, one.choice.emissions[at], shown, legal, holds=begins)
-
-
 def _without_tail(text: str) -> str:
     """A text without the incomplete character that it may end in."""
     return text.rstrip(BROKEN)
@@ -84,29 +78,12 @@ def incomplete_tail_is_shown(stream: Stream, target: Target) -> Iterator[Observa
 @check("shown-text-stays")
 def shown_text_stays(stream: Stream, target: Target) -> Iterator[Observation]:
     """What a client holds after each emission is a beginning of what all ids say."""
-    if not streamed(stream):
-        return
-    for one in decoded(stream, target.tokenizer):
+    for one in decoded(stream, target.tokenizer) if streamed(stream) else ():
         legal = legal_texts(one)
-        told = [
-            (at, shown, any(one.begins(each, shown) for each in legal))
-            for at, shown in (texts_so_far(one.choice) if legal else ())
-            if shown
-        ]
-        yield from look_at_each(told, (begins for *_, begins in told), partial(_look_at_shown, one, legal))
-
-
-def _look_at_lag(one: Decoded, told: tuple[int, int, str, str, int]) -> Observation:
-    at, after, text, said, least = told
-    actual = one.size(text)
-    return demand(
-        walked_choice(one.choice).emission(at).at("text"),
-        actual >= least,
-        expected=f"at least {least} characters after {after} ids",
-        actual=f"{actual} characters",
-        message=f"the text of choice {one.choice.index} lags: it ends {text[-24:]!r}, and "
-        f"the {after} ids delivered say {said[-24:]!r}",
-    )
+        for position, shown in texts_so_far(one.choice) if legal else ():
+            if shown:
+                holds = any(one.begins(text, shown) for text in legal)
+                yield _observed(one, one.choice.emissions[position], shown, legal, holds=holds)
 
 
 @check("text-keeps-up-with-its-ids")
@@ -118,17 +95,11 @@ def text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Obser
         return
     for one in decoded(stream, target.tokenizer):
         held_back = max([len(stop) - 1 for stop in one.asked.stop if stop], default=0)
-        own, shown = walked_choice(one.choice), dict(texts_so_far(one.choice))
-        told: list[tuple[int, int, str, str, int]] = []
-        for at, after in enumerate(own.after):
-            counted = own.counted is None or own.counted[at]
-            text = shown.get(own.kept[at])
-            if (
-                text is None
-                or own.columns.finish[at] is not None
-                or not counted
-                or not 0 < after <= len(one.ids)
-            ):
+        shown = dict(texts_so_far(one.choice))
+        for step in sound_steps(one.choice):
+            text, after = shown.get(step.position), step.after
+            inner = text is not None and step.emission.finish is None and step.counted
+            if not inner or not 0 < after <= len(one.ids):
                 continue
             # The finish may come in an event of its own: what ended the choice is complete, and never shown.
             complete = after == len(one.ids)
@@ -138,9 +109,13 @@ def text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Obser
             said = (one.decode(one.ids[: after - by_id]) or "").lstrip(BROKEN)
             if not said or said.endswith(BROKEN):
                 continue
-            told.append((at, after, text, said, one.size(said) - may_wait))
-        keeps_up = (one.size(text) >= least for *_, text, _, least in told)
-        yield from look_at_each(told, keeps_up, partial(_look_at_lag, one))
+            least, actual = one.size(said) - may_wait, one.size(text or "")
+            message = (
+                f"the text of choice {one.choice.index} lags: it ends {(text or '')[-24:]!r}, and "
+                f"the {after} ids delivered say {said[-24:]!r}"
+            )
+            expected = f"at least {least} characters after {after} ids"
+            yield step.expect("text", expected, f"{actual} characters", message, holds=actual >= least)
 
 
 @check("special-tokens-as-asked")

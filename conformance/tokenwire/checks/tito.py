@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tokenwire.checks.check import (
-    Look,
     Observation,
     Target,
     check,
     demand,
-    look_along,
     observe,
 )
-from tokenwire.checks.difference import first_difference, observe_sequence
+from tokenwire.checks.difference import observe_sequence
 from tokenwire.checks.refusals import was_refused, words_of
 from tokenwire.checks.walk import (
-    Field,
-    Walked,
+    Step,
     as_list,
+    check_choices,
     count_of,
     end_place,
     ended,
@@ -31,7 +28,6 @@ from tokenwire.checks.walk import (
     prompt_sent,
     start_place,
     streamed,
-    walked,
 )
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.record import Choice, Emission, Stream
@@ -163,24 +159,13 @@ def prompt_ids_only_on_request(stream: Stream, _target: Target) -> Iterator[Obse
             yield demand(place, not keyed, expected="no key", actual=actual, message=message)
 
 
-@check("prompt-ids-constant")
-def prompt_ids_constant(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_choices("prompt-ids-constant", only=streamed)
+def prompt_ids_constant(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
     """The prompt of a choice does not change while it is answered."""
-    if not streamed(stream):
-        return
-
-    def look(at: int, own: Walked, told: Field) -> Observation:
-        place, source = own.emission(at).at(FIELD), "the first emission"
-        return observe_sequence(place, "prompt id", expected=told.values[0], actual=told[at], source=source)
-
-    def looks() -> Iterator[Look]:
-        for own in walked(stream):
-            told = own.where(list(map(as_list, own.columns.prompt_token_ids)))
-            again, first = told.after_the_first(), told.values[:1]
-            same = (ids is first[0] or first_difference(first[0], ids) is None for ids in again.values)
-            yield own.look(again.at, same, partial(look, own=own, told=told))
-
-    yield from look_along(looks())
+    lists = [(step, ids) for step in steps if (ids := as_list(step.emission.prompt_token_ids)) is not None]
+    for step, ids in lists[1:]:
+        place, source = step.emission.at(FIELD), "the first emission"
+        yield observe_sequence(place, "prompt id", expected=lists[0][1], actual=ids, source=source)
 
 
 @check("prompt-ids-come-first")

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
-from operator import le
 from typing import Any
 
 from tokenwire.checks.chance import goes_apart
-from tokenwire.checks.check import Look, Observation, Target, check, compare, demand, look_along, observe
-from tokenwire.checks.walk import Field, Walked, end_place, ended, integer, joined_ids, start_place, walked
+from tokenwire.checks.check import Observation, Target, check, compare, demand, in_wire_order, observe
+from tokenwire.checks.walk import (
+    choices_in_steps,
+    counters,
+    end_place,
+    ended,
+    integer,
+    joined_ids,
+    start_place,
+)
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.record import Delivery, Place, Stream
 from tokenwire.requirement import Level
@@ -69,46 +75,29 @@ def part_of(counts: Mapping[str, Any], whole: str, part: str) -> object:
 
 
 def _within(stream: Stream, whole: str, part: str) -> Iterator[Observation]:
-    """Look whether a part of a count is no larger than its whole, in usage and in counters of a choice."""
+    """Observe whether a part of a count is no larger than its whole, in usage and in counters of a choice."""
 
-    def look(place: Place, said: object, most: int | None) -> Observation:
-        number = integer(said)
+    def observed(place: Place, count: object, most: int | None) -> Observation:
+        number = integer(count)
         return demand(
             place,
             number is not None and number >= 0 and (most is None or number <= most),
             expected="an integer from 0" if most is None else f"an integer from 0 to {most}",
-            actual=said,
-            message=f"{part} is {said!r} and {whole} {most}",
+            actual=count,
+            message=f"{part} is {count!r} and {whole} {most}",
         )
 
-    def within(said: object, most: int | None) -> bool:
-        return type(said) is int and 0 <= said <= (said if most is None else most)
-
-    def look_in(at: int, own: Walked, told: Field, most: Field) -> Observation:
-        return look(own.emission(at).at(part), told[at], most[at])
-
-    def looks() -> Iterator[Look]:
-        usages = [
-            (usage.place, said, integer(usage.counts.get(whole)))
-            for usage in stream.usages
-            if stream.answered and (said := part_of(usage.counts, whole, part)) is not None
-        ]
-        surely = (within(said, most) for _, said, most in usages)
-        events = [place.event or 0 for place, *_ in usages]
-        yield Look(range(len(usages)), events, surely, lambda at: look(*usages[at]))
-        for own in walked(stream):
-            told = own.counter(part)
-            if not told.at:
-                continue
-            wholes = own.columns.counters.get(whole, [None] * len(own.at))
-            most = Field(told.at, told.of(wholes))
-            if not most.integers:
-                most = Field(told.at, list(map(integer, most.values)))
-            plain = told.integers and most.integers and min(told.values) >= 0
-            sure = map(le if plain else within, told.values, most.values)
-            yield own.look(told.at, sure, partial(look_in, own=own, told=told, most=most))
-
-    yield from look_along(looks())
+    in_usage = (
+        observed(usage.place, count, integer(usage.counts.get(whole)))
+        for usage in stream.usages
+        if stream.answered and (count := part_of(usage.counts, whole, part)) is not None
+    )
+    in_choices = (
+        observed(step.emission.at(part), count, step.counter(whole))
+        for steps in choices_in_steps(stream)
+        for step, count in counters(steps, part)
+    )
+    yield from in_wire_order((*in_usage, *in_choices))
 
 
 @check("cached-within-prompt")

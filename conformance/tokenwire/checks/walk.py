@@ -1,4 +1,4 @@
-"""One walk through a stream in wire order, with the running count of each choice's output ids.
+"""The steps of a stream: its emissions, with the running count of each choice's output ids.
 
 Everything that a target wrote is untrusted JSON: what is read here may have any type, and is never trusted
 to have the right one.
@@ -7,19 +7,14 @@ to have the right one.
 from __future__ import annotations
 
 import json
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, wraps
-from itertools import accumulate, compress
-from operator import eq, sub
-from types import NoneType
+from functools import wraps
+from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeVar, cast
 
-from tokenwire.checks.check import Look, Observation
+from tokenwire.checks.check import Observation, Target, check, demand, in_wire_order, observe
 from tokenwire.record import (
     Choice,
-    Columns,
     Delivery,
     Emission,
     Finish,
@@ -28,26 +23,41 @@ from tokenwire.record import (
     in_short,
 )
 from tokenwire.wire.exchange import Ending
-from tokenwire.wire.json_pointer import ABSENT
 
 
 class Step(NamedTuple):
-    """One emission, and how many output ids of its choice were delivered before and after it.
+    """One emission of a choice, and how many output ids of the choice were delivered before and after it.
 
     Counts come from the ids; where no emission of the choice carries ids, from completion_tokens.
     """
 
+    choice: Choice
     emission: Emission
-    delivery: Delivery
+    position: int
+    """Which of the emissions of its choice it is."""
     ids: list[Any] | None
     """The output ids as they stand in the emission, new ones or all so far; None where there is no list."""
     before: int
     after: int
-    first: bool
-    """The first emission of its choice."""
-    last: bool
     counted: bool = True
     """Whether `after` is known: the emission carries ids, or its mode lets their absence mean none."""
+
+    @property
+    def delivery(self) -> Delivery:
+        return self.choice.delivery
+
+    @property
+    def incremental(self) -> bool:
+        return self.choice.delivery is Delivery.INCREMENTAL
+
+    @property
+    def first(self) -> bool:
+        """Whether it is the first emission of its choice."""
+        return self.position == 0
+
+    @property
+    def last(self) -> bool:
+        return self.position == len(self.choice.emissions) - 1
 
     @property
     def new(self) -> int:
@@ -56,11 +66,33 @@ class Step(NamedTuple):
     @property
     def expected_entries(self) -> int:
         """How many entries a per-token series of this emission must hold."""
-        return self.new if self.delivery is Delivery.INCREMENTAL else self.after
+        return self.new if self.incremental else self.after
+
+    @property
+    def seen_entries(self) -> int:
+        """How many entries at the head of a list of this emission an earlier one carried."""
+        return 0 if self.incremental else self.before
 
     def unseen(self, entries: list[Any]) -> list[Any]:
         """Those of a list's entries that no emission before this one carried."""
-        return entries if self.delivery is Delivery.INCREMENTAL else entries[self.before :]
+        return entries[self.seen_entries :]
+
+    def series(self, name: str) -> list[Any] | None:
+        """The entries of a series as they stand in the emission; None where there is no list."""
+        return as_list(self.emission.series.get(name))
+
+    def counter(self, name: str) -> int | None:
+        """A counter of the emission, where it is an integer."""
+        return integer(self.emission.counters.get(name))
+
+    def expect(
+        self, field: str, expected: object, actual: object, message: str = "", holds: bool | None = None
+    ) -> Observation:
+        """Observe a field of the emission: whether two values are equal and of one JSON type, or `holds`."""
+        place = self.emission.at(field)
+        if holds is None:
+            return observe(place, expected=expected, actual=actual, message=message)
+        return demand(place, holds, expected=expected, actual=actual, message=message)
 
 
 def as_list(value: object) -> list[Any] | None:
@@ -118,257 +150,79 @@ def read_once(read: Callable[[Source], Result]) -> Callable[[Source], Result]:
     return read_or_kept
 
 
+def _steps(choice: Choice) -> Iterator[Step]:
+    lists = [as_list(emission.output_ids) for emission in choice.emissions]
+    incremental = choice.delivery is Delivery.INCREMENTAL
+    carries_ids = any(ids is not None for ids in lists)
+    delivered = 0
+    for position, (emission, ids) in enumerate(zip(choice.emissions, lists, strict=True)):
+        before, counted = delivered, carries_ids and incremental
+        if ids is not None:
+            delivered, counted = len(ids) + (delivered if incremental else 0), True
+        elif not carries_ids and (count := integer(emission.counters.get("completion_tokens"))) is not None:
+            delivered, counted = count, True
+        yield Step(choice, emission, position, ids, before, delivered, counted)
+
+
 @read_once
 def steps_of(choice: Choice) -> tuple[Step, ...]:
     """The emissions of one choice in wire order."""
-    own = all_of(choice)
-    return tuple(map(own.step, own.at))
+    return tuple(_steps(choice))
 
 
-@dataclass(frozen=True, eq=False)
-class Field:
-    """A field where a choice tells it: the positions of those emissions, and what each says."""
-
-    at: Sequence[int]
-    values: Sequence[Any]
-
-    @cached_property
-    def integers(self) -> bool:
-        """Whether all are integers."""
-        return set(map(type, self.values)) <= {int}
-
-    def __getitem__(self, at: int) -> Any:
-        """What the emission at a position says, which tells the field."""
-        return self.values[bisect_left(self.at, at)]
-
-    def some(self, which: Iterable[object]) -> Field:
-        """The field in those of the emissions for which something is true."""
-        kept = list(map(bool, which))
-        if all(kept):
-            return self
-        return Field(list(compress(self.at, kept)), list(compress(self.values, kept)))
-
-    def after_the_first(self) -> Field:
-        return Field(self.at[1:], self.values[1:])
-
-    def of(self, column: Sequence[Any]) -> Sequence[Any]:
-        """What another column of the choice holds there."""
-        return column if len(column) == len(self.at) else [column[at] for at in self.at]
-
-    def equals(self, expected: Iterable[int]) -> Iterable[bool]:
-        """Whether each is the integer that is expected."""
-        if self.integers:
-            return map(eq, self.values, expected)
-        return (type(one) is int and one == due for one, due in zip(self.values, expected, strict=False))
+@read_once
+def sound_steps(choice: Choice) -> tuple[Step, ...]:
+    """The same, without emissions that report a failure."""
+    return tuple(step for step in steps_of(choice) if not is_error(step.emission.finish))
 
 
-NOWHERE = Field((), ())
+def choices_in_steps(stream: Stream) -> list[tuple[Step, ...]]:
+    """The sound steps of each choice of an answered stream that has any."""
+    steps = map(sound_steps, stream.choices if stream.answered else ())
+    return [of_choice for of_choice in steps if of_choice]
 
 
-@dataclass(frozen=True, eq=False)
-class Walked:
-    """One choice as a client follows it, field by field, and how many of its output ids were delivered before
-    and after each emission; see `Step`.
+def choices_as_begun(stream: Stream) -> list[tuple[Step, ...]]:
+    """The same, in the order in which the choices begin."""
+    return sorted(choices_in_steps(stream), key=lambda steps: steps[0].emission.event.index)
+
+
+ChoiceCheck = Callable[[tuple[Step, ...], Stream, Target], Iterator[Observation]]
+
+
+def check_choices(
+    requirement: str, *, only: Callable[[Stream], bool] = lambda _: True
+) -> Callable[[ChoiceCheck], ChoiceCheck]:
+    """Make a function the check of a requirement, called with the sound steps of each choice of a stream.
+
+    `only` says which streams it is about. What it sees is reported in wire order.
     """
 
-    choice: Choice
-    columns: Columns
-    ids: Sequence[list[Any] | None]
-    before: Sequence[int]
-    after: Sequence[int]
-    counted: Sequence[bool] | None
-    """None where all are."""
-    kept: Sequence[int]
-    """Where its emissions stand among those of the choice."""
+    def register(function: ChoiceCheck) -> ChoiceCheck:
+        def on_stream(stream: Stream, target: Target) -> Iterator[Observation]:
+            if only(stream):
+                every = (function(steps, stream, target) for steps in choices_in_steps(stream))
+                yield from in_wire_order(chain.from_iterable(every))
 
-    @property
-    def at(self) -> range:
-        """The positions of all emissions."""
-        return range(len(self.kept))
+        check(requirement)(on_stream)
+        return function
 
-    @property
-    def incremental(self) -> bool:
-        return self.choice.delivery is Delivery.INCREMENTAL
-
-    def emission(self, at: int) -> Emission:
-        return self.choice.emissions[self.kept[at]]
-
-    def counts(self, at: int) -> bool:
-        """Whether `after` is known at a position; see `Step`."""
-        return self.counted is None or self.counted[at]
-
-    def step(self, at: int) -> Step:
-        position = self.kept[at]
-        return Step(
-            self.choice.emissions[position],
-            self.choice.delivery,
-            self.ids[at],
-            self.before[at],
-            self.after[at],
-            position == 0,
-            position == len(self.choice.emissions) - 1,
-            self.counts(at),
-        )
-
-    def where(self, column: Sequence[Any]) -> Field:
-        """A column where it is neither absent nor null."""
-        if None not in column:
-            return self.present(column)
-        if column.count(None) == len(column):
-            return NOWHERE
-        return self.present([ABSENT if value is None else value for value in column])
-
-    def present(self, column: Sequence[Any] | None) -> Field:
-        """A column where it is not absent; none is nowhere."""
-        if column is None:
-            return NOWHERE
-        told = Field(self.at, column)
-        return told if ABSENT not in column else told.some(value is not ABSENT for value in column)
-
-    def details(self, name: str) -> Sequence[Any]:
-        """What each emission says of a detail; None where it is absent or null."""
-        column = self.columns.details.get(name)
-        return [None] * len(self.at) if column is None else [None if one is ABSENT else one for one in column]
-
-    def detail(self, name: str) -> Field:
-        """A detail, be it null."""
-        return self.present(self.columns.details.get(name))
-
-    @cached_property
-    def _counters(self) -> dict[str, Field]:
-        return {}
-
-    def counter(self, name: str) -> Field:
-        """A counter, where it is told."""
-        if name not in self._counters:
-            self._counters[name] = self.present(self.columns.counters.get(name))
-        return self._counters[name]
-
-    @cached_property
-    def new(self) -> list[int]:
-        """How many ids of the choice each emission is the first to carry."""
-        return list(map(sub, self.after, self.before))
-
-    @property
-    def due(self) -> Sequence[int]:
-        """How many entries a per-token series of each emission must hold."""
-        return self.new if self.incremental else self.after
-
-    @cached_property
-    def carrying(self) -> Field:
-        """The output ids where there are any, or an empty list of them."""
-        return self.where(self.ids)
-
-    @cached_property
-    def _series(self) -> dict[str, Field]:
-        return {}
-
-    def unseen(self, name: str) -> Field:
-        """The entries of a series that no emission before carried, where it is a list."""
-        if name not in self._series:
-            column = self.columns.series.get(name)
-            self._series[name] = NOWHERE if column is None else self._unseen(column)
-        return self._series[name]
-
-    def _unseen(self, column: Sequence[Any]) -> Field:
-        told = self.where(list(map(as_list, column)) if not set(map(type, column)) <= {list} else column)
-        if self.incremental:
-            return told
-        return Field(
-            told.at, [part[self.before[at] :] for at, part in zip(told.at, told.values, strict=True)]
-        )
-
-    @cached_property
-    def unseen_ids(self) -> Field:
-        return self._unseen(self.ids)
-
-    def look(
-        self, at: Sequence[int], surely: Iterable[bool] | None, look: Callable[[int], Observation]
-    ) -> Look:
-        """The look at some of the emissions."""
-        events = self.columns.events
-        if isinstance(at, range):
-            events = events[at.start : at.stop : at.step]
-        elif len(at) < len(events):
-            events = [events[one] for one in at]
-        return Look(at, events, surely, look)
-
-    def look_at(
-        self,
-        things: Sequence[tuple[int, One]],
-        surely: Callable[[One], bool],
-        look: Callable[[One], Observation],
-    ) -> Look:
-        """The look at things, of which several may stand in an emission, each with its position."""
-        events = [self.columns.events[at] for at, _ in things]
-        sure = (surely(one) for _, one in things)
-        return Look(range(len(things)), events, sure, lambda at: look(things[at][1]))
+    return register
 
 
-def _walked(choice: Choice, kept: Sequence[int]) -> Walked:
-    columns = choice.columns
-    ids: Sequence[list[Any] | None] = columns.output_ids
-    if not set(map(type, ids)) <= {list, NoneType}:
-        ids = list(map(as_list, ids))
-    after, counted = _counts(columns, ids, incremental=choice.delivery is Delivery.INCREMENTAL)
-    before = [0, *after[:-1]]
-    if len(kept) == len(after):
-        return Walked(choice, columns, ids, before, after, counted, kept)
-    ids = [ids[at] for at in kept]
-    before, after = ([column[at] for at in kept] for column in (before, after))
-    counted = counted and [counted[at] for at in kept]
-    return Walked(choice, columns.cut(kept), ids, before, after, counted, kept)
+def details(steps: Iterable[Step], name: str) -> Iterator[tuple[Step, Any]]:
+    """The steps whose emissions hold a detail, be it null, each with the value."""
+    return ((step, step.emission.details[name]) for step in steps if name in step.emission.details)
 
 
-def _counts(
-    columns: Columns, ids: Sequence[list[Any] | None], *, incremental: bool
-) -> tuple[list[int], list[bool] | None]:
-    """How many ids were delivered after each emission, and which of them are known; None for all."""
-    if None not in ids:
-        sizes = map(len, cast("Sequence[list[Any]]", ids))
-        return list(accumulate(sizes) if incremental else sizes), None
-    carries_ids = any(told is not None for told in ids)
-    counts = [integer(one) for one in columns.counters.get("completion_tokens", [None] * len(ids))]
-    delivered, counted = 0, carries_ids and incremental
-    after, known = [], []
-    for told, count in zip(ids, counts, strict=True):
-        if told is not None:
-            delivered = delivered + len(told) if incremental else len(told)
-        elif not carries_ids and count is not None:
-            delivered = count
-        after.append(delivered)
-        known.append(counted or told is not None or (not carries_ids and count is not None))
-    return after, None if all(known) else known
+def counters(steps: Iterable[Step], name: str) -> Iterator[tuple[Step, Any]]:
+    """The steps whose emissions hold a counter, each with the value as it stands on the wire."""
+    return ((step, step.emission.counters[name]) for step in steps if name in step.emission.counters)
 
 
-@read_once
-def all_of(choice: Choice) -> Walked:
-    """One choice, with all of its emissions."""
-    return _walked(choice, range(len(choice.emissions)))
-
-
-@read_once
-def walked_choice(choice: Choice) -> Walked:
-    """One choice, without emissions that report a failure."""
-    if not choice.columns.failed:
-        return all_of(choice)
-    return _walked(choice, [at for at, finish in enumerate(choice.columns.finish) if not is_error(finish)])
-
-
-def walked(stream: Stream) -> Iterator[Walked]:
-    """The choices of an answered stream that have an emission which reports no failure."""
-    every = map(walked_choice, stream.choices if stream.answered else ())
-    return (own for own in every if own.kept)
-
-
-def times_of(own: Walked) -> list[float]:
+def times_of(steps: Iterable[Step]) -> list[float]:
     """When the emissions of a choice came."""
-    return [own.emission(at).event.place.time for at in own.at]
-
-
-def walked_as_begun(stream: Stream) -> list[Walked]:
-    """The same, in the order in which they begin."""
-    return sorted(walked(stream), key=lambda own: own.columns.events[0])
+    return [step.emission.event.place.time for step in steps]
 
 
 @read_once
@@ -381,14 +235,6 @@ def walk(stream: Stream) -> tuple[Step, ...]:
     if len(stream.choices) > 1:
         steps.sort(key=lambda step: (step.emission.event.index, step.emission.choice))
     return tuple(steps)
-
-
-def by_choice(steps: Iterable[Step]) -> dict[int, list[Step]]:
-    """Steps of a walk, gathered by choice."""
-    gathered: dict[int, list[Step]] = {}
-    for step in steps:
-        gathered.setdefault(step.emission.choice, []).append(step)
-    return gathered
 
 
 def joined_ids(choice: Choice) -> list[Any] | None:
