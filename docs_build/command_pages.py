@@ -10,7 +10,8 @@ import typer.main
 
 from docs_build.page import Page, in_cell
 from tokenwire.cli import app
-from tokenwire.config import KEYS, TABLES
+from tokenwire.config import value_of
+from tokenwire.settings import OPTIONS, Option
 
 REFERENCE = "commands.md"
 _WIDTH = 110
@@ -53,35 +54,23 @@ def _section(command: Any, context: Any, depth: int) -> Iterator[str]:
         f"| `{in_cell(names)}` | {in_cell(words)} |" for names, words in _parameters(command, context)
     )
     yield f"| option | meaning |\n|---|---|\n{rows}"
-    for sub, each in getattr(command, "commands", {}).items():
+    for sub in getattr(command, "commands", ()):
+        _, each, _ = command.resolve_command(context, [sub])
         yield from _section(each, type(context)(each, info_name=sub, parent=context), depth + 1)
 
 
-def _configured(program: Any) -> dict[str, Any]:
-    """The commands that read a file of settings, by name."""
-    return {name: each for name, each in program.commands.items() if "config" in _takes(each)}
+def _takers(option: Option) -> str:
+    """The commands that take an option from a file."""
+    table = option.key.rpartition(".")[0]
+    return table or ", ".join(name for name in option.commands if name in OPTIONS["config"].commands)
 
 
-def _takes(command: Any) -> set[str]:
-    return {parameter.name for parameter in command.params}
-
-
-def _settings(commands: dict[str, Any]) -> str:
-    """What may stand in `tokenwire.toml`, and who takes it."""
-    rows = [
-        (
-            name,
-            key,
-            [each for each, command in commands.items() if (key.option or "header") in _takes(command)],
-        )
-        for name, key in KEYS.items()
-    ]
-    rows += [
-        (f"{table}.{name}", key, [table]) for table, keys in TABLES.items() for name, key in keys.items()
-    ]
+def _settings() -> str:
+    """What may stand in `tokenwire.toml`, and which commands take it."""
     lines = [
-        f"| `{name}` | {in_cell(key.wants)} | `{in_cell(key.example)}` | {', '.join(takers)} |"
-        for name, key, takers in rows
+        f"| `{option.key}` | {in_cell(words)} | `{in_cell(option.example)}` | {_takers(option)} |"
+        for option, (words, _) in ((option, value_of(option)) for option in OPTIONS.values())
+        if option.key
     ]
     return "\n".join([_SETTINGS, "| key | value | for example | taken by |", "|---|---|---|---|", *lines])
 
@@ -91,5 +80,5 @@ def page() -> Page:
     program = typer.main.get_command(app)
     context = program.make_context(_PROGRAM, [], resilient_parsing=True)
     context.terminal_width = _WIDTH
-    sections = ["# Commands", *list(_section(program, context, 1))[1:], _settings(_configured(program))]
+    sections = ["# Commands", *list(_section(program, context, 1))[1:], _settings()]
     return Page(REFERENCE, "\n\n".join(sections) + "\n")

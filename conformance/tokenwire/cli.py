@@ -1,73 +1,64 @@
-"""The command line: `tokenwire`, one file to a command in `tokenwire.commands`."""
+"""The command line: `tokenwire`. A command is a file in `tokenwire.commands`, imported when it is called."""
 
 from __future__ import annotations
 
 import gc
 import sys
 import traceback
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from tokenwire import __version__
-from tokenwire.commands import (
-    again,
-    baseline,
-    check,
-    compare,
-    demo,
-    explain,
-    init,
-    listing,
-    merge,
-    options,
-    parrot,
-    record,
-    replay,
-    watch,
-)
 from tokenwire.judging.verdict import ExitStatus
 
+COMMANDS = {
+    "check": "Ask a running server everything, and judge it.",
+    "demo": "Check a small server that errs: a minute, no model.",
+    "again": "Ask only what failed last time.",
+    "replay": "Judge recorded exchanges, without a server.",
+    "merge": "Make one report of several replays.",
+    "record": "Ask a running server everything, and only record.",
+    "explain": "Show all of one requirement.",
+    "list": "List all requirements, scenarios, dialects, …",
+    "init": "Look at a server and write tokenwire.toml.",
+    "compare": "Show what differs between two servers.",
+    "parrot": "Write a model whose answers are known.",
+    "watch": "Pass traffic on, and judge it.",
+    "baseline": "Show, rewrite and check known failures.",
+}
+"""Each with the line that `tokenwire --help` shows: for that no command is imported."""
+
+
+class _ImportingGroup(TyperGroup):
+    """Imports a command when it is called or completed; `--help` shows the line that stands for it."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is not None:
+            module = "listing" if name == "list" else name  # not to be confused with the builtin
+            command = typer.main.get_command(import_module(f"tokenwire.commands.{module}").app)
+        return name, command, rest
+
+
 app = typer.Typer(
+    cls=_ImportingGroup,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Checks what an LLM inference server puts on the wire for every token.",
-    epilog=options.examples(
-        "tokenwire demo",
-        "tokenwire init --target http://127.0.0.1:30000",
-        "tokenwire check --report report",
-        "tokenwire explain cumulative-ids-extend",
-    ),
+    epilog="""\b
+Examples:
+  tokenwire demo
+  tokenwire init --target http://127.0.0.1:30000
+  tokenwire check --report report
+  tokenwire explain cumulative-ids-extend""",
 )
-app.command("check", short_help="Ask a running server everything, and judge it.", epilog=check.EXAMPLES)(
-    check.check
-)
-app.command("demo", short_help="Check a small server that errs: a minute, no model.", epilog=demo.EXAMPLES)(
-    demo.demo
-)
-app.command("again", short_help="Ask only what failed last time.", epilog=again.EXAMPLES)(again.again)
-app.command("replay", short_help="Judge recorded exchanges, without a server.", epilog=replay.EXAMPLES)(
-    replay.replay
-)
-app.command("merge", short_help="Make one report of several replays.", epilog=merge.EXAMPLES)(merge.merge)
-app.command("record", short_help="Ask a running server everything, and only record.", epilog=record.EXAMPLES)(
-    record.record
-)
-app.command("explain", short_help="Show all of one requirement.", epilog=explain.EXAMPLES)(explain.explain)
-app.command("list", short_help="List all requirements, scenarios, dialects, …", epilog=listing.EXAMPLES)(
-    listing.list_names
-)
-app.command("init", short_help="Look at a server and write tokenwire.toml.", epilog=init.EXAMPLES)(init.init)
-app.command("compare", short_help="Show what differs between two servers.", epilog=compare.EXAMPLES)(
-    compare.compare
-)
-app.command("parrot", short_help="Write a model whose answers are known.", epilog=parrot.EXAMPLES)(
-    parrot.parrot
-)
-app.command("watch", short_help="Pass traffic on, and judge it.", epilog=watch.EXAMPLES)(watch.watch)
-app.add_typer(baseline.app, name="baseline", short_help="Show, rewrite and check known failures.")
+for _name, _help in COMMANDS.items():
+    app.command(_name, short_help=_help)(lambda: None)
 
 
 def _version(asked: bool) -> None:

@@ -2,7 +2,7 @@
 
 A file gives defaults and nothing else: the command line beats it. One file serves all commands: each takes
 the keys that it has an option for, and what is for one command alone stands in a table of its name. Keys of
-credentials name environment variables; their values never stand in a file.
+credentials name environment variables; their values never stand in a file. `Settings` declares the keys.
 """
 
 from __future__ import annotations
@@ -10,44 +10,37 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from tokenwire.asking.scenario import Budget, load_scenarios
-from tokenwire.dialects.dialect import load_dialects
-from tokenwire.profile import load_profiles
-from tokenwire.target.capability import known_capabilities
+from tokenwire.settings import OPTIONS, Option, names_of
 from tokenwire.typed_table import suggestion
-from tokenwire.watch.proxy import Address, BadAddress
 from tokenwire.wire.credentials import from_environment
 from tokenwire.wire.redaction import names_credential
 
 OWN_FILE = "tokenwire.toml"
 SHARED_FILE = "pyproject.toml"
+HEADERS = "headers"
 
 
 class ConfigError(ValueError):
     """A file of settings is not what it should be; the message names the file, the key and the way out."""
 
 
-def _nothing() -> Collection[str]:
-    return ()
+def _tables() -> dict[str, dict[str, Option]]:
+    """The keys of each table, by its name; of those for all commands, it is empty."""
+    tables: dict[str, dict[str, Option]] = {"": {}}
+    for option in OPTIONS.values():
+        if option.key:
+            table, _, name = option.key.rpartition(".")
+            tables.setdefault(table, {})[name] = option
+    return tables
 
 
-@dataclass(frozen=True)
-class Key:
-    """One key of the file."""
-
-    option: str
-    """The parameter of the commands that it is the default of."""
-    wants: str
-    """What its value is, in words."""
-    fits: Callable[[Any], bool]
-    example: str
-    known: Callable[[], Collection[str]] = _nothing
-    """The names that may stand there; empty where any may."""
-    is_path: bool = False
-    """A path below the folder of the file."""
+TABLES = _tables()
+KEYS = TABLES.pop("")
+"""The keys for all commands, in the order in which `tokenwire init` writes them; `TABLES`: those for one."""
 
 
 def _is_text(value: Any) -> bool:
@@ -58,74 +51,36 @@ def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_text, value))
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 1
-
-
-def _is_positive(value: Any) -> bool:
-    return type(value) in {int, float} and value > 0
-
-
-def _is_from_zero(value: Any) -> bool:
-    return type(value) in {int, float} and value >= 0
+def _is_table_of_texts(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_text, value.values()))
 
 
 def _is_address(value: Any) -> bool:
+    from tokenwire.watch.proxy import Address, BadAddress  # it listens: other commands need none of that
+
     try:
         return _is_text(value) and bool(Address.listening(value))
     except BadAddress:
         return False
 
 
-def _are_headers(value: Any) -> bool:
-    return isinstance(value, dict) and all(_is_text(each) for each in value.values())
-
-
-def _is_boolean(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-_TEXT, _TEXTS = "a text in quotes", "a list of names in quotes"
-_COUNT, _NUMBER = "a whole number of at least 1", "a number above 0"
-
-KEYS: dict[str, Key] = {
-    "target": Key("target", _TEXT, _is_text, '"http://127.0.0.1:30000"'),
-    "worker": Key("worker", _TEXT, _is_text, '"http://127.0.0.1:30001"'),
-    "model": Key("model", _TEXT, _is_text, '"my-model"'),
-    "dialects": Key("dialect", _TEXTS, _are_texts, '["sglang-generate"]', load_dialects),
-    "capabilities": Key("declare", _TEXTS, _are_texts, '["logprobs"]', known_capabilities),
-    "profiles": Key("profile", _TEXTS, _are_texts, '["core"]', load_profiles),
-    "budget": Key("budget", _TEXT, _is_text, '"standard"', lambda: [each.value for each in Budget]),
-    "tokenizer": Key("tokenizer", "a folder, in quotes", _is_text, '"models/mine"', is_path=True),
-    "baseline": Key("baseline", "a file, in quotes", _is_text, '"tokenwire-baseline.toml"', is_path=True),
-    "headers": Key("", "a table of texts", _are_headers, '{ Authorization = "Bearer env:MY_KEY" }'),
-    "timeout": Key("timeout", _NUMBER, _is_positive, "60"),
-    "max-concurrency": Key("max_concurrency", _COUNT, _is_count, "16"),
-    "max-tokens": Key("max_tokens", _COUNT, _is_count, "200000"),
-    "max-requests": Key("max_requests", _COUNT, _is_count, "3000"),
-    "price": Key("price", "IN,OUT, in quotes", _is_text, '"0.5,1.5"'),
-    "max-cost": Key("max_cost", _NUMBER, _is_positive, "2.5"),
-    "rate": Key("rate", _NUMBER, _is_positive, "10"),
-    "gentle": Key("gentle", "true or false", _is_boolean, "true"),
-    "without": Key("without", _TEXTS, _are_texts, '["crowd"]', load_scenarios),
-    "keep-failures": Key("keep_failures", "true or false", _is_boolean, "false"),
-    "restart": Key("restart", "a shell command, in quotes", _is_text, '"systemctl restart my-server"'),
-    "wait": Key("wait", _NUMBER, _is_positive, "300"),
-}
-"""The keys for all commands, in the order in which `tokenwire init` writes them."""
-
-_ADDRESS = "HOST:PORT, in quotes"
-
-TABLES: dict[str, dict[str, Key]] = {
-    "watch": {
-        "listen": Key("listen", _ADDRESS, _is_address, '"127.0.0.1:8000"'),
-        "admin": Key("admin", _ADDRESS, _is_address, '"127.0.0.1:9464"'),
-        "record": Key("record", "a folder, in quotes", _is_text, '"violations"', is_path=True),
-        "record-cap": Key("record_cap", f"{_COUNT}, in MiB", _is_count, "256"),
-        "drain": Key("drain", "a number of at least 0", _is_from_zero, "10"),
-    },
-}
-"""What one command alone is told: the keys of the table of its name."""
+def value_of(option: Option) -> tuple[str, Callable[[Any], bool]]:
+    """What the value of a key has to be, in words, and whether a value of TOML is that."""
+    if option.key == HEADERS:
+        return "a table of texts", _is_table_of_texts
+    if option.several:
+        return "a list of names in quotes", _are_texts
+    if option.type is bool:
+        return "true or false", lambda value: isinstance(value, bool)
+    if option.type in (int, float):
+        least = option.least or 0
+        kind = "a whole number" if option.type is int else "a number"
+        unit = {"MIB": ", in MiB", "SECONDS": ", in seconds"}.get(option.metavar or "", "")
+        return f"{kind} of at least {least:g}{unit}", (
+            lambda value: type(value) in {int, option.type} and value >= least
+        )
+    kind = option.metavar or " or ".join(_known(option))
+    return f"{kind}, in quotes", _is_address if kind == "HOST:PORT" else _is_text
 
 
 @dataclass(frozen=True)
@@ -163,8 +118,15 @@ def _table(path: Path) -> Mapping[str, Any] | None:
     return table
 
 
-def _check_names(where: str, key: Key, value: Any) -> None:
-    known = key.known()
+def _known(option: Option) -> Collection[str]:
+    """The names that may stand in a value; empty where any may."""
+    if issubclass(option.type, StrEnum):
+        return [member.value for member in option.type]
+    return names_of(option.names) if option.names else ()
+
+
+def _check_names(where: str, option: Option, value: Any) -> None:
+    known = _known(option)
     for name in value if isinstance(value, list) else [value]:
         if known and name not in known:
             hint = suggestion(name, known, f"known are {', '.join(sorted(known))}")
@@ -204,12 +166,13 @@ def _values(path: Path, table: str, said: Mapping[str, Any]) -> dict[str, Any]:
         if name not in keys:
             hint = _place_of(path, table, name) or suggestion(name, keys, f"known are {', '.join(keys)}")
             raise ConfigError(f"{where} is no setting; {hint}")
-        key = keys[name]
-        if not key.fits(value):
-            raise ConfigError(f"{where} is {value!r}, and wants {key.wants}; write {name} = {key.example}")
-        _check_names(where, key, value)
-        if key.option:
-            values[key.option] = str(path.parent / value) if key.is_path else value
+        option = keys[name]
+        wanted, fits = value_of(option)
+        if not fits(value):
+            raise ConfigError(f"{where} is {value!r}, and wants {wanted}; write {name} = {option.example}")
+        _check_names(where, option, value)
+        if name != HEADERS:
+            values[option.name] = str(path.parent / value) if option.type is Path else value
     return values
 
 
@@ -227,8 +190,8 @@ def read_config(path: Path) -> Config:
         raise ConfigError(f"{path} has no table [tool.tokenwire]; write one, or name a {OWN_FILE}")
     shared = {name: value for name, value in table.items() if name not in TABLES}
     defaults = _values(path, "", shared)
-    headers = shared.get("headers", {})
-    _check_headers(f"{path}: headers", headers)
+    headers = shared.get(HEADERS, {})
+    _check_headers(f"{path}: {HEADERS}", headers)
     own = {name: _own_values(path, name, value) for name, value in table.items() if name in TABLES}
     return Config(str(path), defaults, tuple(headers.items()), own)
 

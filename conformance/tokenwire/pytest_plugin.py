@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from tokenwire.asking.planning import NotPlanned, planned
 from tokenwire.asking.run import NoSuchTarget, Plan, Progress, Unreached, interrogate
 from tokenwire.asking.scenario import Budget
 from tokenwire.baselines.baseline import BaselineError, read_baseline
@@ -26,11 +25,13 @@ from tokenwire.baselines.tolerance import Fault, hold_against, outcomes_of, spea
 from tokenwire.config import ConfigError, find_config
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.verdict import Verdict
+from tokenwire.planning import NotPlanned, planned
 from tokenwire.profile import load_profiles, selected
 from tokenwire.replay import NothingToReplay, replay
 from tokenwire.report.document import row
 from tokenwire.report.failure import failure
 from tokenwire.report.subject import Subject
+from tokenwire.settings import Settings
 from tokenwire.wire.capture import CaptureError
 
 _MARKERS = (
@@ -277,23 +278,18 @@ def pytest_configure(config: pytest.Config) -> None:
     if not target and not capture:
         return
     try:
-        settings = find_config(config.rootpath)
-        options = dict(settings.defaults)
-        options["budget"] = Budget(
-            config.getoption("--tokenwire-budget") or options.get("budget", Budget.STANDARD)
-        )
-        named = config.getoption("--tokenwire-baseline") or options.get("baseline")
-        baseline = read_baseline(Path(named)) if named else None
-        if target:
-            subject = _interrogated(planned(target, options, settings.headers))
-        else:
-            subject = replay([Path(capture)])
+        file = find_config(config.rootpath)
+        named = {name: config.getoption(f"--tokenwire-{name}") for name in ("target", "budget", "baseline")}
+        options = {**file.defaults, **{name: value for name, value in named.items() if value}}
+        settings = Settings.of(options, file_headers=file.headers)
+        baseline = read_baseline(settings.baseline) if settings.baseline else None
+        subject = _interrogated(planned(settings)) if target else replay([Path(capture)])
     except (ConfigError, BaselineError, NotPlanned, CaptureError, NothingToReplay, OSError) as error:
         raise pytest.UsageError(str(error)) from error
-    judgements: Sequence[Judgement] = judge(subject.runs, selected(options.get("profile", ())))
+    judgements: Sequence[Judgement] = judge(subject.runs, selected(settings.profile))
     faults: Sequence[Fault] = ()
     if baseline is not None:
-        whole = speaks_for_all(baseline, subject, options["budget"] if target else None)
+        whole = speaks_for_all(baseline, subject, settings.budget if target else None)
         held = hold_against(baseline, outcomes_of(judgements), whole=whole, today=date.today())
         judgements, faults = with_reasons(judgements, held), held.faults
     config.pluginmanager.register(ConformanceItems(judgements, subject, faults=faults), "tokenwire-items")

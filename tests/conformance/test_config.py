@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tokenwire.asking.planning import planned
-from tokenwire.commands.init import settings
-from tokenwire.config import KEYS, TABLES, ConfigError, Key, find_config, read_config
+from tokenwire.commands.init import lines_of_file
+from tokenwire.config import HEADERS, KEYS, TABLES, ConfigError, find_config, read_config
+from tokenwire.planning import planned
+from tokenwire.settings import Option, Settings
 from tokenwire.wire.credentials import NoCredential, header_value
 from tokenwire.wire.exchange import HttpRequest
 from tokenwire.wire.redaction import redact
 
 
-def examples(keys: dict[str, Key]) -> str:
+def examples(keys: dict[str, Option]) -> str:
     return "".join(f"{name} = {key.example}\n" for name, key in keys.items())
 
 
@@ -31,11 +32,11 @@ def write(folder: Path, text: str, name: str = "tokenwire.toml") -> Path:
 def test_every_key_is_read_as_its_own_example_says(tmp_path: Path) -> None:
     config = read_config(write(tmp_path, EVERYTHING))
     assert config.headers == (("Authorization", "Bearer env:MY_KEY"),)
-    assert set(config.defaults) == {key.option for key in KEYS.values() if key.option}
+    assert set(config.defaults) == {option.name for name, option in KEYS.items() if name != HEADERS}
     assert config.defaults["max_concurrency"] == 16
     assert config.defaults["tokenizer"] == str(tmp_path / "models/mine")
     for name, keys in TABLES.items():
-        assert set(config.own[name]) == {key.option for key in keys.values()}
+        assert set(config.own[name]) == {option.name for option in keys.values()}
     assert config.own["watch"]["record"] == str(tmp_path / "violations")
     assert config.own["watch"]["record_cap"] == 256
 
@@ -51,7 +52,7 @@ def test_what_is_for_one_command_is_told_to_no_other(tmp_path: Path) -> None:
     ("line", "told"),
     [
         ('targt = "http://h"', "targt is no setting; did you mean 'target'?"),
-        ("timeout = 'fast'", "timeout is 'fast', and wants a number above 0; write timeout = 60"),
+        ("timeout = 'fast'", "is 'fast', and wants a number of at least 0.1, in seconds; write timeout = 60"),
         ("timeout = true", "timeout is True"),
         ("max-tokens = 1.5", "max-tokens is 1.5, and wants a whole number of at least 1"),
         ('dialects = "sglang-generate"', "wants a list of names in quotes"),
@@ -68,7 +69,7 @@ def test_what_is_for_one_command_is_told_to_no_other(tmp_path: Path) -> None:
             '[watch]\nlisten = "8000"',
             "watch.listen is '8000', and wants HOST:PORT, in quotes; write listen =",
         ),
-        ("[watch]\ndrain = -1", "watch.drain is -1, and wants a number of at least 0; write drain = 10"),
+        ("[watch]\ndrain = -1", "watch.drain is -1, and wants a number of at least 0, in seconds; write"),
         ("[watch]\nrecord-cap = 0", "watch.record-cap is 0, and wants a whole number of at least 1, in MiB"),
         ("[watch]\nadmn = 1", "watch.admn is no setting; did you mean 'admin'?"),
         (
@@ -88,7 +89,7 @@ def test_what_a_file_may_not_say_is_told_with_file_key_and_way_out(tmp_path: Pat
 
 
 def test_all_that_init_comments_out_may_be_said(tmp_path: Path) -> None:
-    lines = "\n".join(settings({}, {}, "Written for a test.")).splitlines()
+    lines = "\n".join(lines_of_file({}, {}, "Written for a test.")).splitlines()
     said = [line.removeprefix("# ") for line in lines if re.match(r"# (\[|[a-z-]+ = )", line)]
     config = read_config(write(tmp_path, "\n".join(said)))
     assert config == read_config(write(tmp_path, EVERYTHING))
@@ -128,7 +129,8 @@ def test_a_header_takes_its_key_from_the_environment() -> None:
 
 
 def test_a_header_from_the_environment_is_secret_whatever_it_is_called() -> None:
-    plan = planned("http://h", {}, (("X-Tenant", "env:T"), ("X-Plain", "seen")), {"T": "me"})
+    headers = (("X-Tenant", "env:T"), ("X-Plain", "seen"))
+    plan = planned(Settings(target="http://h", file_headers=headers), {"T": "me"})
     assert plan.headers == (("X-Tenant", "me"), ("X-Plain", "seen"))
     shown = redact(HttpRequest("GET", "/", headers=plan.headers), plan.secrets)
     assert shown.headers == (("X-Tenant", "[redacted]"), ("X-Plain", "seen"))

@@ -10,7 +10,6 @@ import pytest
 from canned import CannedSender
 
 from tokenwire.ask import Ask
-from tokenwire.asking.planning import NotPlanned, planned
 from tokenwire.asking.politeness import Limits, PoliteSender, Price
 from tokenwire.asking.rehearsal import Estimate, Rehearsal
 from tokenwire.asking.run import Plan, Progress, Unreached, interrogate, rehearse
@@ -19,6 +18,8 @@ from tokenwire.commands.plan import plan_in_words
 from tokenwire.demo_server import demo_server
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.judge import has_record
+from tokenwire.planning import NotPlanned, planned
+from tokenwire.settings import Settings
 from tokenwire.wire.exchange import HttpRequest
 
 DIALECTS = load_dialects()
@@ -118,5 +119,5 @@ def test_a_run_stops_at_its_limits() -> None:
 )
 def test_a_price_is_two_numbers_and_a_cost_needs_one(options: dict[str, Any], words: str) -> None:
     with pytest.raises(NotPlanned, match=words):
-        planned("http://h:1", options)
-    assert planned("http://h:1", {"price": "0.5, 1.5"}).limits.price == Price(0.5, 1.5)
+        planned(Settings(**options))
+    assert planned(Settings(price="0.5, 1.5")).limits.price == Price(0.5, 1.5)

@@ -15,11 +15,11 @@ from hand_made_stream import ids_stream, made_up_row
 from rich.console import Console
 
 from tokenwire.asking import detokenization, preflight
-from tokenwire.asking.planning import planned
 from tokenwire.asking.scenario import Budget
 from tokenwire.checks.check import CHECKS, Check, Observation, Target, demand
 from tokenwire.judging.judge import NO_SCENARIO, Judgement, Run, judge_requirement
 from tokenwire.judging.verdict import Verdict, exit_status, overall
+from tokenwire.planning import planned
 from tokenwire.record import Stream
 from tokenwire.report import exhibit
 from tokenwire.report.document import as_json, document, row
@@ -31,6 +31,7 @@ from tokenwire.report.reproduction import again, body_file, curl
 from tokenwire.report.subject import ASKED_ANYWAY, Subject
 from tokenwire.report.terminal import print_report
 from tokenwire.report.wording import cut, value, where
+from tokenwire.settings import Settings
 from tokenwire.spec_files import load_schema
 from tokenwire.target.advertised import Advertised
 from tokenwire.wire.exchange import HttpRequest
@@ -201,9 +202,9 @@ def test_a_body_that_nothing_shortens_goes_to_a_file_beside_the_report(violated,
 
 def test_the_command_that_asks_again_asks_as_was_asked(violated) -> None:
     judgement, subject = violated
-    options = {"worker": "http://w:2", "budget": Budget.QUICK, "declare": ["logprobs"], "model": "m"}
+    options = {"worker": "http://w:2", "budget": Budget.QUICK, "declare": ("logprobs",), "model": "m"}
     headers = (("x-tokenwire-fault", "event-dropped"), ("Authorization", "Bearer sk-1"), ("x-key", "env:K"))
-    plan = planned("http://h:1", options, headers, {"K": "secret"})
+    plan = planned(Settings(**options, file_headers=headers), {"K": "secret"})
     told = again(judgement, replace(subject, asked_with=plan.asked_with, judged_with=("--tokenizer", "dir")))
     assert told == (
         "tokenwire check --target http://h:1 --header 'x-tokenwire-fault: event-dropped' --header "

@@ -17,9 +17,12 @@ from proofs.hostile_servers import Conduct, Hostile, HostileServer, says, stream
 from recorded import document
 from typer.testing import CliRunner, Result
 
+from tokenwire import __version__
 from tokenwire.asking.resumption import NOTES
 from tokenwire.cli import app
 from tokenwire.judging.verdict import ExitStatus
+from tokenwire.planning import planned
+from tokenwire.settings import Settings
 
 EVENT = f"data: {json.dumps(document([1, 2, 3], finished=True))}\n\ndata: [DONE]\n\n".encode()
 SCENARIOS = ("--scenario", "greedy-stream", "--scenario", "small-budget", "--scenario", "honesty")
@@ -110,21 +113,12 @@ def test_what_was_answered_is_not_asked_again(
     assert {path: path.read_bytes() for path in files} == files
 
 
-def _part(plan: Any) -> dict[str, Any]:
-    return {
-        "target": plan.url,
-        "scenarios": sorted(plan.scenarios),
-        "budget": str(plan.budget),
-        "headers": sorted(name for name, _ in plan.headers),
-    }
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--scenario", "stop-string", "--resume", "kept"), "recorded with scenarios ['greedy-stream'], not"),
+        (("--scenario", "stop-string", "--resume", "kept"), "recorded with scenario ['greedy-stream'], not"),
         (("--scenario", "greedy-stream", "--budget", "soak", "--resume", "kept"), "recorded with budget"),
-        (("--scenario", "greedy-stream", "--header", "X-A: b", "--resume", "kept"), "recorded with headers"),
+        (("--scenario", "greedy-stream", "--header", "X-A: b", "--resume", "kept"), "recorded with header"),
         (("--resume", "nowhere"), "is no folder"),
         (("--resume", "empty"), "cannot be resumed"),
         (("--resume", "kept", "--record", "new"), "leave --record out"),
@@ -136,9 +130,9 @@ def test_another_run_is_refused(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "kept").mkdir()
-    asked = {"target": server.url, "scenarios": ["greedy-stream"], "budget": "standard", "headers": []}
+    recorded = Settings(target=server.url, dialect=("sglang-generate",), scenario=("greedy-stream",))
+    asked = {"tokenwire": __version__, "target": server.url, **planned(recorded).asked}
     (tmp_path / "kept" / NOTES).write_text(json.dumps({"asked": asked, "server": {}, "over": {}}))
-    monkeypatch.setattr("tokenwire.asking.run.Plan.asked", _part)
     ran = run(server, *words)
     assert ran.exit_code == ExitStatus.USAGE, ran.output
     assert told in re.sub(r"[\s│]+", " ", ran.output)

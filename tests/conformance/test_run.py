@@ -19,7 +19,6 @@ from recorded import IDS, document
 from rich.console import Console
 
 from tokenwire.ask import Ask
-from tokenwire.asking.planning import planned
 from tokenwire.asking.politeness import Limits
 from tokenwire.asking.run import NoSuchTarget, Plan, Progress, Unreached, chosen, interrogate
 from tokenwire.asking.scenario import Budget, Conversation, Scenario, Transcript, load_scenarios
@@ -27,7 +26,9 @@ from tokenwire.asking.terminal_progress import TerminalProgress
 from tokenwire.asking.vital_signs import RESTART_WAIT_S, Revival
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.verdict import ExitStatus
+from tokenwire.planning import planned
 from tokenwire.report.subject import Subject
+from tokenwire.settings import Settings
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.death import VITALS
 
@@ -232,10 +233,10 @@ def test_scenarios_are_left_out_one_by_one_or_with_all_that_is_too_much_for_a_sh
 
 
 def test_how_a_server_comes_back_is_planned_only_where_somebody_says_it() -> None:
-    assert planned("http://h", {}).revival is None
-    assert planned("http://h", {"restart": "go"}).revival == Revival("go", RESTART_WAIT_S)
-    assert planned("http://h", {"wait": 5.0}).revival == Revival("", 5.0)
-    assert planned("http://h", {"restart": "go", "wait": 5.0}).revival == Revival("go", 5.0)
+    assert planned(Settings()).revival is None
+    assert planned(Settings(restart="go")).revival == Revival("go", RESTART_WAIT_S)
+    assert planned(Settings(wait=5.0)).revival == Revival("", 5.0)
+    assert planned(Settings(restart="go", wait=5.0)).revival == Revival("go", 5.0)
 
 
 def test_a_scenario_that_is_left_out_and_does_not_exist_is_told(tokenwire) -> None:

@@ -156,7 +156,8 @@ def test_every_sentence_of_a_chapter_leads_to_its_page():
 def commands(command, path="tokenwire", parent=None):
     """Every command, and every option that its help page tells."""
     context = command.make_context(path, [], parent, resilient_parsing=True)
-    for sub, each in getattr(command, "commands", {}).items():
+    for sub in getattr(command, "commands", ()):
+        _, each, _ = command.resolve_command(context, [sub])
         yield from commands(each, f"{path} {sub}", context)
     for parameter in command.get_params(context):
         if record := parameter.get_help_record(context):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -99,6 +99,8 @@ class Plan:
     """The form in which the model writes tool calls; empty where that is to be found out."""
     gentle: bool = False
     """Neither what servers died of is asked, nor what is a storm to a server that others use."""
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    """The options that decide what is asked, as JSON can hold them: a run is resumed only with the same."""
     asked_with: tuple[str, ...] = ()
     """The words of the command line, beside target and scenarios, that decide how the target is asked."""
     judged_with: tuple[str, ...] = ()
@@ -106,27 +108,6 @@ class Plan:
     on_exchange: Callable[[Exchange], None] = lambda _: None
     """Told of every exchange when it is over; for a wire log."""
     stopwatch: Stopwatch = field(default_factory=Stopwatch, repr=False, compare=False)
-
-    def asked(self) -> dict[str, Any]:
-        """What decides what is asked, as JSON can hold it; of headers, their names."""
-        return {
-            "tokenwire": __version__,
-            "target": self.url,
-            "worker": self.worker,
-            "model": self.model,
-            "dialects": sorted(self.dialects),
-            "scenarios": sorted(self.scenarios),
-            "without": sorted(self.without),
-            "budget": str(self.budget),
-            "gentle": self.gentle,
-            "max-tokens": self.limits.max_tokens,
-            "max-requests": self.limits.max_requests,
-            "max-cost": self.limits.max_cost,
-            "explore": self.explore,
-            "seed": self.seed,
-            "headers": sorted(name.lower() for name, _ in self.headers),
-            **({"channels": self.tool_calls} if self.tool_calls else {}),
-        }
 
 
 class NoSuchTarget(ValueError):  # noqa: N818  # a fact about the command line
@@ -397,9 +378,10 @@ async def _find_out(
 
 def _notes(folder: Path, plan: Plan) -> Notes:
     """What is noted beside a recording. Raises NotResumed."""
+    asked = {"tokenwire": __version__, "target": plan.url, **plan.asked}
     if not plan.resume:
-        return Notes(folder, plan.asked())
-    notes = Notes.of(folder, plan.asked())
+        return Notes(folder, asked)
+    notes = Notes.of(folder, asked)
     if not notes.server:
         notes.forget_the_rest()
     return notes

@@ -5,28 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from tokenwire.asking.planning import NotPlanned, planned
 from tokenwire.asking.run import Unreached
 from tokenwire.asking.scenario import load_scenarios
-from tokenwire.commands import options
-from tokenwire.commands.check import ask
+from tokenwire.commands.ask import ask
+from tokenwire.commands.command import command
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.verdict import ExitStatus, Verdict
 from tokenwire.last_run import Failed, LastRun, NothingKeptError, keep, read_last
+from tokenwire.planning import NotPlanned, headers_of, planned
 from tokenwire.report.files import system_says
 from tokenwire.report.terminal import make_console
 from tokenwire.report.wording import inert
 from tokenwire.requirement import load_requirements
+from tokenwire.settings import Settings
 
-EXAMPLES = options.examples(
-    "tokenwire again",
-    "tokenwire again --target http://127.0.0.1:30001",
-)
 _MOST_NAMED = 3
 
 
@@ -77,15 +73,7 @@ def _lines(requirement: str, scenarios: Mapping[str, tuple[Outcome, str]]) -> It
         yield line
 
 
-def again(
-    *,
-    target: Annotated[
-        str, typer.Option("--target", metavar="URL", help="Ask this server, not the one of the last run.")
-    ] = "",
-    header: options.SentHeaders = None,
-    verbose: options.Verbose = False,
-    quiet: options.Quiet = False,
-) -> None:
+def again(settings: Settings) -> None:
     """Ask only what failed in the last `tokenwire check` of this folder, and print FIXED or FAILED.
 
     What still fails is what the next `tokenwire again` asks. Exit status: 0 all is fixed; 1 something still
@@ -93,18 +81,19 @@ def again(
     """
     try:
         last = read_last()
-        sent = options.headers_of(header, last.headers)
-        _demand_credentials(last, sent)
+        remembered = Settings.of(last.options, target=last.target, file_headers=last.headers)
+        asked = replace(remembered, target=settings.target or last.target, header=settings.header)
+        _demand_credentials(last, headers_of(asked))
         if not last.failed:
             typer.echo("nothing failed last time")
             return
-        plan = planned(target or last.target, last.options, sent)
+        plan = planned(asked)
     except (NothingKeptError, NotPlanned) as error:
         raise typer.BadParameter(str(error)) from error
     scenarios = {one.scenario for one in last.failed}
     if scenarios <= load_scenarios().keys():
         plan = replace(plan, scenarios=tuple(sorted(scenarios)))
-    subject = ask(plan, verbosity=verbose - quiet)
+    subject = ask(plan, verbosity=settings.verbosity)
     console = make_console()
     if isinstance(subject, Unreached):
         console.print(Text(subject.diagnosis), soft_wrap=True)
@@ -115,7 +104,7 @@ def again(
     told = outcomes(last.failed, judgements)
     for requirement, by_scenario in told.items():
         for line in _lines(requirement, by_scenario):
-            if not quiet or not line.plain.startswith(Outcome.FIXED):
+            if not settings.quiet or not line.plain.startswith(Outcome.FIXED):
                 console.print(line, soft_wrap=True)
     every = [outcome for by_scenario in told.values() for outcome, _ in by_scenario.values()]
     counts = [f"{every.count(each)} {each.lower()}" for each in Outcome if each in every]
@@ -140,3 +129,10 @@ def _demand_credentials(last: LastRun, given: Sequence[tuple[str, str]]) -> None
                 f"the header {name} holds a credential, which is not written down; give it again: "
                 f"--header '{name}: env:MY_KEY'"
             )
+
+
+app = command(
+    again,
+    "tokenwire again",
+    "tokenwire again --target http://127.0.0.1:30001",
+)

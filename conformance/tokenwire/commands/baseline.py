@@ -13,7 +13,7 @@ import typer
 from tokenwire.baselines.baseline import Baseline, BaselineError, read_baseline
 from tokenwire.baselines.baseline_update import RefusedUpdate, updated, why_not_whole
 from tokenwire.baselines.tolerance import Fault, hold_against, outcomes_in
-from tokenwire.commands import options
+from tokenwire.commands.command import CONFIG, config_of, examples
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.report.files import system_says, write_whole
 
@@ -21,9 +21,10 @@ DEFAULT_FILE = Path("tokenwire-baseline.toml")
 
 app = typer.Typer(
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
     help="The failures that are known: each with its reason, its link, and perhaps its last day.",
-    epilog=options.examples(
+    epilog=examples(
         "tokenwire check --json report.json",
         "tokenwire baseline update --from report.json",
         "tokenwire check --baseline tokenwire-baseline.toml",
@@ -41,7 +42,7 @@ Reports = Annotated[
 
 def _file(context: typer.Context, file: Path | None) -> Path:
     """The baseline that is named, or else the configured one, or else the usual one."""
-    return file or Path(options.config_of(context).defaults.get("baseline", DEFAULT_FILE))
+    return file or Path(config_of(context).defaults.get("baseline", DEFAULT_FILE))
 
 
 def _read(file: Path) -> Baseline:
@@ -68,9 +69,9 @@ def _report(path: Path) -> Mapping[str, Any]:
 
 @app.command(
     short_help="Show all known failures.",
-    epilog=options.examples("tokenwire baseline show", "tokenwire baseline show known.toml"),
+    epilog=examples("tokenwire baseline show", "tokenwire baseline show known.toml"),
 )
-def show(context: typer.Context, file: File = None, *, config: options.ConfigFile = None) -> None:
+def show(context: typer.Context, file: File = None, *, config: Path | None = CONFIG) -> None:
     """Show all known failures, with reason, link and last day."""
     baseline = _read(_file(context, file))
     for entry, *others in baseline.tables():
@@ -89,7 +90,7 @@ def show(context: typer.Context, file: File = None, *, config: options.ConfigFil
 
 @app.command(
     short_help="Rewrite a baseline from reports.",
-    epilog=options.examples(
+    epilog=examples(
         "tokenwire baseline update --from report.json",
         "tokenwire baseline update known.toml --from monday.json --from tuesday.json",
         "tokenwire baseline update --from report.json --reason 'one cause' --link https://host/issues/17",
@@ -110,7 +111,7 @@ def update(
         bool,
         typer.Option("--strict", help="Tolerate what is new only in the scenarios in which it failed."),
     ] = False,
-    config: options.ConfigFile = None,
+    config: Path | None = CONFIG,
 ) -> None:
     """Rewrite a baseline from reports: what has gone is removed, what is new wants a reason and a link.
 
@@ -140,7 +141,7 @@ def update(
 
 @app.command(
     short_help="Look whether every entry holds.",
-    epilog=options.examples("tokenwire baseline check", "tokenwire baseline check --from report.json"),
+    epilog=examples("tokenwire baseline check", "tokenwire baseline check --from report.json"),
 )
 def check(
     context: typer.Context,
@@ -150,7 +151,7 @@ def check(
         list[Path] | None,
         typer.Option("--from", metavar="REPORT", help="Hold this JSON report against it too; repeatable."),
     ] = None,
-    config: options.ConfigFile = None,
+    config: Path | None = CONFIG,
 ) -> None:
     """Look whether every entry is sound, and holds in the reports that are named.
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tokenwire.asking.run import Plan, Unreached
-from tokenwire.asking.scenario import Budget
-from tokenwire.commands import options
-from tokenwire.commands.check import ask
+from tokenwire.commands.ask import ask, plan_of
+from tokenwire.commands.command import command, config_of
+from tokenwire.commands.paths import writable
 from tokenwire.comparing.difference_report import as_json, compare_sides
 from tokenwire.comparing.side import NoReport, Side, side_from_report, side_of
 from tokenwire.comparing.terminal import print_difference
@@ -20,13 +21,9 @@ from tokenwire.replay import replay as read_captures
 from tokenwire.report.document import as_json as in_json
 from tokenwire.report.files import write_whole
 from tokenwire.report.terminal import make_console
+from tokenwire.settings import Settings
 from tokenwire.wire.capture import CaptureError
 
-EXAMPLES = options.examples(
-    "tokenwire compare http://127.0.0.1:30000 http://127.0.0.1:30001",
-    "tokenwire compare recorded-upstream recorded-fork -v",
-    "tokenwire compare yesterday.json today.json --json difference.json",
-)
 _URLS = ("http://", "https://")
 
 
@@ -55,7 +52,7 @@ def _read(words: str) -> Side:
 
 def _is_configured(context: typer.Context, url: str) -> bool:
     """Whether a URL is the target of the file of settings: no other server gets the keys meant for it."""
-    target: str = options.config_of(context).defaults.get("target", "")
+    target: str = config_of(context).defaults.get("target", "")
     return url.rstrip("/") == target.rstrip("/")
 
 
@@ -64,21 +61,7 @@ def compare(
     one: Annotated[str, typer.Argument(metavar="A", help="URL, recording (file or folder) or JSON report.")],
     other: Annotated[str, typer.Argument(metavar="B", help="The same; perhaps of another kind.")],
     *,
-    config: options.ConfigFile = None,
-    json: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the comparison as JSON.")
-    ] = None,
-    timeout: options.Timeout = 60.0,
-    max_concurrency: options.MaxConcurrency = 16,
-    max_tokens: options.MaxTokens = None,
-    rate: options.Rate = None,
-    dialect: options.Dialects = None,
-    model: options.Model = "",
-    scenario: options.Scenarios = None,
-    budget: options.AskBudget = Budget.QUICK,
-    header: options.SentHeaders = None,
-    verbose: options.Verbose = False,
-    quiet: options.Quiet = False,
+    settings: Settings,
 ) -> None:
     """Show what differs between two servers: fork and upstream, gateway and worker, yesterday and today.
 
@@ -90,18 +73,26 @@ def compare(
     Exit status: 0 the same, 1 different, 2 wrong command line, 4 nothing could be compared or a server not be
     asked.
     """
-    if json is not None:
-        options.writable(json, "--json")
+    if settings.json is not None:
+        writable(settings.json, "--json")
     sides = []
     for words in (one, other):
         if words.startswith(_URLS):
-            known = _is_configured(context, words)
-            plan = options.plan_of(context, words, configured=known)
-            sides.append(_asked(plan, verbosity=verbose - quiet))
+            headers = settings.file_headers if _is_configured(context, words) else ()
+            plan = plan_of(replace(settings, target=words, file_headers=headers))
+            sides.append(_asked(plan, verbosity=settings.verbosity))
         else:
             sides.append(_read(words))
     report = compare_sides(*sides)
-    if json is not None:
-        write_whole(json, in_json(as_json(report)))
-    print_difference(make_console(), report, verbose=verbose)
+    if settings.json is not None:
+        write_whole(settings.json, in_json(as_json(report)))
+    print_difference(make_console(), report, verbose=settings.verbose)
     raise typer.Exit(report.exit_status)
+
+
+app = command(
+    compare,
+    "tokenwire compare http://127.0.0.1:30000 http://127.0.0.1:30001",
+    "tokenwire compare recorded-upstream recorded-fork -v",
+    "tokenwire compare yesterday.json today.json --json difference.json",
+)

@@ -14,17 +14,16 @@ import typer
 
 from tokenwire.asking.run import Plan, Unreached
 from tokenwire.asking.scenario import Budget
-from tokenwire.commands import options
-from tokenwire.commands.check import ask
+from tokenwire.commands.ask import ask
+from tokenwire.commands.command import command
+from tokenwire.commands.paths import writable_outputs
 from tokenwire.commands.reporting import Reporting, tell
 from tokenwire.demo_server import FAULTS, demo_server
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.report.files import Outputs, system_says
 from tokenwire.report.terminal import make_console
+from tokenwire.settings import Settings
 
-EXAMPLES = options.examples(
-    "tokenwire demo", "tokenwire demo --correct", "tokenwire demo --serve --port 30000"
-)
 _SCENARIOS = ("greedy-stream", "interval-borders", "samples", "batch-of-prompts", "stop-string", "request-id")
 
 
@@ -43,7 +42,7 @@ def demo(
     show: Annotated[
         bool, typer.Option("--open/--no-open", help="Open the report, where there is a desktop.")
     ] = True,
-    verbose: options.Verbose = False,
+    settings: Settings,
 ) -> None:
     """Show what Tokenwire does, in a minute and without a model: a server with three mistakes is started,
     checked, and its report opened.
@@ -51,7 +50,7 @@ def demo(
     Exit status: 0 the mistakes were found; 2 wrong command line; 3 the suite failed, or did not find them.
     """
     faults = () if correct else tuple(FAULTS)
-    outputs = options.writable_outputs(Outputs.within(report))
+    outputs = writable_outputs(Outputs.within(report))
     try:
         with demo_server(faults, port) as url:
             if serve:
@@ -59,13 +58,14 @@ def demo(
                 return
             _announce(url, faults)
             plan = Plan(url, budget=Budget.QUICK, scenarios=_SCENARIOS, dialects=("sglang-generate",))
-            subject = ask(plan, verbosity=int(verbose))
+            subject = ask(plan, verbosity=settings.verbosity)
     except OSError as error:
         raise typer.BadParameter(f"--port {port}: {system_says(error)}; name another port") from error
     if isinstance(subject, Unreached):
         typer.echo(subject.diagnosis, err=True)
         raise typer.Exit(ExitStatus.HARNESS_ERROR)
-    status = tell(subject, Reporting(outputs, verbosity=2 * verbose - 1, budget=Budget.QUICK), make_console())
+    reporting = Reporting(outputs, verbosity=2 * settings.verbose - 1, budget=Budget.QUICK)
+    status = tell(subject, reporting, make_console())
     page = (report / "report.html").resolve()
     typer.echo(f"\nthe report, with each failure to step through: {page.as_uri()}")
     typer.echo("your own server: tokenwire check --target http://127.0.0.1:30000 --report report")
@@ -96,3 +96,11 @@ def _has_desktop() -> bool:
     return sys.platform in {"darwin", "win32"} or any(
         os.environ.get(n) for n in ("DISPLAY", "WAYLAND_DISPLAY")
     )
+
+
+app = command(
+    demo,
+    "tokenwire demo",
+    "tokenwire demo --correct",
+    "tokenwire demo --serve --port 30000",
+)

@@ -10,15 +10,11 @@ from rich.console import Group, RenderableType
 from rich.markdown import Markdown
 from rich.text import Text
 
-from tokenwire.commands import options
+from tokenwire.commands.command import command
 from tokenwire.explanation import Explanation, NoSuchRequirement
 from tokenwire.explanation import explain as explanation_of
 from tokenwire.profile import load_profiles
 from tokenwire.report.terminal import make_console
-
-EXAMPLES = options.examples(
-    "tokenwire explain cumulative-ids-extend", "tokenwire explain stop-string-not-shown"
-)
 
 
 def _facts(told: Explanation) -> Iterator[tuple[str, str]]:
@@ -66,3 +62,10 @@ def explain(
     except NoSuchRequirement as error:
         raise typer.BadParameter(str(error)) from error
     make_console().print(page(told))
+
+
+app = command(
+    explain,
+    "tokenwire explain cumulative-ids-extend",
+    "tokenwire explain stop-string-not-shown",
+)

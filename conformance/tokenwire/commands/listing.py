@@ -8,14 +8,10 @@ from typing import Annotated
 import typer
 
 from tokenwire.asking.scenario import load_scenarios
-from tokenwire.commands import options
+from tokenwire.commands.command import command, declarable
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.profile import load_profiles
 from tokenwire.requirement import load_requirements
-
-EXAMPLES = options.examples(
-    "tokenwire list", "tokenwire list scenarios", "tokenwire list requirements | grep stop"
-)
 
 
 class Kind(StrEnum):
@@ -45,8 +41,17 @@ def list_names(
                 for each in load_dialects().values()
             ]
         case Kind.CAPABILITIES:
-            rows = [(name, f"absent where {why}") for name, why in sorted(options.declarable().items())]
+            rows = [(name, f"absent where {why}") for name, why in sorted(declarable().items())]
         case Kind.PROFILES:
             rows = [(name, f"{len(ids)} requirements") for name, ids in load_profiles().items()]
     for name, words in rows:
         typer.echo(f"{name:36}  {words}")
+
+
+app = command(
+    list_names,
+    "tokenwire list",
+    "tokenwire list scenarios",
+    "tokenwire list requirements | grep stop",
+    name="list",
+)

@@ -8,34 +8,19 @@ from typing import Annotated
 
 import typer
 
-from tokenwire.commands import options
+from tokenwire.commands.command import command
 from tokenwire.commands.reporting import reporting_of, tell
 from tokenwire.report.tally_file import TallyError, merged, read_tally
 from tokenwire.report.terminal import make_console
-
-EXAMPLES = options.examples(
-    "tokenwire merge one.tally.gz other.tally.gz --report report",
-    "tokenwire merge shards/*.tally.gz --tally fleet.tally.gz",
-)
+from tokenwire.settings import Settings
 
 
 def merge(
-    context: typer.Context,
     tallies: Annotated[
         list[Path], typer.Argument(metavar="FILE...", help="What `tokenwire replay --tally` wrote, in order.")
     ],
     *,
-    config: options.ConfigFile = None,
-    json: options.Json = None,
-    junit: options.Junit = None,
-    html: options.Html = None,
-    sarif: options.Sarif = None,
-    badge: options.Badge = None,
-    report: options.ReportFolder = None,
-    tally: options.TallyFile = None,
-    baseline: options.BaselineFile = None,
-    verbose: options.Verbose = False,
-    quiet: options.Quiet = False,
+    settings: Settings,
 ) -> None:
     """Make one report of several replays, as if one had judged all their captures in this order.
 
@@ -47,9 +32,16 @@ def merge(
         raise typer.BadParameter(str(error)) from error
     selection = replayed.selection
     reporting = replace(
-        reporting_of(context),
+        reporting_of(settings),
         requirements=selection.requirements,
         profiles=selection.profiles,
         filters=selection.filters,
     )
     raise typer.Exit(tell(replayed.subject, reporting, make_console(), replayed=replayed))
+
+
+app = command(
+    merge,
+    "tokenwire merge one.tally.gz other.tally.gz --report report",
+    "tokenwire merge shards/*.tally.gz --tally fleet.tally.gz",
+)

@@ -7,16 +7,10 @@ from typing import Annotated
 
 import typer
 
-from tokenwire.commands import options
+from tokenwire.commands.command import command
+from tokenwire.commands.paths import empty_folder
 from tokenwire.parrot.law import DISTANCE, LEAST_DISTANCE
 from tokenwire.parrot.vocabulary import Vocabulary
-
-EXAMPLES = options.examples(
-    "tokenwire parrot parrot",
-    "tokenwire parrot parrot-long --distance 4096",
-    "tokenwire parrot parrot-mine --tokenizer models/mine",
-    "tokenwire parrot parrot-llama-cpp --gguf",
-)
 
 
 def parrot(
@@ -37,7 +31,7 @@ def parrot(
     Its architecture is Qwen2 or Llama, without remote code. Each id repeats the one that stands T before
     it; where the text is shorter, T/4 before it, and so on. Needs the extra `parrot`.
     """
-    options.empty_folder(folder, "DIR")
+    empty_folder(folder, "DIR")
     if head_size not in {"64", "128"}:
         raise typer.BadParameter(f"--head-size is {head_size!r}; it is 64 or 128")
     try:
@@ -61,3 +55,12 @@ def parrot(
         f"{folder} holds a parrot of {law.vocab_size} ids; an id repeats the one that stands "
         f"{', '.join(map(str, law.lags))} before it. Next: serve it, and tokenwire check --target URL"
     )
+
+
+app = command(
+    parrot,
+    "tokenwire parrot parrot",
+    "tokenwire parrot parrot-long --distance 4096",
+    "tokenwire parrot parrot-mine --tokenizer models/mine",
+    "tokenwire parrot parrot-llama-cpp --gguf",
+)

@@ -9,16 +9,12 @@ from typing import Annotated, NoReturn
 import typer
 
 from tokenwire.asking.run import Unreached
-from tokenwire.asking.scenario import Budget
-from tokenwire.commands import options
-from tokenwire.commands.check import ask
+from tokenwire.commands.ask import ask, plan_of
+from tokenwire.commands.command import command
+from tokenwire.commands.paths import empty_folder
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.replay import capture_files
-
-EXAMPLES = options.examples(
-    "tokenwire record recorded --target http://127.0.0.1:30000",
-    "tokenwire record recorded --budget soak && tokenwire replay recorded",
-)
+from tokenwire.settings import Settings
 
 
 class _RecordingLostError(Exception):
@@ -26,35 +22,17 @@ class _RecordingLostError(Exception):
 
 
 def record(
-    context: typer.Context,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the exchanges go: a new folder.")],
     *,
-    config: options.ConfigFile = None,
-    target: options.Target,
-    timeout: options.Timeout = 60.0,
-    max_concurrency: options.MaxConcurrency = 16,
-    max_tokens: options.MaxTokens = None,
-    rate: options.Rate = None,
-    dialect: options.Dialects = None,
-    model: options.Model = "",
-    scenario: options.Scenarios = None,
-    without: options.Without = None,
-    gentle: options.Gentle = False,
-    budget: options.AskBudget = Budget.STANDARD,
-    worker: options.Worker = "",
-    restart: options.Restart = "",
-    wait: options.Wait = None,
-    header: options.SentHeaders = None,
-    verbose: options.Verbose = False,
-    quiet: options.Quiet = False,
+    settings: Settings,
 ) -> None:
     """Ask all scenarios and only write down what comes back; `tokenwire replay` judges it later.
 
     Credentials are taken out. Exit status: 0 recorded; 2 wrong command line; 3 not all could be written;
     4 the target could not be reached or stopped answering.
     """
-    options.empty_folder(folder, "DIR")
-    plan = options.plan_of(context, target)
+    empty_folder(folder, "DIR")
+    plan = plan_of(settings)
     lost: list[str] = []
 
     def end(why: str) -> NoReturn:
@@ -62,7 +40,7 @@ def record(
         raise _RecordingLostError
 
     try:
-        subject = ask(replace(plan, record=folder, on_loss=end), verbosity=verbose - quiet)
+        subject = ask(replace(plan, record=folder, on_loss=end), verbosity=settings.verbosity)
     except* _RecordingLostError:  # of all that was under way
         typer.echo(f"{lost[0]}; nothing more was asked", err=True)
     if lost:
@@ -76,3 +54,10 @@ def record(
     if subject.broken_off:
         typer.echo(f"broken off: {subject.broken_off}")
         raise typer.Exit(ExitStatus.NOTHING_EVALUATED)
+
+
+app = command(
+    record,
+    "tokenwire record recorded --target http://127.0.0.1:30000",
+    "tokenwire record recorded --budget soak && tokenwire replay recorded",
+)

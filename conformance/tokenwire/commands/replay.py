@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from tokenwire.asking.planning import NotPlanned, judged_with, tokenizer_in
 from tokenwire.baselines.expected import NoExpectation, difference, judged
-from tokenwire.commands import options
+from tokenwire.commands.command import command
 from tokenwire.commands.reporting import reporting_of, tell
 from tokenwire.judging.gc_paused import gc_paused
 from tokenwire.judging.verdict import ExitStatus
+from tokenwire.planning import NotPlanned, judged_with, tokenizer_in
 from tokenwire.profile import selected
 from tokenwire.replay import NothingToReplay
 from tokenwire.replay import replay as read_captures
 from tokenwire.report.terminal import make_console
-from tokenwire.requirement import load_requirements
+from tokenwire.settings import OPTIONS, Settings
 from tokenwire.shelved import Cabinet
 from tokenwire.target.tokenizer import NoTokenizer
 from tokenwire.wire.capture import CaptureError
 
-EXAMPLES = options.examples(
-    "tokenwire replay recorded",
-    "tokenwire replay recorded --requirement cumulative-ids-extend -v",
-    "tokenwire replay fixtures/sglang/0.5.23/*.gz --report report",
-    "tokenwire replay recorded --jobs 8",
-    "tokenwire replay recorded --tally recorded.tally.gz",
-    "tokenwire replay --diff fixtures",
-)
-
 
 @gc_paused()
 def replay(
-    context: typer.Context,
+    settings: Settings,
     paths: Annotated[
         list[Path] | None, typer.Argument(metavar="PATH...", help="Captures, or folders of captures.")
     ] = None,
@@ -47,25 +39,12 @@ def replay(
     update: Annotated[
         bool, typer.Option("--update", help="With --diff: write what is judged now beside each capture.")
     ] = False,
-    config: options.ConfigFile = None,
-    json: options.Json = None,
-    junit: options.Junit = None,
-    html: options.Html = None,
-    sarif: options.Sarif = None,
-    badge: options.Badge = None,
-    trace: options.Trace = None,
-    report: options.ReportFolder = None,
-    tally: options.TallyFile = None,
-    baseline: options.BaselineFile = None,
-    tokenizer: options.TokenizerFolder = None,
-    profile: options.Profiles = None,
-    requirement: options.Requirements = None,
-    keyword: options.Keyword = "",
-    stop_at_first: options.StopAtFirst = False,
-    last_failed: options.LastFailed = False,
-    jobs: options.Jobs = 1,
-    verbose: options.Verbose = False,
-    quiet: options.Quiet = False,
+    jobs: Annotated[
+        int,
+        typer.Option(
+            "--jobs", metavar="N", min=1, help="Read and judge in N processes; the verdicts are the same."
+        ),
+    ] = 1,
 ) -> None:
     """Judge recorded exchanges: the same verdicts, and no server.
 
@@ -76,21 +55,22 @@ def replay(
     is 1 where anything is. Without paths, it looks in the folder `fixtures`.
     """
     if diff:
-        _refuse_beside_diff(context, update=update)
-        raise typer.Exit(_tell_difference(paths or [Path("fixtures")], requirement, update=update))
+        _refuse_beside_diff(settings, update=update)
+        raise typer.Exit(_tell_difference(paths or [Path("fixtures")], settings.requirement, update=update))
     if update:
         raise typer.BadParameter("--update belongs to --diff; add it")
     if not paths:
         raise typer.BadParameter("no capture is named; give files or folders that `--record` wrote")
-    reporting = replace(reporting_of(context), jobs=jobs)
-    if tally is not None and (keyword or stop_at_first or last_failed):
+    reporting = replace(reporting_of(settings), jobs=jobs)
+    if settings.tally is not None and (settings.keyword or settings.stop_at_first or settings.last_failed):
         raise typer.BadParameter(
             "--tally holds the verdicts on whole requirements; leave out -k, -x and --lf"
         )
     try:
         try:
-            subject = read_captures(paths, tokenizer=tokenizer_in(tokenizer), cabinet=Cabinet(jobs=jobs))
-            subject = replace(subject, judged_with=judged_with(tokenizer))
+            tokenizer = tokenizer_in(settings.tokenizer)
+            subject = read_captures(paths, tokenizer=tokenizer, cabinet=Cabinet(jobs=jobs))
+            subject = replace(subject, judged_with=judged_with(settings.tokenizer))
         except (NothingToReplay, NotPlanned, CaptureError, OSError) as error:
             raise typer.BadParameter(str(error)) from error
         status = tell(subject, reporting, make_console())
@@ -101,20 +81,17 @@ def replay(
     raise typer.Exit(status)
 
 
-def _refuse_beside_diff(context: typer.Context, *, update: bool) -> None:
+def _refuse_beside_diff(settings: Settings, *, update: bool) -> None:
     """Raises BadParameter for options that --diff would not heed."""
     heeded = {"paths", "diff", "update", *(() if update else ("requirement",))}
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        given: Any = context.get_parameter_source(name)
-        if name not in heeded and given is not None and given.name == "COMMANDLINE":
-            raise typer.BadParameter(f"{parameter.opts[0]} says nothing to --diff; leave one of them out")
+    for name in sorted(settings.given - heeded):
+        flag = OPTIONS[name].flags[0] if name in OPTIONS else f"--{name}"
+        raise typer.BadParameter(f"{flag} says nothing to --diff; leave one of them out")
 
 
-def _tell_difference(paths: list[Path], requirements: list[str] | None, *, update: bool) -> int:
+def _tell_difference(paths: list[Path], requirements: Sequence[str], *, update: bool) -> int:
     """Print what differs, or write it down; the exit status."""
-    wanted = options.known("requirement", requirements or (), load_requirements())
-    rows = selected((), wanted)
+    rows = selected((), requirements)
     different = total = 0
     try:
         for path in paths:
@@ -134,3 +111,14 @@ def _tell_difference(paths: list[Path], requirements: list[str] | None, *, updat
     done = "; written down" if update and different else ""
     typer.echo(f"{different} of {total} captures are judged otherwise than expected{done}")
     return ExitStatus.VIOLATION if different and not update else ExitStatus.CONFORMS
+
+
+app = command(
+    replay,
+    "tokenwire replay recorded",
+    "tokenwire replay recorded --requirement cumulative-ids-extend -v",
+    "tokenwire replay fixtures/sglang/0.5.23/*.gz --report report",
+    "tokenwire replay recorded --jobs 8",
+    "tokenwire replay recorded --tally recorded.tally.gz",
+    "tokenwire replay --diff fixtures",
+)

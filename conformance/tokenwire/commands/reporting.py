@@ -16,10 +16,10 @@ from tokenwire.asking.scenario import Budget
 from tokenwire.asking.terminal_progress import Meter
 from tokenwire.baselines.baseline import Baseline, BaselineError, read_baseline
 from tokenwire.baselines.tolerance import Held, hold_against, outcomes_of, speaks_for_all, with_reasons
-from tokenwire.commands import options
+from tokenwire.commands.paths import writable, writable_outputs
 from tokenwire.judging.judge import Judgement, judge_apart, put_together
 from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
-from tokenwire.profile import Standing, load_profiles, selected, standing
+from tokenwire.profile import Standing, selected, standing
 from tokenwire.pytest_plugin import run_items
 from tokenwire.report.document import document
 from tokenwire.report.files import (
@@ -36,23 +36,11 @@ from tokenwire.report.subject import Subject
 from tokenwire.report.tally_file import Replayed, Selection, write_tally
 from tokenwire.report.terminal import make_console, print_report
 from tokenwire.requirement import load_requirements
+from tokenwire.settings import ASKS_LESS, JUDGES_LESS, Settings, having
 
 INTERRUPTED = 130
 _PYTEST_COULD_NOT_RUN = {2: INTERRUPTED, 3: ExitStatus.HARNESS_ERROR, 4: ExitStatus.USAGE}
 """pytest's own exit codes that are not about tests."""
-_ASKS_LESS = (
-    "--dialect",
-    "--scenario",
-    "--max-tokens",
-    "--max-requests",
-    "--max-cost",
-    "--without",
-    "--gentle",
-)
-
-
-_PATHS = (*(one.name for one in fields(Outputs)), "report", "tally", "baseline")
-"""Options that name a file or a folder."""
 
 
 @dataclass(frozen=True)
@@ -83,25 +71,23 @@ class Reporting:
         return Selection(self.requirements, self.profiles, self.filters)
 
 
-def reporting_of(context: typer.Context) -> Reporting:
-    """What a command's options tell of it. Raises BadParameter."""
-    told = context.params
-    paths = {name: Path(told[name]) for name in _PATHS if told.get(name) is not None}
-    outputs = Outputs(**{one.name: paths.get(one.name) for one in fields(Outputs)})
-    if "report" in paths:
-        outputs = outputs.beside(Outputs.within(paths["report"]))
+def reporting_of(settings: Settings) -> Reporting:
+    """What the options of a command say of it. Raises BadParameter."""
+    outputs = Outputs(**{file.name: getattr(settings, file.name) for file in fields(Outputs)})
+    if settings.report is not None:
+        outputs = outputs.beside(Outputs.within(settings.report))
     try:
         return Reporting(
-            options.writable_outputs(outputs),
-            options.known("requirement", told.get("requirement") or (), load_requirements()),
-            options.known("profile", told.get("profile") or (), load_profiles()),
-            told.get("keyword", ""),
-            told.get("stop_at_first", False),
-            told.get("last_failed", False),
-            told["verbose"] - told["quiet"],
-            read_baseline(paths["baseline"]) if "baseline" in paths else None,
-            filters=options.filters(context),
-            tally=options.writable(paths["tally"], "--tally") if "tally" in paths else None,
+            writable_outputs(outputs),
+            settings.requirement,
+            settings.profile,
+            settings.keyword,
+            settings.stop_at_first,
+            settings.last_failed,
+            settings.verbosity,
+            read_baseline(settings.baseline) if settings.baseline is not None else None,
+            filters=settings.narrowed_by(ASKS_LESS | JUDGES_LESS),
+            tally=writable(settings.tally, "--tally") if settings.tally is not None else None,
         )
     except BaselineError as error:
         raise typer.BadParameter(str(error)) from error
@@ -111,7 +97,7 @@ def _held(judgements: Sequence[Judgement], subject: Subject, reporting: Reportin
     """What becomes of the verdicts once they are held against the baseline; None where there is none."""
     if reporting.baseline is None:
         return None
-    asked_all = not set(reporting.filters) & set(_ASKS_LESS)
+    asked_all = not any(option.flags[0] in reporting.filters for option in having(ASKS_LESS))
     whole = asked_all and speaks_for_all(reporting.baseline, subject, reporting.budget)
     return hold_against(reporting.baseline, outcomes_of(judgements), whole=whole, today=date.today())
 

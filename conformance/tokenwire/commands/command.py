@@ -1,0 +1,138 @@
+"""Commands of the command line, made from a function and from the options that `Settings` declares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from tokenwire.config import Config, ConfigError, find_config, read_config
+from tokenwire.settings import OPTIONS, Option, Settings, names_of, taken_by
+from tokenwire.typed_table import suggestion
+
+
+def declarable() -> dict[str, str]:
+    """The capabilities that requirements speak of; to declare another would change no verdict."""
+    from tokenwire.requirement import load_requirements
+    from tokenwire.target.advertised import LOGPROB_RULES
+    from tokenwire.target.capability import DECLARED_RULE, known_capabilities
+
+    spoken_of = {name for row in load_requirements().values() for name in row.applies_when}
+    spoken_of = spoken_of - {DECLARED_RULE} | set(LOGPROB_RULES)
+    return {name: absent for name, absent in known_capabilities().items() if name in spoken_of}
+
+
+def _tool_call_forms() -> Collection[str]:
+    from tokenwire.dialects.markup import load_markup
+
+    return load_markup()[1]
+
+
+def _demand_known(kind: str, names: Iterable[str], every: Collection[str]) -> None:
+    """Raises BadParameter for an unknown name, with what was probably meant."""
+    for name in names:
+        if name not in every:
+            kinds = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+            hint = suggestion(name, every, f"`tokenwire list {kinds}` tells all")
+            raise typer.BadParameter(f"there is no {kind} {name!r}; {hint}")
+
+
+def _demand_names(settings: Settings) -> None:
+    """Raises BadParameter where an option names something that does not exist."""
+    for option in OPTIONS.values():
+        if option.names and (names := getattr(settings, option.name)):
+            every = declarable() if option.names == "capability" else names_of(option.names)
+            _demand_known(option.names, names, every)
+    if settings.channels and settings.channels not in (forms := _tool_call_forms()):
+        raise typer.BadParameter(
+            f"--channels {settings.channels} is no form of tool calls; it is one of {', '.join(forms)}"
+        )
+
+
+def _configured(context: typer.Context, file: Path | None) -> Path | None:
+    """Make the settings of a file the defaults of all options that come after it."""
+    try:
+        config = read_config(file) if file is not None else find_config(Path.cwd())
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from error
+    own = config.defaults_of(context.info_name or "")
+    context.default_map = {**(context.default_map or {}), **own}
+    context.obj = config
+    return file
+
+
+def config_of(context: typer.Context) -> Config:
+    """The settings that a command was started with."""
+    return context.obj if isinstance(context.obj, Config) else Config()
+
+
+def _parameter(option: Option) -> Parameter:
+    """The parameter of a function from which typer makes an option of the command line."""
+    config: dict[str, Any] = {"is_eager": True, "callback": _configured} if option.name == "config" else {}
+    forms = _tool_call_forms() if "{forms}" in option.help else ()
+    flag = typer.Option(
+        ... if option.required else option.default if option.default != () else None,
+        *option.flags,
+        metavar=option.metavar,
+        min=option.least,
+        help=option.help.format(forms=", ".join(forms)),
+        **config,
+    )
+    annotation: Any = option.type
+    if option.several:
+        annotation = list[option.type] | None  # type: ignore[name-defined]
+    elif option.default is None:
+        annotation = option.type | None
+    return Parameter(option.name, Parameter.KEYWORD_ONLY, default=flag, annotation=annotation)
+
+
+CONFIG: Any = _parameter(OPTIONS["config"]).default
+"""The option `--config`, for commands that take nothing else of `Settings`."""
+
+
+def command(run: Callable[..., None], *lines: str, name: str = "") -> typer.Typer:
+    """The command that calls a function, with examples at the end of its help page.
+
+    The parameter `settings` of the function stands for all options that `Settings` declares for the command;
+    any other is an argument or an option of this command alone.
+    """
+    name = name or run.__name__
+    alone = signature(run, eval_str=True).parameters
+    taken = list(taken_by(name)) if "settings" in alone else []
+
+    def call(context: typer.Context, **values: Any) -> None:
+        if "settings" in alone:
+            given = frozenset(parameter for parameter in values if _is_given(context, parameter))
+            options = {option.name: values.pop(option.name) for option in taken}
+            settings = Settings.of(options, file_headers=config_of(context).headers, given=given)
+            _demand_names(settings)
+            values["settings"] = settings
+        if "context" in alone:
+            values["context"] = context
+        run(**values)
+
+    parameters = [Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)]
+    for parameter in alone.values():
+        if parameter.name == "settings":
+            parameters += map(_parameter, taken)
+        elif parameter.name != "context":
+            parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
+    call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    call.__doc__ = run.__doc__
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    app.command(name, epilog=examples(*lines))(call)
+    return app
+
+
+def _is_given(context: typer.Context, parameter: str) -> bool:
+    """Whether a parameter stands on the command line, and not only in a file."""
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def examples(*lines: str) -> str:
+    """The end of a help page: one example to a line, as they are to be typed."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

@@ -1,0 +1,124 @@
+"""From `Settings` to the plan of a run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tokenwire.asking.politeness import Limits, Price
+from tokenwire.asking.run import Plan
+from tokenwire.asking.vital_signs import RESTART_WAIT_S, Revival
+from tokenwire.settings import REPRODUCED, RESUMED, Settings, having
+from tokenwire.target.tokenizer import LocalTokenizer, NoTokenizer, Tokenizer
+from tokenwire.wire.credentials import NoCredential, from_environment, header_value, named_by_environment
+from tokenwire.wire.redaction import Headers, names_credential
+
+
+class NotPlanned(ValueError):  # noqa: N818  # a fact about what was asked for
+    """The options name something that is not there; the message says what."""
+
+
+def tokenizer_in(folder: Path | None) -> Tokenizer | None:
+    """The tokenizer in a folder. Raises NotPlanned where there is none, or nothing to read it with."""
+    try:
+        return LocalTokenizer(folder) if folder is not None else None
+    except NoTokenizer as error:
+        raise NotPlanned(str(error)) from error
+
+
+def judged_with(tokenizer: Path | None) -> tuple[str, ...]:
+    """The words of a command line that have answers judged in the same way."""
+    return () if tokenizer is None else ("--tokenizer", str(tokenizer))
+
+
+def _header(line: str) -> tuple[str, str]:
+    name, colon, value = line.partition(":")
+    if not colon or not name.strip():  # the line is not repeated: it may hold a credential
+        raise NotPlanned("a --header without a colon is no header; write --header 'Name: value'")
+    return name.strip(), value.strip()
+
+
+def headers_of(settings: Settings) -> Headers:
+    """The headers to send: those of the command line replace those of the file that have the same name.
+
+    Raises NotPlanned for a line of the command line that is no header.
+    """
+    given = tuple(map(_header, settings.header))
+    names = {name.lower() for name, _ in given}
+    return (*(pair for pair in settings.file_headers if pair[0].lower() not in names), *given)
+
+
+def _limits(settings: Settings) -> Limits:
+    """What a run may ask of the server. Raises NotPlanned."""
+    try:
+        price = Price.said(settings.price) if settings.price else None
+    except ValueError as error:
+        raise NotPlanned(
+            f"--price {settings.price} is no price; write IN,OUT: what a million prompt tokens and a million "
+            "output tokens cost, for example --price 0.5,1.5"
+        ) from error
+    if settings.max_cost is not None and price is None:
+        raise NotPlanned("--max-cost needs to know what tokens cost; add --price IN,OUT")
+    return Limits(
+        settings.max_concurrency,
+        settings.max_tokens,
+        settings.rate,
+        settings.max_requests,
+        settings.max_cost,
+        price,
+    )
+
+
+def _asked_with(settings: Settings, headers: Headers) -> Iterator[str]:
+    """The words of a command line that ask the target in the same way; credentials stand as `env:MY_KEY`."""
+    for name, value in headers:
+        is_open = from_environment(value) or not names_credential(name)
+        yield from ("--header", f"{name}: {value if is_open else 'env:MY_KEY'}")
+    for option in having(REPRODUCED):
+        value = getattr(settings, option.name)
+        if option.name != "header" and value != option.default:
+            for word in value if option.several else (value,):
+                yield from (option.flags[0], word)
+
+
+def _asked(settings: Settings, headers: Headers) -> dict[str, Any]:
+    """What a run that is resumed must have been asked with; of headers, their names."""
+    options = settings.values(RESUMED) | {"header": tuple(name.lower() for name, _ in headers)}
+    return {name: sorted(value) if isinstance(value, tuple) else value for name, value in options.items()}
+
+
+def planned(settings: Settings, environment: Mapping[str, str] = os.environ) -> Plan:
+    """The plan of a run. A value of a header may name environment variables. Raises NotPlanned."""
+    settings = replace(settings, target=settings.target.rstrip("/"), worker=settings.worker.rstrip("/"))
+    headers = headers_of(settings)
+    try:
+        sent = tuple((name, header_value(name, value, environment)) for name, value in headers)
+    except NoCredential as error:
+        raise NotPlanned(str(error)) from error
+    revives = settings.restart or settings.wait
+    return Plan(
+        url=settings.target,
+        timeout_s=settings.timeout,
+        limits=_limits(settings),
+        headers=sent,
+        secrets=named_by_environment(headers),
+        dialects=settings.dialect,
+        scenarios=settings.scenario,
+        model=settings.model,
+        tokenizer=tokenizer_in(settings.tokenizer),
+        budget=settings.budget,
+        explore=settings.explore,
+        seed=settings.seed,
+        declared=settings.declare,
+        worker=settings.worker,
+        without=settings.without,
+        gentle=settings.gentle,
+        tool_calls=settings.channels,
+        revival=Revival(settings.restart, settings.wait or RESTART_WAIT_S) if revives else None,
+        asked=_asked(settings, headers),
+        asked_with=tuple(_asked_with(settings, headers)),
+        judged_with=judged_with(settings.tokenizer),
+    )

@@ -1,0 +1,428 @@
+"""`Settings`: options that several commands take, that `tokenwire.toml` may hold, or that a later run needs.
+
+A field declares its option once. From the fields come the flags and the help of the commands
+(`commands.command`), the keys of the file (`config`), what `--resume` compares and `tokenwire again` repeats
+(`planning`), and the table in the documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import Flag, StrEnum, auto
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from tokenwire.asking.scenario import Budget
+from tokenwire.wire.redaction import Headers
+
+
+class Role(Flag):
+    """What an option is besides a flag of its commands."""
+
+    ASKS_LESS = auto()
+    """It leaves requests out: reports name it, and the run cannot show that a known failure is gone."""
+    JUDGES_LESS = auto()
+    """It leaves verdicts out: reports name it."""
+    RESUMED = auto()
+    """`--resume` refuses a recording that was made with another value."""
+    REMEMBERED = auto()
+    """`tokenwire again` asks with the value of the last run."""
+    REPRODUCED = auto()
+    """The command lines that reports show repeat it."""
+
+
+ASKS_LESS, JUDGES_LESS, RESUMED, REMEMBERED, REPRODUCED = Role
+_NO_ROLE = Role(0)
+
+
+@dataclass(frozen=True)
+class Option:
+    """What the command line, `tokenwire.toml` and the documentation say of a field."""
+
+    name: str
+    """Of the field."""
+    type: type
+    """Of a value; of several, that of each."""
+    several: bool
+    default: Any
+    commands: tuple[str, ...]
+    """Those that take it."""
+    metavar: str | None
+    help: str
+    flags: tuple[str, ...]
+    least: float | None = None
+    """Of a number."""
+    names: str = ""
+    """The kind of names that it takes; empty: any text."""
+    toml: str = ""
+    """A line of `tokenwire.toml` that sets it, below its table's name if it is for one command; empty: no
+    file sets it.
+    """
+    comment: str = ""
+    """What `tokenwire init` writes above that line; the help if empty."""
+    roles: Role = _NO_ROLE
+    required: bool = False
+    but: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What differs in a command, by its name."""
+
+    def of(self, command: str) -> Option:
+        """As this command takes it."""
+        return replace(self, **self.but.get(command, {}))
+
+    @property
+    def key(self) -> str:
+        return self.toml.partition(" = ")[0]
+
+    @property
+    def example(self) -> str:
+        """A value, as TOML."""
+        return self.toml.partition(" = ")[2]
+
+    def typed(self, value: Any) -> Any:
+        """A value as click, TOML or JSON hold it, as the field holds it."""
+        if self.several:
+            return tuple(value)
+        return self.type(value) if issubclass(self.type, (Path, StrEnum)) else value
+
+
+def _option(
+    commands: str, help_text: str, *, metavar: str | None = None, default: Any = None, **rest: Any
+) -> Any:
+    declared = {"commands": tuple(commands.split()), "help": help_text, "metavar": metavar, **rest}
+    return field(default=default, metadata=declared)
+
+
+_text = partial(_option, metavar="NAME", default="")
+_names = partial(_option, metavar="NAME", default=())
+_switch = partial(_option, default=False)
+_count = partial(_option, metavar="N", least=1)
+_seconds = partial(_option, metavar="SECONDS", least=0.1)
+_file = partial(_option, metavar="FILE")
+_folder = partial(_option, metavar="DIR")
+
+_ASK = "check record compare"
+_RUN = "check record"
+_JUDGE = "check replay"
+_REPORT = "check replay merge"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a command was called with: from the command line, else from the file, else the default."""
+
+    config: Path | None = _file(
+        "check record compare replay merge watch",
+        "Take settings from this file, not from the nearest tokenwire.toml or pyproject.toml.",
+    )
+    target: str = _text(
+        "check record init watch again",
+        "Base URL of the server.",
+        metavar="URL",
+        required=True,
+        toml='target = "http://127.0.0.1:30000"',
+        comment="Base URL of the server. The command line beats this file: tokenwire check --target URL.",
+        but={
+            "watch": {"help": "The server that gets it all."},
+            "again": {"help": "Ask this server, not the one of the last run.", "required": False},
+        },
+    )
+    header: tuple[str, ...] = _names(
+        "check record compare init again",
+        "Send this too; env:NAME in a value stands for an environment variable. Repeatable.",
+        metavar="'NAME: VALUE'",
+        toml='headers = { Authorization = "Bearer env:MY_KEY" }',
+        comment="Sent with every request. Keys come from environment variables, and are recorded nowhere.",
+        roles=RESUMED | REPRODUCED,
+    )
+    dialect: tuple[str, ...] = _names(
+        _ASK,
+        "Only this dialect; repeatable.",
+        names="dialect",
+        toml='dialects = ["sglang-generate"]',
+        comment="Ask only these; without it, all that the server speaks. These it spoke:",
+        roles=ASKS_LESS | RESUMED | REMEMBERED | REPRODUCED,
+    )
+    declare: tuple[str, ...] = _names(
+        "check",
+        "The server has this capability; repeatable.",
+        names="capability",
+        toml='capabilities = ["logprobs"]',
+        comment="What the server has: not to show one of these is a violation. Seen so far:",
+        roles=REMEMBERED | REPRODUCED,
+    )
+    model: str = _text(
+        "check record compare init",
+        "Ask for this model, not for the first one listed.",
+        toml='model = "my-model"',
+        roles=RESUMED | REMEMBERED | REPRODUCED,
+    )
+    worker: str = _text(
+        _RUN,
+        "The server behind the target, if that is a gateway: both are asked the same.",
+        metavar="URL",
+        toml='worker = "http://127.0.0.1:30001"',
+        roles=RESUMED | REMEMBERED | REPRODUCED,
+    )
+    channels: str = _text(
+        "check",
+        "How the model writes tool calls: {forms}. Found out if not said.",
+        metavar="FORM",
+        roles=RESUMED | REMEMBERED | REPRODUCED,
+    )
+    scenario: tuple[str, ...] = _names(
+        _ASK, "Ask only this scenario; repeatable.", names="scenario", roles=ASKS_LESS | RESUMED
+    )
+    without: tuple[str, ...] = _names(
+        _RUN,
+        "Leave this scenario out; repeatable.",
+        names="scenario",
+        toml='without = ["crowd"]',
+        comment="Leave these scenarios out; `tokenwire list scenarios` tells all.",
+        roles=ASKS_LESS | RESUMED | REMEMBERED,
+    )
+    gentle: bool = _switch(
+        _RUN,
+        "Ask nothing that servers died of, and no storms: for a server that others use.",
+        toml="gentle = true",
+        roles=ASKS_LESS | RESUMED | REMEMBERED,
+    )
+    budget: Budget = _option(
+        _ASK,
+        "How much to ask: the essentials, the usual, or all of it in many shapes.",
+        default=Budget.STANDARD,
+        toml='budget = "standard"',
+        comment="How much to ask: quick, standard or soak.",
+        roles=RESUMED | REMEMBERED | REPRODUCED,
+        but={"compare": {"default": Budget.QUICK}},
+    )
+    explore: int = _count(
+        "check", "Let hypothesis draw N requests besides.", default=0, least=0, roles=RESUMED
+    )
+    seed: int = _count("check", "What --explore draws by.", default=0, least=0, roles=RESUMED)
+    timeout: float = _seconds(
+        "check record compare init",
+        "Seconds for one exchange.",
+        default=60.0,
+        toml="timeout = 60",
+        roles=REMEMBERED,
+    )
+    max_concurrency: int = _count(
+        _ASK, "Exchanges at a time.", default=16, toml="max-concurrency = 16", roles=REMEMBERED
+    )
+    max_tokens: int | None = _count(
+        _ASK,
+        "Output tokens to ask for, at most, in all.",
+        toml="max-tokens = 200000",
+        roles=ASKS_LESS | RESUMED | REMEMBERED,
+    )
+    max_requests: int | None = _count(
+        "check",
+        "Requests to send, at most, in all.",
+        toml="max-requests = 3000",
+        roles=ASKS_LESS | RESUMED,
+    )
+    price: str = _text(
+        "check",
+        "What a million prompt and output tokens cost.",
+        metavar="IN,OUT",
+        toml='price = "0.5,1.5"',
+    )
+    max_cost: float | None = _count(
+        "check",
+        "What all of it may cost by --price, at most.",
+        metavar="X",
+        least=0,
+        toml="max-cost = 2.5",
+        roles=ASKS_LESS | RESUMED,
+    )
+    rate: float | None = _count(
+        _ASK, "Requests in a second, at most.", least=0.001, toml="rate = 10", roles=REMEMBERED
+    )
+    restart: str = _text(
+        _RUN,
+        "Run this in a shell when the server died, and go on when it is back.",
+        metavar="COMMAND",
+        toml='restart = "systemctl restart my-server"',
+        roles=REMEMBERED,
+    )
+    wait: float | None = _seconds(
+        _RUN,
+        "When the server died, wait so long for it to be back, and go on.",
+        toml="wait = 300",
+        roles=REMEMBERED,
+    )
+    tokenizer: Path | None = _folder(
+        _JUDGE,
+        "Hold text against ids by DIR/tokenizer.json.",
+        toml='tokenizer = "models/mine"',
+        comment="Folder of the model's tokenizer.json; without it, the server itself is asked.",
+        roles=REMEMBERED,
+    )
+    profile: tuple[str, ...] = _names(
+        "check replay watch",
+        "Judge only what this profile holds; repeatable.",
+        names="profile",
+        toml='profiles = ["core"]',
+        comment="Judge only what these profiles hold; `tokenwire list profiles` tells all.",
+        roles=JUDGES_LESS,
+    )
+    requirement: tuple[str, ...] = _names(
+        _JUDGE,
+        "Judge only this, whatever the profile; repeatable.",
+        metavar="ID",
+        names="requirement",
+        roles=JUDGES_LESS,
+    )
+    keyword: str = _text(
+        _JUDGE, "Judge only what matches, as in pytest.", metavar="EXPR", flags=("-k",), roles=JUDGES_LESS
+    )
+    stop_at_first: bool = _switch(
+        _JUDGE, "Stop at the first violation, as in pytest.", flags=("-x",), roles=JUDGES_LESS
+    )
+    last_failed: bool = _switch(
+        _JUDGE, "Judge only what failed last time, as in pytest.", flags=("--lf",), roles=JUDGES_LESS
+    )
+    baseline: Path | None = _file(
+        _REPORT,
+        "Tolerate the failures that this file knows.",
+        toml='baseline = "tokenwire-baseline.toml"',
+        comment="The failures that are known. `tokenwire baseline update` writes it.",
+    )
+    json: Path | None = _file(
+        f"{_REPORT} compare",
+        "Write the report as JSON.",
+        but={"compare": {"help": "Write the comparison as JSON."}},
+    )
+    junit: Path | None = _file(_REPORT, "Write the report as JUnit XML.")
+    html: Path | None = _file(_REPORT, "Write the report as one page.")
+    sarif: Path | None = _file(_REPORT, "Write the report as SARIF.")
+    badge: Path | None = _file(_REPORT, "Write the JSON of a badge.")
+    trace: Path | None = _file(_JUDGE, "Write the run as a trace: open it at ui.perfetto.dev, or offline.")
+    report: Path | None = _folder(_REPORT, "Write the report there in every form.")
+    tally: Path | None = _file("replay merge", "Write what `tokenwire merge` makes one report of.")
+    keep_failures: bool = _switch(
+        "check",
+        "Keep what failed in .tokenwire/last, for `tokenwire again`.",
+        default=True,
+        flags=("--keep/--no-keep",),
+        toml="keep-failures = false",
+    )
+    listen: str = _text(
+        "watch",
+        "Where clients connect; port 0 for any.",
+        metavar="HOST:PORT",
+        required=True,
+        toml='watch.listen = "127.0.0.1:8000"',
+    )
+    admin: str = _text(
+        "watch",
+        "Where the live page and /metrics are.",
+        metavar="HOST:PORT",
+        default="127.0.0.1:0",
+        toml='watch.admin = "127.0.0.1:9464"',
+    )
+    record: Path | None = _folder(
+        "check watch",
+        "Write every exchange there as it arrives.",
+        toml='watch.record = "violations"',
+        comment="Keep exchanges that violate there.",
+        but={"watch": {"help": "Keep exchanges that violate there."}},
+    )
+    record_cap: int = _count(
+        "watch",
+        "MiB that --record may take; the oldest go.",
+        metavar="MIB",
+        default=256,
+        toml="watch.record-cap = 256",
+    )
+    drain: float = _seconds(
+        "watch", "Seconds to judge what is left when it ends.", default=10.0, least=0, toml="watch.drain = 10"
+    )
+    verbose: bool = _switch(
+        "check record compare replay merge init again demo",
+        "Show every requirement and reason, and each exchange as it ends.",
+        flags=("-v", "--verbose"),
+    )
+    quiet: bool = _switch(
+        "check record compare replay merge init again watch",
+        "Print only failures and the last line.",
+        flags=("-q", "--quiet"),
+        but={"watch": {"help": "Do not print violations as they come."}},
+    )
+
+    file_headers: Headers = field(default=(), repr=False)
+    """Those of the file. They are no default of `--header`, which replaces only those of its name."""
+    given: frozenset[str] = frozenset()
+    """Names of the parameters that stand on the command line, and not only in a file."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], **rest: Any) -> Settings:
+        """From values as click, TOML or JSON hold them, by names of fields; None leaves the default.
+
+        Other names are ignored.
+        """
+        known = {name: value for name, value in values.items() if name in OPTIONS and value is not None}
+        return cls(**{name: OPTIONS[name].typed(value) for name, value in known.items()}, **rest)
+
+    @property
+    def verbosity(self) -> int:
+        return self.verbose - self.quiet
+
+    def narrowed_by(self, roles: Role) -> tuple[str, ...]:
+        """The flags on the command line that leave out something that would be asked or judged."""
+        return tuple(one.flags[0] for one in having(roles) if one.name in self.given)
+
+    def values(self, role: Role) -> dict[str, Any]:
+        """The values of all options of a role, by the names of their fields."""
+        return {option.name: getattr(self, option.name) for option in having(role)}
+
+
+def _options() -> Iterator[Option]:
+    types = get_type_hints(Settings)
+    for one in fields(Settings):
+        if not one.metadata:
+            continue
+        several = types[one.name] == tuple[str, ...]
+        (kind,) = {str} if several else {*(get_args(types[one.name]) or (types[one.name],))} - {type(None)}
+        declared = {"flags": (f"--{one.name.replace('_', '-')}",), **one.metadata}
+        yield Option(name=one.name, type=kind, several=several, default=one.default, **declared)
+
+
+OPTIONS = {option.name: option for option in _options()}
+"""By the names of the fields."""
+
+
+def having(roles: Role) -> Iterator[Option]:
+    """The options that have one of these roles."""
+    return (option for option in OPTIONS.values() if option.roles & roles)
+
+
+def taken_by(command: str) -> Iterator[Option]:
+    """The options of a command, as it takes them."""
+    return (option.of(command) for option in OPTIONS.values() if command in option.commands)
+
+
+def names_of(kind: str) -> Collection[str]:
+    """All names of a kind. What reads them is imported here: most commands are given none."""
+    match kind:
+        case "dialect":
+            from tokenwire.dialects.dialect import load_dialects
+
+            return load_dialects()
+        case "scenario":
+            from tokenwire.asking.scenario import load_scenarios
+
+            return load_scenarios()
+        case "profile":
+            from tokenwire.profile import load_profiles
+
+            return load_profiles()
+        case "requirement":
+            from tokenwire.requirement import load_requirements
+
+            return load_requirements()
+    from tokenwire.target.capability import known_capabilities
+
+    return known_capabilities()
