@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tokenwire.ask import Budget
 from tokenwire.asking.run import Plan, Progress, Unreached, interrogate
-from tokenwire.asking.scenario import Budget
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.report.document import row

@@ -32,12 +32,13 @@ from tokenwire.judging.judge import judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.replay import NothingToReplay, replay
 from tokenwire.report.badge import badge
+from tokenwire.report.console import make_console
 from tokenwire.report.document import as_json, document
 from tokenwire.report.github import step_summary, workflow_commands
 from tokenwire.report.page import page
 from tokenwire.report.playback import playbacks
 from tokenwire.report.sarif import sarif
-from tokenwire.report.terminal import make_console, print_report
+from tokenwire.report.terminal import print_report
 from tokenwire.report.trace import trace
 from tokenwire.watch.exchange_assembly import ExchangeAssembler, ObservedExchange, read_exchange
 from tokenwire.watch.judging import Bench

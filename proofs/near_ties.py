@@ -19,7 +19,7 @@ import sys
 
 from proofs.killing.serving import serve
 from proofs.stability import check
-from tokenwire.asking.scenario import Budget
+from tokenwire.ask import Budget
 from tokenwire.judging.verdict import Verdict
 
 SHARES = (0.02, 0.05, 0.1, 0.2)

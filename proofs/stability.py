@@ -27,8 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 from proofs.killing.serving import serve
+from tokenwire.ask import Budget
 from tokenwire.asking.run import Plan, Progress, Unreached, interrogate
-from tokenwire.asking.scenario import Budget
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.verdict import overall
 from tokenwire_reference.faults.catalogue import CUMULATIVE, INCREMENTAL

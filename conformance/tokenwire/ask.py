@@ -7,8 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any, Final, Literal
+
+
+class Budget(StrEnum):
+    """How much a run may ask, smallest first; each holds all that the one before it holds."""
+
+    QUICK = "quick"
+    """Every kind of question once."""
+    STANDARD = "standard"
+    """And what takes many requests, or long ones."""
+    SOAK = "soak"
+    """And again, in more shapes: more intervals, more seeds, more neighbours."""
+
+    def covers(self, least: Budget) -> bool:
+        """Whether a run of this budget asks what takes `least` at least."""
+        order = list(Budget)
+        return order.index(self) >= order.index(least)
 
 
 class Omit(Enum):

@@ -18,14 +18,12 @@ from typing import Any
 
 import pytest
 
-from tokenwire.asking.run import NoSuchTarget, Plan, Progress, Unreached, interrogate
-from tokenwire.asking.scenario import Budget
+from tokenwire.ask import Budget
 from tokenwire.baselines.baseline import BaselineError, read_baseline
 from tokenwire.baselines.tolerance import Fault, hold_against, outcomes_of, speaks_for_all, with_reasons
 from tokenwire.config import ConfigError, find_config
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.verdict import Verdict
-from tokenwire.planning import NotPlanned, planned
 from tokenwire.profile import load_profiles, selected
 from tokenwire.replay import NothingToReplay, replay
 from tokenwire.report.document import row
@@ -283,8 +281,8 @@ def pytest_configure(config: pytest.Config) -> None:
         options = {**file.defaults, **{name: value for name, value in named.items() if value}}
         settings = Settings.of(options, file_headers=file.headers)
         baseline = read_baseline(settings.baseline) if settings.baseline else None
-        subject = _interrogated(planned(settings)) if target else replay([Path(capture)])
-    except (ConfigError, BaselineError, NotPlanned, CaptureError, NothingToReplay, OSError) as error:
+        subject = _asked(settings) if target else replay([Path(capture)])
+    except (ConfigError, BaselineError, CaptureError, NothingToReplay, OSError) as error:
         raise pytest.UsageError(str(error)) from error
     judgements: Sequence[Judgement] = judge(subject.runs, selected(settings.profile))
     faults: Sequence[Fault] = ()
@@ -295,11 +293,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(ConformanceItems(judgements, subject, faults=faults), "tokenwire-items")
 
 
-def _interrogated(plan: Plan) -> Subject:
+def _asked(settings: Settings) -> Subject:
+    """What a target answers to the questions of a run. Raises UsageError."""
+    from tokenwire.asking.run import NoSuchTarget, Progress, Unreached, interrogate  # replays need no network
+    from tokenwire.planning import NotPlanned, planned
+
     try:
-        subject = asyncio.run(interrogate(plan, Progress()))
-    except NoSuchTarget as error:
-        raise NotPlanned(str(error)) from error
+        subject = asyncio.run(interrogate(planned(settings), Progress()))
+    except (NoSuchTarget, NotPlanned) as error:
+        raise pytest.UsageError(str(error)) from error
     if isinstance(subject, Unreached):
         raise pytest.UsageError(subject.diagnosis)
     return subject

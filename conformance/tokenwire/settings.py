@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from tokenwire.asking.scenario import Budget
+from tokenwire.ask import Budget
 from tokenwire.wire.redaction import Headers
 
 
@@ -60,8 +60,6 @@ class Option:
     """A line of `tokenwire.toml` that sets it, below its table's name if it is for one command; empty: no
     file sets it.
     """
-    comment: str = ""
-    """What `tokenwire init` writes above that line; the help if empty."""
     roles: Role = _NO_ROLE
     required: bool = False
     but: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -106,6 +104,8 @@ _ASK = "check record compare"
 _RUN = "check record"
 _JUDGE = "check replay"
 _REPORT = "check replay merge"
+_LESS = ASKS_LESS | RESUMED
+_HOW = RESUMED | REMEMBERED | REPRODUCED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,88 +113,82 @@ class Settings:
     """What a command was called with: from the command line, else from the file, else the default."""
 
     config: Path | None = _file(
-        "check record compare replay merge watch",
+        f"{_ASK} replay merge watch",
         "Take settings from this file, not from the nearest tokenwire.toml or pyproject.toml.",
     )
     target: str = _text(
-        "check record init watch again",
+        f"{_RUN} init watch again",
         "Base URL of the server.",
         metavar="URL",
         required=True,
         toml='target = "http://127.0.0.1:30000"',
-        comment="Base URL of the server. The command line beats this file: tokenwire check --target URL.",
         but={
             "watch": {"help": "The server that gets it all."},
             "again": {"help": "Ask this server, not the one of the last run.", "required": False},
         },
     )
     header: tuple[str, ...] = _names(
-        "check record compare init again",
+        f"{_ASK} init again",
         "Send this too; env:NAME in a value stands for an environment variable. Repeatable.",
         metavar="'NAME: VALUE'",
         toml='headers = { Authorization = "Bearer env:MY_KEY" }',
-        comment="Sent with every request. Keys come from environment variables, and are recorded nowhere.",
         roles=RESUMED | REPRODUCED,
     )
     dialect: tuple[str, ...] = _names(
         _ASK,
-        "Only this dialect; repeatable.",
+        "Ask only this dialect, not all that the server speaks; repeatable.",
         names="dialect",
         toml='dialects = ["sglang-generate"]',
-        comment="Ask only these; without it, all that the server speaks. These it spoke:",
-        roles=ASKS_LESS | RESUMED | REMEMBERED | REPRODUCED,
+        roles=_HOW | ASKS_LESS,
     )
     declare: tuple[str, ...] = _names(
         "check",
-        "The server has this capability; repeatable.",
+        "The server has this capability: not to show it is a violation. Repeatable.",
         names="capability",
         toml='capabilities = ["logprobs"]',
-        comment="What the server has: not to show one of these is a violation. Seen so far:",
         roles=REMEMBERED | REPRODUCED,
     )
     model: str = _text(
-        "check record compare init",
+        f"{_ASK} init",
         "Ask for this model, not for the first one listed.",
         toml='model = "my-model"',
-        roles=RESUMED | REMEMBERED | REPRODUCED,
+        roles=_HOW,
     )
     worker: str = _text(
         _RUN,
         "The server behind the target, if that is a gateway: both are asked the same.",
         metavar="URL",
         toml='worker = "http://127.0.0.1:30001"',
-        roles=RESUMED | REMEMBERED | REPRODUCED,
+        roles=_HOW,
     )
     channels: str = _text(
         "check",
         "How the model writes tool calls: {forms}. Found out if not said.",
         metavar="FORM",
-        roles=RESUMED | REMEMBERED | REPRODUCED,
+        roles=_HOW,
     )
     scenario: tuple[str, ...] = _names(
-        _ASK, "Ask only this scenario; repeatable.", names="scenario", roles=ASKS_LESS | RESUMED
+        _ASK, "Ask only this scenario; repeatable.", names="scenario", roles=_LESS
     )
     without: tuple[str, ...] = _names(
         _RUN,
-        "Leave this scenario out; repeatable.",
+        "Leave this scenario out; repeatable. `tokenwire list scenarios` names all.",
         names="scenario",
         toml='without = ["crowd"]',
-        comment="Leave these scenarios out; `tokenwire list scenarios` tells all.",
-        roles=ASKS_LESS | RESUMED | REMEMBERED,
+        roles=_LESS | REMEMBERED,
     )
     gentle: bool = _switch(
         _RUN,
         "Ask nothing that servers died of, and no storms: for a server that others use.",
         toml="gentle = true",
-        roles=ASKS_LESS | RESUMED | REMEMBERED,
+        roles=_LESS | REMEMBERED,
     )
     budget: Budget = _option(
         _ASK,
-        "How much to ask: the essentials, the usual, or all of it in many shapes.",
+        "How much to ask: quick (the essentials), standard, or soak (all of it, in many shapes).",
         default=Budget.STANDARD,
         toml='budget = "standard"',
-        comment="How much to ask: quick, standard or soak.",
-        roles=RESUMED | REMEMBERED | REPRODUCED,
+        roles=_HOW,
         but={"compare": {"default": Budget.QUICK}},
     )
     explore: int = _count(
@@ -202,11 +196,7 @@ class Settings:
     )
     seed: int = _count("check", "What --explore draws by.", default=0, least=0, roles=RESUMED)
     timeout: float = _seconds(
-        "check record compare init",
-        "Seconds for one exchange.",
-        default=60.0,
-        toml="timeout = 60",
-        roles=REMEMBERED,
+        f"{_ASK} init", "Seconds for one exchange.", default=60.0, toml="timeout = 60", roles=REMEMBERED
     )
     max_concurrency: int = _count(
         _ASK, "Exchanges at a time.", default=16, toml="max-concurrency = 16", roles=REMEMBERED
@@ -215,13 +205,10 @@ class Settings:
         _ASK,
         "Output tokens to ask for, at most, in all.",
         toml="max-tokens = 200000",
-        roles=ASKS_LESS | RESUMED | REMEMBERED,
+        roles=_LESS | REMEMBERED,
     )
     max_requests: int | None = _count(
-        "check",
-        "Requests to send, at most, in all.",
-        toml="max-requests = 3000",
-        roles=ASKS_LESS | RESUMED,
+        "check", "Requests to send, at most, in all.", toml="max-requests = 3000", roles=_LESS
     )
     price: str = _text(
         "check",
@@ -235,7 +222,7 @@ class Settings:
         metavar="X",
         least=0,
         toml="max-cost = 2.5",
-        roles=ASKS_LESS | RESUMED,
+        roles=_LESS,
     )
     rate: float | None = _count(
         _ASK, "Requests in a second, at most.", least=0.001, toml="rate = 10", roles=REMEMBERED
@@ -255,17 +242,15 @@ class Settings:
     )
     tokenizer: Path | None = _folder(
         _JUDGE,
-        "Hold text against ids by DIR/tokenizer.json.",
+        "Hold text against ids by DIR/tokenizer.json, not by what the server itself answers.",
         toml='tokenizer = "models/mine"',
-        comment="Folder of the model's tokenizer.json; without it, the server itself is asked.",
         roles=REMEMBERED,
     )
     profile: tuple[str, ...] = _names(
-        "check replay watch",
-        "Judge only what this profile holds; repeatable.",
+        f"{_JUDGE} watch",
+        "Judge only what this profile holds; repeatable. `tokenwire list profiles` names all.",
         names="profile",
         toml='profiles = ["core"]',
-        comment="Judge only what these profiles hold; `tokenwire list profiles` tells all.",
         roles=JUDGES_LESS,
     )
     requirement: tuple[str, ...] = _names(
@@ -286,9 +271,8 @@ class Settings:
     )
     baseline: Path | None = _file(
         _REPORT,
-        "Tolerate the failures that this file knows.",
+        "Tolerate the failures that this file knows; `tokenwire baseline update` writes it.",
         toml='baseline = "tokenwire-baseline.toml"',
-        comment="The failures that are known. `tokenwire baseline update` writes it.",
     )
     json: Path | None = _file(
         f"{_REPORT} compare",
@@ -327,7 +311,6 @@ class Settings:
         "check watch",
         "Write every exchange there as it arrives.",
         toml='watch.record = "violations"',
-        comment="Keep exchanges that violate there.",
         but={"watch": {"help": "Keep exchanges that violate there."}},
     )
     record_cap: int = _count(
@@ -341,12 +324,12 @@ class Settings:
         "watch", "Seconds to judge what is left when it ends.", default=10.0, least=0, toml="watch.drain = 10"
     )
     verbose: bool = _switch(
-        "check record compare replay merge init again demo",
+        f"{_ASK} replay merge init again demo",
         "Show every requirement and reason, and each exchange as it ends.",
         flags=("-v", "--verbose"),
     )
     quiet: bool = _switch(
-        "check record compare replay merge init again watch",
+        f"{_ASK} replay merge init again watch",
         "Print only failures and the last line.",
         flags=("-q", "--quiet"),
         but={"watch": {"help": "Do not print violations as they come."}},

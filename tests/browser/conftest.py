@@ -14,8 +14,8 @@ from selenium.webdriver.remote.webdriver import WebDriver
 
 from tokenwire.commands.reporting import Reporting, tell
 from tokenwire.replay import replay
+from tokenwire.report.console import make_console
 from tokenwire.report.files import Outputs
-from tokenwire.report.terminal import make_console
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 

@@ -16,11 +16,11 @@ from tokenwire.comparing.answers import ABORTING, RACING
 from tokenwire.comparing.difference_report import DifferenceReport, Finding, as_json, compare_sides
 from tokenwire.comparing.side import NoReport, Side, side_from_report, side_of
 from tokenwire.comparing.terminal import print_difference
+from tokenwire.disk import write_whole
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.replay import replay
+from tokenwire.report.console import make_console
 from tokenwire.report.document import as_json as in_json
-from tokenwire.report.files import write_whole
-from tokenwire.report.terminal import make_console
 from tokenwire.target.death import DIED
 from tokenwire.wire.exchange import Exchange, HttpRequest, Read
 

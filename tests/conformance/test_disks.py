@@ -19,10 +19,11 @@ from typer.testing import CliRunner, Result
 
 from tokenwire.cli import app
 from tokenwire.commands.reporting import Reporting, tell
+from tokenwire.disk import why_unwritable
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.replay import replay
-from tokenwire.report.files import Outputs, why_unwritable
-from tokenwire.report.terminal import make_console
+from tokenwire.report.console import make_console
+from tokenwire.report.files import Outputs
 from tokenwire.watch.violation_folder import ViolationFolder
 from tokenwire.wire import capture
 from tokenwire.wire.capture import CaptureWriter

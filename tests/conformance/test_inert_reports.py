@@ -19,9 +19,9 @@ from rich.text import Text
 from tokenwire.commands.reporting import Reporting, tell
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.replay import replay
+from tokenwire.report.console import make_console
 from tokenwire.report.files import Outputs
 from tokenwire.report.github import fenced
-from tokenwire.report.terminal import make_console
 from tokenwire.report.wording import inert
 from tokenwire.wire.exchange import Read
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from canned import CannedSender
 
-from tokenwire.ask import Ask
+from tokenwire.ask import Ask, Budget
 from tokenwire.asking.politeness import Limits, PoliteSender, Price
 from tokenwire.asking.rehearsal import Estimate, Rehearsal
 from tokenwire.asking.run import Plan, Progress, Unreached, interrogate, rehearse
-from tokenwire.asking.scenario import Budget, NotAsked
+from tokenwire.asking.scenario import NotAsked
 from tokenwire.commands.plan import plan_in_words
 from tokenwire.demo_server import demo_server
 from tokenwire.dialects.dialect import load_dialects

@@ -14,9 +14,10 @@ import pytest
 from hand_made_stream import ids_stream, made_up_row
 from rich.console import Console
 
+from tokenwire.ask import Budget
 from tokenwire.asking import detokenization, preflight
-from tokenwire.asking.scenario import Budget
 from tokenwire.checks.check import CHECKS, Check, Observation, Target, demand
+from tokenwire.disk import write_whole
 from tokenwire.judging.judge import NO_SCENARIO, Judgement, Run, judge_requirement
 from tokenwire.judging.verdict import Verdict, exit_status, overall
 from tokenwire.planning import planned
@@ -25,7 +26,7 @@ from tokenwire.report import exhibit
 from tokenwire.report.document import as_json, document, row
 from tokenwire.report.exhibit import witnessed
 from tokenwire.report.failure import failure
-from tokenwire.report.files import Outputs, write_bodies, write_whole
+from tokenwire.report.files import Outputs, write_bodies
 from tokenwire.report.overview import summaries
 from tokenwire.report.reproduction import again, body_file, curl
 from tokenwire.report.subject import ASKED_ANYWAY, Subject

@@ -18,10 +18,10 @@ from canned import CannedSender
 from recorded import IDS, document
 from rich.console import Console
 
-from tokenwire.ask import Ask
+from tokenwire.ask import Ask, Budget
 from tokenwire.asking.politeness import Limits
 from tokenwire.asking.run import NoSuchTarget, Plan, Progress, Unreached, chosen, interrogate
-from tokenwire.asking.scenario import Budget, Conversation, Scenario, Transcript, load_scenarios
+from tokenwire.asking.scenario import Conversation, Scenario, Transcript, load_scenarios
 from tokenwire.asking.terminal_progress import TerminalProgress
 from tokenwire.asking.vital_signs import RESTART_WAIT_S, Revival
 from tokenwire.dialects.dialect import load_dialects

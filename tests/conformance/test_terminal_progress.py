@@ -7,10 +7,10 @@ from itertools import count
 
 from rich.console import Console
 
-from tokenwire.asking.terminal_progress import LINE_EVERY_S, Meter
 from tokenwire.commands.reporting import Reporting, tell
 from tokenwire.judging.judge import Run
 from tokenwire.report.files import Outputs
+from tokenwire.report.meter import LINE_EVERY_S, Meter
 from tokenwire.report.subject import Subject
 from tokenwire.requirement import load_requirements
 
@@ -40,7 +40,7 @@ def test_on_a_narrow_terminal_the_counts_are_whole_and_the_name_is_cut():
 
 
 def test_judging_is_a_phase_of_its_own(monkeypatch, capsys):
-    monkeypatch.setattr("tokenwire.asking.terminal_progress.LINE_EVERY_S", 0)
+    monkeypatch.setattr("tokenwire.report.meter.LINE_EVERY_S", 0)
     nothing = Subject(url="http://127.0.0.1:1", runs=(Run(()),))
     for verbosity, told in ((0, True), (-1, False)):
         tell(nothing, Reporting(Outputs(), verbosity=verbosity), Console(file=StringIO()))

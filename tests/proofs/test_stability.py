@@ -10,7 +10,7 @@ import pytest
 from proofs import stability
 from proofs.stability import BUSY, IDLE, MODES, differing, main
 
-from tokenwire.asking.scenario import Budget
+from tokenwire.ask import Budget
 from tokenwire.judging.judge import Judgement
 from tokenwire.judging.verdict import Verdict
 from tokenwire.requirement import load_requirements

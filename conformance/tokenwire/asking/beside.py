@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
+from tokenwire.ask import Budget
 from tokenwire.asking.confirmation import ACROSS_TARGETS, confirm, send_again
 from tokenwire.asking.preflight import Preflight
-from tokenwire.asking.scenario import Budget, Conversation, Sender, Transcript, load_scenarios
+from tokenwire.asking.scenario import Conversation, Sender, Transcript, load_scenarios
 from tokenwire.judging.judge import Run
 from tokenwire.record import Stream
 from tokenwire.target.beside import GATEWAY, WORKER

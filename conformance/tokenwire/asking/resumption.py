@@ -19,7 +19,7 @@ from tokenwire.asking.preflight import SCENARIO as PREFLIGHT
 from tokenwire.asking.preflight import Preflight
 from tokenwire.asking.scenario import Conversation
 from tokenwire.asking.vital_signs import has_failed
-from tokenwire.report.files import write_whole
+from tokenwire.disk import write_whole
 from tokenwire.wire.capture import read_capture
 
 NOTES = "run.json"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenwire import __version__
+from tokenwire.ask import Budget
 from tokenwire.asking.beside import ask_both
 from tokenwire.asking.confirmation import ACROSS_RESPONSES, confirm, send_again
 from tokenwire.asking.detokenization import ask_for_texts
@@ -26,7 +27,6 @@ from tokenwire.asking.rehearsal import Estimate, Rehearsal
 from tokenwire.asking.resumption import Notes
 from tokenwire.asking.scenario import (
     SMALLEST_CONTEXT,
-    Budget,
     Conversation,
     NotAsked,
     Scenario,

@@ -11,10 +11,9 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
-from tokenwire.ask import Ask, in_words
+from tokenwire.ask import Ask, Budget, in_words
 from tokenwire.asking.tap import SlowReader, Tap
 from tokenwire.dialects.control import Control, ControlCall, load_controls
 from tokenwire.dialects.dialect import Dialect, Unsupported, vocabulary_told
@@ -39,22 +38,6 @@ _AROUND = 1000
 """Bytes of an event that say nothing of tokens: names, counters, the id of the request."""
 _PER_TOKEN = 30
 """Bytes that a token takes in an event: its id, its text, what a sampler attaches."""
-
-
-class Budget(StrEnum):
-    """How much a run may ask, smallest first; each holds all that the one before it holds."""
-
-    QUICK = "quick"
-    """Every kind of question once."""
-    STANDARD = "standard"
-    """And what takes many requests, or long ones."""
-    SOAK = "soak"
-    """And again, in more shapes: more intervals, more seeds, more neighbours."""
-
-    def covers(self, least: Budget) -> bool:
-        """Whether a run of this budget asks what takes `least` at least."""
-        order = list(Budget)
-        return order.index(self) >= order.index(least)
 
 
 _INTERVALS = {

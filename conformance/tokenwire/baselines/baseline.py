@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from tokenwire.asking.scenario import Budget
+from tokenwire.ask import Budget
 from tokenwire.judging.failure_kind import FailureKind
 from tokenwire.typed_table import suggestion
 

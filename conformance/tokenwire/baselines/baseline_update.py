@@ -16,7 +16,7 @@ from math import comb
 from pathlib import Path
 from typing import Any
 
-from tokenwire.asking.scenario import Budget
+from tokenwire.ask import Budget
 from tokenwire.baselines.baseline import (
     FAILURE,
     FLAKY,

@@ -11,7 +11,8 @@ from datetime import date
 from enum import StrEnum
 from typing import Any
 
-from tokenwire.asking.scenario import Budget, load_scenarios
+from tokenwire.ask import Budget
+from tokenwire.asking.scenario import load_scenarios
 from tokenwire.baselines.baseline import Baseline, Entry, Rate
 from tokenwire.judging.failure_kind import FailureKind, failure_kinds
 from tokenwire.judging.judge import NO_SCENARIO, Judgement

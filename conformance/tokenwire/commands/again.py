@@ -13,12 +13,12 @@ from tokenwire.asking.run import Unreached
 from tokenwire.asking.scenario import load_scenarios
 from tokenwire.commands.ask import ask
 from tokenwire.commands.command import command
+from tokenwire.disk import system_says
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.verdict import ExitStatus, Verdict
 from tokenwire.last_run import Failed, LastRun, NothingKeptError, keep, read_last
 from tokenwire.planning import NotPlanned, headers_of, planned
-from tokenwire.report.files import system_says
-from tokenwire.report.terminal import make_console
+from tokenwire.report.console import make_console
 from tokenwire.report.wording import inert
 from tokenwire.requirement import load_requirements
 from tokenwire.settings import Settings

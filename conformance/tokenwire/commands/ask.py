@@ -12,8 +12,8 @@ from tokenwire.asking.run import NoSuchTarget, Plan, Progress, Unreached, interr
 from tokenwire.asking.terminal_progress import TerminalProgress
 from tokenwire.asking.wire_log import wire_log
 from tokenwire.planning import NotPlanned, planned
+from tokenwire.report.console import make_console
 from tokenwire.report.subject import Subject
-from tokenwire.report.terminal import make_console
 from tokenwire.settings import Settings
 
 

@@ -14,8 +14,8 @@ from tokenwire.baselines.baseline import Baseline, BaselineError, read_baseline
 from tokenwire.baselines.baseline_update import RefusedUpdate, updated, why_not_whole
 from tokenwire.baselines.tolerance import Fault, hold_against, outcomes_in
 from tokenwire.commands.command import CONFIG, config_of, examples
+from tokenwire.disk import system_says, write_whole
 from tokenwire.judging.verdict import ExitStatus
-from tokenwire.report.files import system_says, write_whole
 
 DEFAULT_FILE = Path("tokenwire-baseline.toml")
 

@@ -18,12 +18,12 @@ from tokenwire.commands.command import command
 from tokenwire.commands.paths import empty_folder, writable_folder
 from tokenwire.commands.plan import tell_plan
 from tokenwire.commands.reporting import reporting_of, tell
+from tokenwire.disk import system_says
 from tokenwire.judging.judge import Judgement
 from tokenwire.last_run import LAST, LastRun, failures, keep, last_run
 from tokenwire.planning import headers_of
-from tokenwire.report.files import system_says
+from tokenwire.report.console import make_console
 from tokenwire.report.subject import Subject
-from tokenwire.report.terminal import make_console
 from tokenwire.settings import REMEMBERED, Settings
 
 _MOST_JOBS = 4

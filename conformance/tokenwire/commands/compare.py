@@ -15,12 +15,12 @@ from tokenwire.commands.paths import writable
 from tokenwire.comparing.difference_report import as_json, compare_sides
 from tokenwire.comparing.side import NoReport, Side, side_from_report, side_of
 from tokenwire.comparing.terminal import print_difference
+from tokenwire.disk import write_whole
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.replay import NothingToReplay
 from tokenwire.replay import replay as read_captures
+from tokenwire.report.console import make_console
 from tokenwire.report.document import as_json as in_json
-from tokenwire.report.files import write_whole
-from tokenwire.report.terminal import make_console
 from tokenwire.settings import Settings
 from tokenwire.wire.capture import CaptureError
 

@@ -12,16 +12,16 @@ from typing import Annotated
 
 import typer
 
+from tokenwire.ask import Budget
 from tokenwire.asking.run import Plan, Unreached
-from tokenwire.asking.scenario import Budget
 from tokenwire.commands.ask import ask
 from tokenwire.commands.command import command
-from tokenwire.commands.paths import writable_outputs
-from tokenwire.commands.reporting import Reporting, tell
+from tokenwire.commands.reporting import Reporting, tell, writable_outputs
 from tokenwire.demo_server import FAULTS, demo_server
+from tokenwire.disk import system_says
 from tokenwire.judging.verdict import ExitStatus
-from tokenwire.report.files import Outputs, system_says
-from tokenwire.report.terminal import make_console
+from tokenwire.report.console import make_console
+from tokenwire.report.files import Outputs
 from tokenwire.settings import Settings
 
 _SCENARIOS = ("greedy-stream", "interval-borders", "samples", "batch-of-prompts", "stop-string", "request-id")

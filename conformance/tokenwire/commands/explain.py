@@ -14,7 +14,7 @@ from tokenwire.commands.command import command
 from tokenwire.explanation import Explanation, NoSuchRequirement
 from tokenwire.explanation import explain as explanation_of
 from tokenwire.profile import load_profiles
-from tokenwire.report.terminal import make_console
+from tokenwire.report.console import make_console
 
 
 def _facts(told: Explanation) -> Iterator[tuple[str, str]]:

@@ -10,15 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
+from tokenwire.ask import Budget
 from tokenwire.asking.run import Unreached
-from tokenwire.asking.scenario import Budget
 from tokenwire.commands.ask import ask, plan_of
 from tokenwire.commands.command import command, declarable
 from tokenwire.commands.paths import writable
 from tokenwire.config import KEYS, OWN_FILE, TABLES
+from tokenwire.disk import write_whole
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.planning import headers_of
-from tokenwire.report.files import write_whole
 from tokenwire.report.subject import Subject
 from tokenwire.settings import Settings
 from tokenwire.target.determinism import PROBE
@@ -36,9 +36,10 @@ def _value(value: Any) -> str:
 def lines_of_file(known: Mapping[str, Any], proposed: Mapping[str, Any], about: str) -> Iterator[str]:
     """The lines of a file of settings: what is known, and commented out what else can be said."""
     yield f"# Settings of tokenwire. {about}"
+    yield "# The command line beats this file: tokenwire check --target URL."
     for name, option in KEYS.items():
         yield ""
-        yield f"# {option.comment or option.help}"
+        yield f"# {option.help}" + (" Seen so far:" if proposed.get(name) else "")
         if name in known:
             yield f"{name} = {_value(known[name])}"
         else:
@@ -48,7 +49,7 @@ def lines_of_file(known: Mapping[str, Any], proposed: Mapping[str, Any], about: 
         yield f"# For `tokenwire {table}` alone; it stands below all that is for every command."
         yield f"# [{table}]"
         for name, option in keys.items():
-            yield f"# {name} = {option.example}  # {option.comment or option.help}"
+            yield f"# {name} = {option.example}  # {option.of(table).help}"
 
 
 def _seen(subject: Subject) -> list[str]:

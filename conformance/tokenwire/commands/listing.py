@@ -7,10 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tokenwire.asking.scenario import load_scenarios
 from tokenwire.commands.command import command, declarable
-from tokenwire.dialects.dialect import load_dialects
-from tokenwire.profile import load_profiles
 from tokenwire.requirement import load_requirements
 
 
@@ -34,8 +31,12 @@ def list_names(
         case Kind.REQUIREMENTS:
             rows = [(each.id, f"{each.level} {each.sentence}") for each in load_requirements().values()]
         case Kind.SCENARIOS:
+            from tokenwire.asking.scenario import load_scenarios  # of all kinds, one is listed
+
             rows = [(each.name, each.provokes) for each in load_scenarios().values()]
         case Kind.DIALECTS:
+            from tokenwire.dialects.dialect import load_dialects
+
             rows = [
                 (each.name, f"{'|'.join(each.endpoint.methods)} {each.endpoint.path}")
                 for each in load_dialects().values()
@@ -43,6 +44,8 @@ def list_names(
         case Kind.CAPABILITIES:
             rows = [(name, f"absent where {why}") for name, why in sorted(declarable().items())]
         case Kind.PROFILES:
+            from tokenwire.profile import load_profiles
+
             rows = [(name, f"{len(ids)} requirements") for name, ids in load_profiles().items()]
     for name, words in rows:
         typer.echo(f"{name:36}  {words}")

@@ -10,8 +10,8 @@ import typer
 
 from tokenwire.commands.command import command
 from tokenwire.commands.reporting import reporting_of, tell
+from tokenwire.report.console import make_console
 from tokenwire.report.tally_file import TallyError, merged, read_tally
-from tokenwire.report.terminal import make_console
 from tokenwire.settings import Settings
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from pathlib import Path
 
 import typer
 
-from tokenwire.report.files import Outputs, system_says, why_not_appendable, why_unwritable
+from tokenwire.disk import system_says, why_unwritable
 
 
 def writable(file: Path, option: str) -> Path:
@@ -34,14 +32,3 @@ def empty_folder(folder: Path, option: str) -> Path:
     if taken:
         raise typer.BadParameter(f"{option} {folder} is not an empty folder; give a new one for each run")
     return writable_folder(folder, option)
-
-
-def writable_outputs(outputs: Outputs, environment: Mapping[str, str] = os.environ) -> Outputs:
-    """Raises BadParameter where one of the files, or the summary of a workflow's step, cannot be written."""
-    for file in outputs.files():
-        writable(file, "the report")
-    if (summary := environment.get("GITHUB_STEP_SUMMARY")) and (refusal := why_not_appendable(Path(summary))):
-        raise typer.BadParameter(
-            f"GITHUB_STEP_SUMMARY: {refusal}; unset it, or name a file that can be written"
-        )
-    return outputs

@@ -19,7 +19,7 @@ from tokenwire.planning import NotPlanned, judged_with, tokenizer_in
 from tokenwire.profile import selected
 from tokenwire.replay import NothingToReplay
 from tokenwire.replay import replay as read_captures
-from tokenwire.report.terminal import make_console
+from tokenwire.report.console import make_console
 from tokenwire.settings import OPTIONS, Settings
 from tokenwire.shelved import Cabinet
 from tokenwire.target.tokenizer import NoTokenizer

@@ -12,29 +12,23 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from tokenwire.asking.scenario import Budget
-from tokenwire.asking.terminal_progress import Meter
+from tokenwire.ask import Budget
 from tokenwire.baselines.baseline import Baseline, BaselineError, read_baseline
 from tokenwire.baselines.tolerance import Held, hold_against, outcomes_of, speaks_for_all, with_reasons
-from tokenwire.commands.paths import writable, writable_outputs
+from tokenwire.commands.paths import writable
+from tokenwire.disk import system_says, unfinished, why_not_appendable
 from tokenwire.judging.judge import Judgement, judge_apart, put_together
 from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
 from tokenwire.profile import Standing, selected, standing
 from tokenwire.pytest_plugin import run_items
+from tokenwire.report.console import make_console
 from tokenwire.report.document import document
-from tokenwire.report.files import (
-    Outputs,
-    lines_for_github,
-    system_says,
-    tell_github,
-    unfinished,
-    write_bodies,
-    write_reports,
-)
+from tokenwire.report.files import Outputs, lines_for_github, tell_github, write_bodies, write_reports
 from tokenwire.report.github import fenced
+from tokenwire.report.meter import Meter
 from tokenwire.report.subject import Subject
 from tokenwire.report.tally_file import Replayed, Selection, write_tally
-from tokenwire.report.terminal import make_console, print_report
+from tokenwire.report.terminal import print_report
 from tokenwire.requirement import load_requirements
 from tokenwire.settings import ASKS_LESS, JUDGES_LESS, Settings, having
 
@@ -69,6 +63,18 @@ class Reporting:
     @property
     def selection(self) -> Selection:
         return Selection(self.requirements, self.profiles, self.filters)
+
+
+def writable_outputs(outputs: Outputs) -> Outputs:
+    """Raises BadParameter where one of the files, or the summary of a workflow's step, cannot be written."""
+    for file in outputs.files():
+        writable(file, "the report")
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if summary and (refusal := why_not_appendable(Path(summary))):
+        raise typer.BadParameter(
+            f"GITHUB_STEP_SUMMARY: {refusal}; unset it, or name a file that can be written"
+        )
+    return outputs
 
 
 def reporting_of(settings: Settings) -> Reporting:

@@ -12,7 +12,7 @@ from rich.text import Text
 from tokenwire.commands.command import command
 from tokenwire.commands.paths import writable_folder
 from tokenwire.judging.verdict import ExitStatus
-from tokenwire.report.terminal import make_console
+from tokenwire.report.console import make_console
 from tokenwire.settings import Settings
 from tokenwire.watch.judging import Opinion, single_answer_requirements
 from tokenwire.watch.proxy import Address, BadAddress

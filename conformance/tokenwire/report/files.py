@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tokenwire.disk import system_says, unfinished, write_whole
 from tokenwire.judging.judge import Judgement
 from tokenwire.report.badge import badge
 from tokenwire.report.document import as_json
@@ -91,54 +92,6 @@ def _shown(report: Mapping[str, Any], judgements: Sequence[Judgement]) -> Iterat
         if "exhibit" in row and "follows_from" not in row and not row.get("known")
     }
     yield from (one for one in judgements if (one.requirement.id, one.scenario) in shown)
-
-
-def unfinished(path: Path) -> Path:
-    """Where a file is written, until it is whole."""
-    return path.with_name(f"{path.name}.part")
-
-
-def why_unwritable(path: Path) -> str:
-    """Why a file could not be written, as a sentence; empty where it could. Its folder is made."""
-    try:
-        if path.is_dir():
-            return f"{path} is a folder; name a file in it"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = unfinished(path)
-        beside.write_bytes(b"?")  # a full disk makes empty files
-        beside.unlink()
-    except OSError as error:
-        return f"{path} cannot be written: {system_says(error)}"
-    return ""
-
-
-def why_not_appendable(path: Path) -> str:
-    """Why nothing could be added to a file, as a sentence; empty where it could."""
-    try:
-        path.open("a").close()
-    except OSError as error:
-        return f"{path} cannot be written: {system_says(error)}"
-    return ""
-
-
-def system_says(error: OSError) -> str:
-    """Why the system refused, in its own words."""
-    return error.strerror or str(error)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file in one piece: a reader never sees half of it, and a full disk costs no older one.
-
-    Raises OSError.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = unfinished(path)
-    try:
-        beside.write_text(text, "utf-8")
-        beside.replace(path)
-    except OSError:
-        beside.unlink(missing_ok=True)
-        raise
 
 
 def write_reports(

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rich.console import (
     Console,
-    ConsoleOptions,
-    ConsoleRenderable,
-    RenderableType,
-    RenderHook,
-    RenderResult,
 )
-from rich.segment import Segment
 from rich.text import Text
 
 from tokenwire.judging.verdict import Verdict
@@ -35,7 +27,6 @@ from tokenwire.report.overview import (
     summaries,
     title,
 )
-from tokenwire.report.wording import inert
 
 _STYLES = {
     Verdict.PASS: "green",
@@ -48,39 +39,9 @@ _STYLES = {
     Verdict.HARNESS_ERROR: "bold magenta",
 }
 _KNOWN_STYLE = "yellow"
-_WIDTH_OF_A_PIPE = 140
 _MOST_SCENARIOS = 6
 _INDENT = 14
 """The width of the longest verdict, and a gap."""
-
-
-@dataclass(frozen=True)
-class _InertRenderable:
-    """What is printed, without anything that the terminal would act on but the styles of this program."""
-
-    inner: RenderableType
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for segment in console.render(self.inner, options):
-            yield segment if segment.control else Segment(inert(segment.text), segment.style)
-
-
-class _Inert(RenderHook):
-    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        return [_InertRenderable(renderable) for renderable in renderables]
-
-
-def make_console(*, stderr: bool = False) -> Console:
-    """A console for what servers wrote: all text on it is inert.
-
-    Its lines are as wide as the terminal, or as COLUMNS says; where neither is there, they are not folded to
-    80 columns.
-    """
-    console = Console(stderr=stderr, highlight=False)
-    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdecimal():
-        console = Console(stderr=stderr, highlight=False, width=_WIDTH_OF_A_PIPE)
-    console.push_render_hook(_Inert())
-    return console
 
 
 def _wrapped(words: str, width: int, *, first: str = "", rest: str = "  ") -> str:

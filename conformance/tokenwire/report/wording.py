@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tokenwire.checks.check import Observation
-from tokenwire.record import Place
+if TYPE_CHECKING:  # a console needs `inert`, and no checks
+    from tokenwire.checks.check import Observation
+    from tokenwire.record import Place
 
 _LONGEST_VALUE = 200
 

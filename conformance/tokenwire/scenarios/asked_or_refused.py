@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from tokenwire.ask import Budget
 from tokenwire.asking.flags import flagged, plain
-from tokenwire.asking.scenario import PROMPT, Budget, Conversation, scenario
+from tokenwire.asking.scenario import PROMPT, Conversation, scenario
 
 
 @scenario(budget=Budget.STANDARD)

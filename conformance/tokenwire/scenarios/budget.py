@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from tokenwire.ask import Ask
-from tokenwire.asking.scenario import PROMPT, Budget, Conversation, scenario, text_of, token_ids
+from tokenwire.ask import Ask, Budget
+from tokenwire.asking.scenario import PROMPT, Conversation, scenario, text_of, token_ids
 from tokenwire.scenarios.plain_ask import plain_ask
 
 _LONGEST = 8192

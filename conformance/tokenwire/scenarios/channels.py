@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tokenwire.ask import Ask
-from tokenwire.asking.scenario import Budget, Conversation, only_choice, scenario, text_of
+from tokenwire.ask import Ask, Budget
+from tokenwire.asking.scenario import Conversation, only_choice, scenario, text_of
 from tokenwire.dialects.markup import Form, load_markup
 from tokenwire.record import Stream
 from tokenwire.scenarios.plain_ask import has_words

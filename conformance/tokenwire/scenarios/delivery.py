@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from tokenwire.ask import Ask
-from tokenwire.asking.scenario import PROMPT, Budget, Conversation, scenario
+from tokenwire.ask import Ask, Budget
+from tokenwire.asking.scenario import PROMPT, Conversation, scenario
 
 
 @scenario(chat=False)

@@ -4,8 +4,8 @@ import asyncio
 import time
 from dataclasses import replace
 
-from tokenwire.ask import Ask
-from tokenwire.asking.scenario import PROMPT, Budget, Conversation, scenario, together
+from tokenwire.ask import Ask, Budget
+from tokenwire.asking.scenario import PROMPT, Conversation, scenario, together
 from tokenwire.asking.tap import Tap
 from tokenwire.dialects.control import Load
 from tokenwire.wire.exchange import HttpRequest

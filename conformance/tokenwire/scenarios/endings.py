@@ -3,8 +3,8 @@
 import secrets
 from dataclasses import replace
 
-from tokenwire.ask import Ask
-from tokenwire.asking.scenario import Budget, Conversation, scenario, together
+from tokenwire.ask import Ask, Budget
+from tokenwire.asking.scenario import Conversation, scenario, together
 from tokenwire.asking.tap import Tap
 from tokenwire.dialects.dialect import Unsupported
 from tokenwire.record import Stream

@@ -4,8 +4,8 @@ import secrets
 from dataclasses import replace
 from random import Random
 
-from tokenwire.ask import Ask
-from tokenwire.asking.scenario import PROMPT, Budget, Conversation, scenario, together
+from tokenwire.ask import Ask, Budget
+from tokenwire.asking.scenario import PROMPT, Conversation, scenario, together
 from tokenwire.asking.tap import SlowReader
 
 _BORDERS = (1, 15, 16, 17, 63, 64, 65, 127, 129, 255, 256, 257, 511, 513)

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from tokenwire.ask import Ask
-from tokenwire.asking.scenario import PROMPT, Budget, Conversation, scenario, token_ids
+from tokenwire.ask import Ask, Budget
+from tokenwire.asking.scenario import PROMPT, Conversation, scenario, token_ids
 
 _CHOSEN = (40, 11, 97)
 """Not in rising order: the answer must keep the order of the request."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tokenwire.ask import OMIT, Ask
-from tokenwire.asking.scenario import PROMPT, Budget, Conversation, scenario
+from tokenwire.ask import OMIT, Ask, Budget
+from tokenwire.asking.scenario import PROMPT, Conversation, scenario
 from tokenwire.dialects.dialect import Unsupported
 from tokenwire.scenarios.plain_ask import plain_ask, with_parameter
 from tokenwire.wire.exchange import HttpRequest

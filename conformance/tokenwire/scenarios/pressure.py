@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from tokenwire.ask import Ask
-from tokenwire.asking.scenario import PROMPT, Budget, Conversation, scenario, together
+from tokenwire.ask import Ask, Budget
+from tokenwire.asking.scenario import PROMPT, Conversation, scenario, together
 from tokenwire.asking.tap import SlowReader
 
 _STREAMS = 24

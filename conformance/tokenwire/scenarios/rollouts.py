@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from tokenwire.ask import Budget
 from tokenwire.asking.flags import flagged
-from tokenwire.asking.scenario import Budget, Conversation, scenario, together
+from tokenwire.asking.scenario import Conversation, scenario, together
 from tokenwire.asking.tap import Tap
 from tokenwire.dialects.control import Action
 from tokenwire.scenarios.abort import long_ask

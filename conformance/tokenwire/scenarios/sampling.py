@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tokenwire.ask import Ask
-from tokenwire.asking.scenario import Budget, Conversation, scenario, token_ids
+from tokenwire.ask import Ask, Budget
+from tokenwire.asking.scenario import Conversation, scenario, token_ids
 from tokenwire.scenarios.plain_ask import has_words, plain_ask
 
 _FORCED = 40

@@ -8,8 +8,8 @@ from itertools import islice
 from random import Random
 from types import MappingProxyType
 
-from tokenwire.ask import Ask
-from tokenwire.asking.scenario import Budget, Conversation, scenario, together
+from tokenwire.ask import Ask, Budget
+from tokenwire.asking.scenario import Conversation, scenario, together
 from tokenwire.asking.tap import SlowReader, Tap
 from tokenwire.parrot.speaker import Ids, Speaker
 from tokenwire.scenarios.abort import can_abort

@@ -4,8 +4,8 @@ import re
 from dataclasses import replace
 from itertools import accumulate
 
-from tokenwire.ask import Ask
-from tokenwire.asking.scenario import PROMPT, Budget, Conversation, only_choice, scenario, text_of, token_ids
+from tokenwire.ask import Ask, Budget
+from tokenwire.asking.scenario import PROMPT, Conversation, only_choice, scenario, text_of, token_ids
 from tokenwire.record import Choice, Delivery
 from tokenwire.scenarios.plain_ask import has_words, plain_ask
 
