@@ -376,14 +376,24 @@ def test_a_table_loses_what_has_gone_and_gets_nothing_that_nobody_gave_a_reason(
     assert "# and more of it" in change.text
 
 
-def test_a_list_of_scenarios_that_cannot_be_edited_is_left_alone(known: Path) -> None:
-    commented = entry(scenario=["probe", "samples"]).replace("'samples']", "'samples' # not ] this\n]")
-    known.write_text(commented, "utf-8")
+@pytest.mark.parametrize("key", ["scenario", '"scenario"', "'scenario' "])
+def test_a_list_of_scenarios_is_narrowed_however_it_is_written(known: Path, key: str) -> None:
+    listed = entry(scenario=["probe", "samples"]).replace("'samples']", "'samples' # not ] this\n] # ours")
+    known.write_text(listed.replace("scenario", key), "utf-8")
     change = updated(known, {"r.json": in_scenarios("probe", "samples", failing=("probe",))})
-    assert 'scenario = "probe"\n' in change.text
-    known.write_text(commented.replace("scenario", '"scenario"'), "utf-8")
-    with pytest.raises(BaselineError, match="those that still fail are probe"):
-        updated(known, {"r.json": in_scenarios("probe", "samples", failing=("probe",))})
+    assert '= "probe" # ours\n' in change.text
+    assert change.text.replace('= "probe" # ours', "") == listed.replace("scenario", key).replace(
+        "= ['probe', 'samples' # not ] this\n] # ours", ""
+    )
+
+
+def test_counts_that_a_flaky_entry_lacks_are_written_below_it(known: Path) -> None:
+    commented = f"{flaky().rstrip()} # ours\n# and more of it\n"
+    other = f"# About the next.\n{entry(requirement='whole-accumulates')}"
+    known.write_text(f"{commented}\n\n{other}", "utf-8")
+    text = rewrite(known, report(KIND), report())
+    assert text.replace("\n", "") == f"{commented}failures = 1runs = 2{other}".replace("\n", "")
+    assert "\nfailures = 1\nruns = 2\n" in text
 
 
 def test_what_fails_now_and_then_stands_by_itself(known: Path) -> None:

@@ -1,13 +1,12 @@
 """Rewriting a baseline from reports: what still fails stays as it is written, to the last comment.
 
-The file is edited as text, block by block: a block is one table with the comments right above it.
+The file is edited block by block: a block is one table with the comments right above it. tomlkit, which edits
+the tables, takes these comments for the end of the table before.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -15,6 +14,9 @@ from functools import cached_property
 from math import comb
 from pathlib import Path
 from typing import Any
+
+import tomlkit
+from tomlkit.items import AoT, Array
 
 from tokenwire.ask import Budget
 from tokenwire.baselines.baseline import (
@@ -31,7 +33,6 @@ from tokenwire.judging.failure_kind import FailureKind
 from tokenwire.judging.verdict import ExitStatus
 
 _HEAD = re.compile(rf"^\s*\[\[\s*({FAILURE}|{FLAKY})\s*\]\]")
-_LIST = re.compile(r"""^scenario\s*=\s*\[(?:"[^"]*"|'[^']*'|\#[^\n]*|[^]"'\#])*\]""", re.MULTILINE)
 _MOST_NAMED = 3
 _LONGEST_LIST = 100
 _RATE_RUNS = 20
@@ -114,22 +115,13 @@ def _failed(report: Mapping[str, Any]) -> set[Key]:
     }
 
 
-def _quoted(text: str) -> str:
-    """The text as a basic string of TOML."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _listed(scenarios: Sequence[str]) -> str:
-    """The setting of the scenarios of one table."""
+def _listed(scenarios: Sequence[str]) -> str | Array:
+    """The value of `scenario` for one table."""
     if len(scenarios) == 1:
-        return f"scenario = {_quoted(scenarios[0])}"
-    names = ", ".join(map(_quoted, scenarios))
-    if len(names) <= _LONGEST_LIST:
-        return f"scenario = [{names}]"
-    lines = textwrap.wrap(
-        names, _LONGEST_LIST, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
-    )
-    return "\n".join(["scenario = [", *lines, "]"])
+        return scenarios[0]
+    names = tomlkit.array()
+    names.extend(scenarios)
+    return names.multiline(len(names.as_string()) > _LONGEST_LIST)
 
 
 def _in_any(unsaid: Sequence[Key], runs: _Runs) -> list[NewTable]:
@@ -169,26 +161,22 @@ def _proposed_rate(failures: int, runs: int) -> str:
     return f"{_RATE_RUNS - 1} of {_RATE_RUNS}"
 
 
-def _counts(failures: int, runs: int) -> list[str]:
-    return [f'at-most = "{_proposed_rate(failures, runs)}"', f"failures = {failures}", f"runs = {runs}"]
-
-
 def _block(new: NewTable, runs: int, reason: str, link: str) -> str:
     """A new table; a failure that did not occur in every run is flaky."""
     flaky, kind = new.failures < runs, new.kind
-    lines = [
-        f"[[{FLAKY if flaky else FAILURE}]]",
-        f"requirement = {_quoted(new.requirement)}",
-        *([_listed(new.scenarios)] if new.scenarios else []),
-        f"dialect = {_quoted(kind.dialect)}",
-        f"says = {_quoted(kind.says)}",
-        f"fingerprint = {_quoted(kind.fingerprint)}",
-        *([f"seen-in = {new.seen_in}"] if new.seen_in and not flaky else []),
-        *(_counts(new.failures, runs) if flaky else ()),
-        f"reason = {_quoted(reason)}",
-        f"link = {_quoted(link)}",
-    ]
-    return "\n".join(lines) + "\n"
+    rate = {"at-most": _proposed_rate(new.failures, runs), "failures": new.failures, "runs": runs}
+    table = {
+        "requirement": new.requirement,
+        **({"scenario": _listed(new.scenarios)} if new.scenarios else {}),
+        "dialect": kind.dialect,
+        "says": kind.says,
+        "fingerprint": kind.fingerprint,
+        **({"seen-in": new.seen_in} if new.seen_in and not flaky else {}),
+        **(rate if flaky else {}),
+        "reason": reason,
+        "link": link,
+    }
+    return tomlkit.dumps({FLAKY if flaky else FAILURE: [table]})
 
 
 def _blocks(text: str) -> list[str]:
@@ -208,14 +196,13 @@ def _key(entry: Entry) -> Key:
     return entry.requirement, entry.scenario, entry.kind
 
 
-def _counted(block: str, entry: Entry, failures: int, runs: int) -> str:
-    """The block of a flaky entry with these runs counted too."""
-    for name, number in (("failures", entry.failures + failures), ("runs", entry.runs + runs)):
-        line = f"{name} = {number}"
-        block, found = re.subn(rf"^{name}\s*=\s*\d+", line, block, count=1, flags=re.MULTILINE)
-        if not found:
-            block = f"{block.rstrip()}\n{line}\n"
-    return block
+def _edited(block: str, **values: Any) -> str:
+    """The block with other values in its table; all else stays as it is written."""
+    document = tomlkit.parse(block)
+    for tables in document.values():
+        assert isinstance(tables, AoT)
+        tables[0].update(values)
+    return tomlkit.dumps(document)
 
 
 def _entry_blocks(path: Path, text: str, baseline: Baseline) -> list[tuple[str, tuple[Entry, ...]]]:
@@ -226,18 +213,6 @@ def _entry_blocks(path: Path, text: str, baseline: Baseline) -> list[tuple[str, 
     if any(len(one.tables()) != 1 for _, one in found) or entries != Counter(baseline.entries):
         raise BaselineError(f"baseline {path} cannot be edited: write each entry as a table of its own")
     return [(block, one.entries) for block, one in found]
-
-
-def _narrowed(path: Path, block: str, entries: Sequence[Entry]) -> str:
-    """The block for these of its entries alone. Raises BaselineError where it cannot be edited."""
-    scenarios = [entry.scenario for entry in entries]
-    narrowed = _LIST.sub(lambda _: _listed(scenarios), block, count=1)
-    if [entry.scenario for entry in parse_baseline(path, narrowed).entries] != scenarios:
-        raise BaselineError(
-            f"baseline {path} cannot be edited: write the scenarios of {entries[0].requirement} as "
-            f"scenario = [ … ]; those that still fail are {', '.join(scenarios)}"
-        )
-    return narrowed
 
 
 @dataclass(frozen=True)
@@ -265,14 +240,15 @@ class _Runs:
         return entry.at_most is None and entry.requirement in self.judged and not self.often[_key(entry)]
 
 
-def _rewritten(
-    path: Path, block: str, entries: Sequence[Entry], staying: Sequence[Entry], runs: _Runs
-) -> str:
+def _rewritten(block: str, entries: Sequence[Entry], staying: Sequence[Entry], runs: _Runs) -> str:
     """The block of a table of which at least one entry stays."""
     first = staying[0]
     if first.at_most is not None:
-        return _counted(block, first, runs.often[_key(first)], len(runs.failed))
-    return _narrowed(path, block, staying) if len(staying) < len(entries) else block
+        failures = first.failures + runs.often[_key(first)]
+        return _edited(block, failures=failures, runs=first.runs + len(runs.failed))
+    if len(staying) < len(entries):
+        return _edited(block, scenario=_listed([entry.scenario for entry in staying]))
+    return block
 
 
 def updated(
@@ -309,7 +285,7 @@ def updated(
                 staying.append(entry)
             said.add(_key(entry))
         if staying:
-            blocks.append(_rewritten(path, block, entries, staying, runs))
+            blocks.append(_rewritten(block, entries, staying, runs))
         kept += staying
     anywhere = {(entry.requirement, entry.kind) for entry in kept if not entry.scenario}
     unsaid = [key for key in runs.often if key not in said and (key[0], key[2]) not in anywhere]
