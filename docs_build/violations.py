@@ -24,6 +24,7 @@ from tokenwire.report.document import row
 from tokenwire.report.failure import failure
 from tokenwire.report.subject import Subject
 from tokenwire.requirement import Requirement, load_requirements
+from tokenwire.settings import Settings
 
 FOLDER = Path(__file__).with_name("violations")
 HEADER = "x-tokenwire-fault"
@@ -64,12 +65,12 @@ def _cut(line: str) -> str:
 
 
 async def _ask(url: str, fault: str, scenarios: Iterable[str], wanted: Sequence[Requirement]) -> Subject:
-    plan = Plan(url, timeout_s=_TIMEOUT_S, headers=((HEADER, fault),), scenarios=tuple(scenarios))
-    if not set(_READABLE).isdisjoint(plan.scenarios):
-        plan = replace(plan, budget=Budget.QUICK)  # sentences are the same at fewer intervals
-    if "gateway" in plan.scenarios:
-        plan = replace(plan, worker=url)
-    subject = await interrogate(plan, Progress())
+    settings = Settings(target=url, timeout=_TIMEOUT_S, scenario=tuple(scenarios))
+    if not set(_READABLE).isdisjoint(settings.scenario):
+        settings = replace(settings, budget=Budget.QUICK)  # sentences are the same at fewer intervals
+    if "gateway" in settings.scenario:
+        settings = replace(settings, worker=url)
+    subject = await interrogate(Plan(settings, headers=((HEADER, fault),)), Progress())
     if isinstance(subject, Unreached):
         raise RuntimeError(  # noqa: TRY004  # the server did not answer
             f"{fault}, asked for {', '.join(each.id for each in wanted)}: {subject.diagnosis}"

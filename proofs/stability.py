@@ -31,6 +31,7 @@ from tokenwire.ask import Budget
 from tokenwire.asking.run import Plan, Progress, Unreached, interrogate
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.verdict import overall
+from tokenwire.settings import Settings
 from tokenwire_reference.faults.catalogue import CUMULATIVE, INCREMENTAL
 
 VLLM = "--api-dialect vllm"
@@ -56,7 +57,9 @@ def burning(processes: int) -> Iterator[None]:
 
 def check(url: str, budget: Budget, dialects: Sequence[str], *, worker: str = "") -> Run:
     """Ask and judge once. Raises RuntimeError where the server does not answer to the end."""
-    plan = Plan(url, timeout_s=_TIMEOUT_S, budget=budget, dialects=tuple(dialects), worker=worker)
+    plan = Plan(
+        Settings(target=url, timeout=_TIMEOUT_S, budget=budget, dialect=tuple(dialects), worker=worker)
+    )
     subject = asyncio.run(interrogate(plan, Progress()))
     if isinstance(subject, Unreached) or subject.broken_off:
         why = subject.diagnosis if isinstance(subject, Unreached) else subject.broken_off

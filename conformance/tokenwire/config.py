@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from tokenwire.settings import OPTIONS, Option, names_of
+from tokenwire.settings import OPTIONS, Option
 from tokenwire.typed_table import suggestion
 from tokenwire.wire.credentials import from_environment
 from tokenwire.wire.redaction import names_credential
@@ -41,6 +41,30 @@ def _tables() -> dict[str, dict[str, Option]]:
 TABLES = _tables()
 KEYS = TABLES.pop("")
 """The keys for all commands, in the order in which `tokenwire init` writes them; `TABLES`: those for one."""
+
+
+def names_of(kind: str) -> Collection[str]:
+    """All names of a kind. What reads them is imported here: most commands are given none."""
+    match kind:
+        case "dialect":
+            from tokenwire.dialects.dialect import load_dialects
+
+            return load_dialects()
+        case "scenario":
+            from tokenwire.asking.scenario import load_scenarios
+
+            return load_scenarios()
+        case "profile":
+            from tokenwire.profile import load_profiles
+
+            return load_profiles()
+        case "requirement":
+            from tokenwire.requirement import load_requirements
+
+            return load_requirements()
+    from tokenwire.target.capability import known_capabilities
+
+    return known_capabilities()
 
 
 def _is_text(value: Any) -> bool:

@@ -295,8 +295,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _asked(settings: Settings) -> Subject:
     """What a target answers to the questions of a run. Raises UsageError."""
+    from tokenwire.asking.planning import NotPlanned, planned
     from tokenwire.asking.run import NoSuchTarget, Progress, Unreached, interrogate  # replays need no network
-    from tokenwire.planning import NotPlanned, planned
 
     try:
         subject = asyncio.run(interrogate(planned(settings), Progress()))

@@ -7,7 +7,7 @@ A field declares its option once. From the fields come the flags and the help of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Flag, StrEnum, auto
 from functools import partial
@@ -385,27 +385,3 @@ def having(roles: Role) -> Iterator[Option]:
 def taken_by(command: str) -> Iterator[Option]:
     """The options of a command, as it takes them."""
     return (option.of(command) for option in OPTIONS.values() if command in option.commands)
-
-
-def names_of(kind: str) -> Collection[str]:
-    """All names of a kind. What reads them is imported here: most commands are given none."""
-    match kind:
-        case "dialect":
-            from tokenwire.dialects.dialect import load_dialects
-
-            return load_dialects()
-        case "scenario":
-            from tokenwire.asking.scenario import load_scenarios
-
-            return load_scenarios()
-        case "profile":
-            from tokenwire.profile import load_profiles
-
-            return load_profiles()
-        case "requirement":
-            from tokenwire.requirement import load_requirements
-
-            return load_requirements()
-    from tokenwire.target.capability import known_capabilities
-
-    return known_capabilities()

@@ -20,6 +20,7 @@ from tokenwire.asking.run import Plan, Progress, Unreached, interrogate
 from tokenwire.asking.scenario import load_scenarios
 from tokenwire.judging.judge import judge
 from tokenwire.judging.verdict import Verdict
+from tokenwire.settings import Settings
 from tokenwire_reference.faults.catalogue import KnownFault, load_faults
 from tokenwire_reference.faults.faulty_wire import HEADER
 
@@ -51,11 +52,13 @@ async def try_fault(fault: str, server: str, url: str, scenarios: Sequence[str])
     Where it is to be a gateway, the same server without the fault is the worker behind it.
     """
     plan = Plan(
-        url,
-        timeout_s=_HANGING_S if load_faults()[fault].ends_the_server else _TIMEOUT_S,
+        Settings(
+            target=url,
+            timeout=_HANGING_S if load_faults()[fault].ends_the_server else _TIMEOUT_S,
+            scenario=tuple(scenarios),
+            worker=url if GATEWAY in scenarios else "",
+        ),
         headers=((HEADER, fault),),
-        scenarios=tuple(scenarios),
-        worker=url if GATEWAY in scenarios else "",
     )
     subject = await interrogate(plan, Progress())
     if isinstance(subject, Unreached):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tokenwire.asking.planning import planned
 from tokenwire.commands.init import lines_of_file
 from tokenwire.config import HEADERS, KEYS, TABLES, ConfigError, find_config, read_config
-from tokenwire.planning import planned
 from tokenwire.settings import Option, Settings
 from tokenwire.wire.credentials import NoCredential, header_value
 from tokenwire.wire.exchange import HttpRequest

@@ -10,6 +10,7 @@ import pytest
 from canned import CannedSender
 
 from tokenwire.ask import Ask, Budget
+from tokenwire.asking.planning import NotPlanned, planned
 from tokenwire.asking.politeness import Limits, PoliteSender, Price
 from tokenwire.asking.rehearsal import Estimate, Rehearsal
 from tokenwire.asking.run import Plan, Progress, Unreached, interrogate, rehearse
@@ -18,7 +19,6 @@ from tokenwire.commands.plan import plan_in_words
 from tokenwire.demo_server import demo_server
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.judge import has_record
-from tokenwire.planning import NotPlanned, planned
 from tokenwire.settings import Settings
 from tokenwire.wire.exchange import HttpRequest
 
@@ -50,7 +50,7 @@ def test_a_run_asks_no_more_than_was_planned() -> None:
     """Of the small server of the demonstration, scenario by scenario, in one that looks at answers too."""
     names = ("greedy-stream", "stop-string", "samples", "batch-of-prompts", "stop-ids")
     with demo_server((), 0) as url:
-        plan = Plan(url, scenarios=names, budget=Budget.QUICK)
+        plan = Plan(Settings(target=url, scenario=names, budget=Budget.QUICK))
         asked = asyncio.run(rehearse(plan))
         assert not isinstance(asked, Unreached)
         ran = asyncio.run(interrogate(plan, Progress()))

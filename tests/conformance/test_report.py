@@ -16,11 +16,11 @@ from rich.console import Console
 
 from tokenwire.ask import Budget
 from tokenwire.asking import detokenization, preflight
+from tokenwire.asking.planning import planned
 from tokenwire.checks.check import CHECKS, Check, Observation, Target, demand
 from tokenwire.disk import write_whole
 from tokenwire.judging.judge import NO_SCENARIO, Judgement, Run, judge_requirement
 from tokenwire.judging.verdict import Verdict, exit_status, overall
-from tokenwire.planning import planned
 from tokenwire.record import Stream
 from tokenwire.report import exhibit
 from tokenwire.report.document import as_json, document, row

@@ -18,10 +18,10 @@ from recorded import document
 from typer.testing import CliRunner, Result
 
 from tokenwire import __version__
+from tokenwire.asking.planning import planned
 from tokenwire.asking.resumption import NOTES
 from tokenwire.cli import app
 from tokenwire.judging.verdict import ExitStatus
-from tokenwire.planning import planned
 from tokenwire.settings import Settings
 
 EVENT = f"data: {json.dumps(document([1, 2, 3], finished=True))}\n\ndata: [DONE]\n\n".encode()

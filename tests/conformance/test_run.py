@@ -19,6 +19,7 @@ from recorded import IDS, document
 from rich.console import Console
 
 from tokenwire.ask import Ask, Budget
+from tokenwire.asking.planning import planned
 from tokenwire.asking.politeness import Limits
 from tokenwire.asking.run import NoSuchTarget, Plan, Progress, Unreached, chosen, interrogate
 from tokenwire.asking.scenario import Conversation, Scenario, Transcript, load_scenarios
@@ -26,7 +27,6 @@ from tokenwire.asking.terminal_progress import TerminalProgress
 from tokenwire.asking.vital_signs import RESTART_WAIT_S, Revival
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.verdict import ExitStatus
-from tokenwire.planning import planned
 from tokenwire.report.subject import Subject
 from tokenwire.settings import Settings
 from tokenwire.target.advertised import Advertised
@@ -81,7 +81,7 @@ def run(plan: Plan, progress: Progress | None = None) -> Subject:
 
 
 def test_only_dialects_that_give_a_record_are_asked(serve) -> None:
-    subject = run(Plan(serve(lambda n: True), scenarios=("request-id",)))
+    subject = run(Plan(Settings(target=serve(lambda n: True), scenario=("request-id",))))
     assert subject.dialects == ("sglang-generate",)
     assert "404" in subject.left_out["sglang-chat"]
     names = {stream.exchange.name for stream in subject.runs[0].streams}
@@ -91,7 +91,10 @@ def test_only_dialects_that_give_a_record_are_asked(serve) -> None:
 
 
 def test_a_target_that_dies_is_given_up_and_what_was_answered_is_judged(serve) -> None:
-    plan = Plan(serve(lambda n: n < 20), limits=Limits(max_concurrency=1), dialects=("sglang-generate",))
+    plan = Plan(
+        Settings(target=serve(lambda n: n < 20), dialect=("sglang-generate",)),
+        limits=Limits(max_concurrency=1),
+    )
     subject = run(plan)
     (death,) = subject.runs[0].deaths
     left = f"{len(subject.not_asked)} exchanges were not asked"
@@ -105,7 +108,7 @@ def test_a_target_that_dies_is_given_up_and_what_was_answered_is_judged(serve) -
 def test_a_target_that_answers_now_and_then_is_asked_to_the_end(serve) -> None:
     some = ("budget-sweep", "concurrency", "malformed-ids", "prompt-ids")
     url, one = serve(lambda n: n % 7 < 4), Limits(max_concurrency=1)
-    subject = run(Plan(url, limits=one, scenarios=some, dialects=("sglang-generate",)))
+    subject = run(Plan(Settings(target=url, scenario=some, dialect=("sglang-generate",)), limits=one))
     assert subject.broken_off == ""
     assert "gave no record" in " ".join(subject.remarks)
     asked = {stream.exchange.scenario for stream in subject.runs[0].streams}
@@ -125,7 +128,7 @@ def test_a_run_that_was_broken_off_is_no_success(serve, tokenwire, tmp_path: Pat
 
 def test_everything_is_recorded_as_it_was_asked(serve, tmp_path: Path) -> None:
     folder = tmp_path / "rec"
-    subject = run(Plan(serve(lambda n: True), scenarios=("probe",), record=folder))
+    subject = run(Plan(Settings(target=serve(lambda n: True), scenario=("probe",)), record=folder))
     assert subject.recorded == str(folder)
     names = {str(path.relative_to(folder)) for path in folder.rglob("*.jsonl")}
     assert {f"sglang-generate/probe/{label}.jsonl" for label in ("first", "second", "third")} <= names
@@ -133,19 +136,21 @@ def test_everything_is_recorded_as_it_was_asked(serve, tmp_path: Path) -> None:
 
 
 def test_headers_are_sent_with_every_request(serve) -> None:
-    subject = run(Plan(serve(lambda n: True), scenarios=("probe",), headers=(("X-Told", "yes"),)))
+    subject = run(
+        Plan(Settings(target=serve(lambda n: True), scenario=("probe",)), headers=(("X-Told", "yes"),))
+    )
     assert all(("X-Told", "yes") in stream.exchange.request.headers for stream in subject.runs[0].streams)
 
 
 def test_a_target_that_speaks_nothing_is_not_asked_in_earnest(serve) -> None:
-    outcome = asyncio.run(interrogate(Plan(serve(lambda n: False)), Progress()))
+    outcome = asyncio.run(interrogate(Plan(Settings(target=serve(lambda n: False))), Progress()))
     assert isinstance(outcome, Unreached)
     assert outcome.subject.runs == ()
 
 
 def test_a_url_that_is_none_is_told(serve) -> None:
     with pytest.raises(NoSuchTarget, match="http://host:port"):
-        asyncio.run(interrogate(Plan("localhost:30000"), Progress()))
+        asyncio.run(interrogate(Plan(Settings(target="localhost:30000")), Progress()))
 
 
 def test_the_progress_bar_counts_scenarios_and_exchanges_on_terminals_only(serve) -> None:
@@ -154,7 +159,7 @@ def test_the_progress_bar_counts_scenarios_and_exchanges_on_terminals_only(serve
         screen = StringIO()
         console = Console(file=screen, force_terminal=terminal, width=120)
         with TerminalProgress(console) as progress:
-            run(Plan(url, scenarios=("probe",)), progress)
+            run(Plan(Settings(target=url, scenario=("probe",))), progress)
         assert ("3 exchanges" in screen.getvalue()) is terminal
         assert ("1/1" in screen.getvalue()) is terminal
 
@@ -180,10 +185,10 @@ def test_a_run_asks_what_its_budget_covers_and_tells_scenarios_what_that_is(
         (Budget.SOAK, {"quick", "standard", "soak"}),
     ):
         told.clear()
-        run(Plan(url, budget=budget))
+        run(Plan(Settings(target=url, budget=budget)))
         assert set(told) == {(name, budget) for name in asked}
     told.clear()
-    run(Plan(url, budget=Budget.QUICK, scenarios=("soak",)))
+    run(Plan(Settings(target=url, budget=Budget.QUICK, scenario=("soak",))))
     assert told == [("soak", Budget.QUICK)], "what is asked for by name is asked, whatever it takes"
 
 
@@ -216,20 +221,20 @@ def test_what_is_perilous_is_asked_last_one_talk_at_a_time_and_the_most_perilous
     made_up += [noting("first"), noting("second")]
     scenarios = {"probe": load_scenarios()["probe"]} | {each.name: each for each in made_up}
     monkeypatch.setattr("tokenwire.asking.run.load_scenarios", lambda: scenarios)
-    run(Plan(serve(lambda n: True)))
+    run(Plan(Settings(target=serve(lambda n: True))))
     assert order == ["first", "second", "alone", "risky", "deadly"]
 
 
 def test_scenarios_are_left_out_one_by_one_or_with_all_that_is_too_much_for_a_shared_server() -> None:
     def names(**how: Any) -> set[str]:
-        return {each.name for each in chosen(Plan("http://h", **how))}
+        return {each.name for each in chosen(Settings(**how))}
 
     everything = names()
     assert everything - names(without=("crowd", "probe")) == {"crowd", "probe"}
     spared = everything - names(gentle=True)
     assert {"crowd", "disconnect", "malformed-ids", "negative-ids", "unreadable-bodies"} <= spared
     assert spared.isdisjoint({"concurrency", "greedy-stream", "neighbours", "text-features"})
-    assert names(scenarios=("crowd", "greedy-stream"), gentle=True) == {"probe", "greedy-stream"}
+    assert names(scenario=("crowd", "greedy-stream"), gentle=True) == {"probe", "greedy-stream"}
 
 
 def test_how_a_server_comes_back_is_planned_only_where_somebody_says_it() -> None:

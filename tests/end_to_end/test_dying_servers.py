@@ -20,6 +20,7 @@ from tokenwire.asking.vital_signs import Revival
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.verdict import Verdict, overall
 from tokenwire.report.subject import Subject
+from tokenwire.settings import Settings
 
 BROKEN = "requests-do-not-break-the-server"
 SCENARIOS = ("greedy-stream", "chat-messages", "wrong-in-streams", "unknown-ids", "negative-ids")
@@ -54,7 +55,7 @@ def asking(fault: str) -> tuple[tuple[str, str], ...]:
 @pytest.fixture(scope="module")
 def healthy(start_reference: Callable[..., str]) -> dict[str, Verdict]:
     """What the same questions give without a fault."""
-    subject, judgements = judged(Plan(start_reference(*FLAGS), scenarios=SCENARIOS))
+    subject, judgements = judged(Plan(Settings(target=start_reference(*FLAGS), scenario=SCENARIOS)))
     assert subject.broken_off == ""
     return verdicts(judgements)
 
@@ -75,7 +76,7 @@ def test_a_death_is_one_failure_and_changes_no_other_verdict(
     serve_reference: Callable[[tuple[str, ...]], AbstractContextManager[str]],
 ) -> None:
     with serve_reference(FLAGS) as url:
-        plan = Plan(url, headers=asking(fault), timeout_s=timeout_s, scenarios=SCENARIOS)
+        plan = Plan(Settings(target=url, timeout=timeout_s, scenario=SCENARIOS), headers=asking(fault))
         subject, judgements = judged(plan)
     assert subject.broken_off.startswith(f"the server died of {killer}; ")
     assert killers(judgements) == [killer]
@@ -132,7 +133,7 @@ def own_server(tmp_path: Path) -> Iterator[OwnServer]:
 def test_a_server_that_is_started_again_is_asked_to_the_end_and_each_killer_is_named(
     own_server: OwnServer,
 ) -> None:
-    plan = Plan(own_server.url, dialects=("sglang-generate",), scenarios=SCENARIOS)
+    plan = Plan(Settings(target=own_server.url, dialect=("sglang-generate",), scenario=SCENARIOS))
     healthy, revival = judged(plan)[1], Revival(own_server.restart_command())
     subject, judgements = judged(replace(plan, headers=asking("dies-of-a-negative-id"), revival=revival))
     assert subject.broken_off == ""

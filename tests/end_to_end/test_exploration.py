@@ -12,12 +12,13 @@ from tokenwire.asking.run import Plan, Progress, interrogate
 from tokenwire.judging.judge import judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.report.subject import EXPLORATION, Subject
+from tokenwire.settings import Settings
 
 
-def explored(url: str, *scenarios: str, fault: str = "", **plan: Any) -> Subject:
+def explored(url: str, *scenarios: str, fault: str = "", **options: Any) -> Subject:
     headers = (("x-tokenwire-fault", fault),) if fault else ()
-    plan = {"explore": 50, "scenarios": scenarios, "headers": headers} | plan
-    subject = asyncio.run(interrogate(Plan(url, **plan), Progress()))
+    settings = Settings(target=url, scenario=scenarios, **{"explore": 50, **options})
+    subject = asyncio.run(interrogate(Plan(settings, headers=headers), Progress()))
     assert isinstance(subject, Subject)
     return subject
 
@@ -62,7 +63,7 @@ def test_the_same_seed_draws_the_same_and_another_others(url: str) -> None:
 
 def smallest(url: str, fault: str, requirement: str) -> Any:
     subject = explored(
-        url, "prompt-ids", "logprob-families", fault=fault, dialects=("sglang-generate",), explore=80
+        url, "prompt-ids", "logprob-families", fault=fault, dialect=("sglang-generate",), explore=80
     )
     return requests(subject)[violations(subject)[requirement][0]]
 

@@ -20,6 +20,7 @@ from tokenwire.judging.verdict import Verdict
 from tokenwire.replay import replay
 from tokenwire.report.subject import Subject
 from tokenwire.requirement import load_requirements
+from tokenwire.settings import Settings
 
 Edit = Callable[[int, bytes], tuple[int, bytes]]
 """Makes status and body of a proxy's answer from those of the worker."""
@@ -96,8 +97,9 @@ def judged(subject: object) -> dict[str, Verdict]:
     return {each.requirement.id: each.verdict for each in judge(subject.runs, ROWS)}
 
 
-def asked(url: str, **plan: Any) -> dict[str, Verdict]:
-    return judged(asyncio.run(interrogate(Plan(url, timeout_s=120, **plan), Progress())))
+def asked(url: str, *, record: Path | None = None, **options: Any) -> dict[str, Verdict]:
+    plan = Plan(Settings(target=url, timeout=120, **options), record=record)
+    return judged(asyncio.run(interrogate(plan, Progress())))
 
 
 def red(verdicts: dict[str, Verdict]) -> set[str]:
@@ -115,7 +117,7 @@ def test_a_proxy_that_touches_nothing_keeps_everything_and_its_recording_says_th
     worker: str, tmp_path: Path
 ) -> None:
     with gateway(worker, untouched) as url:
-        live = asked(url, worker=worker, scenarios=("gateway",), record=tmp_path / "recorded")
+        live = asked(url, worker=worker, scenario=("gateway",), record=tmp_path / "recorded")
     assert set(live) == {row.id for row in ROWS}
     assert set(live.values()) == {Verdict.PASS}
     assert judged(replay([tmp_path / "recorded"])) == live
@@ -135,16 +137,16 @@ def test_a_proxy_that_touches_nothing_keeps_everything_and_its_recording_says_th
 )
 def test_a_defect_of_a_proxy_is_seen(worker: str, edit: Edit, kept_not: set[str]) -> None:
     with gateway(worker, edit) as url:
-        verdicts = asked(url, worker=worker, scenarios=("gateway",))
+        verdicts = asked(url, worker=worker, scenario=("gateway",))
     assert red(verdicts) == kept_not
     words = Verdict.WARN if edit is refuses_in_its_own_words else Verdict.PASS
     assert verdicts["gateway-keeps-the-reason"] is words
 
 
 def test_without_a_worker_nothing_is_compared(worker: str) -> None:
-    assert set(asked(worker, scenarios=("probe",)).values()) == {Verdict.NOT_TESTABLE}
+    assert set(asked(worker, scenario=("probe",)).values()) == {Verdict.NOT_TESTABLE}
 
 
 def test_a_worker_that_is_none_is_told() -> None:
     with pytest.raises(NoSuchTarget, match="--worker"):
-        asyncio.run(interrogate(Plan("http://127.0.0.1:1", worker="localhost"), Progress()))
+        asyncio.run(interrogate(Plan(Settings(target="http://127.0.0.1:1", worker="localhost")), Progress()))

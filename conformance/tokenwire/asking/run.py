@@ -41,11 +41,13 @@ from tokenwire.parrot.speaker import Speaker
 from tokenwire.record import Stream
 from tokenwire.replay import remarks
 from tokenwire.report.subject import EXPLORATION, Subject
+from tokenwire.settings import Settings
 from tokenwire.target.beside import GATEWAY
 from tokenwire.target.determinism import PROBE
 from tokenwire.target.tokenizer import Tokenizer
 from tokenwire.wire.capture import CaptureWriter
 from tokenwire.wire.exchange import Exchange, Server
+from tokenwire.wire.redaction import Headers
 
 _PREFLIGHT_SHARE = 8
 """What a target tells of itself gets this part of an exchange's time limit: many tell nothing."""
@@ -56,49 +58,24 @@ _FIRST_WORDS_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Plan:
-    """What to ask of whom."""
+    """What to ask of whom: the settings of a run, and what has to be looked up for them."""
 
-    url: str
-    timeout_s: float = 60.0
-    """For one exchange."""
+    settings: Settings
     limits: Limits = field(default_factory=Limits)
-    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    headers: Headers = field(default=(), repr=False)
+    """With the values that the settings take from the environment."""
+    secrets: frozenset[str] = frozenset()
+    """Names of headers, in lower case, whose values are recorded nowhere."""
+    tokenizer: Tokenizer | None = None
+    """That of the model, where one is at hand; without it the server's own is asked."""
+    revival: Revival | None = None
+    """How the server comes back after it died; None if it is not started again."""
     record: Path | None = None
     """Where the exchanges are written, as they arrive."""
     resume: bool = False
     """They lie there already, as far as the run came: only the rest is asked."""
     on_loss: Callable[[str], object] = lambda _: None
     """Told, in a sentence, where they cannot be written any more; the run goes on without."""
-    dialects: tuple[str, ...] = ()
-    """Only these; all where empty."""
-    scenarios: tuple[str, ...] = ()
-    """Only these, and the probe, whatever they take; all that the budget covers where empty.
-
-    Asked in the order of what they take, the probe first: tokens may not pay for all.
-    """
-    budget: Budget = Budget.STANDARD
-    model: str = ""
-    """The name of the model to ask for; empty for the first that the target lists."""
-    tokenizer: Tokenizer | None = None
-    """That of the model, where one is at hand; without it the server's own is asked."""
-    explore: int = 0
-    """So many requests are drawn by hypothesis besides."""
-    seed: int = 0
-    """What they are drawn by: the same seed, the same requests."""
-    declared: tuple[str, ...] = ()
-    """Capabilities that the target is said to have: where it does not show one, that is a violation."""
-    worker: str = ""
-    """The server behind the target, where that is a gateway: both are asked the same. It gets no headers."""
-    secrets: frozenset[str] = frozenset()
-    """Names of headers, in lower case, whose values are recorded nowhere."""
-    revival: Revival | None = None
-    """How the server comes back after it died; None if it is not started again."""
-    without: tuple[str, ...] = ()
-    """Scenarios that are left out."""
-    tool_calls: str = ""
-    """The form in which the model writes tool calls; empty where that is to be found out."""
-    gentle: bool = False
-    """Neither what servers died of is asked, nor what is a storm to a server that others use."""
     asked: Mapping[str, Any] = field(default_factory=dict)
     """The options that decide what is asked, as JSON can hold them: a run is resumed only with the same."""
     asked_with: tuple[str, ...] = ()
@@ -135,18 +112,23 @@ class Unreached:
     diagnosis: str
 
 
-def chosen(plan: Plan) -> list[Scenario]:
-    """The scenarios that the plan asks for, the probe first and then by what they take."""
+def chosen(settings: Settings) -> list[Scenario]:
+    """The scenarios to ask, the probe first and then by the budget that they take.
+
+    Those that are named are asked whatever they take: tokens may not pay for all.
+    """
 
     def is_chosen(scenario: Scenario) -> bool:
-        if scenario.name in plan.without or (plan.gentle and (scenario.perilous or scenario.storm)):
+        if scenario.name in settings.without or (settings.gentle and (scenario.perilous or scenario.storm)):
             return False
-        if plan.scenarios:
-            return scenario.name in (PROBE, *plan.scenarios)
-        return plan.budget.covers(scenario.budget) or scenario.name == PROBE
+        if settings.scenario:
+            return scenario.name in (PROBE, *settings.scenario)
+        return settings.budget.covers(scenario.budget) or scenario.name == PROBE
 
-    wanted = [each for each in load_scenarios().values() if is_chosen(each) and not each.worker]
-    return sorted(wanted, key=lambda each: (each.name != PROBE, list(Budget).index(each.budget)))
+    wanted = [
+        scenario for scenario in load_scenarios().values() if is_chosen(scenario) and not scenario.worker
+    ]
+    return sorted(wanted, key=lambda scenario: (scenario.name != PROBE, list(Budget).index(scenario.budget)))
 
 
 @dataclass
@@ -171,9 +153,9 @@ class _Interrogation:
             self.found.advertised,
             self.transcript,
             self.found.model,
-            self.plan.budget,
+            self.plan.settings.budget,
             self.parrot,
-            self.plan.tool_calls,
+            self.plan.settings.channels,
         )
 
     @cached_property
@@ -181,7 +163,7 @@ class _Interrogation:
         """What is to be talked through with which dialect, the most perilous last over all dialects."""
         talks = [
             (scenario, self._talk(scenario.name, dialect))
-            for scenario in sorted(chosen(self.plan), key=lambda each: each.perilous)
+            for scenario in sorted(chosen(self.plan.settings), key=lambda each: each.perilous)
             for dialect in self.found.speaks
         ]
         return [
@@ -247,7 +229,9 @@ class _Interrogation:
     async def explore(self) -> None:
         """Have requests drawn, of what the target was seen to have."""
         talks = [self._talk(EXPLORATION, dialect) for dialect in self.found.speaks]
-        self.explored = await Exploration(talks, self.run(), self.plan.explore, self.plan.seed).explore()
+        self.explored = await Exploration(
+            talks, self.run(), self.plan.settings.explore, self.plan.settings.seed
+        ).explore()
 
     def hear_besides(self) -> None:
         """Let be judged as what they are: the attempts that met a busy server, and what was asked to see
@@ -263,16 +247,16 @@ class _Interrogation:
     def run(self) -> Run:
         """All that was asked and answered so far, in the order of asking."""
         in_order = sorted(self.transcript.streams, key=lambda stream: stream.exchange.started)
-        asked = {each.name for each in chosen(self.plan)}
+        asked = {each.name for each in chosen(self.plan.settings)}
         return Run(
             tuple(in_order),
             self.found.advertised,
             calls=tuple(self.transcript.calls),
-            declared=frozenset(self.plan.declared),
+            declared=frozenset(self.plan.settings.declare),
             beside=tuple(self.transcript.beside),
-            worker_asked=bool(self.plan.worker),
-            tool_calls=self.plan.tool_calls,
-            unasked=tuple(sorted({each.name for each in chosen(Plan(""))} - asked)),
+            worker_asked=bool(self.plan.settings.worker),
+            tool_calls=self.plan.settings.channels,
+            unasked=tuple(sorted({each.name for each in chosen(Settings())} - asked)),
             tokenizer=self.transcript.tokenizer,
         )
 
@@ -282,7 +266,7 @@ class _Interrogation:
         left = f"{len(self.transcript.not_asked)} exchanges were not asked"
         died = f"the server died of {run.died.name}; {left}" if run.died is not None else ""
         return Subject(
-            url=plan.url,
+            url=plan.settings.target,
             runs=(run,),
             dialects=tuple(dialect.name for dialect in found.speaks),
             taken=found.taken,
@@ -294,7 +278,9 @@ class _Interrogation:
             unrecorded=unrecorded,
             asked_with=plan.asked_with,
             judged_with=plan.judged_with,
-            explored=("--explore", str(plan.explore), "--seed", str(plan.seed)) if plan.explore else (),
+            explored=("--explore", str(plan.settings.explore), "--seed", str(plan.settings.seed))
+            if plan.settings.explore
+            else (),
         )
 
 
@@ -306,7 +292,7 @@ async def rehearse(plan: Plan) -> dict[tuple[str, str], Estimate] | Unreached:
     """
     found, parrot, _ = await _find_out(plan, None)
     if not found.speaks:
-        return Unreached(Subject(url=plan.url, left_out=found.left_out), found.diagnosis)
+        return Unreached(Subject(url=plan.settings.target, left_out=found.left_out), found.diagnosis)
     length = found.advertised.context_length or SMALLEST_CONTEXT
     rehearsal = Rehearsal(found.speaks, length)
     unhurried = replace(plan.limits, rate=None)
@@ -315,7 +301,7 @@ async def rehearse(plan: Plan) -> dict[tuple[str, str], Estimate] | Unreached:
     vitals = VitalSigns(rehearsal, dialect, found.answered[dialect.name])
     asking = _Interrogation(plan, found, sender, vitals, Transcript(), Progress(), parrot=parrot)
     await asking.ask_ordinary()
-    if plan.explore:
+    if plan.settings.explore:
         await asking.explore()
     await asking.ask_for_texts()
     await asking.ask_perilous()
@@ -331,28 +317,32 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
     notes = _notes(plan.record, plan) if plan.record else None
     heard_before = notes is not None and bool(notes.server)  # it is recorded what the target says of itself
     found, parrot, polite = await _find_out(plan, None if heard_before else capture)
-    worker = await _worker(plan, polite) if plan.worker else None
+    worker = await _worker(plan, polite) if plan.settings.worker else None
     if not found.speaks:
         lost = capture.lost if capture is not None else ""
-        subject = Subject(url=plan.url, left_out=found.left_out, unrecorded=lost)
+        subject = Subject(url=plan.settings.target, left_out=found.left_out, unrecorded=lost)
         return Unreached(subject, found.diagnosis)
     if notes is not None:
         notes.begin(found)
         notes.forget_the_rest()
-    recorder = _recorder(plan, plan.url, capture, headers=plan.headers, known=found)
-    scout = _recorder(plan, plan.url, None, headers=plan.headers, scouts=True)
+    recorder = _recorder(plan, plan.settings.target, capture, headers=plan.headers, known=found)
+    scout = _recorder(plan, plan.settings.target, None, headers=plan.headers, scouts=True)
     vitals = _vital_signs(plan, recorder, found, scout)
     sender = polite.to(vitals, found.speaks, found.advertised.context_length or SMALLEST_CONTEXT)
     transcript = Transcript(list(found.failures), tokenizer=plan.tokenizer, on_answer=progress.answered)
     asking = _Interrogation(plan, found, sender, vitals, transcript, progress, notes, parrot)
     await asking.ask_ordinary()
-    if plan.explore:
+    if plan.settings.explore:
         await asking.explore()
     await asking.confirm()
     if plan.tokenizer is None:
         await asking.ask_for_texts()
-    if worker is not None and GATEWAY not in plan.without and GATEWAY in (plan.scenarios or (GATEWAY,)):
-        await asking.ask_worker_too(worker, _recorder(plan, plan.worker, capture, known=worker))
+    if (
+        worker is not None
+        and GATEWAY not in plan.settings.without
+        and GATEWAY in (plan.settings.scenario or (GATEWAY,))
+    ):
+        await asking.ask_worker_too(worker, _recorder(plan, plan.settings.worker, capture, known=worker))
     await asking.ask_perilous()
     asking.hear_besides()
     return asking.subject(unrecorded=capture.lost if capture is not None else "")
@@ -366,19 +356,19 @@ async def _find_out(
     Raises NoSuchTarget for a URL that is none.
     """
     try:
-        first = _recorder(plan, plan.url, capture, headers=plan.headers, first=True)
+        first = _recorder(plan, plan.settings.target, capture, headers=plan.headers, first=True)
     except ValueError as error:
         raise NoSuchTarget(str(error)) from error
     # What is found out first is not charged: it is little, and without it nothing can be asked.
     polite = PoliteSender(first, plan.limits)
-    scout = _recorder(plan, plan.url, capture, headers=plan.headers, scouts=True)
-    found = await _found(plan, plan.url, polite, polite.to(scout))
+    scout = _recorder(plan, plan.settings.target, capture, headers=plan.headers, scouts=True)
+    found = await _found(plan, plan.settings.target, polite, polite.to(scout))
     return found, await find_parrot(found, polite, plan.tokenizer), polite
 
 
 def _notes(folder: Path, plan: Plan) -> Notes:
     """What is noted beside a recording. Raises NotResumed."""
-    asked = {"tokenwire": __version__, "target": plan.url, **plan.asked}
+    asked = {"tokenwire": __version__, "target": plan.settings.target, **plan.asked}
     if not plan.resume:
         return Notes(folder, asked)
     notes = Notes.of(folder, asked)
@@ -404,16 +394,18 @@ def _vital_signs(
 
 async def _found(plan: Plan, url: str, first: PoliteSender, scout: PoliteSender) -> Preflight:
     """Find out what a target is, in the dialects that the plan allows."""
-    dialects = [d for name, d in load_dialects().items() if not plan.dialects or name in plan.dialects]
-    named = bool(plan.dialects) and url == plan.url
+    dialects = [
+        d for name, d in load_dialects().items() if not plan.settings.dialect or name in plan.settings.dialect
+    ]
+    named = bool(plan.settings.dialect) and url == plan.settings.target
     return await preflight(
-        url, first, dialects, plan.model, named=named, scout=scout, patience_s=plan.timeout_s
+        url, first, dialects, plan.settings.model, named=named, scout=scout, patience_s=plan.settings.timeout
     )
 
 
 def _first_words(plan: Plan) -> float:
     """The time limit of a request for what a target tells of itself: not every one tells."""
-    return min(plan.timeout_s, max(_PREFLIGHT_LEAST_S, plan.timeout_s / _PREFLIGHT_SHARE))
+    return min(plan.settings.timeout, max(_PREFLIGHT_LEAST_S, plan.settings.timeout / _PREFLIGHT_SHARE))
 
 
 def _recorder(
@@ -433,7 +425,7 @@ def _recorder(
     """
     return Recorder(
         url,
-        timeout_s=_first_words(plan) if scouts else plan.timeout_s,
+        timeout_s=_first_words(plan) if scouts else plan.settings.timeout,
         max_body_bytes=_FIRST_WORDS_BYTES if scouts or first else MAX_BODY_BYTES,
         headers=headers,
         max_concurrency=plan.limits.max_concurrency,
@@ -448,11 +440,11 @@ def _recorder(
 async def _worker(plan: Plan, polite: PoliteSender) -> Preflight:
     """Find out what the worker behind a gateway is. Raises NoSuchTarget where it is none."""
     try:
-        first = _recorder(plan, plan.worker, None, first=True)
+        first = _recorder(plan, plan.settings.worker, None, first=True)
     except ValueError as error:
         raise NoSuchTarget(f"--worker: {error}") from error
-    scout = _recorder(plan, plan.worker, None, scouts=True)
-    found = await _found(plan, plan.worker, polite.to(first), polite.to(scout))
+    scout = _recorder(plan, plan.settings.worker, None, scouts=True)
+    found = await _found(plan, plan.settings.worker, polite.to(first), polite.to(scout))
     if not found.speaks:
         raise NoSuchTarget(f"--worker: {found.diagnosis}")
     return found

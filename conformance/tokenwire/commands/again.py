@@ -9,6 +9,7 @@ from enum import StrEnum
 import typer
 from rich.text import Text
 
+from tokenwire.asking.planning import NotPlanned, headers_of, planned
 from tokenwire.asking.run import Unreached
 from tokenwire.asking.scenario import load_scenarios
 from tokenwire.commands.ask import ask
@@ -17,7 +18,6 @@ from tokenwire.disk import system_says
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.verdict import ExitStatus, Verdict
 from tokenwire.last_run import Failed, LastRun, NothingKeptError, keep, read_last
-from tokenwire.planning import NotPlanned, headers_of, planned
 from tokenwire.report.console import make_console
 from tokenwire.report.wording import inert
 from tokenwire.requirement import load_requirements
@@ -92,7 +92,7 @@ def again(settings: Settings) -> None:
         raise typer.BadParameter(str(error)) from error
     scenarios = {one.scenario for one in last.failed}
     if scenarios <= load_scenarios().keys():
-        plan = replace(plan, scenarios=tuple(sorted(scenarios)))
+        plan = replace(plan, settings=replace(plan.settings, scenario=tuple(sorted(scenarios))))
     subject = ask(plan, verbosity=settings.verbosity)
     console = make_console()
     if isinstance(subject, Unreached):
@@ -111,7 +111,7 @@ def again(settings: Settings) -> None:
     console.print(Text(f"{subject.title}: {', '.join(counts)}"), soft_wrap=True)
     unseen = tuple(one for one in last.failed if told[one.requirement][one.scenario][0] is Outcome.UNSEEN)
     try:
-        keep(replace(last, target=plan.url, failed=unseen), judgements)
+        keep(replace(last, target=plan.settings.target, failed=unseen), judgements)
     except OSError as error:
         typer.echo(f"what still fails is not kept: {system_says(error)}", err=True)
     if Outcome.FAILED in every:

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import typer
 
+from tokenwire.asking.planning import NotPlanned, planned
 from tokenwire.asking.resumption import NotResumed
 from tokenwire.asking.run import NoSuchTarget, Plan, Progress, Unreached, interrogate
 from tokenwire.asking.terminal_progress import TerminalProgress
 from tokenwire.asking.wire_log import wire_log
-from tokenwire.planning import NotPlanned, planned
 from tokenwire.report.console import make_console
 from tokenwire.report.subject import Subject
 from tokenwire.settings import Settings

@@ -12,6 +12,7 @@ import typer
 from rich.text import Text
 
 from tokenwire.asking.exploration import NothingToDrawWith, demand_hypothesis
+from tokenwire.asking.planning import headers_of
 from tokenwire.asking.run import Unreached
 from tokenwire.commands.ask import ask, plan_of
 from tokenwire.commands.command import command
@@ -21,7 +22,6 @@ from tokenwire.commands.reporting import reporting_of, tell
 from tokenwire.disk import system_says
 from tokenwire.judging.judge import Judgement
 from tokenwire.last_run import LAST, LastRun, failures, keep, last_run
-from tokenwire.planning import headers_of
 from tokenwire.report.console import make_console
 from tokenwire.report.subject import Subject
 from tokenwire.settings import REMEMBERED, Settings

@@ -9,8 +9,8 @@ from typing import Any
 
 import typer
 
-from tokenwire.config import Config, ConfigError, find_config, read_config
-from tokenwire.settings import OPTIONS, Option, Settings, names_of, taken_by
+from tokenwire.config import Config, ConfigError, find_config, names_of, read_config
+from tokenwire.settings import OPTIONS, Option, Settings, taken_by
 from tokenwire.typed_table import suggestion
 
 

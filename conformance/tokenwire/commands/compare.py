@@ -34,9 +34,9 @@ def _asked(plan: Plan, *, verbosity: int) -> Side:
         typer.echo(subject.diagnosis, err=True)
         raise typer.Exit(ExitStatus.NOTHING_EVALUATED)
     if subject.broken_off:
-        typer.echo(f"{plan.url}: broken off: {subject.broken_off}", err=True)
+        typer.echo(f"{plan.settings.target}: broken off: {subject.broken_off}", err=True)
         raise typer.Exit(ExitStatus.NOTHING_EVALUATED)
-    return side_of(plan.url, subject)
+    return side_of(plan.settings.target, subject)
 
 
 def _read(words: str) -> Side:

@@ -24,6 +24,7 @@ from tokenwire.report.console import make_console
 from tokenwire.report.files import Outputs
 from tokenwire.settings import Settings
 
+_DIALECTS = ("sglang-generate",)
 _SCENARIOS = ("greedy-stream", "interval-borders", "samples", "batch-of-prompts", "stop-string", "request-id")
 
 
@@ -57,8 +58,8 @@ def demo(
                 _serve(url, faults)
                 return
             _announce(url, faults)
-            plan = Plan(url, budget=Budget.QUICK, scenarios=_SCENARIOS, dialects=("sglang-generate",))
-            subject = ask(plan, verbosity=settings.verbosity)
+            asked = Settings(target=url, budget=Budget.QUICK, scenario=_SCENARIOS, dialect=_DIALECTS)
+            subject = ask(Plan(asked), verbosity=settings.verbosity)
     except OSError as error:
         raise typer.BadParameter(f"--port {port}: {system_says(error)}; name another port") from error
     if isinstance(subject, Unreached):

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from tokenwire.ask import Budget
+from tokenwire.asking.planning import headers_of
 from tokenwire.asking.run import Unreached
 from tokenwire.commands.ask import ask, plan_of
 from tokenwire.commands.command import command, declarable
@@ -18,7 +19,6 @@ from tokenwire.commands.paths import writable
 from tokenwire.config import KEYS, OWN_FILE, TABLES
 from tokenwire.disk import write_whole
 from tokenwire.judging.verdict import ExitStatus
-from tokenwire.planning import headers_of
 from tokenwire.report.subject import Subject
 from tokenwire.settings import Settings
 from tokenwire.target.determinism import PROBE

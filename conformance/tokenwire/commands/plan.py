@@ -30,7 +30,7 @@ def tell_plan(plan: Plan, *, full: bool) -> int:
         return ExitStatus.NOTHING_EVALUATED
     for line in plan_in_words(asked, plan.limits.price, full=full):
         typer.echo(line)
-    if plan.worker:
+    if plan.settings.worker:
         typer.echo("The scenario `gateway` asks its requests of both servers besides.")
     return ExitStatus.CONFORMS
 

@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 
+from tokenwire.asking.planning import NotPlanned, judged_with, tokenizer_in
 from tokenwire.baselines.expected import NoExpectation, difference, judged
 from tokenwire.commands.command import command
 from tokenwire.commands.reporting import reporting_of, tell
 from tokenwire.judging.gc_paused import gc_paused
 from tokenwire.judging.verdict import ExitStatus
-from tokenwire.planning import NotPlanned, judged_with, tokenizer_in
 from tokenwire.profile import selected
 from tokenwire.replay import NothingToReplay
 from tokenwire.replay import replay as read_captures

@@ -47,14 +47,7 @@ class Outputs:
 
     def beside(self, other: Outputs) -> Outputs:
         """These files, and those of the other where these have none."""
-        return Outputs(
-            self.json or other.json,
-            self.junit or other.junit,
-            self.html or other.html,
-            self.sarif or other.sarif,
-            self.badge or other.badge,
-            self.trace or other.trace,
-        )
+        return Outputs(**{form: file or getattr(other, form) for form, file in vars(self).items()})
 
     @property
     def bodies(self) -> Path | None:
@@ -64,7 +57,7 @@ class Outputs:
 
     def files(self) -> Iterator[Path]:
         """Those that are wanted."""
-        yield from filter(None, (self.json, self.junit, self.html, self.sarif, self.badge, self.trace))
+        yield from filter(None, vars(self).values())
 
 
 def _forms(
