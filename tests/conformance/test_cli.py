@@ -141,3 +141,30 @@ def test_the_program_starts_under_either_name(started: list[str]) -> None:
     command = [sys.executable, *started, "--version"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert (ran.returncode, ran.stdout) == (0, f"tokenwire {__version__}\n"), ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "unneeded"),
+    [
+        ("--version", {"yaml", "rich", "httpx", "pytest", "tokenwire.settings"}),
+        ("--help", {"yaml", "httpx", "pytest", "tokenwire.settings"}),
+        ("list requirements", {"httpx", "pytest", "tokenwire.judging.judge", "tokenwire.dialects.dialect"}),
+        ("explain ids-are-counted", {"httpx", "pytest", "tokenwire.judging.judge"}),
+        ("parrot --help", {"httpx", "pytest", "numpy", "tokenwire.judging.judge"}),
+        ("merge --help", {"httpx", "tokenwire.asking.run"}),
+    ],
+)
+def test_a_command_imports_only_what_it_needs(words: str, unneeded: set[str]) -> None:
+    program = f"""
+import contextlib, io, sys
+from tokenwire.cli import main
+with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+    sys.argv = ["tokenwire", *{words.split()}]
+    main()
+print(*sys.modules)
+"""
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    imported = set(ran.stdout.split())
+    assert "tokenwire.cli" in imported
+    assert not imported & unneeded

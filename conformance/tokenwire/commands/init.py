@@ -90,7 +90,8 @@ def init(
         typer.echo(subject.diagnosis)
         raise typer.Exit(ExitStatus.NOTHING_EVALUATED)
     known: dict[str, Any] = {"target": settings.target, "budget": "standard"}
-    known |= {name: getattr(settings, name) for name in ("model", "timeout") if name in settings.given}
+    known |= {"model": settings.model} if settings.model else {}
+    known |= {"timeout": settings.timeout} if "timeout" in settings.given else {}
     proposed = {"dialects": list(subject.dialects), "capabilities": _seen(subject)}
     server = subject.runs[0].advertised
     name = " ".join(filter(None, (server.name, server.version))) or "a server that does not tell its name"

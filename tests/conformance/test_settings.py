@@ -1,0 +1,76 @@
+"""Options: what follows from the one place that declares them."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
+import typer
+from typer.testing import CliRunner
+
+from tokenwire.ask import Budget
+from tokenwire.asking.planning import planned
+from tokenwire.cli import COMMANDS, app
+from tokenwire.config import value_of
+from tokenwire.settings import ASKS_LESS, JUDGES_LESS, OPTIONS, REMEMBERED, Settings, taken_by
+
+
+def test_an_option_belongs_to_commands_that_exist_and_differs_only_there() -> None:
+    assert {name for option in OPTIONS.values() for name in option.commands} <= COMMANDS.keys()
+    assert [name for name, option in OPTIONS.items() if not option.but.keys() <= {*option.commands}] == []
+    assert {field.name for field in fields(Settings)} == {*OPTIONS, "file_headers", "given"}
+
+
+def test_a_command_has_the_flags_that_the_fields_declare() -> None:
+    program = typer.main.get_command(app)
+    context = program.make_context("tokenwire", [], resilient_parsing=True)
+    for name in ("check", "record", "compare", "replay", "merge", "watch", "init", "again", "demo"):
+        _, command, _ = program.resolve_command(context, [name])
+        flags = {
+            flag for option in command.params for flag in (*option.opts, *option.secondary_opts)
+        }
+        declared = {flag for option in taken_by(name) for words in option.flags for flag in words.split("/")}
+        assert declared <= flags
+        assert {"--target", "--json", "--listen"} - declared == {"--target", "--json", "--listen"} - flags
+
+
+def test_an_example_of_the_file_sets_its_option() -> None:
+    for option in OPTIONS.values():
+        if option.key:
+            ((_, value),) = tomllib.loads(f"value = {option.example}").items()
+            words, fits = value_of(option)
+            assert fits(value), f"{option.toml} is not {words}"
+            assert not fits(object()), option.name
+
+
+def test_values_survive_the_notes_of_a_run() -> None:
+    before = Settings(budget=Budget.SOAK, dialect=("a", "b"), tokenizer=Path("models/mine"), wait=3.0)
+    notes = json.loads(json.dumps(before.values(REMEMBERED), default=str))
+    assert Settings.of(notes) == before
+
+
+def test_only_what_stands_on_the_command_line_is_named_as_a_filter() -> None:
+    settings = Settings(
+        gentle=True, keyword="ids", scenario=("probe",), given=frozenset({"gentle", "keyword"})
+    )
+    assert settings.narrowed_by(ASKS_LESS) == ("--gentle",)
+    assert settings.narrowed_by(ASKS_LESS | JUDGES_LESS) == ("--gentle", "-k")
+
+
+def test_a_run_is_resumed_only_with_the_same_options_in_any_order() -> None:
+    first = Settings(target="http://h", scenario=("a", "b"), worker="http://w/")
+    assert (
+        planned(first).asked
+        == planned(Settings(target="http://h", scenario=("b", "a"), worker="http://w")).asked
+    )
+    for other in (Settings(seed=1), Settings(channels="hermes"), Settings(file_headers=(("X-A", "b"),))):
+        assert planned(Settings()).asked != planned(other).asked
+    assert planned(Settings()).asked == planned(Settings(timeout=5.0, rate=1.0)).asked
+
+
+def test_an_option_that_a_command_alone_takes_stands_beside_those_of_the_settings() -> None:
+    ran = CliRunner().invoke(app, ["replay", "--help"])
+    assert "--diff" in ran.output
+    assert "--requirement" in ran.output
