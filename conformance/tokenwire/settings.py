@@ -211,10 +211,7 @@ class Settings:
         "check", "Requests to send, at most, in all.", toml="max-requests = 3000", roles=_LESS
     )
     price: str = _text(
-        "check",
-        "What a million prompt and output tokens cost.",
-        metavar="IN,OUT",
-        toml='price = "0.5,1.5"',
+        "check", "What a million prompt and output tokens cost.", metavar="IN,OUT", toml='price = "0.5,1.5"'
     )
     max_cost: float | None = _count(
         "check",
