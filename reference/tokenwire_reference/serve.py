@@ -88,8 +88,8 @@ def _warn_where_variant(probe: Mapping[str, bool]) -> None:
     """Log which ways of running a request gave it other bits, if any did."""
     if variant := [name for name, equal in probe.items() if not equal]:
         logging.getLogger(__name__).warning(
-            "this model is not batch-invariant on this device: %s differ, so ids and logprobs of a request may"
-            " depend on its neighbours; /server_info reports it and promises no deterministic inference",
+            "this model is not batch-invariant on this device: %s differ, so ids and logprobs may depend on"
+            " neighbours; /server_info reports it and promises no deterministic inference",
             ", ".join(variant),
         )
 

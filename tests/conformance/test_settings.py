@@ -28,9 +28,7 @@ def test_a_command_has_the_flags_that_the_fields_declare() -> None:
     context = program.make_context("tokenwire", [], resilient_parsing=True)
     for name in ("check", "record", "compare", "replay", "merge", "watch", "init", "again", "demo"):
         _, command, _ = program.resolve_command(context, [name])
-        flags = {
-            flag for option in command.params for flag in (*option.opts, *option.secondary_opts)
-        }
+        flags = {flag for option in command.params for flag in (*option.opts, *option.secondary_opts)}
         declared = {flag for option in taken_by(name) for words in option.flags for flag in words.split("/")}
         assert declared <= flags
         assert {"--target", "--json", "--listen"} - declared == {"--target", "--json", "--listen"} - flags

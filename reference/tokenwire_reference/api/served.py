@@ -38,7 +38,7 @@ class Served:
 
     @property
     def batch_invariant(self) -> bool:
-        """Whether ids and logprobs of a request depend on nothing but the request, by the probe at the start."""
+        """Whether ids and logprobs depend on nothing but the request, by the probe at the start."""
         return not self.args.near_ties and all(self.facts.get("batch_invariance", {}).values())
 
     @property
