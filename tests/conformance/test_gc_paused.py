@@ -22,7 +22,7 @@ def test_the_collector_does_not_run_while_checks_look_at_what_was_read(monkeypat
         running.append(gc.isenabled())
         yield observe(stream.events[0].place, expected=1, actual=1)
 
-    monkeypatch.setitem(CHECKS, "made-up", Check("made-up", on_stream=note))
+    monkeypatch.setitem(CHECKS, "made-up", Check("made-up", observe=note))
     judge([Run((ids_stream([1], [2]),))], [row()])
     assert running == [False]
     assert gc.isenabled()

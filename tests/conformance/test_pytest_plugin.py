@@ -81,7 +81,7 @@ def judgements(monkeypatch: pytest.MonkeyPatch) -> list[Judgement]:
         if stream.exchange.scenario == "crash":
             raise RuntimeError("the suite's own fault")
 
-    monkeypatch.setitem(CHECKS, "made-up", Check("made-up", on_stream=checks))
+    monkeypatch.setitem(CHECKS, "made-up", Check("made-up", observe=checks))
     streams = (ids_stream([1], name=scenario, scenario=scenario) for scenario in ("good", "bad", "crash"))
     row = made_up_row(witnesses=1)
     unsupported = made_up_row(id="absent", applies_when=("usage",))

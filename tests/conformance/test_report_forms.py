@@ -54,7 +54,7 @@ def subject() -> Subject:
 
 @pytest.fixture
 def judgements(monkeypatch, subject) -> list[Judgement]:
-    monkeypatch.setitem(CHECKS, "made-up", Check("made-up", on_stream=at_most_two_ids))
+    monkeypatch.setitem(CHECKS, "made-up", Check("made-up", observe=at_most_two_ids))
     monkeypatch.setattr(exhibit, "looks_like", lambda judgement: judgement.requirement.upstream)
     row = made_up_row(upstream=("sgl-project/sglang PR #27205", "a thread elsewhere"))
     (violated,) = judge_requirement(row, subject.runs[0])

@@ -134,7 +134,7 @@ def _line(row: Requirement, check: Check | None, where: Shown | None) -> str:
 
 
 def _name(check: Check) -> str:
-    function = check.on_stream or check.on_comparison or check.on_run
+    function = check.function
     module = getattr(function, "__module__", "").rpartition(".")[2]
     return f"`{module}.{getattr(function, '__name__', '')}`"
 

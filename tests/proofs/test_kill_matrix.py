@@ -69,7 +69,7 @@ def test_what_is_legal_is_not_to_be_killed():
 def test_a_check_that_sees_nothing_is_told(server, monkeypatch):
     asked = (FAULT, "cumulative", server, CORE)
     assert matrix(asyncio.run(try_fault(*asked))).killing == [REQUIREMENT]
-    monkeypatch.setitem(CHECKS, REQUIREMENT, Check(REQUIREMENT, on_stream=lambda stream, target: iter(())))
+    monkeypatch.setitem(CHECKS, REQUIREMENT, Check(REQUIREMENT, observe=lambda stream, target: iter(())))
     blind = matrix(asyncio.run(try_fault(*asked)))
     assert f"{REQUIREMENT} kills nothing" in blind.complaints
     assert f"{FAULT} on cumulative survives: no requirement that names it turned red" in blind.complaints
@@ -80,7 +80,7 @@ def test_a_check_that_raises_is_told(server, monkeypatch):
         raise ZeroDivisionError
         yield
 
-    monkeypatch.setitem(CHECKS, OTHER, Check(OTHER, on_stream=broken))
+    monkeypatch.setitem(CHECKS, OTHER, Check(OTHER, observe=broken))
     [failure, *_] = matrix(asyncio.run(try_fault(FAULT, "cumulative", server, CORE))).complaints
     assert f"the check of {OTHER} raised" in failure
 

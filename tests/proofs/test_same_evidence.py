@@ -27,7 +27,7 @@ def test_digests_of_every_fixture_are_written_down() -> None:
 
 def test_a_lost_witness_changes_the_digest_of_its_requirement(monkeypatch: pytest.MonkeyPatch) -> None:
     requirement = "counter-follows-ids"
-    on_stream = CHECKS[requirement].on_stream
+    on_stream = CHECKS[requirement].observe
     assert on_stream is not None
 
     def without_the_first(stream, target):
@@ -38,7 +38,7 @@ def test_a_lost_witness_changes_the_digest_of_its_requirement(monkeypatch: pytes
             if replaced.witnesses
         )
 
-    monkeypatch.setitem(CHECKS, requirement, replace(CHECKS[requirement], on_stream=without_the_first))
+    monkeypatch.setitem(CHECKS, requirement, replace(CHECKS[requirement], observe=without_the_first))
     name = CAPTURES[0]
     found = same_evidence.digests(same_evidence.FIXTURES / name)
     assert same_evidence.differing(same_evidence.read_digests()[name], found) == [requirement]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import chain
 
+from tokenwire.checks.about import FINISHED, ended, finished_choices, is_error
 from tokenwire.checks.agreement import agree, choice_pairs, same_beginning
 from tokenwire.checks.check import Observation, Target, check, check_run, demand, observe, pick
 from tokenwire.checks.moments import Timeline, began, delivered_at, over, overlap
@@ -14,10 +15,7 @@ from tokenwire.checks.walk import (
     choices_in_steps,
     count_of,
     end_place,
-    ended,
-    finished_choices,
     integer,
-    is_error,
     joined_ids,
     sound_steps,
     times_of,
@@ -144,7 +142,7 @@ def _taken_back(choice: Choice) -> str:
     return f"{shown} output ids had been delivered, the end has {last}" if last < shown else ""
 
 
-@check("aborted-ids-are-counted")
+@check("aborted-ids-are-counted", FINISHED)
 def aborted_ids_are_counted(stream: Stream, _target: Target) -> Iterator[Observation]:
     """An aborted choice ends with every id that it ever showed, a count of them, and an entry for each."""
     for choice in finished_choices(stream):

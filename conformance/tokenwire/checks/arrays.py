@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
+from tokenwire.checks.about import FINISHED, finished_choices
 from tokenwire.checks.agreement import choice_pairs
 from tokenwire.checks.check import (
     Observation,
@@ -19,15 +20,7 @@ from tokenwire.checks.check import (
     observe,
     pick,
 )
-from tokenwire.checks.walk import (
-    Step,
-    as_list,
-    finished_choices,
-    integer,
-    joined_ids,
-    prompt_of,
-    steps_of,
-)
+from tokenwire.checks.walk import Step, as_list, integer, joined_ids, prompt_of, steps_of
 from tokenwire.dialects.arrays import Array, ArrayRule
 from tokenwire.dialects.dialect import arrays_of
 from tokenwire.record import Choice, Delivery, Emission, Place, Stream
@@ -40,7 +33,7 @@ LEAST_NUMBERS = 8
 """So many equal numbers are filler: fewer may be equal by chance, such as the experts of two layers."""
 
 
-@check("mask-holds-the-sampled-id")
+@check("mask-holds-the-sampled-id", FINISHED)
 def mask_holds_the_sampled_id(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The mask of a position is a list of ids, and the id of the position is one of them."""
     for choice in finished_choices(stream):
@@ -58,7 +51,7 @@ def mask_holds_the_sampled_id(stream: Stream, _target: Target) -> Iterator[Obser
             )
 
 
-@check("mask-logprob-is-legal")
+@check("mask-logprob-is-legal", FINISHED)
 def mask_logprob_is_legal(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The logprob of an id among those of its mask is a number, finite and not above 0."""
     for choice in finished_choices(stream):
@@ -111,7 +104,7 @@ def _completion_tokens(stream: Stream, step: Step) -> int | None:
     return counted
 
 
-@check("weight-spans-partition-the-output")
+@check("weight-spans-partition-the-output", FINISHED)
 def weight_spans_partition_the_output(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Spans begin at 0, each where the one before it ends, and the last ends with the completion tokens."""
     for spans in _spans(stream):
@@ -133,7 +126,7 @@ def weight_spans_partition_the_output(stream: Stream, _target: Target) -> Iterat
         )
 
 
-@check("weight-version-is-that-of-the-last-span")
+@check("weight-version-is-that-of-the-last-span", FINISHED)
 def weight_version_is_that_of_the_last_span(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The version beside the spans is the one that made the last output id."""
     for spans in _spans(stream):
@@ -229,7 +222,7 @@ def array_covers_what_was_run(streams: tuple[Stream, ...], _target: Target) -> I
         )
 
 
-@check("array-rows-are-not-filler")
+@check("array-rows-are-not-filler", FINISHED)
 def array_rows_are_not_filler(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A row of several numbers is not one number over and over."""
     for one in _arrays(stream):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import Any
 
+from tokenwire.checks.about import about, ended, streamed
 from tokenwire.checks.chance import goes_apart
 from tokenwire.checks.channel_reading import (
     CALLED,
@@ -23,7 +24,7 @@ from tokenwire.checks.channel_reading import (
 from tokenwire.checks.check import Observation, Target, check, compare, demand, observe
 from tokenwire.checks.delivery import interval_of
 from tokenwire.checks.usage import part_of
-from tokenwire.checks.walk import count_of, end_place, ended, integer, joined_ids, start_place, streamed
+from tokenwire.checks.walk import count_of, end_place, integer, joined_ids, start_place
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.dialects.markup import as_object
 from tokenwire.record import CallPiece, Choice, Delivery, Emission, Stream
@@ -254,11 +255,9 @@ def _alike(due: Any, told: Any) -> bool:
     )
 
 
-@check("unmatched-stop-moves-no-text")
+@check("unmatched-stop-moves-no-text", about("stop", streamed=True))
 def unmatched_stop_moves_no_text(stream: Stream, target: Target) -> Iterator[Observation]:
     """Text that is held back because a stop may begin in it stays in its channel."""
-    if not stream.asked.stop or not streamed(stream):
-        return
     for one in _finished(stream):
         said = _said(stream, one, target)
         whole = said is not None and not said.stopped and said.reading.cut is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tokenwire.checks.about import about, finished_choices, is_error
 from tokenwire.checks.check import (
     Observation,
     Target,
@@ -14,25 +15,24 @@ from tokenwire.checks.check import (
     observe,
 )
 from tokenwire.checks.logprob_entry import SAMPLED, read_entry
-from tokenwire.checks.walk import as_list, carries, finished_choices, is_error, joined_ids, streamed
-from tokenwire.dialects.dialect import is_chat
+from tokenwire.checks.walk import as_list, carries, joined_ids
 from tokenwire.record import Choice, Delivery, Stream
 
 
-@check("chat-role-comes-first")
+@check("chat-role-comes-first", about(chat=True, streamed=True))
 def chat_role_comes_first(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The role stands in the first chunk of a choice."""
-    for choice in stream.choices if is_chat(stream) and streamed(stream) else ():
+    for choice in stream.choices:
         emission = choice.emissions[0]
         role = emission.details.get("role")
         message = f"the first chunk of choice {choice.index} has the role {role!r}"
         yield observe(emission.at("role"), expected="assistant", actual=role, message=message)
 
 
-@check("chat-role-stays")
+@check("chat-role-stays", about(chat=True, streamed=True))
 def chat_role_stays(stream: Stream, _target: Target) -> Iterator[Observation]:
     """No later chunk of a choice names another role; most name none."""
-    for choice in stream.choices if is_chat(stream) and streamed(stream) else ():
+    for choice in stream.choices:
         for emission in choice.emissions[1:]:
             role = emission.details.get("role")
             yield demand(
@@ -44,7 +44,7 @@ def chat_role_stays(stream: Stream, _target: Target) -> Iterator[Observation]:
             )
 
 
-@check("chat-chunks-share-a-choice-id")
+@check("chat-chunks-share-a-choice-id", about(chat=True, streamed=True))
 def chat_chunks_share_a_choice_id(stream: Stream, _target: Target) -> Iterator[Observation]:
     """One id in all chunks of a choice; choices of one answer may have different ones."""
 
@@ -55,17 +55,14 @@ def chat_chunks_share_a_choice_id(stream: Stream, _target: Target) -> Iterator[O
                 message = f"a chunk of choice {choice.index} has the id {actual!r}, not {first!r}"
                 yield observe(emission.at("request_id"), expected=first, actual=actual, message=message)
 
-    if is_chat(stream) and streamed(stream):
-        yield from in_wire_order(chunks())
+    yield from in_wire_order(chunks())
 
 
-@check("chat-content-never-null")
+@check("chat-content-never-null", about(chat=True, delivery=Delivery.WHOLE))
 def chat_content_never_null(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A chat message has a string as its content, the empty one where there is no text; beside tool calls, a
     refusal or reasoning it may have none.
     """
-    if not is_chat(stream) or stream.delivery is not Delivery.WHOLE:
-        return
     for choice in stream.choices:
         for emission in choice.emissions:
             beside = emission.calls or emission.reasoning or emission.details.get("refusal")
@@ -78,11 +75,9 @@ def chat_content_never_null(stream: Stream, _target: Target) -> Iterator[Observa
                 )
 
 
-@check("chat-meta-info-in-every-choice")
+@check("chat-meta-info-in-every-choice", about("meta_info", chat=True, delivery=Delivery.WHOLE))
 def chat_meta_info_in_every_choice(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every choice has its own meta_info when it was asked for."""
-    if not is_chat(stream) or stream.delivery is not Delivery.WHOLE or not stream.asked.meta_info:
-        return
     for choice in finished_choices(stream):
         told = choice.emissions[-1].details.get("meta_info")
         place, holds = choice.last_at("meta_info"), isinstance(told, Mapping)
@@ -90,10 +85,10 @@ def chat_meta_info_in_every_choice(stream: Stream, _target: Target) -> Iterator[
         yield demand(place, holds, expected="a meta_info object", actual=told, message=message)
 
 
-@check("chat-meta-info-only-on-request")
+@check("chat-meta-info-only-on-request", about(chat=True, delivery=Delivery.WHOLE))
 def chat_meta_info_only_on_request(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Where meta_info was not asked for there is not even the key."""
-    if not is_chat(stream) or stream.delivery is not Delivery.WHOLE or stream.asked.meta_info:
+    if stream.asked.meta_info:
         return
     for choice in finished_choices(stream):
         last = choice.emissions[-1]
@@ -114,10 +109,10 @@ def _logprob_ids(choice: Choice) -> list[Any] | None:
     )
 
 
-@check("chat-ids-agree-with-meta-info")
+@check("chat-ids-agree-with-meta-info", about(chat=True, delivery=Delivery.WHOLE))
 def chat_ids_agree_with_meta_info(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The ids of a choice, their count in meta_info and the ids that its logprobs name are one story."""
-    if not is_chat(stream) or stream.delivery is not Delivery.WHOLE or stream.asked.max_new_tokens == 0:
+    if stream.asked.max_new_tokens == 0:
         return
     for choice in stream.choices:
         if is_error(choice.finish):

@@ -6,22 +6,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from tokenwire.checks.about import about, finished_choices
 from tokenwire.checks.channel_reading import taken_apart
 from tokenwire.checks.check import Observation, Target, check, demand
 from tokenwire.checks.logprob_entry import LISTS, NAMED, NAMED_TOP, NAMES, OFFSETS, id_in_text
 from tokenwire.checks.usage import part_of
-from tokenwire.checks.walk import (
-    Step,
-    check_choices,
-    count_of,
-    details,
-    end_place,
-    ended,
-    finished_choices,
-    integer,
-    joined_text,
-)
-from tokenwire.dialects.dialect import is_chat, policy_of
+from tokenwire.checks.walk import Step, check_choices, count_of, details, end_place, integer, joined_text
+from tokenwire.dialects.dialect import policy_of
 from tokenwire.record import Choice, Emission, Stream
 
 FIELD = "logprobs"
@@ -91,11 +82,9 @@ def _fault_in_content(told: object) -> str:
     return ""
 
 
-@check("chat-logprobs-have-content")
+@check("chat-logprobs-have-content", about("logprobs", chat=True))
 def chat_logprobs_have_content(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Chat's own shape: content with one object for each token, not the lists of completions."""
-    if not (is_chat(stream) and stream.asked.logprobs):
-        return
     for emission in stream.emissions() if _tells(stream) else ():
         told = _object(emission)
         if told is not None:
@@ -132,10 +121,10 @@ def _unlisted(stream: Stream) -> int:
     return max(1, longest) * stopped + (thoughts or 0)
 
 
-@check("chat-logprobs-count-the-tokens")
+@check("chat-logprobs-count-the-tokens", about("logprobs", chat=True, ended=True))
 def chat_logprobs_count_the_tokens(stream: Stream, _target: Target) -> Iterator[Observation]:
     """One entry for each token, those that show no text among them; in streams each rides once."""
-    if not (is_chat(stream) and stream.asked.logprobs and ended(stream)) or stream.asked.max_new_tokens == 0:
+    if stream.asked.max_new_tokens == 0:
         return
     choices = finished_choices(stream)
     contents = [_content(choice) for choice in choices]
@@ -197,11 +186,9 @@ def is_spelled_by_some(wanted: str, tokens: Iterable[bytes]) -> bool:
     return shown.startswith(wanted) or shown.rstrip("�") == wanted.rstrip("�")
 
 
-@check("chat-logprobs-spell-the-text")
+@check("chat-logprobs-spell-the-text", about("logprobs", chat=True, ended=True))
 def chat_logprobs_spell_the_text(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The tokens of the logprobs are those whose text is shown."""
-    if not (is_chat(stream) and stream.asked.logprobs and ended(stream)):
-        return
     for choice in finished_choices(stream):
         content, text = _content(choice), joined_text(choice)
         tokens = [_bytes_of(entry) for entry in content or ()]
@@ -221,7 +208,7 @@ def _lists(told: Any) -> dict[str, list[Any]]:
     return {name: value for name, value in told.items() if name in LISTS and isinstance(value, list)}
 
 
-@check_choices("completion-logprobs-are-parallel", only=lambda stream: not is_chat(stream))
+@check_choices("completion-logprobs-are-parallel", about(chat=False))
 def completion_logprobs_are_parallel(
     steps: Sequence[Step], _stream: Stream, _target: Target
 ) -> Iterator[Observation]:
@@ -268,11 +255,9 @@ def _may_follow_a_part(text: str | None, begin: int, at: int | None, name: objec
     return text.startswith((name, f" {name}"), at)
 
 
-@check("text-offsets-add-up")
+@check("text-offsets-add-up", about(chat=False))
 def text_offsets_add_up(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Each offset is the one before it and what the text shows of the token there, across all events."""
-    if is_chat(stream):
-        return
     unknown = policy_of(stream).text_offsets == "unknown"
     for choice in stream.choices if _tells(stream) else ():
         text = joined_text(choice)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from typing import Any, NamedTuple, TypeVar
 
+from tokenwire.checks.about import ANY, About, traits_of
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.markup import Markup
 from tokenwire.parrot.recognition import KnownModel
@@ -190,10 +191,26 @@ class Check:
     """The one check of one requirement."""
 
     requirement: str
-    on_stream: StreamCheck | None = None
+    observe: StreamCheck | None = None
+    """Observes one answer, of those that it is about."""
     on_comparison: ComparisonCheck | None = None
     on_run: RunCheck | None = None
     """For requirements that relate exchanges by content: a continuation, the request after a refusal."""
+    about: About = ANY
+
+    @property
+    def function(self) -> Callable[..., Iterator[Observation]] | None:
+        """The function that the requirement's owner is."""
+        return self.observe or self.on_comparison or self.on_run
+
+    @property
+    def on_stream(self) -> StreamCheck | None:
+        """Observes any answer: nothing in one that it is not about."""
+        return None if self.observe is None else self._on_stream
+
+    def _on_stream(self, stream: Stream, target: Target) -> Iterator[Observation]:
+        if self.observe is not None and self.about.admits(traits_of(stream)):
+            yield from self.observe(stream, target)
 
 
 CHECKS: dict[str, Check] = {}
@@ -205,11 +222,11 @@ def _register(check: Check) -> None:
     CHECKS[check.requirement] = check
 
 
-def check(requirement: str) -> Callable[[StreamCheck], StreamCheck]:
-    """Make a function the check of a requirement, called once for each stream."""
+def check(requirement: str, about: About = ANY) -> Callable[[StreamCheck], StreamCheck]:
+    """Make a function the check of a requirement, called once for each stream that it is about."""
 
     def register(function: StreamCheck) -> StreamCheck:
-        _register(Check(requirement, on_stream=function))
+        _register(Check(requirement, observe=function, about=about))
         return function
 
     return register

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from tokenwire.checks.about import finished_choices
 from tokenwire.checks.channel_reading import taken_apart
-from tokenwire.checks.walk import as_list, finished_choices, joined_ids, joined_text, prompt_of
+from tokenwire.checks.walk import as_list, joined_ids, joined_text, prompt_of
 from tokenwire.dialects.detokenize import Ids
 from tokenwire.record import BROKEN, Asked, Choice, Stream
 from tokenwire.target.tokenizer import Tokenizer

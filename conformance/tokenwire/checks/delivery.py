@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from tokenwire.checks.about import CUMULATIVE, INCREMENTAL, STREAMED, about, ended, finished_choices, streamed
 from tokenwire.checks.check import (
     Observation,
     Target,
@@ -23,12 +24,9 @@ from tokenwire.checks.walk import (
     as_list,
     check_choices,
     choices_as_begun,
-    ended,
-    finished_choices,
     integer,
     read_once,
     sound_steps,
-    streamed,
     untold_count,
 )
 from tokenwire.dialects.dialect import dialect_of, policy_of
@@ -117,11 +115,11 @@ def _modes(choice: Choice) -> list[_Shown]:
     return shown
 
 
-@check("one-mode-per-stream")
+@check("one-mode-per-stream", STREAMED)
 def one_mode_per_stream(stream: Stream, _target: Target) -> Iterator[Observation]:
     """All fields are of the mode that the first telling field shows, ids before series before text."""
     first: Delivery | None = None
-    for steps in choices_as_begun(stream) if streamed(stream) else ():
+    for steps in choices_as_begun(stream):
         choice = steps[0].choice
         modes = sorted(_modes(choice), key=lambda shown: shown.step.position)
         first = first or next((shown.mode for shown in modes), None)
@@ -135,14 +133,14 @@ def one_mode_per_stream(stream: Stream, _target: Target) -> Iterator[Observation
             yield observe(last.at("text"), expected=str(first), actual=str(text_mode), message=message)
 
 
-@check("mode-is-advertised")
+@check("mode-is-advertised", STREAMED)
 def mode_is_advertised(stream: Stream, target: Target) -> Iterator[Observation]:
     """The ids of each choice come in the mode that the server says that it streams in.
 
     What it says holds for the endpoints that have both modes.
     """
     advertised, dialect = target.advertised_delivery, dialect_of(stream)
-    if advertised is None or not streamed(stream) or (dialect is not None and dialect.fixed_delivery):
+    if advertised is None or (dialect is not None and dialect.fixed_delivery):
         return
     for steps in choices_as_begun(stream):
         shown = next((shown for shown in _modes(steps[0].choice) if shown.name == "output_ids"), None)
@@ -162,7 +160,7 @@ def _incremental(stream: Stream) -> bool:
 _BEFORE = "the emission before it"
 
 
-@check_choices("cumulative-ids-extend", only=_cumulative)
+@check_choices("cumulative-ids-extend", CUMULATIVE)
 def cumulative_ids_extend(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
     """Output ids that were sent stay, and stay first."""
     for before, (step, ids) in pairwise((step, step.ids) for step in steps if step.ids is not None):
@@ -171,7 +169,7 @@ def cumulative_ids_extend(steps: Sequence[Step], _stream: Stream, _target: Targe
         yield observe_sequence(place, "output id", expected=held, actual=kept, source=_BEFORE)
 
 
-@check_choices("cumulative-text-extends", only=_cumulative)
+@check_choices("cumulative-text-extends", CUMULATIVE)
 def cumulative_text_extends(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
     """Text that was sent stays, and stays first."""
     shown = ((step, step.emission.text) for step in steps if step.emission.text is not None)
@@ -180,7 +178,7 @@ def cumulative_text_extends(steps: Sequence[Step], _stream: Stream, _target: Tar
         yield observe_text(place, expected=held, actual=text[: len(held)], source=_BEFORE)
 
 
-@check_choices("cumulative-series-extend", only=_cumulative)
+@check_choices("cumulative-series-extend", CUMULATIVE)
 def cumulative_series_extend(
     steps: Sequence[Step], _stream: Stream, _target: Target
 ) -> Iterator[Observation]:
@@ -192,7 +190,7 @@ def cumulative_series_extend(
             yield observe_sequence(place, f"{name} entry", expected=held, actual=kept, source=_BEFORE)
 
 
-@check_choices("incremental-ids-are-new", only=_incremental)
+@check_choices("incremental-ids-are-new", INCREMENTAL)
 def incremental_ids_are_new(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
     """An emission carries as many ids as completion_tokens grew by: none again, none left out."""
     if all(step.ids is None for step in steps):
@@ -207,10 +205,10 @@ def incremental_ids_are_new(steps: Sequence[Step], _stream: Stream, _target: Tar
             counted, delivered = count, step.after
 
 
-@check("first-emission-has-a-token")
+@check("first-emission-has-a-token", STREAMED)
 def first_emission_has_a_token(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Ids start with an id, not with an empty list."""
-    for steps in choices_as_begun(stream) if streamed(stream) else ():
+    for steps in choices_as_begun(stream):
         carrying = [(step, step.ids) for step in steps if step.ids is not None]
         if any(ids for _, ids in carrying):
             step, ids = carrying[0]
@@ -218,7 +216,7 @@ def first_emission_has_a_token(stream: Stream, _target: Target) -> Iterator[Obse
             yield step.expect("output_ids", "at least one id", len(ids), message, holds=bool(ids))
 
 
-@check_choices("interval-is-kept", only=streamed)
+@check_choices("interval-is-kept", STREAMED)
 def interval_is_kept(steps: Sequence[Step], stream: Stream, target: Target) -> Iterator[Observation]:
     """Between the first and the last emission of ids, none carries fewer new ids than the interval.
 
@@ -237,7 +235,7 @@ def interval_is_kept(steps: Sequence[Step], stream: Stream, target: Target) -> I
             yield step.expect("output_ids", expected, step.new, message, holds=step.new >= interval)
 
 
-@check_choices("no-idle-emissions", only=streamed)
+@check_choices("no-idle-emissions", STREAMED)
 def no_idle_emissions(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every emission brings something: an id, text, a finish reason, or the role that opens a chat choice."""
     if all(step.ids is None for step in steps):
@@ -256,10 +254,10 @@ def no_idle_emissions(steps: Sequence[Step], _stream: Stream, _target: Target) -
             yield step.expect("output_ids", expected, actual, message, holds=brings)
 
 
-@check("whole-accumulates")
+@check("whole-accumulates", about(delivery=Delivery.WHOLE))
 def whole_accumulates(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A long whole answer still has all its ids and entries, counted by its completion_tokens."""
-    if stream.delivery is not Delivery.WHOLE or stream.asked.max_new_tokens == 0:
+    if stream.asked.max_new_tokens == 0:
         return
     for choice in finished_choices(stream):
         count, untold = _told_count(stream, choice), untold_count(stream, choice)
@@ -293,7 +291,7 @@ def _whole_lists(choice: Choice, count: int | None, names: frozenset[str]) -> It
             yield observe(emission.at(name), expected=count, actual=len(entries), message=message)
 
 
-@check("coalescing-keeps-all")
+@check("coalescing-keeps-all", STREAMED)
 def coalescing_keeps_all(stream: Stream, target: Target) -> Iterator[Observation]:
     """An emission of more ids than one output holds has all of its entries, and its counters count them.
 
@@ -301,8 +299,6 @@ def coalescing_keeps_all(stream: Stream, target: Target) -> Iterator[Observation
     1. What was lost is seen by completion_tokens, which counts on. Servers that yield several tokens in one
     step join outputs too, and owe the same.
     """
-    if not streamed(stream):
-        return
     interval = interval_of(stream, target) or 1
     for steps in choices_as_begun(stream):
         names = sorted({name for step in steps for name in step.emission.series})

@@ -6,19 +6,11 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from tokenwire.checks.abort import named_by_clients
+from tokenwire.checks.about import ended, finished_choices, is_error
 from tokenwire.checks.check import Observation, Target, check, check_run, demand, pick
 from tokenwire.checks.moments import began, delivered_at, over, overlap
 from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, put_off
-from tokenwire.checks.walk import (
-    count_of,
-    end_place,
-    ended,
-    finished_choices,
-    is_error,
-    joined_ids,
-    joined_text,
-    read_once,
-)
+from tokenwire.checks.walk import count_of, end_place, joined_ids, joined_text, read_once
 from tokenwire.dialects.control import ControlCall
 from tokenwire.dialects.dialect import known_as, names_of
 from tokenwire.record import Choice, Stream

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tokenwire.checks.about import EVENTS
 from tokenwire.checks.check import Observation, Target, check, demand, observe
 from tokenwire.checks.walk import end_place, start_place, witnessed
 from tokenwire.dialects.dialect import policy_of
@@ -17,11 +18,6 @@ def _media_type(stream: Stream) -> str:
     return (stream.exchange.header("content-type") or "").partition(";")[0].strip().lower()
 
 
-def _is_stream(stream: Stream) -> bool:
-    """Whether a stream was asked for, and a status says that one comes."""
-    return stream.asked.stream and stream.exchange.status == 200
-
-
 @check("answer-content-type")
 def answer_content_type(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Whole answers have the content type application/json. Not judged if `stream` is no boolean."""
@@ -31,18 +27,16 @@ def answer_content_type(stream: Stream, _target: Target) -> Iterator[Observation
         yield observe(start_place(stream), expected="application/json", actual=_media_type(stream))
 
 
-@check("stream-content-type")
+@check("stream-content-type", EVENTS)
 def stream_content_type(stream: Stream, _target: Target) -> Iterator[Observation]:
     """An event stream calls itself one."""
-    if _is_stream(stream) and stream.answered:
+    if stream.answered:
         yield observe(start_place(stream), expected="text/event-stream", actual=_media_type(stream))
 
 
-@check("stream-is-utf8")
+@check("stream-is-utf8", EVENTS)
 def stream_is_utf8(stream: Stream, _target: Target) -> Iterator[Observation]:
     """All bytes of a stream decode, once they are put together."""
-    if not _is_stream(stream):
-        return
     offset = stream.undecodable_at
     place = end_place(stream)
     if offset is not None:
@@ -54,7 +48,7 @@ def stream_is_utf8(stream: Stream, _target: Target) -> Iterator[Observation]:
     yield from witnessed(stream, [seen])
 
 
-@check("events-are-json-objects")
+@check("events-are-json-objects", EVENTS)
 def events_are_json_objects(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every event but the end mark is one strict JSON object."""
 
@@ -68,11 +62,10 @@ def events_are_json_objects(stream: Stream, _target: Target) -> Iterator[Observa
                     event.place, holds, expected="one strict JSON object", actual=actual, message=what
                 )
 
-    if _is_stream(stream):
-        yield from witnessed(stream, events())
+    yield from witnessed(stream, events())
 
 
-@check("events-fit-schema")
+@check("events-fit-schema", EVENTS)
 def events_fit_schema(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every event has the shape that its endpoint gives it."""
 
@@ -86,14 +79,14 @@ def events_fit_schema(stream: Stream, _target: Target) -> Iterator[Observation]:
                     event.place, not faults, expected=expected, actual=faults[:5] or "valid", message=message
                 )
 
-    if _is_stream(stream) and stream.schema:
+    if stream.schema:
         yield from witnessed(stream, events())
 
 
-@check("done-ends-the-stream")
+@check("done-ends-the-stream", EVENTS)
 def done_ends_the_stream(stream: Stream, _target: Target) -> Iterator[Observation]:
     """One end mark, and nothing after it. A stream that was cut off promises no end mark."""
-    if not _is_stream(stream) or not stream.events or not policy_of(stream).end_mark:
+    if not stream.events or not policy_of(stream).end_mark:
         return
     marks = [position for position, event in enumerate(stream.events) if event.done]
     if not marks and stream.exchange.ending is not Ending.COMPLETE:
@@ -113,11 +106,11 @@ def done_ends_the_stream(stream: Stream, _target: Target) -> Iterator[Observatio
     yield from witnessed(stream, [seen])
 
 
-@check("stream-ends-cleanly")
+@check("stream-ends-cleanly", EVENTS)
 def stream_ends_cleanly(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The body is complete, and so is its last event. A stream that this suite gave up has no end."""
     ending = stream.exchange.ending
-    if not _is_stream(stream) or ending not in {Ending.COMPLETE, Ending.TRUNCATED}:
+    if ending not in {Ending.COMPLETE, Ending.TRUNCATED}:
         return
     left = stream.unterminated.decode("utf-8", "replace").strip("\r\n")
     if ending is Ending.TRUNCATED:
@@ -138,11 +131,11 @@ _HEARD_AS_MESSAGES = frozenset({"", "message"})
 """The name that an event without a name has for its readers, and that name itself."""
 
 
-@check("events-are-unnamed")
+@check("events-are-unnamed", EVENTS)
 def events_are_unnamed(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A client that listens for messages hears every event."""
     header, sent = policy_of(stream).named_events_header, stream.exchange.request.headers
-    if not _is_stream(stream) or any(name.lower() == header for name, _ in sent):
+    if any(name.lower() == header for name, _ in sent):
         return
 
     def events() -> Iterator[Observation]:

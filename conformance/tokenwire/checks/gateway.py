@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial
 
+from tokenwire.checks.about import ended
 from tokenwire.checks.chance import DRIFT, Pair, goes_apart
 from tokenwire.checks.check import Observation, Target, compare, demand, observe
 from tokenwire.checks.difference import first_difference, observe_sequence
 from tokenwire.checks.refusals import ABOUT_ACCESS_OR_LOAD, was_refused, words_of
 from tokenwire.checks.sameness import COUNTERS, same_ids, same_series, same_text
 from tokenwire.checks.told_fields import told_by
-from tokenwire.checks.walk import as_list, end_place, ended, first_list, integer, names_of_prompt, start_place
+from tokenwire.checks.walk import as_list, end_place, first_list, integer, names_of_prompt, start_place
 from tokenwire.dialects.dialect import dialect_of
 from tokenwire.record import Choice, Place
 from tokenwire.requirement import Level

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from operator import itemgetter
 from statistics import median
 
+from tokenwire.checks.about import INCREMENTAL
 from tokenwire.checks.agreement import agree, as_declared, choice_pairs
 from tokenwire.checks.check import Observation, Target, check, check_run, demand
 from tokenwire.checks.isolation import beginnings
-from tokenwire.checks.walk import integer, sound_steps, streamed
-from tokenwire.record import Delivery, Stream, in_short
+from tokenwire.checks.walk import integer, sound_steps
+from tokenwire.record import Stream, in_short
 from tokenwire.requirement import tolerance
 
 _LEAST_EVENTS = 64
@@ -100,13 +101,13 @@ def preemption_changes_nothing(streams: tuple[Stream, ...], target: Target) -> I
             yield from as_declared(agree(one, other, source), target)
 
 
-@check("events-do-not-grow")
+@check("events-do-not-grow", INCREMENTAL)
 def events_do_not_grow(stream: Stream, _target: Target) -> Iterator[Observation]:
     """In incremental delivery an event is as large late in a stream as it was early.
 
     Events are compared that carry equally many ids. Only streams of one choice: their events are all its own.
     """
-    if not streamed(stream) or stream.delivery is not Delivery.INCREMENTAL or len(stream.choices) != 1:
+    if len(stream.choices) != 1:
         return
     steps = sound_steps(stream.choices[0])
     inner = [step for step in steps if not step.first and step.emission.finish is None]

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
+from tokenwire.checks.about import ended, finished_choices
 from tokenwire.checks.agreement import Side, agree, as_declared, choice_pairs, same_beginning
 from tokenwire.checks.check import Observation, Target, check_run, gather_once, observe, pick
 from tokenwire.checks.moments import Timeline, began
-from tokenwire.checks.walk import ended, finished_choices, joined_ids
+from tokenwire.checks.walk import joined_ids
 from tokenwire.record import Stream
 from tokenwire.target.determinism import known_by
 from tokenwire.wire.exchange import Exchange

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tokenwire.checks.about import about
 from tokenwire.checks.channel_reading import offered
 from tokenwire.checks.check import Observation, Target, check, demand
-from tokenwire.checks.walk import ended, sound_steps, streamed
+from tokenwire.checks.walk import sound_steps
 from tokenwire.record import Choice, Stream
 
 _FEWEST = 3
@@ -22,10 +23,10 @@ def _keys_of_all(choice: Choice) -> frozenset[str]:
     return frozenset(steps[0].emission.pointers.keys() & steps[-1].emission.pointers.keys())
 
 
-@check("keys-do-not-come-and-go")
+@check("keys-do-not-come-and-go", about(streamed=True, ended=True))
 def keys_do_not_come_and_go(stream: Stream, _target: Target) -> Iterator[Observation]:
     """What stands in the first emission of a choice and in its last one stands in all between."""
-    for choice in stream.choices if streamed(stream) and ended(stream) else ():
+    for choice in stream.choices:
         expected = _keys_of_all(choice)
         if choice.parsed or offered(stream) is not None:  # a channel brings what is its own, and when
             expected -= _OF_CHANNELS

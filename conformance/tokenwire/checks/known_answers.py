@@ -6,20 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from weakref import finalize
 
+from tokenwire.checks.about import STREAMED, ended, is_error
 from tokenwire.checks.channel_reading import taken_apart
 from tokenwire.checks.check import Observation, Target, check, demand, observe
 from tokenwire.checks.difference import first_difference, observe_sequence
-from tokenwire.checks.walk import (
-    bringing,
-    end_place,
-    ended,
-    is_error,
-    joined_ids,
-    joined_text,
-    running_texts,
-    steps_of,
-    streamed,
-)
+from tokenwire.checks.walk import bringing, end_place, joined_ids, joined_text, running_texts, steps_of
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.parrot.recognition import Ids, KnownModel
 from tokenwire.parrot.script import Truth, deaf_to_stops, truth
@@ -252,11 +243,9 @@ def script_text_is_right(stream: Stream, target: Target) -> Iterator[Observation
         )
 
 
-@check("script-text-so-far-is-right")
+@check("script-text-so-far-is-right", STREAMED)
 def script_text_so_far_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """What was shown by each emission begins the right text, and its ids were delivered before."""
-    if not streamed(stream):
-        return
     for one in known_choices(stream, target):
         if taken_apart(stream, one.choice):
             continue

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tokenwire.checks.about import finished_choices
 from tokenwire.checks.check import Observation, Target, check_run, demand, gather_once, pick
 from tokenwire.checks.logprob_entry import LogprobEntry, number_of, reported_at
-from tokenwire.checks.walk import finished_choices, sound_steps
+from tokenwire.checks.walk import sound_steps
 from tokenwire.record import Asked, Place, Stream, in_short
 from tokenwire.requirement import tolerance
 from tokenwire.target.advertised import LOGPROB_RULES

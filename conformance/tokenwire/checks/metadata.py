@@ -9,6 +9,7 @@ from itertools import chain, pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from tokenwire.checks.about import ANSWERED, FINISHED, STREAMED, about, ended, finished_choices
 from tokenwire.checks.check import (
     Observation,
     Target,
@@ -47,12 +48,9 @@ from tokenwire.checks.walk import (
     check_choices,
     choices_as_begun,
     choices_in_steps,
-    ended,
-    finished_choices,
     first_of_prompt,
     integer,
     prompt_of,
-    streamed,
     untold_count,
 )
 from tokenwire.dialects.dialect import is_chat, policy_of
@@ -70,11 +68,9 @@ def is_logprob_series(name: str) -> bool:
     return "logprob" in name and "sampling" not in name
 
 
-def _in_lockstep(
-    stream: Stream, delivery: Delivery, names: Callable[[Choice], frozenset[str]]
-) -> Iterator[Observation]:
+def _in_lockstep(stream: Stream, names: Callable[[Choice], frozenset[str]]) -> Iterator[Observation]:
     """One entry for each id, in every emission; a budget of zero is another requirement's matter."""
-    if stream.delivery is not delivery or stream.asked.max_new_tokens == 0:
+    if stream.asked.max_new_tokens == 0:
         return
     # Without alternatives asked for, completions may leave their list empty.
     left_out = frozenset() if stream.asked.top_logprobs else frozenset({NAMED_TOP})
@@ -98,43 +94,43 @@ def _own(choice: Choice) -> frozenset[str]:
     return choice.series_names - choice.customized
 
 
-@check("customized-info-incremental")
+@check("customized-info-incremental", about(delivery=Delivery.INCREMENTAL))
 def customized_info_incremental(stream: Stream, _target: Target) -> Iterator[Observation]:
     """What the sampler attached is cut like the ids."""
-    yield from _in_lockstep(stream, Delivery.INCREMENTAL, _customized)
+    yield from _in_lockstep(stream, _customized)
 
 
-@check("customized-info-cumulative")
+@check("customized-info-cumulative", about(delivery=Delivery.CUMULATIVE))
 def customized_info_cumulative(stream: Stream, _target: Target) -> Iterator[Observation]:
     """What the sampler attached grows with the ids."""
-    yield from _in_lockstep(stream, Delivery.CUMULATIVE, _customized)
+    yield from _in_lockstep(stream, _customized)
 
 
-@check("customized-info-whole")
+@check("customized-info-whole", about(delivery=Delivery.WHOLE))
 def customized_info_whole(stream: Stream, _target: Target) -> Iterator[Observation]:
     """What the sampler attached is all there."""
-    yield from _in_lockstep(stream, Delivery.WHOLE, _customized)
+    yield from _in_lockstep(stream, _customized)
 
 
-@check("logprobs-incremental")
+@check("logprobs-incremental", about(delivery=Delivery.INCREMENTAL))
 def logprobs_incremental(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Logprobs are cut like the ids."""
-    yield from _in_lockstep(stream, Delivery.INCREMENTAL, _own)
+    yield from _in_lockstep(stream, _own)
 
 
-@check("logprobs-cumulative")
+@check("logprobs-cumulative", about(delivery=Delivery.CUMULATIVE))
 def logprobs_cumulative(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Logprobs grow with the ids."""
-    yield from _in_lockstep(stream, Delivery.CUMULATIVE, _own)
+    yield from _in_lockstep(stream, _own)
 
 
-@check("logprobs-whole")
+@check("logprobs-whole", about(delivery=Delivery.WHOLE))
 def logprobs_whole(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Logprobs are all there."""
-    yield from _in_lockstep(stream, Delivery.WHOLE, _own)
+    yield from _in_lockstep(stream, _own)
 
 
-@check("customized-info-has-a-value")
+@check("customized-info-has-a-value", FINISHED)
 def customized_info_has_a_value(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A key with no value for any token must be absent."""
     for choice in finished_choices(stream):
@@ -335,7 +331,7 @@ def _first_fault(seen: int, told: ReportedLogprobs, fault_in: Callable[[Position
     return f"position {at + seen} of {told.top_series} {words}"
 
 
-@check("top-logprobs-have-k")
+@check("top-logprobs-have-k", about("top_logprobs", answered=True))
 def top_logprobs_have_k(stream: Stream, _target: Target) -> Iterator[Observation]:
     """As many alternatives at each position as were asked for."""
     k, fewer = stream.asked.top_logprobs, policy_of(stream).fewer_top_logprobs
@@ -343,11 +339,10 @@ def top_logprobs_have_k(stream: Stream, _target: Target) -> Iterator[Observation
     def fault(reported: ReportedLogprobs) -> Callable[[Position], str]:
         return partial(_fault_in_top, reported, k=k, fewer=fewer)
 
-    if k > 0:
-        yield from in_wire_order(_observe_top(stream, fault, f"{k} entries with different ids"))
+    yield from in_wire_order(_observe_top(stream, fault, f"{k} entries with different ids"))
 
 
-@check("top-logprobs-fall")
+@check("top-logprobs-fall", about("top_logprobs", answered=True))
 def top_logprobs_fall(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The most likely comes first; objects by text have no order."""
     sampled_first = policy_of(stream).top_logprobs_begin_with_sampled
@@ -355,8 +350,7 @@ def top_logprobs_fall(stream: Stream, _target: Target) -> Iterator[Observation]:
     def fault(reported: ReportedLogprobs) -> Callable[[Position], str] | None:
         return None if reported.by_text else partial(_fault_in_order, sampled_first=sampled_first)
 
-    if stream.asked.top_logprobs > 0:
-        yield from in_wire_order(_observe_top(stream, fault, "logprobs in falling order"))
+    yield from in_wire_order(_observe_top(stream, fault, "logprobs in falling order"))
 
 
 def _observe_top(
@@ -419,7 +413,7 @@ def _fault_in_belonging(at: Position, *, told: ReportedLogprobs, greedy: bool) -
     return ""
 
 
-@check("top-logprobs-belong-to-position")
+@check("top-logprobs-belong-to-position", ANSWERED)
 def top_logprobs_belong_to_position(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The sampled id has one logprob, wherever it stands; a greedy choice stands first.
 
@@ -433,7 +427,7 @@ def top_logprobs_belong_to_position(stream: Stream, _target: Target) -> Iterator
     yield from in_wire_order(_observe_top(stream, fault, "the sampled id with its own logprob"))
 
 
-@check_choices("chosen-logprobs-are-the-asked-ids", only=lambda stream: bool(stream.asked.chosen_ids))
+@check_choices("chosen-logprobs-are-the-asked-ids", about("chosen_ids"))
 def chosen_logprobs_are_the_asked_ids(
     steps: Sequence[Step], stream: Stream, _target: Target
 ) -> Iterator[Observation]:
@@ -463,7 +457,7 @@ def _ids_of_ranked(entries: list[Any], prompt: list[Any]) -> list[Any]:
     return [told(at, entry) for at, entry in enumerate(entries)]
 
 
-@check("prompt-logprobs-cover-the-prompt")
+@check("prompt-logprobs-cover-the-prompt", FINISHED)
 def prompt_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterator[Observation]:
     """From the asked start to the end of the prompt, each entry for its own id."""
     start = stream.asked.logprob_start
@@ -504,7 +498,7 @@ def prompt_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterato
             yield observe(emission.at(PROMPT), expected=expected, actual=len(entries), message=message)
 
 
-@check("prompt-logprobs-null-only-first")
+@check("prompt-logprobs-null-only-first", FINISHED)
 def prompt_logprobs_null_only_first(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Only what has nothing before it has no logprob."""
     for choice in finished_choices(stream):
@@ -528,7 +522,7 @@ def prompt_logprobs_null_only_first(stream: Stream, _target: Target) -> Iterator
                 )
 
 
-@check_choices("prompt-series-constant", only=streamed)
+@check_choices("prompt-series-constant", STREAMED)
 def prompt_series_constant(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
     """The prompt does not change while it is answered."""
     for name in dict.fromkeys(name for step in steps for name in step.emission.prompt_series):
@@ -641,7 +635,7 @@ def _asked_fields(stream: Stream) -> Iterator[tuple[str, Callable[[Choice], bool
         yield f"texts in {SAMPLED}", _has_texts
 
 
-@check("scored-prompt-ids-have-logprobs")
+@check("scored-prompt-ids-have-logprobs", FINISHED)
 def scored_prompt_ids_have_logprobs(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A series that begins inside the prompt begins behind a token that predicts its first."""
     start = stream.asked.logprob_start or 0
@@ -661,7 +655,7 @@ def scored_prompt_ids_have_logprobs(stream: Stream, _target: Target) -> Iterator
             )
 
 
-@check("asked-or-refused")
+@check("asked-or-refused", about(finished=True, ended=True))
 def asked_or_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
     """What was asked for is in every choice. A refusal is honest, and is not looked at here."""
     if not ended(stream):

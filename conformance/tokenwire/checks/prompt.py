@@ -8,6 +8,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
+from tokenwire.checks.about import about, ended, finished_choices, streamed
 from tokenwire.checks.chance import DRIFT, goes_apart, sampled_logprobs
 from tokenwire.checks.check import Observation, Target, check, check_run, compare, demand, observe, pick
 from tokenwire.checks.difference import observe_sequence, observe_text
@@ -32,14 +33,11 @@ from tokenwire.checks.rescoring import Pair, observe_agreement
 from tokenwire.checks.walk import (
     as_list,
     count_of,
-    ended,
-    finished_choices,
     first_of_prompt,
     integer,
     joined_text,
     names_of_prompt,
     prompt_of,
-    streamed,
     told_prompt,
 )
 from tokenwire.dialects.dialect import is_chat, policy_of
@@ -150,7 +148,7 @@ def _faults_in_prompt(stream: Stream, choice: Choice) -> tuple[Emission, str, li
     return None
 
 
-@check("prompt-top-logprobs-belong-to-position")
+@check("prompt-top-logprobs-belong-to-position", about("top_logprobs", finished=True))
 def prompt_top_logprobs_belong_to_position(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Each prompt position has its own alternatives, and the prompt id one logprob."""
     k = stream.asked.top_logprobs

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tokenwire.checks.about import ANSWERED, FINISHED, STREAMED, ended, finished_choices, is_error
 from tokenwire.checks.bad_value import ID_LIMIT
 from tokenwire.checks.check import Observation, Target, check, check_run, demand, observe
 from tokenwire.checks.logprob_entry import ids_named, own_logprob_series
@@ -17,15 +18,11 @@ from tokenwire.checks.walk import (
     counters,
     details,
     end_place,
-    ended,
-    finished_choices,
     integer,
-    is_error,
     joined_ids,
     joined_text,
     sound_steps,
     start_place,
-    streamed,
     witnessed,
 )
 from tokenwire.dialects.dialect import known_as, policy_of
@@ -94,10 +91,10 @@ def _refused_prompts(stream: Stream) -> set[int]:
     return {position for position, error in enumerate(errors) if error}
 
 
-@check("one-finish-per-choice")
+@check("one-finish-per-choice", ANSWERED)
 def one_finish_per_choice(stream: Stream, _target: Target) -> Iterator[Observation]:
     """One finish for each choice: none is missing at the end, none is sent twice."""
-    for choice in stream.choices if stream.answered else ():
+    for choice in stream.choices:
         finishes = [at for at, finish in enumerate(choice.columns.finish) if finish is not None]
         if finishes or ended(stream):
             where = choice.emissions[finishes[min(1, len(finishes) - 1)] if finishes else -1]
@@ -116,11 +113,9 @@ def _content(emission: Emission) -> str | None:
     return next((f"entries of {name}" for name, value in emission.series.items() if value), None)
 
 
-@check("finish-comes-last")
+@check("finish-comes-last", STREAMED)
 def finish_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Nothing of a choice comes after its finish reason; emissions without content may."""
-    if not streamed(stream):
-        return
     for choice in stream.choices:
         finish = next((at for at, one in enumerate(choice.columns.finish) if one is not None), None)
         if finish is None:
@@ -139,12 +134,12 @@ def finish_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
         )
 
 
-@check("finish-type-is-known")
+@check("finish-type-is-known", ANSWERED)
 def finish_type_is_known(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The finish reason has a known type."""
     policy = policy_of(stream)
     known = policy.finish_types
-    for choice in stream.choices if stream.answered else ():
+    for choice in stream.choices:
         for at, finish in enumerate(choice.columns.finish):
             if finish is None:
                 continue
@@ -156,12 +151,12 @@ def finish_type_is_known(stream: Stream, _target: Target) -> Iterator[Observatio
             yield seen._replace(level=Level.MAY) if policy.other_finish_types and finish.type else seen
 
 
-@check("stop-has-a-cause")
+@check("stop-has-a-cause", ANSWERED)
 def stop_has_a_cause(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A stop needs a stop condition, and the id that it names has to be there."""
     asked = stream.asked
     unstoppable = asked.ignore_eos and not asked.stop and not asked.stop_token_ids
-    for choice in stream.choices if stream.answered else ():
+    for choice in stream.choices:
         ids = joined_ids(choice)
         for at, finish in enumerate(choice.columns.finish):
             if finish is None or finish.type not in {"stop", "length"}:
@@ -215,7 +210,7 @@ def ids_are_token_ids(steps: Sequence[Step], _stream: Stream, _target: Target) -
             yield step.expect(name, expected, wrong[:3] or ids[:3], message, holds=not wrong)
 
 
-@check("ids-are-counted")
+@check("ids-are-counted", FINISHED)
 def ids_are_counted(stream: Stream, _target: Target) -> Iterator[Observation]:
     """All output ids of a finished choice number its completion_tokens."""
     for choice in finished_choices(stream):
@@ -229,7 +224,7 @@ def ids_are_counted(stream: Stream, _target: Target) -> Iterator[Observation]:
             yield observe(place, expected=len(ids), actual=count, message=message)
 
 
-@check_choices("counter-follows-ids", only=streamed)
+@check_choices("counter-follows-ids", STREAMED)
 def counter_follows_ids(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
     """completion_tokens counts the ids delivered so far, in every emission that carries ids."""
     for step, count in counters(steps, "completion_tokens"):
@@ -238,7 +233,7 @@ def counter_follows_ids(steps: Sequence[Step], _stream: Stream, _target: Target)
             yield step.expect("completion_tokens", step.after, count, message)
 
 
-@check_choices("counters-never-fall", only=streamed)
+@check_choices("counters-never-fall", STREAMED)
 def counters_never_fall(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
     """No counter of a choice is smaller than it was in an emission before."""
     for name in dict.fromkeys(name for step in steps for name in step.emission.counters):
@@ -255,7 +250,7 @@ def counters_never_fall(steps: Sequence[Step], _stream: Stream, _target: Target)
             least = count
 
 
-@check_choices("prompt-tokens-constant", only=streamed)
+@check_choices("prompt-tokens-constant", STREAMED)
 def prompt_tokens_constant(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
     """prompt_tokens is what it was in the first emission of the choice."""
     counts = list(counters(steps, "prompt_tokens"))
@@ -337,10 +332,10 @@ def _budget_in_words(stream: Stream, budget: int) -> str:
     return f"{said.wire_name if said else 'a budget of'} {budget}"
 
 
-@check("budget-is-kept")
+@check("budget-is-kept", ANSWERED)
 def budget_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
     """No choice has more output ids than the request allowed."""
-    for choice in stream.choices if stream.answered else ():
+    for choice in stream.choices:
         budget, count = _budget_of(stream, choice.index), count_of(stream, choice)
         if budget is None or count is None or is_error(choice.finish):
             continue
@@ -357,7 +352,7 @@ def budget_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
         )
 
 
-@check("length-means-budget")
+@check("length-means-budget", FINISHED)
 def length_means_budget(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Only a choice that used up its budget finished with length."""
     for choice in finished_choices(stream):
@@ -459,7 +454,7 @@ def request_ids_are_unique(streams: tuple[Stream, ...], _target: Target) -> Iter
         )
 
 
-@check("finish-length-counts-the-ids")
+@check("finish-length-counts-the-ids", FINISHED)
 def finish_length_counts_the_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Where a finish tells a length, it is that of the choice."""
     for choice in finished_choices(stream):
@@ -470,7 +465,7 @@ def finish_length_counts_the_ids(stream: Stream, _target: Target) -> Iterator[Ob
             yield observe(place, expected=len(ids), actual=finish.length, message=message)
 
 
-@check("answer-names-its-model")
+@check("answer-names-its-model", ANSWERED)
 def answer_names_its_model(stream: Stream, target: Target) -> Iterator[Observation]:
     """The model is the one that was asked for, a version of it, or one that the server tells of."""
     names, asked = target.advertised.models, stream.asked.model

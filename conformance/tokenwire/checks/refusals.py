@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
+from tokenwire.checks.about import ended, is_error
 from tokenwire.checks.bad_value import (
     impossible_ones,
     names_unknown_ids,
@@ -14,7 +15,7 @@ from tokenwire.checks.bad_value import (
 from tokenwire.checks.chance import goes_apart
 from tokenwire.checks.check import Observation, Target, check, check_run, demand, observe
 from tokenwire.checks.difference import observe_sequence, observe_text
-from tokenwire.checks.walk import end_place, ended, integer, is_error, joined_ids, joined_text, start_place
+from tokenwire.checks.walk import end_place, integer, joined_ids, joined_text, start_place
 from tokenwire.dialects.dialect import is_chat, names_of, policy_of
 from tokenwire.record import Asked, Stream, in_short
 from tokenwire.target.death import ORDINARY

@@ -8,20 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tokenwire.checks.about import ended, finished_choices
 from tokenwire.checks.agreement import same_sampled
 from tokenwire.checks.chance import tells_sampled
 from tokenwire.checks.check import Observation, Target, check_run, demand, gather_once, pick
 from tokenwire.checks.difference import observe_sequence
 from tokenwire.checks.sameness import same_ids, same_text
-from tokenwire.checks.walk import (
-    counts_its_ids,
-    ended,
-    finished_choices,
-    first_list,
-    prompt_sent,
-    start_place,
-    told_prompt,
-)
+from tokenwire.checks.walk import counts_its_ids, first_list, prompt_sent, start_place, told_prompt
 from tokenwire.dialects.dialect import is_chat
 from tokenwire.record import Choice, Delivery, Place, Stream, in_short
 from tokenwire.target.determinism import known_by, request_of

@@ -6,10 +6,11 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any
 
+from tokenwire.checks.about import ended, finished_choices, is_error
 from tokenwire.checks.agreement import same_beginning
 from tokenwire.checks.check import Observation, Target, check_run, demand
 from tokenwire.checks.moments import began, delivered_at, over
-from tokenwire.checks.walk import end_place, ended, finished_choices, is_error, joined_ids
+from tokenwire.checks.walk import end_place, joined_ids
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.record import Choice, Place, Stream, in_short
 

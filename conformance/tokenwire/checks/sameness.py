@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
+from tokenwire.checks.about import ended, streamed
 from tokenwire.checks.acceptor import Rules, accept, deliveries_of, record_of
 from tokenwire.checks.chance import DRIFT, Pair, entries_go_apart, goes_apart
 from tokenwire.checks.channel_reading import CALLED, taken_apart
@@ -13,7 +14,7 @@ from tokenwire.checks.check import Observation, Target, compare, demand, observe
 from tokenwire.checks.delivery import interval_of
 from tokenwire.checks.difference import first_difference, observe_sequence, observe_text
 from tokenwire.checks.logprob_entry import CONTENT, NAMED_TOP, TOP
-from tokenwire.checks.walk import as_list, bringing, ended, integer, joined_ids, joined_text, streamed
+from tokenwire.checks.walk import as_list, bringing, integer, joined_ids, joined_text
 from tokenwire.record import Choice, Delivery, Emission, Place, Stream
 from tokenwire.target.alike import ROUNDING, alike
 from tokenwire.target.determinism import Comparison

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tokenwire.checks.about import ended, finished_choices
 from tokenwire.checks.check import Observation, Target, check_run, demand, pick
 from tokenwire.checks.tito import told_once_for_all
-from tokenwire.checks.walk import count_of, ended, finished_choices
+from tokenwire.checks.walk import count_of
 from tokenwire.record import Choice, Stream, in_short
 from tokenwire.wire.json_pointer import ABSENT
 

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tokenwire.checks.about import finished_choices
 from tokenwire.checks.check import (
     Observation,
     Target,
@@ -21,7 +22,7 @@ from tokenwire.checks.check import (
     pick,
 )
 from tokenwire.checks.logprob_entry import Position, number_of, reported_along, sampled_entries
-from tokenwire.checks.walk import Step, check_choices, finished_choices, joined_ids, joined_text
+from tokenwire.checks.walk import Step, check_choices, joined_ids, joined_text
 from tokenwire.record import Asked, Choice, Stream, in_short
 from tokenwire.requirement import tolerance
 from tokenwire.target.determinism import completed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from tokenwire.checks.about import FINISHED, about, finished_choices, streamed
 from tokenwire.checks.check import (
     Observation,
     Target,
@@ -17,14 +18,7 @@ from tokenwire.checks.check import (
 from tokenwire.checks.refusals import was_refused
 from tokenwire.checks.relations import Whole, related_streams
 from tokenwire.checks.sameness import same_finish, same_ids, same_text
-from tokenwire.checks.walk import (
-    finished_choices,
-    joined_ids,
-    joined_text,
-    start_place,
-    streamed,
-    texts_so_far,
-)
+from tokenwire.checks.walk import joined_ids, joined_text, start_place, texts_so_far
 from tokenwire.dialects.dialect import dialect_of, policy_of
 from tokenwire.record import Asked, Choice, Delivery, Place, Stream
 from tokenwire.requirement import Level
@@ -306,7 +300,7 @@ def _as_if_trimmed(one: Whole) -> tuple[object, ...]:
     return _unstopped(one, trimmed=True)
 
 
-@check("nothing-follows-a-stop-id")
+@check("nothing-follows-a-stop-id", about("stop_token_ids"))
 def nothing_follows_a_stop_id(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Only the last id of a choice is a stop id of its request."""
     asked = stream.asked
@@ -328,7 +322,7 @@ def nothing_follows_a_stop_id(stream: Stream, _target: Target) -> Iterator[Obser
             )
 
 
-@check("stop-id-stays-as-declared")
+@check("stop-id-stays-as-declared", FINISHED)
 def stop_id_stays_as_declared(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Whether the id that ended a choice is among its ids, is what the dialect says."""
     stays = policy_of(stream).stop_id_in_output_ids
@@ -348,7 +342,7 @@ def stop_id_stays_as_declared(stream: Stream, _target: Target) -> Iterator[Obser
         )
 
 
-@check("kept-stop-ends-the-text")
+@check("kept-stop-ends-the-text", about("no_stop_trim"))
 def kept_stop_ends_the_text(stream: Stream, _target: Target) -> Iterator[Observation]:
     """A stop string that was to be kept stands at the end of the text, and nothing behind it."""
     if not stream.asked.no_stop_trim or stream.asked.echo:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from tokenwire.checks.about import STREAMED
 from tokenwire.checks.channel_reading import offered
 from tokenwire.checks.check import Observation, Target, check, demand
 from tokenwire.checks.decoded import Decoded, decoded, legal_texts, uncut_texts
 from tokenwire.checks.difference import first_difference
-from tokenwire.checks.walk import (
-    sound_steps,
-    streamed,
-    texts_so_far,
-)
+from tokenwire.checks.walk import sound_steps, texts_so_far
 from tokenwire.record import BROKEN, Emission, Stream
 
 _WINDOW = 12
@@ -75,10 +72,10 @@ def incomplete_tail_is_shown(stream: Stream, target: Target) -> Iterator[Observa
             yield _observed(one, one.choice.emissions[-1], one.text, full, holds=holds)
 
 
-@check("shown-text-stays")
+@check("shown-text-stays", STREAMED)
 def shown_text_stays(stream: Stream, target: Target) -> Iterator[Observation]:
     """What a client holds after each emission is a beginning of what all ids say."""
-    for one in decoded(stream, target.tokenizer) if streamed(stream) else ():
+    for one in decoded(stream, target.tokenizer):
         legal = legal_texts(one)
         for position, shown in texts_so_far(one.choice) if legal else ():
             if shown:
@@ -86,12 +83,12 @@ def shown_text_stays(stream: Stream, target: Target) -> Iterator[Observation]:
                 yield _observed(one, one.choice.emissions[position], shown, legal, holds=holds)
 
 
-@check("text-keeps-up-with-its-ids")
+@check("text-keeps-up-with-its-ids", STREAMED)
 def text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Observation]:
     """Between emissions, text waits for the rest of a character or of a stop string only; where tools are
     offered, for that of a marker, too.
     """
-    if not streamed(stream) or offered(stream) is not None:
+    if offered(stream) is not None:
         return
     for one in decoded(stream, target.tokenizer):
         held_back = max([len(stop) - 1 for stop in one.asked.stop if stop], default=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tokenwire.checks.about import FINISHED, STREAMED, about, finished_choices, streamed
 from tokenwire.checks.check import (
     Observation,
     Target,
@@ -20,14 +21,11 @@ from tokenwire.checks.walk import (
     check_choices,
     count_of,
     end_place,
-    ended,
-    finished_choices,
     first_list,
     integer,
     prompt_of,
     prompt_sent,
     start_place,
-    streamed,
 )
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.record import Choice, Emission, Stream
@@ -63,7 +61,7 @@ def _as_sent(stream: Stream) -> Iterator[Observation]:
             yield observe_sequence(emission.at(FIELD), "prompt id", expected=sent, actual=ids, source=REQUEST)
 
 
-@check("prompt-ids-are-the-input-ids")
+@check("prompt-ids-are-the-input-ids", FINISHED)
 def prompt_ids_are_the_input_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The ids that were sent are the ids that were run."""
     yield from _as_sent(stream)
@@ -98,7 +96,7 @@ def prompt_tokens_count_the_input_ids(stream: Stream, _target: Target) -> Iterat
         yield observe(place, expected=total, actual=usage["prompt_tokens"], message=message)
 
 
-@check("prompt-ids-match-their-count")
+@check("prompt-ids-match-their-count", FINISHED)
 def prompt_ids_match_their_count(stream: Stream, _target: Target) -> Iterator[Observation]:
     """As many prompt ids as prompt_tokens says."""
     for choice in finished_choices(stream) if stream.asked.n > 0 else ():
@@ -114,12 +112,12 @@ def prompt_ids_match_their_count(stream: Stream, _target: Target) -> Iterator[Ob
             yield observe(emission.at(FIELD), expected=count, actual=len(ids), message=message)
 
 
-@check("prompt-ids-in-every-choice")
+@check("prompt-ids-in-every-choice", about("prompt_token_ids", ended=True))
 def prompt_ids_in_every_choice(stream: Stream, _target: Target) -> Iterator[Observation]:
     """No choice of a batch, and no sample of a prompt, goes without the ids of its prompt."""
     asked = stream.asked
     several = asked.prompts * asked.n > 1
-    if not (asked.prompt_token_ids and several and ended(stream)):
+    if not several:
         return
     of_prompt: dict[int, list[Any]] = {}
     for choice in finished_choices(stream):
@@ -138,7 +136,7 @@ def prompt_ids_in_every_choice(stream: Stream, _target: Target) -> Iterator[Obse
         yield observe_sequence(emission.at(FIELD), "prompt id", expected=own, actual=ids, source=source)
 
 
-@check("prompt-ids-only-on-request")
+@check("prompt-ids-only-on-request", FINISHED)
 def prompt_ids_only_on_request(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The key is there when it was asked for, with a list; otherwise it is not there at all."""
     for choice in finished_choices(stream):
@@ -159,7 +157,7 @@ def prompt_ids_only_on_request(stream: Stream, _target: Target) -> Iterator[Obse
             yield demand(place, not keyed, expected="no key", actual=actual, message=message)
 
 
-@check_choices("prompt-ids-constant", only=streamed)
+@check_choices("prompt-ids-constant", STREAMED)
 def prompt_ids_constant(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
     """The prompt of a choice does not change while it is answered."""
     lists = [(step, ids) for step in steps if (ids := as_list(step.emission.prompt_token_ids)) is not None]
@@ -168,11 +166,9 @@ def prompt_ids_constant(steps: Sequence[Step], _stream: Stream, _target: Target)
         yield observe_sequence(place, "prompt id", expected=lists[0][1], actual=ids, source=source)
 
 
-@check("prompt-ids-come-first")
+@check("prompt-ids-come-first", about("prompt_token_ids", streamed=True))
 def prompt_ids_come_first(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Who reads a stream knows the prompt before the first output."""
-    if not (streamed(stream) and stream.asked.prompt_token_ids):
-        return
     for choice in stream.choices:
         told = _told(choice)
         if told is not None:
@@ -181,7 +177,7 @@ def prompt_ids_come_first(stream: Stream, _target: Target) -> Iterator[Observati
             yield observe(told[0].at(FIELD), expected=0, actual=late, message=message)
 
 
-@check("input-ids-beat-text")
+@check("input-ids-beat-text", about("input_ids", "text_prompt"))
 def input_ids_beat_text(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Of a text and ids, the ids are run, or neither."""
     asked = stream.asked

@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tokenwire.checks.about import ANSWERED, about, ended
 from tokenwire.checks.chance import goes_apart
 from tokenwire.checks.check import Observation, Target, check, compare, demand, in_wire_order, observe
-from tokenwire.checks.walk import (
-    choices_in_steps,
-    counters,
-    end_place,
-    ended,
-    integer,
-    joined_ids,
-    start_place,
-)
+from tokenwire.checks.walk import choices_in_steps, counters, end_place, integer, joined_ids, start_place
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.record import Delivery, Place, Stream
 from tokenwire.requirement import Level
@@ -26,10 +19,10 @@ _LEAST_TO_GROW = 3
 """So many events with usage, and tokens, show whether a count grows."""
 
 
-@check("usage-adds-up")
+@check("usage-adds-up", ANSWERED)
 def usage_adds_up(stream: Stream, _target: Target) -> Iterator[Observation]:
     """total_tokens is the sum of the two parts."""
-    for usage in stream.usages if stream.answered else ():
+    for usage in stream.usages:
         if "total_tokens" not in usage.counts:
             continue
         said = usage.counts["total_tokens"]
@@ -167,10 +160,10 @@ def usage_comes_once(stream: Stream, _target: Target) -> Iterator[Observation]:
     )
 
 
-@check("continuous-usage-in-every-event")
+@check("continuous-usage-in-every-event", about("continuous_usage", answered=True))
 def continuous_usage_in_every_event(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every event with text has the usage that every event was asked for."""
-    if not (stream.asked.stream and stream.asked.continuous_usage and stream.answered):
+    if not stream.asked.stream:
         return
     told = {usage.place.event: usage for usage in stream.usages}
     for emission in stream.emissions():
@@ -185,10 +178,10 @@ def continuous_usage_in_every_event(stream: Stream, _target: Target) -> Iterator
             )
 
 
-@check("continuous-usage-follows")
+@check("continuous-usage-follows", about("continuous_usage", answered=True))
 def continuous_usage_follows(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Usage in every event counts what was made so far: it never falls, and it grows with the text."""
-    if not (stream.asked.stream and stream.asked.continuous_usage and stream.answered):
+    if not stream.asked.stream:
         return
     told = {usage.place.event: usage for usage in stream.usages}
     counts: dict[int, list[int]] = {}

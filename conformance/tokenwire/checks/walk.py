@@ -12,17 +12,16 @@ from functools import wraps
 from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeVar, cast
 
+from tokenwire.checks.about import ANY, About, is_error
 from tokenwire.checks.check import Observation, Target, check, demand, in_wire_order, observe
 from tokenwire.record import (
     Choice,
     Delivery,
     Emission,
-    Finish,
     Place,
     Stream,
     in_short,
 )
-from tokenwire.wire.exchange import Ending
 
 
 class Step(NamedTuple):
@@ -107,28 +106,6 @@ def integer(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def is_error(finish: Finish | None) -> bool:
-    """Whether a choice was ended by a failure instead of being finished; see `Finish.failed`."""
-    return finish is not None and finish.failed
-
-
-def ended(stream: Stream) -> bool:
-    """Whether the answer came to its end, so that what is missing will not come."""
-    return stream.exchange.ending is Ending.COMPLETE and stream.error is None
-
-
-def streamed(stream: Stream) -> bool:
-    """Whether a record was delivered in events."""
-    return stream.answered and stream.delivery is not Delivery.WHOLE
-
-
-def finished_choices(stream: Stream) -> list[Choice]:
-    """The choices of a record that reached a finish reason, an abort that a client asked for among them."""
-    if stream.refused:
-        return []
-    return [choice for choice in stream.choices if choice.finish is not None and not is_error(choice.finish)]
-
-
 One = TypeVar("One")
 Source = TypeVar("Source", Stream, Choice)
 Result = TypeVar("Result")
@@ -190,21 +167,19 @@ def choices_as_begun(stream: Stream) -> list[tuple[Step, ...]]:
 ChoiceCheck = Callable[[tuple[Step, ...], Stream, Target], Iterator[Observation]]
 
 
-def check_choices(
-    requirement: str, *, only: Callable[[Stream], bool] = lambda _: True
-) -> Callable[[ChoiceCheck], ChoiceCheck]:
+def check_choices(requirement: str, about: About = ANY) -> Callable[[ChoiceCheck], ChoiceCheck]:
     """Make a function the check of a requirement, called with the sound steps of each choice of a stream.
 
-    `only` says which streams it is about. What it sees is reported in wire order.
+    What it sees is reported in wire order.
     """
 
     def register(function: ChoiceCheck) -> ChoiceCheck:
+        @wraps(function)
         def on_stream(stream: Stream, target: Target) -> Iterator[Observation]:
-            if only(stream):
-                every = (function(steps, stream, target) for steps in choices_in_steps(stream))
-                yield from in_wire_order(chain.from_iterable(every))
+            every = (function(steps, stream, target) for steps in choices_in_steps(stream))
+            yield from in_wire_order(chain.from_iterable(every))
 
-        check(requirement)(on_stream)
+        check(requirement, about)(on_stream)
         return function
 
     return register

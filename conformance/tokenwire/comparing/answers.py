@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from itertools import islice, zip_longest
 from typing import Any
 
+from tokenwire.checks.about import ended
 from tokenwire.checks.chance import goes_apart
 from tokenwire.checks.check import Observation
 from tokenwire.checks.sameness import COUNTERS, same_finish, same_ids, same_series, same_text
 from tokenwire.checks.told_fields import fields_of, told_by
-from tokenwire.checks.walk import ended, start_place
+from tokenwire.checks.walk import start_place
 from tokenwire.record import Choice, Place, Stream
 from tokenwire.report.wording import clause, value
 from tokenwire.target.alike import alike

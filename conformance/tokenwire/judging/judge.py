@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
-from tokenwire.checks.check import CHECKS, Heard, Observation, RunCheck, Target, demand
+from tokenwire.checks.about import Traits, traits_of
+from tokenwire.checks.check import CHECKS, Heard, Observation, RunCheck, StreamCheck, Target, demand
 from tokenwire.checks.refusals import suspicion
 from tokenwire.dialects.control import ControlCall
 from tokenwire.dialects.dialect import is_chat, load_dialects, vocabulary_told
@@ -322,17 +323,24 @@ def _look(part: _Part, run: Run, wanted: Sequence[Requirement]) -> Iterator[Look
 def _look_at_streams(
     streams: Iterable[Stream], run: Run, wanted: Iterable[Requirement], *, start: int = 0
 ) -> Iterator[Look]:
-    checks = [(one, look) for one in wanted if (look := CHECKS[one.id].on_stream) is not None]
-    of_any = [(one.id, look) for one, look in checks]
+    checks = [(one, CHECKS[one.id]) for one in wanted if CHECKS[one.id].observe is not None]
+    by_traits: dict[Traits, list[tuple[Requirement, StreamCheck]]] = {}
     target, empty_answers, clouded = run.target, run.empty_answers, run.clouded
     for at, stream in enumerate(streams, start):
-        scenario, whole, own = stream.exchange.scenario, stream.whole, of_any
-        if stream.exchange.name in clouded:
-            own = [(one.id, look) for one, look in checks if _may_see(one, stream, run)]
-        for name, check in own:
-            seen = tally(check, whole, target, position=at, empty_answers=empty_answers)
-            if seen is not NOTHING:  # most checks have nothing to say of most answers
-                yield name, scenario, seen
+        scenario, whole, traits = stream.exchange.scenario, stream.whole, traits_of(stream)
+        if traits not in by_traits:
+            by_traits[traits] = [
+                (one, check.observe)
+                for one, check in checks
+                if check.observe is not None and check.about.admits(traits)
+            ]
+        is_clouded = stream.exchange.name in clouded
+        for requirement, observe in by_traits[traits]:
+            if is_clouded and not _may_see(requirement, stream, run):
+                continue
+            seen = tally(observe, whole, target, position=at, empty_answers=empty_answers)
+            if seen is not NOTHING:
+                yield requirement.id, scenario, seen
 
 
 def _look_at_pairs(part: _Part, run: Run, wanted: Sequence[Requirement]) -> Iterator[Look]:

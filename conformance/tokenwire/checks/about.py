@@ -1,0 +1,133 @@
+"""What a check is about, as data: which answers have anything that it could observe.
+
+The judge compares an answer's traits with what each check is about, and calls no other check. The same data
+says why a requirement has no witness.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tokenwire.dialects.dialect import is_chat
+from tokenwire.record import Choice, Delivery, Finish, Stream
+from tokenwire.wire.exchange import Ending
+
+_OK = 200
+
+
+def is_error(finish: Finish | None) -> bool:
+    """Whether a choice was ended by a failure instead of being finished; see `Finish.failed`."""
+    return finish is not None and finish.failed
+
+
+def ended(stream: Stream) -> bool:
+    """Whether the answer came to its end, so that what is missing will not come."""
+    return stream.exchange.ending is Ending.COMPLETE and stream.error is None
+
+
+def streamed(stream: Stream) -> bool:
+    """Whether a record was delivered in events."""
+    return stream.answered and stream.delivery is not Delivery.WHOLE
+
+
+def finished_choices(stream: Stream) -> list[Choice]:
+    """The choices of a record that reached a finish reason, an abort that a client asked for among them."""
+    if stream.refused:
+        return []
+    return [choice for choice in stream.choices if choice.finish is not None and not is_error(choice.finish)]
+
+
+class Traits(NamedTuple):
+    """What an answer is, as far as `About` may ask."""
+
+    answered: bool
+    """It is a record with at least one choice."""
+    streamed: bool
+    """The record was delivered in events."""
+    delivery: Delivery
+    finished: bool
+    """A choice reached a finish reason."""
+    ended: bool
+    """The answer came to its end."""
+    chat: bool
+    """The endpoint talks in messages."""
+    event_stream: bool
+    """A stream was asked for, and a status says that one comes."""
+    asked: frozenset[str]
+    """Which of `WISHES` the request holds, with a value that is not empty, false or zero."""
+
+
+WISHES = (
+    *("chosen_ids", "continuous_usage", "input_ids", "logprobs", "meta_info", "no_stop_trim"),
+    *("prompt_token_ids", "stop", "stop_token_ids", "text_prompt", "top_logprobs"),
+)
+"""Fields of `Asked` that a check may need."""
+
+
+def traits_of(stream: Stream) -> Traits:
+    """What an answer is."""
+    asked = stream.asked
+    return Traits(
+        answered=stream.answered,
+        streamed=streamed(stream),
+        delivery=stream.delivery,
+        finished=bool(finished_choices(stream)),
+        ended=ended(stream),
+        chat=is_chat(stream),
+        event_stream=asked.stream and stream.exchange.status == _OK,
+        asked=frozenset(name for name in WISHES if getattr(asked, name)),
+    )
+
+
+@dataclass(frozen=True)
+class About:
+    """What an answer must be for a check to observe it; None where that does not matter."""
+
+    answered: bool | None = None
+    streamed: bool | None = None
+    delivery: Delivery | None = None
+    finished: bool | None = None
+    ended: bool | None = None
+    chat: bool | None = None
+    event_stream: bool | None = None
+    asked: frozenset[str] = frozenset()
+    """Which of `WISHES` the request must hold."""
+
+    def admits(self, traits: Traits) -> bool:
+        wanted = (
+            (self.answered, traits.answered),
+            (self.streamed, traits.streamed),
+            (self.delivery, traits.delivery),
+            (self.finished, traits.finished),
+            (self.ended, traits.ended),
+            (self.chat, traits.chat),
+            (self.event_stream, traits.event_stream),
+        )
+        return self.asked <= traits.asked and all(due is None or due == has for due, has in wanted)
+
+
+def about(
+    *asked: str,
+    answered: bool | None = None,
+    streamed: bool | None = None,
+    delivery: Delivery | None = None,
+    finished: bool | None = None,
+    ended: bool | None = None,
+    chat: bool | None = None,
+    event_stream: bool | None = None,
+) -> About:
+    """`About` for requests that hold some wishes. Raises ValueError for one that `WISHES` lacks."""
+    if unknown := set(asked) - set(WISHES):
+        raise ValueError(f"{sorted(unknown)[0]!r} is none of the wishes {', '.join(WISHES)}")
+    wishes = frozenset(asked)
+    return About(answered, streamed, delivery, finished, ended, chat, event_stream, wishes)
+
+
+ANY = About()
+ANSWERED = about(answered=True)
+FINISHED = about(finished=True)
+STREAMED = about(streamed=True)
+CUMULATIVE = about(streamed=True, delivery=Delivery.CUMULATIVE)
+INCREMENTAL = about(streamed=True, delivery=Delivery.INCREMENTAL)
+EVENTS = about(event_stream=True)
