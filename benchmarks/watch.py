@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import json
 import multiprocessing
 import selectors
@@ -22,7 +23,6 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from io import BytesIO
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
@@ -32,11 +32,11 @@ from recorder import Arrivals, lateness
 from rich.console import Console
 from rich.table import Table
 
-from tokenwire.watch.exchange_assembly import ObservedExchange, Passed
-from tokenwire.watch.judge_process import exchanges, frame, opinion_line
+from tokenwire.watch.exchange_assembly import Budget
+from tokenwire.watch.judge_process import Follower, Reporter, follow
 from tokenwire.watch.judging import Bench
 from tokenwire.watch.proxy import Address
-from tokenwire.watch.room import BLOCK, Kept, Room
+from tokenwire.watch.spool import Kind, Spool, SpoolReader
 from tokenwire.watch.watcher import Watcher, WatchPlan
 from tokenwire.wire.exchange import Exchange
 
@@ -275,30 +275,31 @@ def measure(size: str, turns: int) -> list[dict[str, Any]]:
     ]
 
 
-def passed(answer: Exchange, room: Room) -> ObservedExchange:
-    """The answer of a real server as it lies in the room once it has passed."""
-    kept = Kept(room)
-    chunks = [b"%x\r\n%s\r\n" % (len(read.data), read.data) for read in answer.reads]
-    for at, data in enumerate((HEAD, *chunks, b"0\r\n\r\n")):
-        kept.stretches.append(data)
-        kept.lengths.append(len(data))
-        kept.times.append(at / 100)
-    kept.store()
+def append(spool: Spool, connection: int, answer: Exchange) -> None:
+    """Append the records of a connection on which the answer of a real server passed."""
     body = json.dumps(answer.request.body).encode()
     asked = b"POST /generate HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
-    return ObservedExchange(Passed("watch/1", asked, answer.ending, "", 0.0, 1.0, answer.started), kept)
+    spool.append(connection, Kind.OPENED)
+    spool.append_request(connection, asked)
+    chunks = [b"%x\r\n%s\r\n" % (len(read.data), read.data) for read in answer.reads]
+    for data in (HEAD, *chunks, b"0\r\n\r\n"):
+        spool.append(connection, Kind.RECEIVED, data)
+    spool.append(connection, Kind.CLOSED)
 
 
 def judge(turns: int) -> float:
     """Events that the process of the judge hears in a second of one core, reading and answering included."""
-    room, together = Room(4 * BLOCK), 8
-    bench, told = Bench(), frame([passed(stream(256), room)] * together, room)
+    spool, together = Spool(16 << 20), 8
+    for connection in range(together):
+        append(spool, connection, stream(256))
+    spool.publish()
+    told = [json.dumps([batch.start, batch.end, batch.position, []]).encode() for batch in spool.batches]
+    reporter = Reporter(Bench(), None, io.StringIO())
     taken = []
     for _ in range(turns):
         began = time.process_time()
-        for exchange in exchanges(BytesIO(told)):
-            assert exchange is not None
-            opinion_line(bench.hear(exchange))
+        reader = SpoolReader(spool.fd, spool.size)
+        follow(told, Follower(reader, reporter, Budget(256 << 20, 64 << 20)), reporter)
         taken.append(together * 256 / (time.process_time() - began))
     return statistics.median(taken)
 

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-import h11
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
@@ -40,9 +39,9 @@ from tokenwire.report.playback import playbacks
 from tokenwire.report.sarif import sarif
 from tokenwire.report.terminal import print_report
 from tokenwire.report.trace import trace
-from tokenwire.watch.exchange_assembly import ExchangeAssembler, ObservedExchange, read_exchange
+from tokenwire.watch.exchange_assembly import Budget, ConnectionReader
 from tokenwire.watch.judging import Bench
-from tokenwire.watch.room import Intake, Room, reads_in
+from tokenwire.watch.spool import Kind, Record
 from tokenwire.wire.capture import CaptureError, ExchangeWriter, read_capture
 from tokenwire.wire.exchange import Exchange, Read
 
@@ -227,33 +226,17 @@ def examine_capture(data: bytes) -> None:
         print_report(console, report, verbosity=1)
 
 
-ROOM = Room(2 << 20)
-
-
 class _Audience:
-    """Keeps the exchanges that were observed: an error raised here would look like one of the observer."""
+    """Keeps the exchanges that were observed: an error raised here would look like one of the reader."""
 
     def __init__(self) -> None:
         self.exchanges: list[Exchange] = []
         self.gaps: list[str] = []
 
-    def name(self) -> str:
-        return "watched"
+    def over(self, _: int, exchange: Exchange) -> None:
+        self.exchanges.append(exchange)
 
-    def began(self) -> None:
-        pass
-
-    def over(self, heard: ObservedExchange | None) -> None:
-        if heard is not None:
-            kept = heard.kept
-            told = reads_in(ROOM.fd, ROOM.size, kept.stretches, kept.lengths)
-            try:
-                self.exchanges.append(read_exchange(heard.passed, kept.times, told))
-            except h11.ProtocolError:
-                self.gaps.append("unreadable")
-            kept.give_back()
-
-    def missed(self, reason: str) -> None:
+    def missed(self, _: int, reason: str, *, exchange: bool) -> None:  # noqa: ARG002
         self.gaps.append(reason)
 
 
@@ -272,15 +255,17 @@ def connection(exchange: Exchange) -> tuple[bytes, bytes]:
 
 def examine_connection(asked: bytes, answered: bytes, cut: float) -> None:
     """Observe a connection, in two pieces each way, and judge what was heard. Raises AssertionError."""
-    audience = _Audience()
-    observer = ExchangeAssembler(audience, ROOM, Intake(ROOM), largest=1 << 20)
-    for data, hear in ((asked, observer.sent), (answered, observer.received)):
+    audience, budget = _Audience(), Budget(most=2 << 20, largest=1 << 20)
+    reader = ConnectionReader(audience, budget)
+    position = 0
+    for data, kind in ((asked, Kind.SENT), (answered, Kind.RECEIVED)):
         at = int(cut * len(data))
         for piece in filter(None, (data[:at], data[at:])):
-            hear(0.0, piece)
-    observer.target_ended(0.0, b"")
-    observer.closed(0.0, b"")
-    assert ROOM.taken == 0
+            reader.take(Record(position, 0, kind, 0.0, piece))
+            position += 17 + len(piece)
+    for kind in (Kind.TARGET_ENDED, Kind.CLOSED):
+        reader.take(Record(position, 0, kind, 0.0, b""))
+    assert budget.taken == budget.exchanges == 0
     assert "reader-crashed" not in audience.gaps
     bench = Bench()
     for exchange in audience.exchanges:

@@ -13,8 +13,7 @@ import pytest
 from forked_program import run_forked
 from proofs.hostile_servers import Conduct, Hostile, HostileServer, head, says
 from recorded import document
-from test_watch_exchange_assembly import _Audience as Audience
-from test_watch_exchange_assembly import listen
+from test_watch_exchange_assembly import Audience, listen
 
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.watch.violation_folder import ViolationFolder

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from tokenwire.watch.exchange_assembly import ExchangeAssembler, ObservedExchange, read_exchange
-from tokenwire.watch.room import BLOCK, Intake, Room, reads_in
+from tokenwire.watch.exchange_assembly import Budget, ConnectionReader
+from tokenwire.watch.spool import Kind, Record
 from tokenwire.wire.exchange import Ending, Exchange
 from tokenwire.wire.redaction import REDACTED
 
@@ -24,66 +25,62 @@ ANSWERED = (
 GET = b"GET /server_info HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
-BLOCKS = 4
-ROOM = Room(BLOCKS * BLOCK)
+BUDGET = Budget(most=1 << 20, largest=1000)
 
 
-class _Audience:
+class Audience:
     def __init__(self) -> None:
-        self.open = 0
         self.exchanges: list[Exchange] = []
         self.gaps: list[str] = []
+        self.positions: list[int] = []
 
-    def name(self) -> str:
-        return f"n/{len(self.exchanges)}"
+    def over(self, position: int, exchange: Exchange) -> None:
+        self.positions.append(position)
+        self.exchanges.append(exchange)
 
-    def began(self) -> None:
-        self.open += 1
-
-    def over(self, heard: ObservedExchange | None) -> None:
-        self.open -= 1
-        if heard is not None:
-            kept = heard.kept
-            told = reads_in(ROOM.fd, ROOM.size, kept.stretches, kept.lengths)
-            self.exchanges.append(read_exchange(heard.passed, kept.times, told))
-            kept.give_back()
-
-    def missed(self, reason: str) -> None:
+    def missed(self, position: int, reason: str, *, exchange: bool) -> None:
+        self.positions.append(position)
         self.gaps.append(reason)
 
 
 @pytest.fixture
-def audience() -> _Audience:
-    return _Audience()
+def audience() -> Audience:
+    return Audience()
 
 
-class _Listening:
-    """An observer, told each thing a second after the one before."""
+class listen:  # noqa: N801  # read like a function
+    """A connection whose records come a second after one another."""
 
-    def __init__(self, audience: _Audience, *, largest: int = 1000) -> None:
-        self._observer = ExchangeAssembler(audience, ROOM, Intake(ROOM), largest=largest)
-        self._now = 0.0
+    def __init__(self, audience: Audience, budget: Budget | None = None, *, lost: bool = False) -> None:
+        self.budget = budget or replace(BUDGET)
+        self._reader = ConnectionReader(audience, self.budget, lost=lost)
+        self._now = 100.0
+        self._position = 0
+        self.end = self._reader.end
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        def told(data: bytes = b"") -> None:
-            self._now += 1.0
-            if name != "received" or not self._observer.gathered(self._now, data):
-                getattr(self._observer, name)(self._now, data)
+    def _take(self, kind: Kind, data: bytes = b"") -> None:
+        self._now += 1.0
+        self._reader.take(Record(self._position, 7, kind, self._now, data))
+        self._position += 17 + len(data)
 
-        return told
+    def sent(self, data: bytes) -> None:
+        self._take(Kind.REQUEST if data[:4] in {b"POST", b"GET "} else Kind.SENT, data)
 
+    def received(self, data: bytes) -> None:
+        self._take(Kind.RECEIVED, memoryview(data))  # type: ignore[arg-type]  # as it lies in the spool
 
-listen = _Listening
+    def __getattr__(self, name: str) -> Callable[[], None]:
+        return lambda: self._take(Kind[name.upper()])
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 10_000])
-def test_an_exchange_however_it_is_cut(audience: _Audience, size: int) -> None:
+def test_an_exchange_however_it_is_cut(audience: Audience, size: int) -> None:
     observer = listen(audience)
     for data, hear in ((ASKED, observer.sent), (ANSWERED, observer.received)):
         for start in range(0, len(data), size):
             hear(data[start : start + size])
     (exchange,) = audience.exchanges
-    assert (exchange.status, exchange.ending, audience.open) == (200, Ending.COMPLETE, 0)
+    assert (exchange.status, exchange.ending) == (200, Ending.COMPLETE)
     assert exchange.body == b"data: {}\n\ndat"
     assert exchange.request.raw_body == b'{ "text":"a"}'
     assert exchange.request.headers[:2] == (("hOST", "h"), ("Authorization", REDACTED))
@@ -92,29 +89,32 @@ def test_an_exchange_however_it_is_cut(audience: _Audience, size: int) -> None:
     times = [read.time for read in exchange.reads]
     assert times == sorted(times)
     assert times[0] > 0
-    assert ROOM.taken == 0, "what was borrowed is given back"
+    assert exchange.duration >= times[-1]
+    assert (observer.budget.taken, observer.budget.exchanges) == (0, 0)
     assert not audience.gaps
 
 
-def test_one_connection_many_exchanges(audience: _Audience) -> None:
+def test_one_connection_many_exchanges(audience: Audience) -> None:
     observer = listen(audience)
     for _ in range(3):
         observer.sent(ASKED)
         observer.received(ANSWERED)
     observer.closed()
     assert len(audience.exchanges) == 3
+    assert len(set(audience.positions)) == len({exchange.name for exchange in audience.exchanges}) == 3
     assert not audience.gaps
 
 
-def test_requests_may_come_before_the_answers(audience: _Audience) -> None:
+def test_requests_may_come_before_the_answers(audience: Audience) -> None:
     observer = listen(audience)
     observer.sent(ASKED + GET + GET)
     small = b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n"
     observer.received(ANSWERED + small + b"1" + small + b"2")
     assert [exchange.body for exchange in audience.exchanges] == [b"data: {}\n\ndat", b"1", b"2"]
+    assert len(set(audience.positions)) == 3
 
 
-def test_the_words_before_an_answer_are_none(audience: _Audience) -> None:
+def test_the_words_before_an_answer_are_none(audience: Audience) -> None:
     observer = listen(audience)
     observer.sent(b"POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
     observer.received(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -124,7 +124,7 @@ def test_the_words_before_an_answer_are_none(audience: _Audience) -> None:
     assert (exchange.status, exchange.request.raw_body) == (204, b"hi")
 
 
-def test_an_answer_to_head_has_no_body(audience: _Audience) -> None:
+def test_an_answer_to_head_has_no_body(audience: Audience) -> None:
     observer = listen(audience)
     for _ in range(2):
         observer.sent(b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -132,7 +132,7 @@ def test_an_answer_to_head_has_no_body(audience: _Audience) -> None:
     assert [exchange.body for exchange in audience.exchanges] == [b"", b""]
 
 
-def test_an_answer_may_come_before_the_request_is_over(audience: _Audience) -> None:
+def test_an_answer_may_come_before_the_request_is_over(audience: Audience) -> None:
     observer = listen(audience)
     observer.sent(ASKED[:-3])
     observer.received(b"HTTP/1.1 413 No\r\nContent-Length: 0\r\n\r\n")
@@ -153,7 +153,7 @@ def test_an_answer_may_come_before_the_request_is_over(audience: _Audience) -> N
     ],
 )
 def test_who_left_first_decides_the_ending(
-    audience: _Audience, answered: bytes, left_first: bool, ending: Ending
+    audience: Audience, answered: bytes, left_first: bool, ending: Ending
 ) -> None:
     observer = listen(audience)
     observer.sent(ASKED)
@@ -164,7 +164,8 @@ def test_who_left_first_decides_the_ending(
     observer.closed()
     (exchange,) = audience.exchanges
     assert exchange.ending is ending
-    assert audience.open == 0
+    assert exchange.detail or ending is Ending.COMPLETE
+    assert observer.budget.exchanges == 0
     assert not audience.gaps
 
 
@@ -179,7 +180,7 @@ def test_who_left_first_decides_the_ending(
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_one_gap_and_no_end(
-    audience: _Audience, asked: bytes, answered: bytes, gap: str
+    audience: Audience, asked: bytes, answered: bytes, gap: str
 ) -> None:
     observer = listen(audience)
     observer.sent(asked)
@@ -191,81 +192,110 @@ def test_what_cannot_be_read_is_one_gap_and_no_end(
     observer.closed()
     assert audience.gaps == [gap]
     assert audience.exchanges == []
-    assert audience.open == 0
+    assert observer.budget.exchanges == 0
 
 
-def test_an_exchange_beyond_the_size_is_a_gap_and_the_next_is_not(audience: _Audience) -> None:
-    observer = listen(audience, largest=25)
+def test_an_exchange_beyond_the_size_is_a_gap_and_the_next_is_not(audience: Audience) -> None:
+    observer = listen(audience, Budget(1 << 20, 25))
     observer.sent(ASKED)
     observer.received(ANSWERED)
     observer.sent(GET)
     observer.received(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
     assert audience.gaps == ["too-large"]
     assert [exchange.body for exchange in audience.exchanges] == [b"{}"]
-    assert audience.open == 0
+    assert observer.budget.exchanges == 0
 
 
-def test_an_exchange_of_exactly_the_size_is_heard(audience: _Audience) -> None:
+def test_an_exchange_of_exactly_the_size_is_heard(audience: Audience) -> None:
     size = len(b'{ "text":"a"}') + len(b"data: {}\n\ndat")
     for largest in (size, size - 1):
-        observer = listen(audience, largest=largest)
+        observer = listen(audience, Budget(1 << 20, largest))
         observer.sent(ASKED)
         observer.received(ANSWERED)
     assert [exchange.body for exchange in audience.exchanges] == [b"data: {}\n\ndat"]
     assert audience.gaps == ["too-large"]
 
 
-def test_where_no_room_is_left_an_exchange_is_followed_and_not_kept(audience: _Audience) -> None:
+def test_beyond_the_budget_an_exchange_is_read_to_its_end_and_not_kept(audience: Audience) -> None:
     observer = listen(audience)
-    others = [block for _ in range(BLOCKS) if (block := ROOM.borrow()) is not None]
-    assert ROOM.taken == ROOM.size
+    observer.budget.taken = observer.budget.most
     observer.sent(ASKED)
     observer.received(ANSWERED[:-20])
-    ROOM.give_back(others)
+    assert observer.budget.taken == observer.budget.most
+    observer.budget.taken = 0
     observer.received(ANSWERED[-20:])
-    assert (audience.exchanges, audience.gaps, audience.open) == ([], ["judge-too-slow"], 0)
+    assert (audience.exchanges, audience.gaps) == ([], ["judge-too-slow"])
     observer.sent(GET)
     observer.received(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
     assert [exchange.body for exchange in audience.exchanges] == [b"{}"]
     observer.sent(ASKED)
-    assert ROOM.taken > 0
+    assert observer.budget.taken > 0
     observer.received(b"\r\nnonsense\r\n\r\n")
-    assert ROOM.taken == 0
+    assert (observer.budget.taken, observer.budget.exchanges) == (0, 0)
 
 
-@pytest.mark.parametrize(("size", "gaps"), [(ROOM.size // 2, []), (ROOM.size, ["judge-too-slow"])])
-def test_what_is_gathered_takes_of_the_room_until_there_is_no_more(
-    audience: _Audience, size: int, gaps: list[str]
+@pytest.mark.parametrize(("most", "gaps"), [(600_000, []), (200_000, ["judge-too-slow"])])
+def test_what_is_under_way_takes_of_the_budget_until_there_is_no_more(
+    audience: Audience, most: int, gaps: list[str]
 ) -> None:
-    body = (bytes(range(251)) * (size // 251 + 1))[:size]
-    observer = listen(audience, largest=1 << 30)
+    body = bytes(range(250)) * 2000
+    observer = listen(audience, Budget(most, 1 << 30))
     observer.sent(GET)
     observer.received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-    most = 0
-    for start in range(0, size, 10_007):
-        piece = body[start : start + 10_007]
-        observer.received(b"%x\r\n%s\r\n" % (len(piece), piece))
-        most = max(most, ROOM.taken)
-    assert ROOM.size // 4 < most <= ROOM.size
+    taken = 0
+    for start in range(0, len(body), 10_000):
+        observer.received(b"%x\r\n%s\r\n" % (10_000, body[start : start + 10_000]))
+        taken = max(taken, observer.budget.taken)
+    assert min(most, len(body)) * 0.9 < taken <= most
     observer.received(b"0\r\n\r\n")
     assert [exchange.body == body for exchange in audience.exchanges] == [True] * (not gaps)
-    assert (audience.gaps, ROOM.taken) == (gaps, 0)
+    assert (audience.gaps, observer.budget.taken) == (gaps, 0)
 
 
-def test_most_reads_of_a_stream_are_put_aside_and_keep_their_times(audience: _Audience) -> None:
-    observer = ExchangeAssembler(audience, ROOM, Intake(ROOM), largest=1 << 20)
-    observer.sent(0.0, ASKED)
-    observer.received(1.0, ANSWERED[: ANSWERED.index(b"a\r\n")])
-    for at in range(2, 200):
-        assert observer.gathered(at, b"4\r\n%04d\r\n" % at)
-    assert not observer.gathered(200.0, b"0\r\n\r\n")
-    observer.received(200.0, b"0\r\n\r\n")
-    (exchange,) = audience.exchanges
-    assert [(read.time, read.data) for read in exchange.reads] == [(at, b"%04d" % at) for at in range(2, 200)]
+def test_where_bytes_are_lost_the_exchange_is_a_gap_and_the_next_request_is_read(audience: Audience) -> None:
+    observer = listen(audience)
+    observer.sent(ASKED)
+    observer.received(ANSWERED[:-20])
+    observer.lost()
+    observer.received(ANSWERED[-7:])
+    observer.sent(b'{"rest": "of a body"}')
+    observer.target_ended()
+    assert (audience.exchanges, audience.gaps) == ([], ["judge-too-slow"])
+    observer.sent(ASKED)
+    observer.received(ANSWERED)
+    assert [exchange.body for exchange in audience.exchanges] == [b"data: {}\n\ndat"]
+    observer.lost()
+    observer.closed()
+    assert (len(audience.gaps), observer.budget.taken, observer.budget.exchanges) == (1, 0, 0)
+
+
+def test_a_connection_whose_beginning_is_not_known_is_read_from_its_next_request_on(
+    audience: Audience,
+) -> None:
+    observer = listen(audience, lost=True)
+    observer.received(ANSWERED[-30:])
+    observer.sent(ASKED)
+    observer.received(ANSWERED)
+    observer.closed()
+    assert [exchange.body for exchange in audience.exchanges] == [b"data: {}\n\ndat"]
+    assert not audience.gaps
+
+
+@pytest.mark.parametrize("side", ["sent", "received"])
+def test_what_comes_before_its_time_is_bounded(audience: Audience, side: str) -> None:
+    """A client may send more than the server answers, and a server answer more than it was asked."""
+    observer = listen(audience)
+    observer.sent(ASKED[:-1] if side == "received" else ASKED)
+    if side == "received":
+        observer.received(ANSWERED)
+    for _ in range(9):
+        getattr(observer, side)(b"x" * 200)
+    assert audience.gaps == ["too-large"]
+    assert observer.budget.exchanges == 0
 
 
 @pytest.mark.parametrize("end", [b"0\r\n\r\n", b"0\r\nA: b\r\n\r\n", b"00;x\r\n\r\n"])
-def test_the_end_of_a_stream_is_seen_at_once_however_it_is_cut(audience: _Audience, end: bytes) -> None:
+def test_the_end_of_a_stream_is_seen_at_once_however_it_is_cut(audience: Audience, end: bytes) -> None:
     for size in range(1, len(end) + 1):
         audience.exchanges.clear()
         observer = listen(audience)
@@ -278,51 +308,61 @@ def test_the_end_of_a_stream_is_seen_at_once_however_it_is_cut(audience: _Audien
     assert not audience.gaps
 
 
-def test_an_answer_to_half_a_request_is_a_gap(audience: _Audience) -> None:
+def test_an_answer_to_half_a_request_is_a_gap(audience: Audience) -> None:
     """A server may refuse before it has read all; what it was asked is then not known."""
     observer = listen(audience)
     observer.sent(ASKED[:-5])
     observer.received(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\n{}")
     observer.target_ended()
     observer.closed()
-    assert (audience.exchanges, audience.gaps, audience.open) == ([], ["request-cut-off"], 0)
+    assert (audience.exchanges, audience.gaps) == ([], ["request-cut-off"])
+    assert observer.budget.exchanges == 0
 
 
-def test_what_is_open_when_the_watcher_ends_is_a_gap(audience: _Audience) -> None:
+def test_what_is_open_when_the_watcher_ends_is_a_gap(audience: Audience) -> None:
     idle, busy = listen(audience), listen(audience)
     busy.sent(ASKED)
     for observer in (idle, busy):
-        observer.interrupt()
-        observer.closed()
+        observer.end()
+        assert observer.budget.exchanges == 0
     assert audience.gaps == ["watch-ended"]
-    assert audience.open == 0
 
 
-def test_an_answer_without_a_request_keeps_no_memory(audience: _Audience) -> None:
+def test_an_answer_without_a_request_keeps_no_memory(audience: Audience) -> None:
     """A server or a proxy may say that an idle connection has timed out, before it closes it."""
     observer = listen(audience)
     observer.received(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 4\r\n\r\nidle")
-    assert ROOM.taken > 0
+    assert observer.budget.taken > 0
     observer.target_ended()
     observer.closed()
-    assert ROOM.taken == 0
-    assert (audience.exchanges, audience.gaps, audience.open) == ([], [], 0)
+    assert observer.budget.taken == 0
+    assert (audience.exchanges, audience.gaps) == ([], [])
 
 
 def test_a_fault_of_our_own_is_a_gap_and_reaches_nobody(
-    audience: _Audience, monkeypatch: pytest.MonkeyPatch
+    audience: Audience, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(_: object, __: str) -> None:
+    def broken(_: object, __: int) -> None:
         raise RuntimeError("no memory")
 
-    monkeypatch.setattr(ExchangeAssembler, "_keep_back", broken)
-    observer = listen(audience, largest=1)
+    monkeypatch.setattr(ConnectionReader, "_keep", broken)
+    observer = listen(audience, Budget(1 << 20, 1))
     observer.sent(ASKED)
     observer.received(ANSWERED)
     assert audience.gaps == ["reader-crashed"]
 
 
-def test_keys_in_what_a_server_tells_of_itself_go_no_further(audience: _Audience) -> None:
+def test_a_fault_of_the_judge_is_not_taken_for_one_of_the_reader(audience: Audience) -> None:
+    """The process dies of it, and the supervisor counts that."""
+    observer = listen(audience)
+    observer.sent(ASKED)
+    audience.exchanges = None  # type: ignore[assignment]  # whatever goes wrong behind the reader
+    with pytest.raises(AttributeError):
+        observer.received(ANSWERED)
+    assert not audience.gaps
+
+
+def test_keys_in_what_a_server_tells_of_itself_go_no_further(audience: Audience) -> None:
     observer = listen(audience)
     observer.sent(GET)
     observer.received(b'HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n{"api_key":"sesame"}')

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import itertools
 import json
 import re
 import sys
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
-from io import BytesIO
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from recorded import streamed, whole
 
 from tokenwire.replay import replay
-from tokenwire.watch.distant_judge import DistantJudge, judge_command
-from tokenwire.watch.exchange_assembly import SCENARIO, ObservedExchange, Passed
-from tokenwire.watch.judge_process import exchanges, frame, opinion_line, read_opinion
+from tokenwire.watch.exchange_assembly import SCENARIO, Budget
+from tokenwire.watch.judge_process import Follower, JudgePlan, Reporter, follow, read_opinion
+from tokenwire.watch.judge_supervisor import JudgeSupervisor, judge_command
 from tokenwire.watch.judging import Bench, Opinion, Violation
 from tokenwire.watch.live_page import live_page
 from tokenwire.watch.prometheus import exposition
-from tokenwire.watch.room import BLOCK, Kept, Room
+from tokenwire.watch.spool import Batch, Kind, Spool, SpoolReader
 from tokenwire.watch.tally import Tally
 from tokenwire.watch.violation_folder import ViolationFolder
 from tokenwire.wire.capture import read_capture
@@ -30,50 +32,56 @@ from tokenwire.wire.exchange import Exchange, HttpRequest, Read, Server
 WHEN = "2026-11-21T09:12:33.123+00:00"
 GOOD = replace(streamed("watch/1"), scenario=SCENARIO, started=WHEN)
 BAD = replace(streamed("watch/2", forgets_an_id=True), scenario=SCENARIO, started=WHEN)
-MUTE = "import sys; sys.stdin.read()"
+MUTE = "import time; time.sleep(1000)"
 DEAD = "import sys; sys.stdin.buffer.read(8); sys.exit(1)"
 BABBLES = "import sys; sys.stdin.buffer.read(8); print('what?'); sys.stdout.flush(); sys.stdin.read()"
 """Judges that never answer, that die, and that talk nonsense."""
 
 
-ROOM = Room(64 * BLOCK)
-
-
-def heard(exchange: Exchange, room: Room = ROOM) -> ObservedExchange:
-    """An exchange as it is observed, its reads lying in the room."""
+def append(spool: Spool, connection: int, exchange: Exchange) -> int:
+    """Append what passed on a connection for one exchange; where its request stands."""
     request = exchange.request
     body = json.dumps(request.body).encode() if request.raw_body is None else request.raw_body
     asked = f"{request.method} {request.path} HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n"
     fields = "".join(f"{name}: {value}\r\n" for name, value in exchange.headers)
     head = f"HTTP/1.1 {exchange.status} OK\r\n{fields}Transfer-Encoding: chunked\r\n\r\n"
-    chunks = [(read.time, b"%x\r\n%s\r\n" % (len(read.data), read.data)) for read in exchange.reads]
-    kept = Kept(room)
-    for at, data in ((0.0, head.encode()), *chunks, (exchange.duration, b"0\r\n\r\n")):
-        assert kept.hold(len(data))
-        kept.stretches.append(data)
-        kept.lengths.append(len(data))
-        kept.times.append(at)
-    kept.store()
-    passed = Passed(
-        *(exchange.name, asked.encode() + body, exchange.ending, exchange.detail),
-        *(0.0, exchange.duration, exchange.started),
-    )
-    return ObservedExchange(passed, kept)
+    spool.append(connection, Kind.OPENED)
+    spool.publish()
+    position = spool.batches[-1].position + spool.batches[-1].end - spool.batches[-1].start
+    assert spool.append_request(connection, asked.encode() + body)
+    assert spool.append(connection, Kind.RECEIVED, head.encode())
+    for read in exchange.reads:
+        assert spool.append(connection, Kind.RECEIVED, b"%x\r\n%s\r\n" % (len(read.data), read.data))
+    assert spool.append(connection, Kind.RECEIVED, b"0\r\n\r\n")
+    assert spool.append(connection, Kind.CLOSED)
+    return position
+
+
+def spooled(*exchanges: Exchange) -> tuple[Spool, list[int]]:
+    """A spool with all of them in one batch, and where their requests stand."""
+    spool = Spool(8 << 20)
+    positions = [append(spool, number, exchange) for number, exchange in enumerate(exchanges)]
+    spool.publish()
+    first, last = spool.batches[0], spool.batches[-1]
+    spool.batches.clear()
+    spool.batches.append(Batch(first.start, last.end, 0, len(exchanges)))
+    return spool, positions
 
 
 def as_watched(exchange: Exchange) -> Exchange:
-    """The exchange as the process reads it."""
+    """The exchange as the process reads it, but for its name and its times."""
     request = exchange.request
     raw = json.dumps(request.body).encode() if request.raw_body is None else request.raw_body
     asked = HttpRequest(
         request.method, request.path, raw_body=raw, headers=(("Host", "h"), ("Content-Length", str(len(raw))))
     )
-    return replace(
-        exchange,
-        request=asked,
-        headers=(*exchange.headers, ("Transfer-Encoding", "chunked")),
-        server=Server(),
-    )
+    headers = (*exchange.headers, ("Transfer-Encoding", "chunked"))
+    return timeless(replace(exchange, request=asked, headers=headers, server=Server()))
+
+
+def timeless(exchange: Exchange) -> Exchange:
+    reads = tuple(replace(read, time=0.0) for read in exchange.reads)
+    return replace(exchange, name="", started="", duration=0.0, reads=reads)
 
 
 def test_a_violation_is_named_with_its_place() -> None:
@@ -109,82 +117,119 @@ def test_what_the_target_said_of_itself_is_remembered() -> None:
     assert Bench().hear(GOOD).violations == ()
 
 
-def test_opinions_and_exchanges_survive_the_pipe() -> None:
+def test_opinions_survive_the_pipe() -> None:
     opinion = Opinion(True, "", (Violation("r", "MUST", "\ud800 \n", 3, "/a", "x"),), ("c",), "d", 5, "u")
-    line = opinion_line(opinion)
-    assert line.count(b"\n") == 1
-    assert read_opinion(line) == opinion
-    whole_frame = frame([heard(GOOD), heard(BAD)], ROOM)
-    for cut, count in ((len(whole_frame), 2), (len(whole_frame) - 1, 1), (3, 1), (0, 1)):
-        read = list(exchanges(BytesIO(whole_frame + whole_frame[:cut])))
-        assert read == [as_watched(GOOD), as_watched(BAD)] * count
+    out = io.StringIO()
+    Reporter(Bench(), None, out).say("judged", 5, asdict(opinion))
+    assert out.getvalue().count("\n") == 1
+    assert read_opinion(json.loads(out.getvalue())[2]) == opinion
 
 
-@pytest.mark.parametrize("request_", [b"GET / HTTP/1.1\r\nHost: h\r\n: x\r\n\r\n", b"GET / HTTP/1.1\r\n"])
-def test_a_request_that_only_the_process_finds_unreadable_is_no_exchange(request_: bytes) -> None:
-    """The watcher itself reads no more of it than where it ends."""
-    seen = heard(GOOD)
-    hurt = replace(seen, passed=seen.passed._replace(request=request_))
-    assert list(exchanges(BytesIO(frame([seen, hurt], ROOM)))) == [as_watched(GOOD), None]
+def _said(spool: Spool, reported: Sequence[int] = ()) -> list[list[Any]]:
+    """What the process says of the batches of a spool."""
+    out = io.StringIO()
+    lines = [json.dumps([*batch[:3], list(reported)]).encode() for batch in spool.batches]
+    reporter = Reporter(Bench(), None, out)
+    reader = SpoolReader(spool.fd, spool.size)
+    follow(lines, Follower(reader, reporter, Budget(1 << 30, 1 << 20)), reporter)
+    return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
-@pytest.mark.parametrize("answer", [b"HTTP/1.1 200 OK\r\n: x\r\n\r\n", b"HTTP/1.1 200 OK\r\n"])
-def test_an_answer_that_only_the_process_finds_unreadable_is_no_exchange(answer: bytes) -> None:
-    seen, kept = heard(GOOD), Kept(ROOM)
-    kept.stretches.append(answer)
-    kept.lengths.append(len(answer))
-    kept.times.append(0.0)
-    assert list(exchanges(BytesIO(frame([seen, replace(seen, kept=kept)], ROOM)))) == [as_watched(GOOD), None]
+def test_the_process_says_what_it_judges_before_it_does_and_what_is_under_way() -> None:
+    spool, (good, bad) = spooled(GOOD, BAD)
+    spool.append_request(9, b"GET /1 HTTP/1.1\r\nHost: h\r\n\r\n")  # an old connection, not seen before
+    spool.publish()
+    said = _said(spool)
+    assert [line[:2] for line in said] == [
+        *[["judging", good], ["judged", good], ["judging", bad], ["judged", bad], ["read", 0]],
+        *[["read", 1], ["missed", said[-1][1]]],
+    ]
+    assert said[-1][2:] == ["watch-ended", True]
+    assert [len(line[2]["violations"]) > 0 for line in said if line[0] == "judged"] == [False, True]
+
+
+def test_what_was_reported_before_is_neither_judged_nor_reported_again() -> None:
+    spool, (good, bad) = spooled(GOOD, BAD)
+    assert [line[:2] for line in _said(spool, [good])] == [["judging", bad], ["judged", bad], ["read", 0]]
+
+
+def test_each_batch_may_hold_a_part_of_an_exchange() -> None:
+    spool = Spool(8 << 20)
+    append(spool, 1, GOOD)
+    spool.publish()
+    (opened, rest) = spool.batches
+    records = list(SpoolReader(spool.fd, spool.size).records(*rest[:3]))
+    cuts = [rest.start + record.position - rest.position for record in records] + [rest.end]
+    spool.batches.clear()
+    spool.batches.append(opened)
+    for start, end in itertools.pairwise(cuts):
+        spool.batches.append(Batch(start, end, rest.position + start - rest.start, 0))
+    said = [line for line in _said(spool) if line[0] != "read"]
+    assert [line[0] for line in said] == ["judging", "judged"]
+    assert said[1][2]["judged"]
+
+
+class _Judged:
+    """A supervisor under way, and what it was told."""
+
+    def __init__(self, command: Sequence[str], spool: Spool, **options: float) -> None:
+        self.told: list[Opinion] = []
+        self.missed: list[str] = []
+        self.supervisor = JudgeSupervisor(
+            command,
+            spool,
+            self.told.append,
+            lambda reason, count: self.missed.extend([reason] * max(count, 1)),
+            **options,
+        )
 
 
 def _judged(
-    command: list[str],
-    scene: Callable[[DistantJudge], Awaitable[None]],
-    room: Room = ROOM,
+    command: Callable[[Spool], Sequence[str]] | Sequence[str],
+    *exchanges: Exchange,
+    drain: float = 30,
     **options: float,
-):
-    told: list[tuple[Exchange, Opinion]] = []
-    missed: list[str] = []
+) -> tuple[list[Opinion], list[str]]:
+    """What is told of these exchanges by such a judge, which is started again whenever it dies."""
 
-    async def run() -> None:
-        judge = DistantJudge(
-            command,
-            room,
-            lambda *words: told.append(words),
-            missed.append,
-            **options,  # type: ignore[arg-type]  # seconds
-        )
-        await scene(judge)
+    async def run() -> _Judged:
+        spool, _ = spooled(*exchanges)
+        words = command(spool) if callable(command) else command
+        judged = _Judged(words, spool, **options)
+        await judged.supervisor.close(drain)
+        assert (spool.waiting, len(spool.batches), judged.supervisor.open) == (0, 0, 0)
+        return judged
 
-    asyncio.run(asyncio.wait_for(run(), 60))
-    return told, missed
+    judged = asyncio.run(asyncio.wait_for(run(), 60))
+    return judged.told, judged.missed
+
+
+def _ours(folder: Path | None = None, profiles: Sequence[str] = ()) -> Callable[[Spool], list[str]]:
+    record = "" if folder is None else str(folder)
+    return lambda spool: judge_command(
+        JudgePlan(spool.fd, spool.size, 1 << 30, 1 << 20, record, 1 << 20, profiles)
+    )
 
 
 def test_the_process_judges_and_keeps_what_violates(tmp_path: Path) -> None:
-    async def scene(judge: DistantJudge) -> None:
-        for exchange in (GOOD, BAD, GOOD):
-            judge.submit(heard(exchange))
-        await judge.close(30)
-
     folder = tmp_path / "violations"
-    told, missed = _judged(judge_command(folder, 1 << 20), scene)
+    told, missed = _judged(_ours(folder), GOOD, BAD, GOOD)
     assert missed == []
-    assert [len(opinion.violations) > 0 for _, opinion in told] == [False, True, False]
+    assert [len(opinion.violations) > 0 for opinion in told] == [False, True, False]
+    assert [(opinion.method, opinion.path) for opinion in told] == [("POST", "/generate")] * 3
     (path,) = folder.rglob("*.jsonl.gz")
-    assert told[1][1].recorded == path.stat().st_size
-    assert list(read_capture(path)) == [as_watched(BAD)]
-    assert path.parent.name == told[1][1].violations[0].requirement
+    assert told[1].recorded == path.stat().st_size
+    (kept,) = read_capture(path)
+    assert (kept.name, kept.started) == (told[1].exchange, told[1].started)
+    assert timeless(kept) == as_watched(BAD)
+    assert path.parent.name == told[1].violations[0].requirement
     assert replay([folder]).runs[0].streams
 
 
-def test_the_process_judges_by_the_profiles_alone(tmp_path: Path) -> None:
-    async def scene(judge: DistantJudge) -> None:
-        judge.submit(heard(BAD))
-        await judge.close(30)
-
+def test_the_process_judges_by_the_profiles_alone() -> None:
     told = {}
     for profile in ("core", "metadata"):
-        [(_, opinion)], missed = _judged(judge_command(tmp_path / profile, 1 << 20, [profile]), scene)
+        [opinion], missed = _judged(_ours(profiles=[profile]), BAD)
         assert (opinion.judged, missed) == (True, [])
         told[profile] = {violation.requirement for violation in opinion.violations}
     assert "cumulative-ids-extend" in told["core"]
@@ -193,68 +238,68 @@ def test_the_process_judges_by_the_profiles_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("program", [DEAD, BABBLES, "raise SystemExit"])
 def test_a_judge_that_dies_costs_one_gap_for_each_exchange(program: str) -> None:
-    async def scene(judge: DistantJudge) -> None:
-        for _ in range(3):
-            judge.submit(heard(GOOD))
-        await judge.close(30)
-
-    told, missed = _judged([sys.executable, "-c", program], scene)
-    assert told == []
-    assert missed == ["judge-crashed"] * 3
+    assert _judged([sys.executable, "-c", program], *[GOOD] * 3) == ([], ["judge-crashed"] * 3)
 
 
 DIES_OF_THE_SECOND = """
-import sys
+import json, sys
 from tokenwire.watch import judge_process
 class Bench(judge_process.Bench):
     def hear(self, exchange):
-        return sys.exit(1) if exchange.name == "watch/2" else super().hear(exchange)
+        return sys.exit(1) if b"of the second" in exchange.request.raw_body else super().hear(exchange)
 judge_process.Bench = Bench
-judge_process.main("", "0")
+judge_process.main(judge_process.JudgePlan(**json.loads(sys.argv[1])))
 """
 
 
 def test_what_was_given_to_a_judge_that_dies_is_given_to_the_next_one() -> None:
-    async def scene(judge: DistantJudge) -> None:
-        for name in ("watch/1", "watch/2", "watch/3"):
-            judge.submit(heard(replace(GOOD, name=name)))
-        await judge.close(30)
+    deadly = replace(GOOD, request=HttpRequest("POST", "/generate", raw_body=b'{"rid": "of the second"}'))
 
-    told, missed = _judged([sys.executable, "-c", DIES_OF_THE_SECOND], scene)
-    assert [exchange.name for exchange, _ in told] == ["watch/1", "watch/3"]
+    def command(spool: Spool) -> list[str]:
+        return [sys.executable, "-c", DIES_OF_THE_SECOND, *_ours()(spool)[3:]]
+
+    told, missed = _judged(command, GOOD, deadly, GOOD)
+    assert [opinion.judged for opinion in told] == [True, True]
+    assert told[0].exchange != told[1].exchange
     assert missed == ["judge-crashed"]
 
 
+READS_THEN_DIES = """
+import sys
+sys.stdin.readline()
+print('["read", 3]')
+print('["missed", 30, "unreadable", true]')
+sys.stdout.flush()
+sys.stdin.readline()
+"""
+
+
+def test_what_a_judge_that_dies_had_read_is_lost_and_counted() -> None:
+    """Three exchanges were under way, one of which ended since; and nobody judged those of the next batch."""
+
+    async def run() -> list[str]:
+        spool, _ = spooled(GOOD)
+        spool.append_request(1, b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        spool.append_request(1, b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        judged = _Judged([sys.executable, "-c", READS_THEN_DIES], spool)
+        first = spool.batches[0]
+        spool._position = first.end - first.start
+        await judged.supervisor.close(30)
+        return judged.missed
+
+    assert asyncio.run(asyncio.wait_for(run(), 60)) == ["unreadable", *["judge-crashed"] * 4]
+
+
 def test_a_judge_that_cannot_be_started_is_a_gap() -> None:
-    async def scene(judge: DistantJudge) -> None:
-        judge.submit(heard(GOOD))
-        await judge.close(30)
-
-    assert _judged(["/nowhere/judge"], scene) == ([], ["judge-crashed"])
+    assert _judged(["/nowhere/judge"], GOOD) == ([], ["judge-crashed"])
 
 
-def test_what_waits_keeps_its_room_until_it_was_judged_or_given_up() -> None:
-    room = Room(8 * BLOCK)
-
-    async def scene(judge: DistantJudge) -> None:
-        for _ in range(2):
-            judge.submit(heard(GOOD, room))
-        assert room.taken > 0
-        assert judge.waiting > 2 * len(GOOD.body)
-        await judge.close(0)
-        assert (judge.waiting, room.taken) == (0, 0)
-
-    told, missed = _judged([sys.executable, "-c", MUTE], scene, room)
-    assert told == []
-    assert missed == ["watch-ended"] * 2
+def test_what_nobody_has_judged_in_the_end_is_told() -> None:
+    assert _judged([sys.executable, "-c", MUTE], GOOD, GOOD, drain=0) == ([], ["watch-ended"] * 2)
 
 
 def test_a_judge_that_hangs_is_ended_and_the_next_one_goes_on() -> None:
-    async def scene(judge: DistantJudge) -> None:
-        judge.submit(heard(GOOD))
-        await judge.close(30)
-
-    assert _judged([sys.executable, "-c", MUTE], scene, patience_s=0.01) == ([], ["judge-too-slow"])
+    assert _judged([sys.executable, "-c", MUTE], GOOD, patience_s=0.01) == ([], ["judge-too-slow"])
 
 
 def test_the_folder_keeps_to_its_cap_and_rare_violations_stay(tmp_path: Path) -> None:
@@ -282,16 +327,15 @@ HOSTILE = Violation("ids-are-counted", "MUST", '<script>alert("1")</script>', 1,
 
 
 def hostile_tally() -> Tally:
-    tally = Tally(exchanges=3)
+    tally = Tally(exchanges=1)
     tally.gaps['odd"\n\\reason'] += 1
-    exchange = replace(GOOD, request=HttpRequest("GET", "/<b>"))
-    tally.heard(exchange, Opinion(judged=True, violations=(HOSTILE,)))
-    tally.heard(exchange, Opinion(judged=True, crashed=("ids-are-counted",)))
+    tally.heard(Opinion(judged=True, violations=(HOSTILE,), method="GET", path="/<b>"))
+    tally.heard(Opinion(judged=True, crashed=("ids-are-counted",)))
     return tally
 
 
 def test_the_live_page_shows_hostile_text_as_text() -> None:
-    page = live_page(hostile_tally(), target="http://<i>", listening="x:1", waiting=5)
+    page = live_page(hostile_tally(), target="http://<i>", listening="x:1", waiting=5, under_way=2)
     assert "&lt;script&gt;alert" in page
     for words in ("<script", "<img", "<b>/", "/<b>", "<i>"):
         assert words not in page
@@ -306,7 +350,7 @@ _SAMPLE = re.compile(
 
 
 def test_metrics_are_what_prometheus_reads() -> None:
-    lines = exposition(hostile_tally(), 7).splitlines()
+    lines = exposition(hostile_tally(), 7, 2).splitlines()
     families: list[str] = []
     for line in lines:
         if line.startswith("# TYPE "):
@@ -320,4 +364,5 @@ def test_metrics_are_what_prometheus_reads() -> None:
     assert "tokenwire_watch_judged_total 2" in lines
     assert "tokenwire_watch_conforming_total 1" in lines
     assert "tokenwire_watch_waiting_bytes 7" in lines
+    assert "tokenwire_watch_open_exchanges 2" in lines
     assert r'tokenwire_watch_gaps_total{reason="odd\"\n\\reason"} 1' in lines

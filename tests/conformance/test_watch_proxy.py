@@ -13,28 +13,33 @@ from pathlib import Path
 import pytest
 
 from tokenwire.watch.proxy import Address, BadAddress, Proxy, sides
-from tokenwire.watch.room import BLOCK, LARGE, Intake, Kept, Room
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 RESET = struct.pack("ii", 1, 0)
 
 
 class _Notes:
-    """An observer that notes what it hears. It receives straight into a room, once a read was large."""
+    """An observer that notes what it hears, and has a small place for what comes."""
 
     def __init__(self) -> None:
         self.notes: list[object] = []
-        room = Room(8 * BLOCK)
-        self.intake = Intake(room)
-        self.intake.begin(Kept(room))
+        self._place = memoryview(b"")
 
     def sent(self, data: bytes) -> None:
         self.notes.append(("sent", data))
 
-    def received(self, data: bytes | memoryview) -> None:
-        self.notes.append(("received", bytes(data)))
-        if len(data) >= LARGE:
-            self.intake.open()
+    def place(self) -> memoryview:
+        self._place = memoryview(bytearray(5000))
+        return self._place
+
+    def received(self, size: int) -> None:
+        self.notes.append(("received", bytes(self._place[:size])))
+
+    def unsent(self) -> None:
+        pass
+
+    def resent(self) -> None:
+        pass
 
     def client_ended(self) -> None:
         self.notes.append("client ended")

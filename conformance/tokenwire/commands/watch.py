@@ -17,7 +17,6 @@ from tokenwire.settings import Settings
 from tokenwire.watch.judging import Opinion, single_answer_requirements
 from tokenwire.watch.proxy import Address, BadAddress
 from tokenwire.watch.watcher import Watcher, WatchPlan
-from tokenwire.wire.exchange import Exchange
 
 _MIB = 1 << 20
 
@@ -29,11 +28,11 @@ async def _watch(plan: WatchPlan, console: Console, *, quiet: bool) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
 
-    def tell(exchange: Exchange, opinion: Opinion) -> None:
+    def tell(opinion: Opinion) -> None:
         for violation in () if quiet else opinion.violations:
             what = f"{violation.requirement}: {violation.message}"
             at = "" if violation.event is None else f", event {violation.event}"
-            words = f"{violation.level}  {exchange.request.path} {exchange.name}{at}: {what}"
+            words = f"{violation.level}  {opinion.path} {opinion.exchange}{at}: {what}"
             console.print(Text(words), soft_wrap=True)
 
     watcher = Watcher(plan, tell)

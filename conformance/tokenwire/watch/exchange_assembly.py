@@ -1,431 +1,337 @@
-"""Exchanges put together from copies of the bytes of one connection.
+"""Exchanges put together from the records of one connection.
 
 Requests are read by h11, answers by our reader of answers, each exchange anew, so one that was read badly
-spoils none before it. What they cannot read is reported as missed, and the rest of the connection is not
-observed; its traffic goes on.
+spoils none before it. What they cannot read is reported as missed, and the rest of the connection is ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol
 
 import h11
 
-from tokenwire.watch.framing import LARGEST_HEAD, AnswerFollower, RequestFollower, read_request
-from tokenwire.watch.room import LARGE, Intake, Kept, Room
-from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
-from tokenwire.wire.http_answer import AnswerReader
+from tokenwire.watch.spool import Kind, Record
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, exchange_name
+from tokenwire.wire.http_answer import AnswerReader, Piece
 from tokenwire.wire.redaction import Headers, Mask, redact_body, redact_reads, redact_settings
 
 SCENARIO = "watch"
 """Stands for a scenario in what no scenario asked."""
-_EACH = 4 << 10
-"""Bytes that an exchange takes besides its bodies, or thereabouts."""
-_END = b"\r\n\r\n"
-"""What an answer in chunks ends in, and hardly any read before its last."""
-_LONGEST_END = len(_END)
-_MOST_UNREAD, _MOST_UNSEEN = 64 << 10, 256 << 10
-"""Bytes that are looked at together: more of them would take too long at once."""
-
-
-class Passed(NamedTuple):
-    """An exchange as the traffic leaves it behind, all but its answer, and not read further than it took to
-    tell where it ends: it still holds all credentials.
-    """
-
-    name: str
-    request: bytes
-    """Its head and its body, as they came."""
-    ending: Ending
-    detail: str
-    began: float
-    """When its first byte came, on the clock of the times of the reads."""
-    duration: float
-    """In seconds."""
-    started: str
-
-
-@dataclass(frozen=True)
-class ObservedExchange:
-    """An exchange that passed, and the reads of its answer, from its head on."""
-
-    passed: Passed
-    kept: Kept
-
-    @property
-    def size(self) -> int:
-        """Bytes of the request and of the answer."""
-        return len(self.passed.request) + self.kept.size
-
-    @property
-    def told_size(self) -> int:
-        """Bytes that have to be told of it, as they do not lie in the room; thereabouts."""
-        return len(self.passed.request) + self.kept.told_size
-
-
-def read_exchange(passed: Passed, times: Sequence[float], reads: Iterable[bytes | memoryview]) -> Exchange:
-    """An exchange with its answer read, and without the credentials in it. The judge's process does this
-    before it judges and before it keeps anything: looking for them takes longer than passing bytes on.
-
-    Raises h11.ProtocolError where one of the two cannot be read.
-    """
-    head, body = read_request(passed.request)
-    reader = AnswerReader(head, largest_head=LARGEST_HEAD)
-    pieces: list[Read] = []
-    try:
-        for at, data in zip(times, reads, strict=True):
-            pieces += [Read(at - passed.began, bytes(piece)) for piece in reader.feed(data)]
-        if not reader.over:
-            list(reader.feed(b""))
-    except h11.RemoteProtocolError:
-        if passed.ending is Ending.COMPLETE:
-            raise
-    request = HttpRequest(
-        head.method.decode("latin-1"),
-        head.target.decode("latin-1"),
-        raw_body=body or None,
-        headers=_spelled(head),
-    )
-    mask = Mask.of(request)
-    by_name = redact_settings if request.method == "GET" else redact_body
-    return Exchange(
-        name=passed.name,
-        request=mask.whole_request(request),
-        scenario=SCENARIO,
-        status=None if reader.head is None else reader.head.status_code,
-        headers=() if reader.head is None else mask.headers(_spelled(reader.head)),
-        reads=redact_reads(pieces, by_name, mask.body),
-        ending=passed.ending,
-        detail=mask.text(passed.detail),
-        duration=passed.duration,
-        started=passed.started,
-    )
-
-
-def _spelled(head: h11.Request | h11.Response) -> Headers:
-    """All of them, in order and spelled as they came."""
-    return tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in head.headers.raw_items())
-
-
-T = TypeVar("T", bytes, bytes | memoryview)
+TOO_SLOW, ENDED = "judge-too-slow", "watch-ended"
+LARGEST_HEAD = 1 << 20
+_EACH_EXCHANGE, _EACH_READ = 4 << 10, 150
+"""Bytes that an exchange and a read take besides their data, or thereabouts."""
+_NO_REQUEST = h11.Request(method="GET", target="/", headers=[("host", "")])
+"""What an answer is read by that comes before any request."""
 
 
 class Audience(Protocol):
-    """Receives the exchanges of a connection."""
+    """Receives the exchanges of all connections. Positions name what begins there."""
 
-    def name(self) -> str:
-        """A name for a new exchange, unique."""
+    def over(self, position: int, exchange: Exchange) -> None:
+        """An exchange is over."""
 
-    def began(self) -> None:
-        """A request has come."""
-
-    def over(self, heard: ObservedExchange | None) -> None:
-        """An exchange that began is over; None where it was missed."""
-
-    def missed(self, reason: str) -> None:
-        """Something passed that cannot be judged."""
+    def missed(self, position: int, reason: str, *, exchange: bool) -> None:
+        """Something passed that cannot be judged; whether that was an exchange, as far as can be seen."""
 
 
 @dataclass
-class _Heard:
-    """What was heard of one exchange so far."""
+class Budget:
+    """Bytes that exchanges may take that are under way."""
 
-    began: float = 0.0
-    started: str = ""
-    open: bool = False
-    """Whether the audience knows of it: the head of the request has come."""
-    answered_all: bool = False
-    size: int = 0
-    """Bytes of both bodies."""
+    most: int
+    """Of all together."""
+    largest: int
+    """Of the bodies of one of them."""
+    taken: int = 0
+    exchanges: int = 0
+    """How many are under way."""
 
 
-class ExchangeAssembler:
-    """Assembles the exchanges of one connection; one with more than `largest` bytes of body is not kept.
+class _Asked:
+    """One request, read by h11."""
 
-    Whatever passes is told with its time, in the order in which it came. It reads no more of that than where
-    it ends. intake: where the answers land.
+    def __init__(self) -> None:
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=LARGEST_HEAD)
+        self.head: h11.Request | None = None
+        self.body: list[bytes] = []
+        self.over = False
+        self.rest = b""
+        """What has come behind its end."""
+
+    def feed(self, data: bytes) -> int:
+        """How much of the body is in the next bytes of the client. Raises h11.RemoteProtocolError."""
+        self._http.receive_data(data)
+        size = 0
+        while True:
+            event = self._http.next_event()
+            if isinstance(event, h11.Request):
+                self.head = event
+            elif isinstance(event, h11.Data):
+                self.body.append(bytes(event.data))
+                size += len(event.data)
+            elif isinstance(event, h11.EndOfMessage):
+                self.over, self.rest = True, self._http.trailing_data[0]
+                return size
+            else:  # more is needed
+                return size
+
+
+class _UnderWay:
+    """One exchange, as far as its records have come."""
+
+    def __init__(self) -> None:
+        self.position = -1
+        """That of its first record; negative while there is none."""
+        self.began = 0.0
+        self.asked = _Asked()
+        self.answer: AnswerReader | None = None
+        """There is one as soon as the head of the request has come."""
+        self.reads: list[Read] = []
+        self.size = 0
+        """Bytes of both bodies."""
+        self.taken = 0
+        """Bytes of the budget."""
+        self.skipped = ""
+        """Why nothing of it is kept; it is read to its end."""
+
+    def exchange(self, ended: float, ending: Ending, detail: str) -> Exchange:
+        """The whole exchange, without the credentials in it."""
+        head = self.asked.head
+        assert head is not None
+        request = HttpRequest(
+            head.method.decode("latin-1"),
+            head.target.decode("latin-1"),
+            raw_body=b"".join(self.asked.body) or None,
+            headers=_as_sent(head),
+        )
+        mask = Mask.of(request)
+        by_name = redact_settings if request.method == "GET" else redact_body
+        answer = None if self.answer is None else self.answer.head
+        return Exchange(
+            name=exchange_name(SCENARIO, f"{self.position:012}"),
+            request=mask.whole_request(request),
+            scenario=SCENARIO,
+            status=None if answer is None else answer.status_code,
+            headers=() if answer is None else mask.headers(_as_sent(answer)),
+            reads=redact_reads(self.reads, by_name, mask.body),
+            ending=ending,
+            detail=mask.text(detail),
+            duration=ended - self.began,
+            started=_on_the_clock(self.began),
+        )
+
+
+def _on_the_clock(at: float) -> str:
+    """A monotonic time as one in UTC."""
+    seconds = time.time() - (time.monotonic() - at)
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
+def _as_sent(head: h11.Request | h11.Response) -> Headers:
+    """All headers, in order and spelled as they came."""
+    return tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in head.headers.raw_items())
+
+
+class ConnectionReader:
+    """Reads the records of one connection, and gives each exchange to an audience once it is over.
+
+    lost: its beginning is not known, and it is ignored up to the next REQUEST.
     """
 
-    def __init__(self, audience: Audience, room: Room, intake: Intake, *, largest: int) -> None:
+    def __init__(self, audience: Audience, budget: Budget, *, lost: bool = False) -> None:
         self._audience = audience
-        self._room = room
-        self._intake = intake
-        self._largest = largest
+        self._budget = budget
+        self._lost = lost
         self._stopped = False
+        """Whether the rest of the connection is ignored."""
         self._client_left = False
-        self._unread: list[bytes] = []
-        """Reads that were gathered, and not looked at yet."""
-        self._unread_size = 0
-        self._unseen_from = self._unseen_to = 0
-        """Where in the room reads lie that were not looked at yet."""
-        self._gathers = False
-        """Whether what comes next is most likely in the middle of a stream."""
-        self._next(0.0, b"", b"")
+        self._now = _UnderWay()
+        self._finished: list[tuple[int, Exchange]] = []
 
-    def _next(self, at: float, asked: bytes, answered: bytes) -> None:
-        """Begin the next exchange, with the bytes of it that came already."""
-        self._asking = RequestFollower()
-        self._answering: AnswerFollower | None = None
-        self._heard = _Heard()
-        self._kept_back = ""
-        self._kept = Kept(self._room)
-        self._gathers = False
-        self._intake.begin(self._kept)
-        if asked:
-            self.sent(at, asked)
-        if answered:
-            self.received(at, answered)
-
-    def gathered(self, at: float, data: bytes) -> bool:
-        """Put a read in the middle of a stream aside, which takes next to nothing; false where it has to be
-        looked at.
-        """
-        size = self._unread_size + len(data)
-        if (
-            not self._gathers
-            or self._unseen_from < self._unseen_to
-            or size > _MOST_UNREAD
-            or data.endswith(_END)
-            or not _LONGEST_END <= len(data) < LARGE
-        ):
-            return False
-        self._unread_size = size
-        self._unread.append(data)
-        self._kept.times.append(at)
-        return True
-
-    def landed(self, at: float, data: memoryview) -> bool:
-        """The same for a read that landed in the room."""
-        size, end = len(data), self._intake.landed_at
-        if (
-            not self._gathers
-            or end != self._unseen_to + size  # it lies behind the one before
-            or end > self._unseen_from + _MOST_UNSEEN
-            or size < _LONGEST_END
-            or data[-_LONGEST_END:] == _END
-        ):
-            return False
-        self._unseen_to = end
-        self._kept.lengths.append(size)
-        self._kept.times.append(at)
-        return True
-
-    def sent(self, at: float, data: bytes) -> None:
-        self._try(self._hear_request, at, data)
-
-    def received(self, at: float, data: bytes | memoryview) -> None:
-        """A view is one of where the intake said that the read may land."""
-        self._try(self._hear_answer, at, data)
-
-    def client_ended(self, _at: float, _: bytes) -> None:
-        self._client_left = True
-
-    def target_ended(self, at: float, _: bytes) -> None:
-        self._try(self._hear_end, at, b"")
-
-    def closed(self, at: float, _: bytes) -> None:
-        self._try(self._hear_close, at, b"")
-        self._stopped = True
-
-    def interrupt(self, at: float, _: bytes) -> None:
-        """The watcher itself ends."""
-        self._try(self._look, at, b"")
-        self._miss("watch-ended", only_open=True)
-
-    def _try(self, hear: Callable[[float, T], None], at: float, data: T) -> None:
+    def take(self, record: Record) -> None:
+        """The next record. Raises nothing but what the audience raises."""
         if self._stopped:
             return
         try:
-            hear(at, data)
+            self._take(record)
         except h11.ProtocolError:
-            self._miss("unreadable")
-        except Exception:  # whatever is wrong with our reading must not reach the traffic
-            self._miss("reader-crashed")
+            self._stop("unreadable")
+        except Exception:  # whatever is wrong with our reading must not end all other connections
+            self._stop("reader-crashed")
+        while self._finished:  # out here, where a fault of the audience stays one
+            self._audience.over(*self._finished.pop(0))
 
-    def _miss(self, reason: str, *, only_open: bool = False) -> None:
-        """Stop observing this connection."""
-        if self._stopped:
-            return
-        self._stopped = True
+    def end(self) -> None:
+        """The watcher itself has ended: no more records come."""
+        if not self._stopped:
+            if self._now.asked.head is not None:
+                self._miss(ENDED)
+            self._stopped = True
+
+    def _take(self, record: Record) -> None:
+        kind = record.kind
+        if kind is Kind.LOST:
+            self._lose()
+        elif self._lost and kind is not Kind.REQUEST:
+            self._stopped = kind is Kind.CLOSED
+        elif kind is Kind.RECEIVED:
+            self._received(record)
+        elif kind is Kind.REQUEST or kind is Kind.SENT:
+            self._lost = False
+            self._sent(record)
+        elif kind is Kind.CLIENT_ENDED:
+            self._client_left = True
+        elif kind is Kind.TARGET_ENDED:
+            self._target_ended(record)
+        elif kind is Kind.CLOSED:
+            self._closed(record)
+
+    def _lose(self) -> None:
+        if self._now.asked.head is not None:
+            self._miss(TOO_SLOW)
         self._forget()
-        is_open = self._heard.open
-        if is_open:
-            self._audience.over(None)
-        if is_open or not only_open:
-            self._audience.missed(reason)
-        self._heard = _Heard()
+        self._now, self._lost = _UnderWay(), True
+
+    def _sent(self, record: Record) -> None:
+        now = self._begun(record)
+        if now.asked.over:
+            self._keep_rest(now.asked, record.data)
+            return
+        begun = now.asked.head is not None
+        now.size += (size := now.asked.feed(bytes(record.data)))
+        head = now.asked.head
+        if head is not None and not begun:
+            self._budget.exchanges += 1
+            size += _EACH_EXCHANGE
+            if now.answer is not None:
+                raise h11.RemoteProtocolError("an answer came before what it answers")
+            now.answer = AnswerReader(head, largest_head=LARGEST_HEAD)
+        self._keep(size)
+        self._go_on(record)
+
+    def _received(self, record: Record) -> None:
+        now = self._begun(record)
+        if now.answer is None:
+            now.answer = AnswerReader(_NO_REQUEST, largest_head=LARGEST_HEAD)
+        if now.answer.over:
+            self._keep_rest(now.answer, record.data)
+            return
+        at, size, count = record.time - now.began, 0, len(now.reads)
+        for piece in now.answer.feed(record.data):
+            size += len(piece)
+            now.reads.append(Read(at, bytes(piece)))
+        now.size += size
+        self._keep(size + _EACH_READ * (len(now.reads) - count))
+        if now.answer.switched:
+            self._stop("upgraded")
+        else:
+            self._go_on(record)
+
+    def _begun(self, record: Record) -> _UnderWay:
+        """The exchange that is under way, or begins with this record."""
+        now = self._now
+        if now.position < 0:
+            now.position, now.began = record.position, record.time
+        return now
+
+    def _keep_rest(self, ended: _Asked | AnswerReader, data: Piece) -> None:
+        """Bytes of the next exchange have come before this one is over."""
+        if len(ended.rest) + len(data) > self._budget.largest:
+            self._stop("too-large")
+        else:
+            ended.rest += data
+
+    def _keep(self, size: int) -> None:
+        """Take so many bytes of the budget, or keep nothing of this exchange."""
+        now, budget = self._now, self._budget
+        if not now.skipped:
+            if now.size > budget.largest:
+                now.skipped = "too-large"
+            elif budget.taken + size > budget.most:
+                now.skipped = TOO_SLOW
+            else:
+                now.taken += size
+                budget.taken += size
+        if now.skipped:
+            self._forget()
 
     def _forget(self) -> None:
-        """Keep nothing of what came, and nothing of what comes."""
-        self._gathers = False
-        self._unread.clear()
-        self._unread_size = 0
-        self._unseen_from = self._unseen_to
-        self._kept.give_back()
-        self._intake.begin(None)
+        now = self._now
+        now.asked.body.clear()
+        now.reads.clear()
+        self._budget.taken -= now.taken
+        now.taken = 0
 
-    def _hear_request(self, at: float, data: bytes) -> None:
-        self._look(at)
-        if self._stopped:
+    def _go_on(self, record: Record) -> None:
+        """Go on with the next exchange where this one is over, with the bytes of it that came already."""
+        now = self._now
+        if now.answer is None or not (now.answer.over and now.asked.over):
             return
-        heard = self._heard
-        if not heard.started:
-            heard.began = at
-            heard.started = datetime.now(UTC).isoformat(timespec="milliseconds")
-        asking = self._asking
-        if asking.over:
-            asking.feed(data)  # the next request has come already
-            return
-        size = asking.feed(data)
-        heard.size += size
-        if asking.begun and not heard.open:
-            heard.open = True
-            if self._answering is not None:
-                raise h11.RemoteProtocolError("an answer came before what it answers")
-            self._answering = AnswerFollower(asking)
-            self._audience.began()
-            size += _EACH
-        if heard.size > self._largest:
-            self._keep_back("too-large")
-        if self._kept_back:
-            asking.raw.clear()
-        elif size and not self._kept.hold(size):
-            self._keep_back("judge-too-slow")
-        if asking.over and heard.answered_all:
-            self._complete(at)
+        self._finish(record.time, Ending.COMPLETE)
+        for kind, rest in ((Kind.SENT, now.asked.rest), (Kind.RECEIVED, now.answer.rest)):
+            if rest:
+                self._take(record._replace(position=now.position + 1, kind=kind, data=rest))
 
-    def _hear_answer(self, at: float, data: bytes | memoryview) -> None:
-        self._look(at)
-        if not self._stopped:
-            self._keep(at, data)
-            self._read(at, data)
-
-    def _keep(self, at: float, data: bytes | memoryview) -> None:
-        """Keep one read, unless it is of an answer that is not kept."""
-        kept = self._kept
-        if self._kept_back:
-            return
-        size = len(data)
-        end = self._intake.landed_at if isinstance(data, memoryview) else 0
-        if end:
-            kept.lie(end - size, end)
-            self._unseen_from = self._unseen_to = end
-        elif kept.hold(size):
-            kept.stretches.append(bytes(data))
-            if size >= LARGE:
-                self._intake.open()
-        else:
-            self._keep_back("judge-too-slow")
-            return
-        kept.lengths.append(size)
-        kept.times.append(at)
-
-    def _look(self, at: float, _: bytes = b"") -> None:
-        """Read what was put aside; it is all of one answer, unless that ended in the middle of a read."""
-        kept, start, end = self._kept, self._unseen_from, self._unseen_to
-        if start < end:
-            self._unseen_from = end
-            kept.lie(start, end)
-            self._count(at, self._follower().feed(self._room.memory[start:end]))
-        elif self._unread:
-            unread, self._unread, self._unread_size = self._unread, [], 0
-            data = b"".join(unread)
-            kept.lengths += map(len, unread)
-            kept.stretches.append(data)
-            if not kept.hold(len(data)):
-                self._keep_back("judge-too-slow")
-            self._count(at, self._follower().feed_all(unread, data))
-
-    def _follower(self) -> AnswerFollower:
-        if self._answering is None:
-            self._answering = AnswerFollower(None)
-        return self._answering
-
-    def _read(self, at: float, data: bytes | memoryview) -> None:
-        """Read on to the end of the answer. No bytes: the target has ended it."""
-        self._count(at, self._follower().feed(data))
-
-    def _count(self, at: float, size: int) -> None:
-        """So much more of a body was read; it may have been the last of an answer."""
-        heard, reader = self._heard, self._follower()
-        heard.size += size
-        if heard.size > self._largest and not self._kept_back:
-            self._keep_back("too-large")
-        if reader.switched:
-            self._miss("upgraded")
-        elif reader.over:
-            self._gathers = False
-            if not heard.answered_all:
-                heard.answered_all = True
-                if self._asking.over:
-                    self._complete(at)
-        else:
-            self._gathers = reader.streams and not self._kept_back
-
-    def _hear_end(self, at: float, _: bytes) -> None:
-        self._look(at)
-        if self._stopped or not self._heard.open or self._heard.answered_all:
+    def _target_ended(self, record: Record) -> None:
+        now = self._now
+        if now.asked.head is None or now.answer is None or now.answer.over:
             return
         try:
-            self._read(at, b"")
+            now.reads += [Read(record.time - now.began, piece) for piece in now.answer.feed(b"")]
         except h11.RemoteProtocolError as error:  # in the middle of an answer
-            self._cut_off(at, str(error))
+            self._cut_off(record.time, str(error))
+        else:
+            self._go_on(record)
 
-    def _hear_close(self, at: float, _: bytes) -> None:
+    def _closed(self, record: Record) -> None:
         """Whatever is still open was not ended by HTTP."""
-        self._look(at)
-        if self._stopped:
-            return
-        if not self._heard.open:
-            self._forget()
-        elif self._heard.answered_all:
-            self._finish(at, Ending.COMPLETE)
-        else:
-            self._cut_off(at, "the connection was closed")
-
-    def _keep_back(self, reason: str) -> None:
-        """Keep nothing of this exchange: its traffic is only followed."""
-        self._kept_back = self._kept_back or reason
-        self._asking.raw.clear()
+        now = self._now
+        if now.asked.head is not None:
+            if now.answer is not None and now.answer.over:
+                self._finish(record.time, Ending.COMPLETE)
+            else:
+                self._cut_off(record.time, "the connection was closed")
         self._forget()
-
-    def _complete(self, at: float) -> None:
-        asked = self._asking.rest
-        answered = self._answering.rest if self._answering is not None else b""
-        self._finish(at, Ending.COMPLETE)
-        self._next(at, asked, answered)
-
-    def _cut_off(self, at: float, why: str) -> None:
-        """The exchange ended before its answer did: whose doing it was depends on who left first."""
-        if self._client_left:
-            self._finish(at, Ending.HUNG_UP, "the client left")
-        elif self._answering is None or not self._answering.begun:
-            self._finish(at, Ending.UNREACHABLE, why)
-        else:
-            self._finish(at, Ending.TRUNCATED, why)
         self._stopped = True
 
-    def _finish(self, at: float, ending: Ending, detail: str = "") -> None:
-        heard = self._heard
-        self._heard = _Heard()
-        self._gathers = False
-        if self._kept_back or not self._asking.over:
+    def _cut_off(self, ended: float, why: str) -> None:
+        """The exchange ended before its answer did: whose doing it was depends on who left first."""
+        answer = self._now.answer
+        if self._client_left:
+            self._finish(ended, Ending.HUNG_UP, "the client left")
+        elif answer is None or answer.head is None:
+            self._finish(ended, Ending.UNREACHABLE, why)
+        else:
+            self._finish(ended, Ending.TRUNCATED, why)
+        self._stopped = True
+
+    def _finish(self, ended: float, ending: Ending, detail: str = "") -> None:
+        now = self._now
+        if now.skipped or not now.asked.over:
+            self._miss(now.skipped or "request-cut-off")
+        else:
+            self._finished.append((now.position, now.exchange(ended, ending, detail)))
+            self._leave()
+
+    def _leave(self) -> None:
+        """The exchange is over."""
+        self._forget()
+        self._budget.exchanges -= 1
+        self._now = _UnderWay()
+
+    def _miss(self, reason: str) -> None:
+        self._audience.missed(self._now.position, reason, exchange=True)
+        self._leave()
+
+    def _stop(self, reason: str) -> None:
+        """Ignore the rest of the connection."""
+        self._stopped = True
+        if self._now.asked.head is not None:
+            self._miss(reason)
+        else:
+            self._audience.missed(self._now.position, reason, exchange=False)
             self._forget()
-            self._audience.over(None)
-            self._audience.missed(self._kept_back or "request-cut-off")
-            return
-        self._intake.begin(None)
-        passed = Passed(
-            self._audience.name(),
-            b"".join(self._asking.raw),
-            ending,
-            detail,
-            heard.began,
-            at - heard.began,
-            heard.started,
-        )
-        self._kept.store()
-        self._audience.over(ObservedExchange(passed, self._kept))

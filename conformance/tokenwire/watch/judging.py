@@ -48,6 +48,10 @@ class Opinion:
     """Bytes that were written for it."""
     unrecorded: str = ""
     """Why it was not written, where it should have been."""
+    exchange: str = ""
+    """The name of the exchange."""
+    started: str = ""
+    method: str = ""
     path: str = ""
     """What was asked for, without credentials."""
 

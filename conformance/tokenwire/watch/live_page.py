@@ -10,7 +10,7 @@ from tokenwire.watch.tally import Tally
 REFRESH_S = 5
 
 
-def live_page(tally: Tally, *, target: str, listening: str, waiting: int) -> str:
+def live_page(tally: Tally, *, target: str, listening: str, waiting: int, under_way: int) -> str:
     """The page as it is now."""
     environment = Environment(
         loader=PackageLoader("tokenwire.watch", "."),
@@ -24,6 +24,7 @@ def live_page(tally: Tally, *, target: str, listening: str, waiting: int) -> str
         target=target,
         listening=listening,
         waiting=waiting,
+        under_way=under_way,
         refresh=REFRESH_S,
         requirements=load_requirements(),
         violations=tally.violations.most_common(),

@@ -26,8 +26,8 @@ def _family(name: str, kind: str, help_text: str, samples: Samples) -> Iterator[
         yield f"{_PREFIX}{name}{{{words}}} {value}" if words else f"{_PREFIX}{name} {value}"
 
 
-def exposition(tally: Tally, waiting: int) -> str:
-    """All metrics; `waiting` are the bytes that wait for the judge."""
+def exposition(tally: Tally, waiting: int, under_way: int) -> str:
+    """All metrics; `waiting` are the bytes that wait for the judge, `under_way` the exchanges that are."""
     counters: list[tuple[str, str, Samples]] = [
         ("connections_total", "Connections of clients.", {(): tally.connections}),
         ("exchanges_total", "Exchanges that ended, judged or not.", {(): tally.exchanges}),
@@ -66,8 +66,8 @@ def exposition(tally: Tally, waiting: int) -> str:
     ]
     gauges: list[tuple[str, str, Samples]] = [
         ("open_connections", "Connections of clients that are open.", {(): tally.open_connections}),
-        ("open_exchanges", "Exchanges that are under way.", {(): tally.open_exchanges}),
-        ("waiting_bytes", "Bytes of exchanges that wait for the judge.", {(): waiting}),
+        ("open_exchanges", "Exchanges that are under way.", {(): under_way}),
+        ("waiting_bytes", "Bytes of traffic that wait for the judge.", {(): waiting}),
         ("info", "The version of tokenwire.", {(("version", __version__),): 1}),
     ]
     lines = [line for name, words, samples in counters for line in _family(name, "counter", words, samples)]

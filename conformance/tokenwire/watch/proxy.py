@@ -2,8 +2,7 @@
 
 One connection of a client is one connection to the target. Nothing is parsed on the way, so nothing can be
 altered: heads, framing, chunk borders, half-closes and resets arrive as they were sent. Each read is written
-to the other side before anybody else sees it, and reading stops as long as the other side takes nothing. What
-the target sends is received where it is kept, and passed on from there.
+to the other side before anybody else sees it, and reading stops as long as the other side takes nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from dataclasses import dataclass
 from typing import Protocol, Self, cast
 from urllib.parse import urlsplit
 
-from tokenwire.watch.room import Intake
 from tokenwire.wire.redaction import redact_url
 
 _RESET = struct.pack("ii", 1, 0)
@@ -71,14 +69,20 @@ class Address:
 class ConnectionObserver(Protocol):
     """Gets the bytes of one connection; must not raise and must not wait."""
 
-    intake: Intake
-    """Where it receives from the target."""
-
     def sent(self, data: bytes) -> None:
         """The client sent bytes, and they are on their way."""
 
-    def received(self, data: bytes | memoryview) -> None:
-        """The target sent bytes, and they are on their way. A view is as good as its intake says."""
+    def place(self) -> memoryview:
+        """Where the next bytes of the target may be received."""
+
+    def received(self, size: int) -> None:
+        """The target sent bytes, which lie in the place that was given last, and they are on their way."""
+
+    def unsent(self) -> None:
+        """Something waits to be sent from the place that was given last."""
+
+    def resent(self) -> None:
+        """All of that is sent, or never will be."""
 
     def client_ended(self) -> None:
         """The client sends nothing more."""
@@ -94,7 +98,8 @@ class _Side(asyncio.BaseProtocol):
     """One of the two connections of a pair."""
 
     def __init__(self, ended: Callable[[], None]) -> None:
-        self._heard_end = ended
+        """ended: called where this side sends nothing more."""
+        self._on_end = ended
         self.peer: _Side
         self.transport: asyncio.Transport | None = None
         self.ended = False
@@ -131,7 +136,7 @@ class _Side(asyncio.BaseProtocol):
             self.peer.close()
         if not self.ended:
             self.ended = True
-            self._heard_end()
+            self._on_end()
         if self.peer.lost:
             self.on_both_lost()
 
@@ -143,7 +148,7 @@ class _Side(asyncio.BaseProtocol):
                 transport.write_eof()
             else:  # TLS knows no half-close
                 transport.close()
-        self._heard_end()
+        self._on_end()
 
     def close(self) -> None:
         """Close behind what is still to be written."""
@@ -162,82 +167,49 @@ class _Side(asyncio.BaseProtocol):
 
 
 class ClientSide(_Side, asyncio.Protocol):
-    """The side that came first: it is not read before the other side is there."""
+    """The side of the client; it is not read before the target is connected."""
 
     def __init__(self, observer: ConnectionObserver) -> None:
         super().__init__(observer.client_ended)
-        self._heard = observer.sent
-        self._intake = observer.intake
+        self._observer = observer
         self.on_made: Callable[[], object] = lambda: None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        # Then it says of each write whether all of it is gone, and the memory may be used again.
+        # Then it says of each write whether all of it is gone, and its memory may be written again.
         cast(asyncio.WriteTransport, transport).set_write_buffer_limits(0)
         self.on_made()
 
     def data_received(self, data: bytes) -> None:
         if self.peer.transport is not None:
             self.peer.transport.write(data)
-        self._heard(data)
+        self._observer.sent(data)
 
     def pause_writing(self) -> None:
-        self._intake.unsent()
+        self._observer.unsent()
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        self._intake.sent()
+        self._observer.resent()
         super().resume_writing()
 
 
-class TargetSide(_Side, asyncio.Protocol):
-    """The side of the target. It receives where the intake says, as long as that says so."""
+class TargetSide(_Side, asyncio.BufferedProtocol):
+    """The side of the target: what it sends is received where it is kept, and passed on from there."""
 
     def __init__(self, observer: ConnectionObserver) -> None:
         super().__init__(observer.target_ended)
         self._observer = observer
-        self._heard = observer.received
-        observer.intake.switch = self._switch
-
-    def data_received(self, data: bytes) -> None:
-        if self.peer.transport is not None:
-            self.peer.transport.write(data)
-        self._heard(data)
-
-    def _switch(self, straight: bool) -> None:
-        if self.transport is not None and not self.lost:
-            self.transport.set_protocol(_Straight(self, self._observer) if straight else self)
-
-
-class _Straight(asyncio.BufferedProtocol):
-    """The side of the target while it receives straight into the room."""
-
-    def __init__(self, side: TargetSide, observer: ConnectionObserver) -> None:
-        self._side = side
-        self._intake = observer.intake
-        self._heard = observer.received
+        self._place = memoryview(b"")
 
     def get_buffer(self, _: int) -> memoryview:
-        return self._intake.place()
+        self._place = self._observer.place()
+        return self._place
 
     def buffer_updated(self, nbytes: int) -> None:
-        data = self._intake.landed(nbytes)
-        if self._side.peer.transport is not None:
-            self._side.peer.transport.write(data)
-        self._heard(data)
-        self._intake.heard()
-
-    def eof_received(self) -> bool:
-        return self._side.eof_received()
-
-    def pause_writing(self) -> None:
-        self._side.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._side.resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._side.connection_lost(exc)
+        if self.peer.transport is not None:
+            self.peer.transport.write(self._place[:nbytes])
+        self._observer.received(nbytes)
 
 
 def sides(observer: ConnectionObserver) -> tuple[ClientSide, TargetSide]:

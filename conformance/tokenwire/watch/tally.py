@@ -6,7 +6,6 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from tokenwire.watch.judging import Opinion, Violation
-from tokenwire.wire.exchange import Exchange
 
 _LATEST = 50
 
@@ -29,7 +28,6 @@ class Tally:
     open_connections: int = 0
     exchanges: int = 0
     """That ended, judged or not."""
-    open_exchanges: int = 0
     judged: int = 0
     conforming: int = 0
     """Judged, and no MUST or SHOULD was violated."""
@@ -50,8 +48,9 @@ class Tally:
     """Checks that failed themselves, by requirement."""
     latest: deque[Seen] = field(default_factory=lambda: deque(maxlen=_LATEST))
 
-    def heard(self, exchange: Exchange, opinion: Opinion) -> None:
-        """Count an opinion."""
+    def heard(self, opinion: Opinion) -> None:
+        """Count an exchange and what became of it."""
+        self.exchanges += 1
         if opinion.gap:
             self.gaps[opinion.gap] += 1
             return
@@ -65,6 +64,11 @@ class Tally:
         for requirement in opinion.crashed:
             self.crashed[requirement] += 1
         for violation in opinion.violations:
-            endpoint = f"{exchange.request.method} {exchange.request.path}"
+            endpoint = f"{opinion.method} {opinion.path}"
             self.violations[violation.requirement, violation.level] += 1
-            self.latest.appendleft(Seen(exchange.name, exchange.started, endpoint, violation))
+            self.latest.appendleft(Seen(opinion.exchange, opinion.started, endpoint, violation))
+
+    def missed(self, reason: str, exchanges: int = 1) -> None:
+        """Count what passed and cannot be judged: so many exchanges, or none that could be seen."""
+        self.exchanges += exchanges
+        self.gaps[reason] += exchanges or 1

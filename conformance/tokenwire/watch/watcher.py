@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
+import re
 import ssl
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tokenwire.watch.admin import Admin, Page
-from tokenwire.watch.distant_judge import DistantJudge, judge_command
-from tokenwire.watch.exchange_assembly import SCENARIO, ExchangeAssembler, ObservedExchange
+from tokenwire.watch.exchange_assembly import TOO_SLOW
+from tokenwire.watch.judge_process import JudgePlan
+from tokenwire.watch.judge_supervisor import JudgeSupervisor, judge_command
 from tokenwire.watch.judging import Opinion
 from tokenwire.watch.live_page import live_page
 from tokenwire.watch.prometheus import CONTENT_TYPE, exposition
 from tokenwire.watch.proxy import Address, Proxy
-from tokenwire.watch.room import Intake, Room
+from tokenwire.watch.spool import Kind, Spool
 from tokenwire.watch.tally import Tally
-from tokenwire.wire.exchange import Exchange, exchange_name
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,10 @@ class WatchPlan:
     """Judge only what these hold; all that one answer can violate where empty."""
     largest_exchange: int = 64 << 20
     """Bytes of bodies beyond which an exchange is passed on and not judged."""
-    most_waiting: int = 256 << 20
-    """Bytes that exchanges may take that are under way or wait for the judge: no more of them is kept."""
+    most_open: int = 256 << 20
+    """Bytes that exchanges may take that are under way: no more of them is kept."""
+    most_waiting: int = 128 << 20
+    """Bytes of traffic that may wait for the judge: no exchange begins to be kept while half of it waits."""
     judge_patience_s: float = 60.0
     """For one exchange."""
     drain_s: float = 10.0
@@ -48,88 +49,87 @@ class WatchPlan:
     """How to trust a target that speaks TLS; the system's way where None."""
 
 
-class _Observer:
-    """The observer of one connection: it counts, notes the time, and leaves the rest for later."""
+_BEGINS = re.compile(rb"[A-Z]+ [!-~]+ HTTP/1\.[01]\r\n")
+"""What a request begins with."""
 
-    def __init__(self, watcher: Watcher) -> None:
-        self._watcher = watcher
-        self._tally = watcher.tally
-        self._later = watcher.later
-        self.intake = Intake(watcher.room)
-        self._heard = ExchangeAssembler(
-            watcher, watcher.room, self.intake, largest=watcher.plan.largest_exchange
-        )
-        self._gathered = self._heard.gathered
-        self._tally.connections += 1
-        self._tally.open_connections += 1
-        watcher.observers.add(self)
+
+class Observer:
+    """The observer of one connection: it counts, and appends what passes to the spool."""
+
+    def __init__(self, number: int, spool: Spool, tally: Tally) -> None:
+        self._number = number
+        self._spool = spool
+        self._append = spool.append
+        self._append_placed = spool.append_placed
+        self._pinned: int | None = None
+        """The segment of which something waits to be sent."""
+        self._tally = tally
+        tally.connections += 1
+        tally.open_connections += 1
+        self._dropping = not spool.append(number, Kind.OPENED)
+        """Whether nothing of this connection goes into the spool before its next request."""
+        self._known = not self._dropping
+        """Whether the judge reads anything of it."""
 
     def sent(self, data: bytes) -> None:
         self._tally.sent_bytes += len(data)
-        self._later.hear(self._heard.sent, time.monotonic(), data)
+        if _BEGINS.match(data):
+            dropped = not self._spool.append_request(self._number, data)
+            if dropped:
+                self._tally.missed(TOO_SLOW)
+                if not self._dropping:
+                    self._append(self._number, Kind.LOST)
+            self._dropping = dropped
+            self._known = self._known or not dropped
+        elif not self._dropping:
+            self._dropping = not self._append(self._number, Kind.SENT, data)
 
-    def received(self, data: bytes | memoryview) -> None:
-        at = time.monotonic()
-        self._tally.received_bytes += len(data)
-        if isinstance(data, bytes):
-            if not self._gathered(at, data):
-                self._later.hear(self._heard.received, at, data)
-        elif not self._heard.landed(at, data):  # as long as its intake knows where that was
-            self._later.catch_up()
-            self._heard.received(at, data)
+    def place(self) -> memoryview:
+        """What is not appended must not lie where the next record goes: a part of it may wait to be sent."""
+        return self._spool.elsewhere if self._dropping else self._spool.place()
+
+    def received(self, size: int) -> None:
+        self._tally.received_bytes += size
+        if not self._dropping:
+            self._dropping = not self._append_placed(self._number, Kind.RECEIVED, size)
+
+    def unsent(self) -> None:
+        if self._pinned is None:
+            self._pinned = self._spool.pin()
+
+    def resent(self) -> None:
+        if self._pinned is not None:
+            self._spool.unpin(self._pinned)
+            self._pinned = None
 
     def client_ended(self) -> None:
-        self._later.hear(self._heard.client_ended, time.monotonic())
+        if not self._dropping:
+            self._append(self._number, Kind.CLIENT_ENDED)
 
     def target_ended(self) -> None:
-        self._later.hear(self._heard.target_ended, time.monotonic())
+        if not self._dropping:
+            self._append(self._number, Kind.TARGET_ENDED)
 
     def closed(self) -> None:
-        self.intake.sent()
-        self._later.hear(self._heard.closed, time.monotonic())
+        self.resent()
+        if self._known:
+            self._append(self._number, Kind.CLOSED)
         self._tally.open_connections -= 1
-        self._watcher.observers.discard(self)
-
-    def interrupt(self) -> None:
-        self._later.hear(self._heard.interrupt, time.monotonic())
-
-
-class _Later:
-    """What is heard, with its time, once all that has arrived on all connections is passed on."""
-
-    def __init__(self) -> None:
-        self._left: list[tuple[Callable[[float, bytes], None], float, bytes]] = []
-
-    def hear(self, hear: Callable[[float, bytes], None], at: float, data: bytes = b"") -> None:
-        self._left.append((hear, at, data))
-        if len(self._left) == 1:
-            asyncio.get_running_loop().call_soon(self.catch_up)
-
-    def catch_up(self) -> None:
-        if self._left:
-            left, self._left = self._left, []
-            for hear, at, data in left:
-                hear(at, data)
 
 
 class Watcher:
     """An async context manager: it watches as long as it is open.
 
-    on_opinion: told of each exchange that was heard. Raises OSError on entering where an address is not free.
+    on_opinion: called with each opinion of the judge. Raises OSError on entering where an address is taken.
     """
 
-    def __init__(
-        self, plan: WatchPlan, on_opinion: Callable[[Exchange, Opinion], None] = lambda *_: None
-    ) -> None:
+    def __init__(self, plan: WatchPlan, on_opinion: Callable[[Opinion], None] = lambda _: None) -> None:
         self.plan = plan
         self.tally = Tally()
-        self.observers: set[_Observer] = set()
-        self.later = _Later()
-        self.room = Room(plan.most_waiting)
+        self.spool = Spool(plan.most_waiting)
         self.listening = plan.listen
         self.admin_listening = plan.admin
         self._on_opinion = on_opinion
-        self._serial = 0
         self._proxy = Proxy(plan.target, self.observe, self._unreachable, tls=plan.tls)
         self._admin = Admin(
             {
@@ -138,7 +138,7 @@ class Watcher:
                 "/healthz": Page("text/plain; charset=utf-8", lambda: "watching\n"),
             }
         )
-        self._judge: DistantJudge
+        self._judge: JudgeSupervisor
 
     async def __aenter__(self) -> Watcher:
         self.listening = await self._proxy.listen(self.plan.listen)
@@ -148,54 +148,46 @@ class Watcher:
         except OSError:
             await self._proxy.close()
             raise
-        self._judge = DistantJudge(
-            self.plan.judge or judge_command(self.plan.record, self.plan.record_cap, self.plan.profiles),
-            self.room,
+        plan = self.plan
+        judge = JudgePlan(
+            spool_fd=self.spool.fd,
+            spool_size=self.spool.size,
+            most_open=plan.most_open,
+            largest_exchange=plan.largest_exchange,
+            record="" if plan.record is None else str(plan.record),
+            record_cap=plan.record_cap,
+            profiles=plan.profiles,
+        )
+        self._judge = JudgeSupervisor(
+            plan.judge or judge_command(judge),
+            self.spool,
             self._heard,
-            self.missed,
-            patience_s=self.plan.judge_patience_s,
+            self.tally.missed,
+            patience_s=plan.judge_patience_s,
         )
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Close connections, let the judge finish within bounds, and stop."""
-        for observer in list(self.observers):
-            observer.interrupt()
+        self.spool.seal()
         await self._proxy.close()
-        self.later.catch_up()
         await self._judge.close(self.plan.drain_s)
         self._admin.close()
-        self.room.close()
+        self.spool.close()
 
-    def observe(self) -> _Observer:
-        """An observer for a new connection."""
-        return _Observer(self)
-
-    def name(self) -> str:
-        self._serial += 1
-        return exchange_name(SCENARIO, f"{self._serial:08}")
-
-    def began(self) -> None:
-        self.tally.open_exchanges += 1
-
-    def over(self, heard: ObservedExchange | None) -> None:
-        self.tally.open_exchanges -= 1
-        self.tally.exchanges += 1
-        if heard is not None:
-            self._judge.submit(heard)
-
-    def missed(self, reason: str) -> None:
-        self.tally.gaps[reason] += 1
+    def observe(self) -> Observer:
+        """The observer of a new connection."""
+        return Observer(self.tally.connections, self.spool, self.tally)
 
     def _unreachable(self, _: OSError) -> None:
         self.tally.unreachable += 1
 
-    def _heard(self, exchange: Exchange, opinion: Opinion) -> None:
-        self.tally.heard(exchange, opinion)
-        self._on_opinion(exchange, opinion)
+    def _heard(self, opinion: Opinion) -> None:
+        self.tally.heard(opinion)
+        self._on_opinion(opinion)
 
     def _metrics(self) -> str:
-        return exposition(self.tally, self._judge.waiting)
+        return exposition(self.tally, self.spool.waiting, self._judge.open)
 
     def _page(self) -> str:
         scheme = "https" if self.plan.target.tls else "http"
@@ -203,5 +195,6 @@ class Watcher:
             self.tally,
             target=f"{scheme}://{self.plan.target}",
             listening=str(self.listening),
-            waiting=self._judge.waiting,
+            waiting=self.spool.waiting,
+            under_way=self._judge.open,
         )

@@ -7,7 +7,7 @@ the time; whatever is no plain chunk is given to h11 from there on, so that h11 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import overload
 
 import h11
@@ -16,12 +16,9 @@ LARGEST_HEAD = 100 << 10
 """Bytes of a head, or of a line between chunks, beyond which nothing is read any more."""
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,20})\r\n")
 _LONGEST_SIZE = 22
-_COMMON_SIZE = 6
-"""Bytes of the line with the size of a chunk below 64 KiB, its end included."""
 _LAST_CHUNK = b"0\r\n\r\n"
 _NO_BODY = frozenset({204, 304})
 
-_IN_CHUNKS = h11.Response(status_code=200, headers=[("transfer-encoding", "chunked")])
 Piece = bytes | memoryview
 
 
@@ -33,27 +30,20 @@ def _is_begun(data: bytes) -> bool:
 class AnswerReader:
     """Reads the answer to one request. Whatever h11 takes for an answer is one, and nothing else."""
 
-    def __init__(self, request: h11.Request | None, *, largest_head: int = LARGEST_HEAD) -> None:
-        """No request: what is read begins behind the head of an answer whose body comes in chunks.
-
-        Raises h11.LocalProtocolError for a request that HTTP cannot carry.
-        """
+    def __init__(self, request: h11.Request, *, largest_head: int = LARGEST_HEAD) -> None:
+        """Raises h11.LocalProtocolError for a request that HTTP cannot carry."""
         self._largest_head = largest_head
-        self.request_head = b""
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=largest_head)
+        self.request_head = self._http.send(request)
         """The bytes that ask for it, up to the body."""
-        self.head: h11.Response | None = _IN_CHUNKS
-        self._is_head = False
-        if request is not None:
-            self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=largest_head)
-            self.request_head = self._http.send(request)
-            self._is_head = request.method == b"HEAD"
-            self.head = None
+        self._is_head = request.method == b"HEAD"
+        self.head: h11.Response | None = None
         self.switched = False
         """Whether the server speaks something else from here on."""
         self.over = False
         self.rest = b""
         """What has come behind the end."""
-        self.plain = request is None
+        self._plain = False
         """Whether its body comes in chunks, and all so far were plain."""
         self._left = 0
         """Bytes of a chunk that are still to come, its line end included."""
@@ -73,33 +63,16 @@ class AnswerReader:
         No bytes: the server has closed it. Raises h11.RemoteProtocolError for what is no answer, or no whole
         one, behind the pieces that came before.
         """
-        if self.plain and not (self._left or self._begun or self.over) and (found := _SIZE.match(data)):
+        if self._plain and not (self._left or self._begun or self.over) and (found := _SIZE.match(data)):
             start, end = found.end(), len(data) - 2  # most reads hold one whole chunk
             if start < end == start + int(found[1], 16) and data[end:] == b"\r\n":
                 return (data[start:end],)
         return self._feed(data)
 
-    def pass_over(self, reads: Sequence[bytes]) -> int | None:
-        """How much of the body is in these reads, each of which is one whole chunk: they need not be fed.
-        None where that is not seen of all of them at once. It is not looked at what their last two bytes are.
-        """
-        if not self.plain or self._left or self._begun or self.over:
-            return None
-        lines = [read[:_COMMON_SIZE] for read in reads]
-        frames = set[int]()
-        for line, length in set(zip(lines, map(len, reads), strict=True)):  # most are alike
-            found = _SIZE.match(line)
-            if found is None or not (size := int(found[1], 16)) or length != found.end() + size + 2:
-                return None
-            frames.add(length - size)
-        if len(frames) == 1:
-            return sum(map(len, reads)) - len(reads) * frames.pop()
-        return sum(int(line.partition(b"\r")[0], 16) for line in lines)
-
     def _feed(self, data: Piece) -> Iterator[Piece]:
         if self.over:
             self.rest += data
-        elif not self.plain:
+        elif not self._plain:
             yield from self._by_h11(data)
         elif data:
             yield from self._plain_chunks(self._begun + data if self._begun else data)
@@ -119,7 +92,7 @@ class AnswerReader:
             elif isinstance(event, h11.Response):
                 self.head = event
                 if self._is_chunked(event):
-                    self.plain = True
+                    self._plain = True
                     yield from self._plain_chunks(http.trailing_data[0])
                     return
             elif isinstance(event, h11.InformationalResponse):
@@ -169,7 +142,7 @@ class AnswerReader:
 
     def _odd_chunks(self, data: Piece) -> Iterator[Piece]:
         """Leave the rest of the body, from the beginning of a chunk on, to an h11 that is told no more."""
-        self.plain = False
+        self._plain = False
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=self._largest_head)
         self._http.send(h11.Request(method="GET", target="/", headers=[("host", "")]))
         self._http.send(h11.EndOfMessage())
