@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 from tokenwire.checks.about import ANY, About, traits_of
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.markup import Markup
 from tokenwire.parrot.recognition import KnownModel
-from tokenwire.record import Delivery, Place, Stream
+from tokenwire.record import Delivery, Emission, Place, Stream
 from tokenwire.requirement import Level
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.alike import ROUNDING
@@ -25,9 +26,12 @@ from tokenwire.target.tokenizer import Tokenizer
 
 
 class Observation(NamedTuple):
-    """One look at one place: as it should be, or not. There are dozens for each event; see `Place`."""
+    """What a check saw at one place: as it should be, or not. There are dozens for each event."""
 
-    place: Place
+    source: Place | Emission
+    """Where it stands; or the emission, of which `field` names a field. Most observations hold, and nobody
+    asks for their place: it is made for the few that are shown.
+    """
     expected: Any
     actual: Any
     holds: bool
@@ -46,6 +50,23 @@ class Observation(NamedTuple):
     """How many observations it stands for: the last violation that is kept of an answer stands for all others
     of its level (`tally`).
     """
+    field: str = ""
+
+    @property
+    def place(self) -> Place:
+        source = self.source
+        return source if isinstance(source, Place) else source.at(self.field)
+
+    @property
+    def event(self) -> int:
+        """The index of the event in which it stands; 0 for an answer that is one document."""
+        source = self.source
+        return (source.event or 0) if isinstance(source, Place) else source.event.index
+
+    @property
+    def located(self) -> Observation:
+        """The same with its place, for those that are kept longer than their answer."""
+        return self if isinstance(self.source, Place) else self._replace(source=self.place, field="")
 
 
 def observe(
@@ -259,4 +280,4 @@ def condition_seen(place: Place, what: str) -> Observation:
 
 def in_wire_order(observations: Iterable[Observation]) -> list[Observation]:
     """Sort observations by the event in which they stand; those of one event keep their order."""
-    return sorted(observations, key=lambda seen: seen.place.event or 0)
+    return sorted(observations, key=attrgetter("event"))

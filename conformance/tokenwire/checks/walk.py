@@ -13,7 +13,7 @@ from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeVar, cast
 
 from tokenwire.checks.about import ANY, About, is_error
-from tokenwire.checks.check import Observation, Target, check, demand, in_wire_order, observe
+from tokenwire.checks.check import Observation, Target, check, in_wire_order
 from tokenwire.record import (
     Choice,
     Delivery,
@@ -88,10 +88,9 @@ class Step(NamedTuple):
         self, field: str, expected: object, actual: object, message: str = "", holds: bool | None = None
     ) -> Observation:
         """Observe a field of the emission: whether two values are equal and of one JSON type, or `holds`."""
-        place = self.emission.at(field)
         if holds is None:
-            return observe(place, expected=expected, actual=actual, message=message)
-        return demand(place, holds, expected=expected, actual=actual, message=message)
+            holds = bool(expected == actual) and isinstance(expected, bool) == isinstance(actual, bool)
+        return Observation(self.emission, expected, actual, holds, message, field=field)
 
 
 def as_list(value: object) -> list[Any] | None:

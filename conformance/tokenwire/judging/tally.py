@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from tokenwire.checks.check import Observation
+from tokenwire.record import Place
 from tokenwire.requirement import Level
 
 Order = tuple[int, int]
@@ -31,7 +32,7 @@ class Seen(NamedTuple):
 
 def how_far(observation: Observation | None) -> int:
     """How many events came up to an observation: the later a witness is, the stronger is its evidence."""
-    return 0 if observation is None else 1 + (observation.place.event or 0)
+    return 0 if observation is None else 1 + observation.event
 
 
 class Tally(NamedTuple):
@@ -133,25 +134,28 @@ def tally(
 
 def _counted(observations: Iterable[Observation], position: int, empty_answers: frozenset[str]) -> Tally:
     witnesses = furthest_event = nth = 0
-    furthest: Seen | None = None
+    furthest: tuple[int, Observation] | None = None
     differing: list[Seen] = []
     kinds: defaultdict[tuple[Level | None, bool], list[int]] = defaultdict(list)
     crash = None
     try:
-        for nth, one in enumerate(observations, 1):  # how many there were before it raised
-            if not one.holds:
-                kind = kinds[one.level, one.by_chance]
+        for nth, seen in enumerate(observations, 1):  # how many there were before it raised
+            source, _, _, holds, _, _, condition_only, level, by_chance, stands_for, _ = seen
+            if not holds:
+                kind = kinds[level, by_chance]
                 if len(kind) < _MOST_OF_A_KIND:
                     kind.append(len(differing))
-                    differing.append(Seen((position, nth), one))
+                    differing.append(Seen((position, nth), seen.located))
                 else:
                     order, last = differing[kind[-1]]
-                    differing[kind[-1]] = Seen(order, last._replace(witnesses=last.witnesses + one.witnesses))
-            if one.condition_only or one.place.exchange in empty_answers:
+                    differing[kind[-1]] = Seen(order, last._replace(witnesses=last.witnesses + stands_for))
+            if condition_only or (empty_answers and seen.place.exchange in empty_answers):
                 continue
-            witnesses += one.witnesses
-            if one.holds and (far := how_far(one)) > furthest_event:
-                furthest, furthest_event = Seen((position, nth), one), far
+            witnesses += stands_for
+            event = (source.event or 0) if isinstance(source, Place) else source.event.index
+            if holds and event >= furthest_event:
+                furthest, furthest_event = (nth, seen), event + 1
     except Exception:
         crash = (position, nth), traceback.format_exc()
-    return Tally(nth > 0, witnesses, furthest, tuple(differing), crash)
+    located = Seen((position, furthest[0]), furthest[1].located) if furthest is not None else None
+    return Tally(nth > 0, witnesses, located, tuple(differing), crash)
