@@ -13,7 +13,6 @@ from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 from tokenwire.wire.exchange import Exchange
-from tokenwire.wire.json_pointer import ABSENT
 
 BROKEN = "\ufffd"
 """Stands in a text for bytes that are no whole character."""
@@ -187,100 +186,6 @@ class Emission:
         return self.event.place.at(self.pointers.get(name, ""))
 
 
-Column = Sequence[Any]
-"""One value for each emission of a choice; `ABSENT` where an emission has none of a mapping."""
-
-
-@dataclass
-class Columns:
-    """What the emissions of a choice carry, field by field, by their names in `Emission`."""
-
-    events: list[int]
-    """The index of the event of each."""
-    keys: Sequence[frozenset[str]]
-    """The names of the fields that are present, as in `pointers`."""
-    text: Column
-    reasoning: Column
-    calls: Column
-    output_ids: Column
-    prompt_token_ids: Column
-    finish: Column
-    series: dict[str, Column] = field(default_factory=dict)
-    prompt_series: dict[str, Column] = field(default_factory=dict)
-    counters: dict[str, Column] = field(default_factory=dict)
-    details: dict[str, Column] = field(default_factory=dict)
-    customized: frozenset[str] = frozenset()
-
-    @classmethod
-    def of(cls, emissions: Sequence[Emission]) -> Columns:
-        """Those of emissions that were made already."""
-        return cls(
-            [one.event.index for one in emissions],
-            [frozenset(one.pointers) for one in emissions],
-            text=[one.text for one in emissions],
-            reasoning=[one.reasoning for one in emissions],
-            calls=[one.calls for one in emissions],
-            output_ids=[one.output_ids for one in emissions],
-            prompt_token_ids=[one.prompt_token_ids for one in emissions],
-            finish=[one.finish for one in emissions],
-            series=_by_key([one.series for one in emissions]),
-            prompt_series=_by_key([one.prompt_series for one in emissions]),
-            counters=_by_key([one.counters for one in emissions]),
-            details=_by_key([one.details for one in emissions]),
-            customized=frozenset().union(*(one.customized for one in emissions)),
-        )
-
-    def cut(self, kept: Sequence[int]) -> Columns:
-        """Those of some of the emissions."""
-
-        def some(column: Sequence[Any]) -> list[Any]:
-            return [column[at] for at in kept]
-
-        def each(columns: Mapping[str, Column]) -> dict[str, Column]:
-            cut = {name: some(column) for name, column in columns.items()}
-            return {name: column for name, column in cut.items() if column.count(ABSENT) < len(column)}
-
-        return Columns(
-            some(self.events),
-            some(self.keys),
-            text=some(self.text),
-            reasoning=some(self.reasoning),
-            calls=some(self.calls),
-            output_ids=some(self.output_ids),
-            prompt_token_ids=some(self.prompt_token_ids),
-            finish=some(self.finish),
-            series=each(self.series),
-            prompt_series=each(self.prompt_series),
-            counters=each(self.counters),
-            details=each(self.details),
-            customized=self.customized,
-        )
-
-    @cached_property
-    def told_details(self) -> frozenset[str]:
-        """The details of which any is neither absent nor null."""
-        absent = (None, ABSENT)
-        told = self.details.items()
-        return frozenset(name for name, column in told if any(one not in absent for one in column))
-
-    def tells(self, name: str) -> bool:
-        """Whether a field of a mapping is told anywhere, and is not null."""
-        for columns in (self.details, self.series, self.prompt_series, self.counters):
-            if any(value is not None and value is not ABSENT for value in columns.get(name, ())):
-                return True
-        return False
-
-    @cached_property
-    def failed(self) -> bool:
-        """Whether any emission reports a failure in place of a finish."""
-        return any(finish is not None and finish.failed for finish in self.finish)
-
-
-def _by_key(mappings: Sequence[Mapping[str, Any]]) -> dict[str, Column]:
-    names = dict.fromkeys(name for one in mappings for name in one)
-    return {name: [one.get(name, ABSENT) for one in mappings] for name in names}
-
-
 @dataclass(frozen=True)
 class Choice:
     """One choice of an answer: all that was delivered for one index. What is put together of it is kept."""
@@ -311,14 +216,9 @@ class Choice:
         return place.at(pointers.get(name, ""))
 
     @cached_property
-    def columns(self) -> Columns:
-        """What the emissions carry, field by field."""
-        return Columns.of(self.emissions)
-
-    @cached_property
     def output_ids(self) -> tuple[Any, ...] | None:
         """All output ids, put together by the delivery mode; None where no emission carries ids."""
-        carried = [ids for ids in self.columns.output_ids if isinstance(ids, (list, tuple))]
+        carried = [emission.output_ids for emission in self.emissions if emission.output_ids is not None]
         if not carried:
             return None
         if self.delivery is Delivery.INCREMENTAL:
@@ -330,18 +230,19 @@ class Choice:
         """The whole text of the content channel, put together by the delivery mode; None where no emission
         carries text.
         """
-        return self._joined([text for text in self.columns.text if isinstance(text, str)])
+        return self._joined([emission.text for emission in self.emissions if emission.text is not None])
 
     @cached_property
     def reasoning(self) -> str | None:
         """The whole text of the reasoning channel; None where no emission carries any."""
-        return self._joined([text for text in self.columns.reasoning if text is not None])
+        thoughts = (emission.reasoning for emission in self.emissions)
+        return self._joined([thought for thought in thoughts if thought is not None])
 
     @cached_property
     def calls(self) -> tuple[ToolCall, ...]:
         """The tool calls, in the order in which they begin."""
         pieces: dict[int, list[tuple[Emission, CallPiece]]] = {}
-        carrying = [self.emissions[at] for at, calls in enumerate(self.columns.calls) if calls]
+        carrying = [emission for emission in self.emissions if emission.calls]
         for emission in carrying if self.text_is_incremental else carrying[-1:]:
             for piece in emission.calls:
                 index = piece.call if self.text_is_incremental else piece.position
@@ -351,7 +252,7 @@ class Choice:
     @cached_property
     def parsed(self) -> bool:
         """Whether a parser put some of what was sampled into another channel than the content."""
-        return any(self.columns.reasoning) or any(self.columns.calls)
+        return any(emission.reasoning or emission.calls for emission in self.emissions)
 
     def _joined(self, carried: list[str]) -> str | None:
         if not carried:
@@ -364,7 +265,8 @@ class Choice:
 
     def series(self, name: str) -> list[Any] | None:
         """One per-token series, put together by the delivery mode; None where no emission carries it."""
-        carried = [part for part in self.columns.series.get(name, ()) if isinstance(part, list)]
+        values = (emission.series.get(name) for emission in self.emissions)
+        carried = [value for value in values if isinstance(value, list)]
         if not carried:
             return None
         if self.delivery is Delivery.INCREMENTAL:
@@ -373,20 +275,26 @@ class Choice:
 
     @cached_property
     def series_names(self) -> frozenset[str]:
-        return frozenset(self.columns.series)
+        return frozenset(name for emission in self.emissions for name in emission.series)
 
-    @property
+    @cached_property
     def customized(self) -> frozenset[str]:
-        return self.columns.customized
+        """The series that a sampler brought."""
+        return frozenset(name for emission in self.emissions for name in emission.customized)
 
     @cached_property
     def finish(self) -> Finish | None:
-        return next((finish for finish in reversed(self.columns.finish) if finish is not None), None)
+        finishes = (emission.finish for emission in reversed(self.emissions))
+        return next((finish for finish in finishes if finish is not None), None)
 
     def counter(self, name: str) -> int | None:
         """The last value of a counter, where it was given as an integer."""
-        values = self.columns.counters.get(name, [])
-        return next((value for value in reversed(values) if type(value) is int), None)
+        values = (emission.counters.get(name) for emission in reversed(self.emissions))
+        return next((value for value in values if type(value) is int), None)
+
+    def details(self, name: str) -> list[Any]:
+        """A detail as each emission carries it; None for one that does not."""
+        return [emission.details.get(name) for emission in self.emissions]
 
 
 @dataclass(frozen=True)

@@ -366,7 +366,8 @@ def _is_usual(name: str, value: object) -> bool:
 def _said_of(choice: Choice) -> tuple[Any, ...]:
     """What a choice says in short."""
     kept = {name: getattr(choice, name) for name in _OF_A_CHOICE}
-    counters = {name: choice.counter(name) for name in choice.columns.counters}
+    names = {name for emission in choice.emissions for name in emission.counters}
+    counters = {name: choice.counter(name) for name in names}
     facts = {name: tell(choice) for name, tell in IN_SHORT[Choice].items()}
     called, customized = bool(choice.calls), choice.customized
     own = {"index": choice.index, "likeliest": choice.likeliest}
@@ -410,4 +411,4 @@ class _ShelvedChoice(Choice):
     def counter(self, name: str) -> int | None:
         return self._counters.get(name)
 
-    emissions, columns = (_from("whole", name) for name in ("emissions", "columns"))
+    emissions = _from("whole", "emissions")

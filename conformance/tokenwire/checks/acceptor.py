@@ -268,15 +268,14 @@ def record_of(choice: Choice) -> Record:
 
 def deliveries_of(choice: Choice) -> tuple[Delivered, ...]:
     """What the emissions of a choice carried; a series that is not a list counts as not carried."""
-    columns = choice.columns
-    series, counts = columns.series.items(), columns.counters.get("completion_tokens")
     return tuple(
         Delivered(
-            output_ids=ids,
-            text=columns.text[at],
-            series={name: column[at] for name, column in series if isinstance(column[at], list)},
-            completion_tokens=counts[at] if counts is not None and type(counts[at]) is int else None,
-            finish=finish.type if finish else None,
+            output_ids=emission.output_ids,
+            text=emission.text,
+            series={name: value for name, value in emission.series.items() if isinstance(value, list)},
+            completion_tokens=count if type(count) is int else None,
+            finish=emission.finish.type if emission.finish else None,
         )
-        for at, (ids, finish) in enumerate(zip(columns.output_ids, columns.finish, strict=True))
+        for emission in choice.emissions
+        for count in [emission.counters.get("completion_tokens")]
     )

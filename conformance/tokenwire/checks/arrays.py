@@ -26,7 +26,6 @@ from tokenwire.dialects.dialect import arrays_of
 from tokenwire.record import Choice, Delivery, Emission, Place, Stream
 from tokenwire.target.alike import alike
 from tokenwire.target.determinism import Comparison, details_named
-from tokenwire.wire.json_pointer import ABSENT
 
 MASK, MASK_LOGPROBS = "output_token_sampling_mask", "output_token_sampling_logprobs"
 LEAST_NUMBERS = 8
@@ -81,12 +80,9 @@ class _Spans(NamedTuple):
 
 def _spans(stream: Stream) -> Iterator[_Spans]:
     for choice in finished_choices(stream):
-        spans = choice.columns.details.get("weight_versions", ())
-        finishes = choice.columns.finish if spans else ()
-        for at in [at for at, finish in enumerate(finishes) if finish is not None]:
-            told = as_list(spans[at])
-            if told is not None:
-                step = steps_of(choice)[at]
+        for step in steps_of(choice):
+            told = as_list(step.emission.details.get("weight_versions"))
+            if told is not None and step.emission.finish is not None:
                 tokens = _completion_tokens(stream, step)
                 if tokens is not None:
                     yield _Spans(step.emission, told, tokens)
@@ -166,8 +162,6 @@ def _arrays(stream: Stream) -> Iterator[_Told]:
     """The arrays of the choices that came to an end of which it is known how many rows they need."""
     rules = arrays_of(stream)
     for choice in finished_choices(stream):
-        if not any(rule.name in choice.columns.details for rule in rules):
-            continue
         for step in steps_of(choice):
             emission = step.emission
             prompt = emission.counters.get("prompt_tokens")
@@ -271,10 +265,9 @@ def _cached(choice: Choice) -> int | None:
 
 def _last(rule: ArrayRule, choice: Choice) -> tuple[Emission, Array] | None:
     """The array that a choice ended with, where it can be read."""
-    told = enumerate(choice.columns.details.get(rule.name, ()))
-    carrying = [(at, value) for at, value in told if value is not None and value is not ABSENT]
+    carrying = [emission for emission in choice.emissions if emission.details.get(rule.name) is not None]
     try:
-        return (choice.emissions[carrying[-1][0]], rule.read(carrying[-1][1])) if carrying else None
+        return (carrying[-1], rule.read(carrying[-1].details[rule.name])) if carrying else None
     except ValueError:
         return None
 

@@ -27,12 +27,12 @@ def _object(emission: Emission) -> Any:
 
 def _tells(stream: Stream) -> bool:
     """Whether any choice has logprobs objects."""
-    return any(FIELD in choice.columns.details for choice in stream.choices)
+    return any(FIELD in emission.details for choice in stream.choices for emission in choice.emissions)
 
 
 def _content(choice: Choice) -> list[Any] | None:
     """The entries of all content of a choice; None where no emission has a list of them."""
-    objects = choice.columns.details.get(FIELD, ())
+    objects = choice.details(FIELD)
     lists = [one["content"] for one in objects if isinstance(one, Mapping) and _is_list(one.get("content"))]
     return [entry for part in lists for entry in part] if lists else None
 
@@ -98,7 +98,7 @@ def chat_logprobs_have_content(stream: Stream, _target: Target) -> Iterator[Obse
 
 def _entries(choice: Choice) -> int:
     """How many tokens the logprobs of a choice have an entry for, those of its thoughts among them."""
-    thoughts = choice.columns.details.get("reasoning_logprobs", ())
+    thoughts = choice.details("reasoning_logprobs")
     return len(_content(choice) or ()) + sum(len(one) for one in thoughts if isinstance(one, list))
 
 
@@ -265,7 +265,7 @@ def text_offsets_add_up(stream: Stream, _target: Target) -> Iterator[Observation
         before: tuple[int, str] | None = None
         # Where a part of a character begins that hidden tokens alone have followed: it may go on behind them.
         part: int | None = None
-        for position, told_here in enumerate(choice.columns.details.get(FIELD, ())):
+        for position, told_here in enumerate(choice.details(FIELD)):
             lists = _lists(told_here)
             offsets, tokens = lists.get(OFFSETS, []), lists.get(NAMES, [])
             if unknown and all(offset == -1 for offset in offsets):

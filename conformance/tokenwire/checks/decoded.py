@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tokenwire.checks.about import finished_choices
 from tokenwire.checks.channel_reading import taken_apart
-from tokenwire.checks.walk import as_list, joined_ids, joined_text, prompt_of
+from tokenwire.checks.walk import first_prompt_ids, joined_ids, joined_text, prompt_of
 from tokenwire.dialects.detokenize import Ids
 from tokenwire.record import BROKEN, Asked, Choice, Stream
 from tokenwire.target.tokenizer import Tokenizer
@@ -102,7 +102,7 @@ def _prompt(stream: Stream, choice: Choice) -> Ids:
     sent = prompt_of(stream, choice.index)
     if sent is not None:
         return sent
-    ids = next((ids for ids in map(as_list, choice.columns.prompt_token_ids) if ids), [])
+    _, ids = first_prompt_ids(choice, empty=False) or (None, [])
     return tuple(ids) if all(type(token) is int for token in ids) else ()
 
 

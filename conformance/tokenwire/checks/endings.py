@@ -25,7 +25,7 @@ _COUNTERS = ("prompt_tokens", "completion_tokens")
 @read_once
 def _told_ids(stream: Stream) -> dict[int, str]:
     """The request id that each choice began with, by its index."""
-    every = ((choice.index, choice.columns.details.get("request_id", ())) for choice in stream.choices)
+    every = ((choice.index, choice.details("request_id")) for choice in stream.choices)
     first = (
         (index, next((one for one in ids if isinstance(one, str) and one), None)) for index, ids in every
     )
@@ -124,7 +124,7 @@ def _lack(choice: Choice, usual: Choice) -> str:
             return f"no {name}"
     if choice.counter("completion_tokens"):
         return f"a completion_tokens of {choice.counter('completion_tokens')}"
-    told = any(ids is not None for ids in choice.columns.output_ids)
+    told = choice.output_ids is not None
     return "no list of output ids" if usual.output_ids is not None and not told else ""
 
 

@@ -16,7 +16,15 @@ from tokenwire.checks.difference import first_difference, observe_sequence
 from tokenwire.checks.refusals import ABOUT_ACCESS_OR_LOAD, was_refused, words_of
 from tokenwire.checks.sameness import COUNTERS, same_ids, same_series, same_text
 from tokenwire.checks.told_fields import told_by
-from tokenwire.checks.walk import as_list, end_place, first_list, integer, names_of_prompt, start_place
+from tokenwire.checks.walk import (
+    as_list,
+    end_place,
+    first_of_prompt,
+    first_prompt_ids,
+    integer,
+    names_of_prompt,
+    start_place,
+)
 from tokenwire.dialects.dialect import dialect_of
 from tokenwire.record import Choice, Place
 from tokenwire.requirement import Level
@@ -113,8 +121,7 @@ def gateway_keeps_the_ids(comparison: Comparison, _target: Target) -> Iterator[O
     for ours, theirs in _pairs(comparison):
         yield from same_ids((ours, theirs), _SOURCE)
         prompts = [
-            None if (told := first_list(choice, choice.columns.prompt_token_ids)) is None else told[0]
-            for choice in (ours, theirs)
+            None if (told := first_prompt_ids(choice)) is None else told[0] for choice in (ours, theirs)
         ]
         if prompts[0] is not None and prompts[1] is not None:
             yield observe_sequence(
@@ -144,10 +151,7 @@ def gateway_keeps_the_series(comparison: Comparison, _target: Target) -> Iterato
 
 def _same_prompt_series(ours: Choice, theirs: Choice, rounding: float) -> Iterator[Observation]:
     for name in sorted(names_of_prompt(ours) & names_of_prompt(theirs)):
-        first, other = (
-            first_list(choice, (told or None for told in choice.columns.prompt_series[name]))
-            for choice in (ours, theirs)
-        )
+        first, other = (first_of_prompt(choice, name, empty=False) for choice in (ours, theirs))
         if first is None or other is None:
             continue
         expected, actual = first[1], other[1]

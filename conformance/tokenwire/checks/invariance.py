@@ -30,11 +30,10 @@ def _most(stream: Stream, counter: str) -> int:
 def _highest(stream: Stream) -> dict[str, int]:
     """The highest value of each counter in an answer."""
     highest: dict[str, int] = {}
-    for choice in stream.choices:
-        for name, column in choice.columns.counters.items():
-            known = [value for one in column if (value := integer(one)) is not None]
-            if known:
-                highest[name] = max(*known, highest.get(name, known[0]))
+    for emission in stream.emissions():
+        for name, value in emission.counters.items():
+            if (count := integer(value)) is not None:
+                highest[name] = max(count, highest.get(name, count))
     return highest
 
 

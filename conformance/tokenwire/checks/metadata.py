@@ -49,7 +49,9 @@ from tokenwire.checks.walk import (
     choices_as_begun,
     choices_in_steps,
     first_of_prompt,
+    first_prompt_ids,
     integer,
+    names_of_prompt,
     prompt_of,
     untold_count,
 )
@@ -502,7 +504,7 @@ def prompt_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterato
 def prompt_logprobs_null_only_first(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Only what has nothing before it has no logprob."""
     for choice in finished_choices(stream):
-        for name in sorted(choice.columns.prompt_series):
+        for name in sorted(names_of_prompt(choice)):
             carried = first_of_prompt(choice, name)
             if carried is None or not carried[1] or not is_logprob_series(name):
                 continue
@@ -572,7 +574,8 @@ def metadata_only_on_request(stream: Stream, _target: Target) -> Iterator[Observ
 
 
 def _has_logprobs(choice: Choice) -> bool:
-    return "logprobs" in choice.columns.told_details or any(is_logprob_series(name) for name in _own(choice))
+    has_object = any(value is not None for value in choice.details("logprobs"))
+    return has_object or any(map(is_logprob_series, _own(choice)))
 
 
 def _has_top(choice: Choice) -> bool:
@@ -582,7 +585,7 @@ def _has_top(choice: Choice) -> bool:
     content = as_list(choice.series(CONTENT))
     if content == [] or any(isinstance(one, Mapping) and one.get(NAMED_TOP) for one in content or ()):
         return True
-    infos = choice.columns.details.get("meta_info", ())
+    infos = choice.details("meta_info")
     return any(isinstance(info, Mapping) and any(str(key).startswith(TOP) for key in info) for info in infos)
 
 
@@ -597,9 +600,15 @@ def _has_texts(choice: Choice) -> bool:
     return entries is not None and all(one is not None and isinstance(one.text, str) for one in read)
 
 
+def _holds(emission: Emission, name: str) -> bool:
+    """Whether any mapping of an emission has a value that is not null under a name."""
+    mappings = (emission.details, emission.series, emission.prompt_series, emission.counters)
+    return any(mapping.get(name) is not None for mapping in mappings)
+
+
 def _is_told(stream: Stream, wanted: Wanted, choice: Choice) -> bool:
     """Whether a choice has what was asked for, or the document has it beside the choices."""
-    if any(choice.columns.tells(name) for name in wanted.names):
+    if any(_holds(emission, name) for name in wanted.names for emission in choice.emissions):
         return True
     found = (find(event.data, parse(at)) for at in wanted.pointers for event in stream.events)
     return any(value is not ABSENT and value is not None for value in found)
@@ -609,20 +618,20 @@ def _asked_fields(stream: Stream) -> Iterator[tuple[str, Callable[[Choice], bool
     """What a request asks for, each with the way to see it in a choice."""
     asked, native = stream.asked, not is_chat(stream)
     if asked.prompt_token_ids and not told_once_for_all(stream):
-        yield "prompt_token_ids", lambda c: any(ids is not None for ids in c.columns.prompt_token_ids)
+        yield "prompt_token_ids", lambda c: first_prompt_ids(c) is not None
     if asked.response_token_ids:
-        yield "output_ids", lambda c: any(ids is not None for ids in c.columns.output_ids)
+        yield "output_ids", lambda c: c.output_ids is not None
     if asked.meta_info:
         yield (
             "meta_info",
-            lambda c: any(isinstance(one, Mapping) for one in c.columns.details.get("meta_info", ())),
+            lambda c: any(isinstance(one, Mapping) for one in c.details("meta_info")),
         )
     for wanted in asked.wanted:
         yield (wanted.names or wanted.pointers)[0], partial(_is_told, stream, wanted)
     if not asked.uniform:
         return
     if asked.logprob_start is not None:
-        yield PROMPT, lambda c: any(map(is_logprob_series, c.columns.prompt_series))
+        yield PROMPT, lambda c: any(map(is_logprob_series, names_of_prompt(c)))
     if asked.max_new_tokens == 0:  # there is no token to tell of
         return
     if asked.logprobs:

@@ -187,14 +187,14 @@ def stream_prompt_series_equal_whole(comparison: Comparison, target: Target) -> 
         return
     ours, theirs = _undisturbed(whole), _undisturbed(stream)
     for index in sorted(ours.keys() & theirs.keys()):
-        for name in sorted(ours[index].columns.prompt_series):
+        for name in sorted(names_of_prompt(ours[index])):
             expected = first_of_prompt(ours[index], name)
-            column = list(map(as_list, theirs[index].columns.prompt_series.get(name, ())))
-            carrying = [at for at, entries in enumerate(column) if entries is not None]
+            emissions = theirs[index].emissions
+            carrying = [e for e in emissions if as_list(e.prompt_series.get(name)) is not None]
             if expected is None or not carrying:
                 continue
-            last = theirs[index].emissions[carrying[-1]]
-            entries = column[carrying[-1]] or []
+            last = carrying[-1]
+            entries = as_list(last.prompt_series[name]) or []
             yield observe_sequence(
                 last.at(name),
                 f"{name} entry",
@@ -413,7 +413,7 @@ def echo_adds_only_the_prompt(streams: tuple[Stream, ...], _target: Target) -> I
 
 def _begins_again(choice: Choice, head: str) -> bool:
     """Whether several events of a choice begin with its prompt: no model says all of that in one token."""
-    begun = sum(isinstance(text, str) and text.startswith(head) for text in choice.columns.text)
+    begun = sum((emission.text or "").startswith(head) for emission in choice.emissions)
     return bool(head) and choice.delivery is Delivery.INCREMENTAL and begun > 1
 
 
@@ -439,7 +439,7 @@ def echo_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterator[
 
 def _raw_lists(choice: Choice, name: str) -> Iterator[list[Any]]:
     """A list of the logprobs object of each emission, as it stands on the wire, an echo not cut off."""
-    for told in choice.columns.details.get("logprobs", ()):
+    for told in choice.details("logprobs"):
         value = told.get(name) if isinstance(told, Mapping) else None
         if isinstance(value, list) and name in LISTS:
             yield value

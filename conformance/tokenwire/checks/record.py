@@ -29,7 +29,6 @@ from tokenwire.dialects.dialect import known_as, policy_of
 from tokenwire.record import Choice, Emission, Place, Stream, in_short
 from tokenwire.requirement import Level
 from tokenwire.wire.exchange import Ending
-from tokenwire.wire.json_pointer import ABSENT
 
 TIERS = ("device", "host", "storage")
 
@@ -95,9 +94,9 @@ def _refused_prompts(stream: Stream) -> set[int]:
 def one_finish_per_choice(stream: Stream, _target: Target) -> Iterator[Observation]:
     """One finish for each choice: none is missing at the end, none is sent twice."""
     for choice in stream.choices:
-        finishes = [at for at, finish in enumerate(choice.columns.finish) if finish is not None]
+        finishes = [emission for emission in choice.emissions if emission.finish is not None]
         if finishes or ended(stream):
-            where = choice.emissions[finishes[min(1, len(finishes) - 1)] if finishes else -1]
+            where = finishes[:2][-1] if finishes else choice.emissions[-1]
             message = f"choice {choice.index} finished {len(finishes)} times"
             yield observe(where.at("finish"), expected=1, actual=len(finishes), message=message)
 
@@ -117,7 +116,7 @@ def _content(emission: Emission) -> str | None:
 def finish_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Nothing of a choice comes after its finish reason; emissions without content may."""
     for choice in stream.choices:
-        finish = next((at for at, one in enumerate(choice.columns.finish) if one is not None), None)
+        finish = next((at for at, e in enumerate(choice.emissions) if e.finish is not None), None)
         if finish is None:
             continue
         later = ((emission, _content(emission)) for emission in choice.emissions[finish + 1 :])
@@ -140,10 +139,11 @@ def finish_type_is_known(stream: Stream, _target: Target) -> Iterator[Observatio
     policy = policy_of(stream)
     known = policy.finish_types
     for choice in stream.choices:
-        for at, finish in enumerate(choice.columns.finish):
+        for emission in choice.emissions:
+            finish = emission.finish
             if finish is None:
                 continue
-            place = choice.emissions[at].at("finish")
+            place = emission.at("finish")
             holds = isinstance(finish.type, str) and finish.type in known
             shown = finish.type or finish.raw
             message = f"the finish reason {shown!r} is none of {', '.join(sorted(known))}"
@@ -158,10 +158,11 @@ def stop_has_a_cause(stream: Stream, _target: Target) -> Iterator[Observation]:
     unstoppable = asked.ignore_eos and not asked.stop and not asked.stop_token_ids
     for choice in stream.choices:
         ids = joined_ids(choice)
-        for at, finish in enumerate(choice.columns.finish):
+        for emission in choice.emissions:
+            finish = emission.finish
             if finish is None or finish.type not in {"stop", "length"}:
                 continue
-            place = choice.emissions[at].at("finish")
+            place = emission.at("finish")
             if finish.type == "stop" and integer(finish.matched) is not None and ids:
                 message = f"stopped by id {finish.matched}, but the last output id is {ids[-1]!r}"
                 yield observe(place, expected=finish.matched, actual=ids[-1], message=message)
@@ -215,12 +216,10 @@ def ids_are_counted(stream: Stream, _target: Target) -> Iterator[Observation]:
     """All output ids of a finished choice number its completion_tokens."""
     for choice in finished_choices(stream):
         ids = joined_ids(choice)
-        column = choice.columns.counters.get("completion_tokens")
-        if ids is not None and column is not None:
-            at = max(at for at, count in enumerate(column) if count is not ABSENT)
-            count = column[at]
+        counted = [emission for emission in choice.emissions if "completion_tokens" in emission.counters]
+        if ids is not None and counted:
+            count, place = counted[-1].counters["completion_tokens"], counted[-1].at("completion_tokens")
             message = f"choice {choice.index} has {len(ids)} output ids, but completion_tokens is {count!r}"
-            place = choice.emissions[at].at("completion_tokens")
             yield observe(place, expected=len(ids), actual=count, message=message)
 
 
@@ -420,15 +419,11 @@ def request_id_is_the_clients(stream: Stream, _target: Target) -> Iterator[Obser
 @in_short(Stream)
 def _request_id(stream: Stream) -> tuple[Place, str] | None:
     """The first id that an answer gives its request, and where."""
-    told = []
-    for choice in stream.choices:
-        ids = choice.columns.details.get("request_id", ())
-        at = next((at for at, name in enumerate(ids) if isinstance(name, str)), None)
-        if at is not None:
-            told.append(
-                (choice.columns.events[at], choice.index, choice.emissions[at].at("request_id"), ids[at])
-            )
-    return min(told)[2:] if told else None
+    for emission in stream.emissions():
+        name = emission.details.get("request_id")
+        if isinstance(name, str):
+            return emission.at("request_id"), name
+    return None
 
 
 @check_run("request-ids-are-unique")
@@ -469,9 +464,8 @@ def finish_length_counts_the_ids(stream: Stream, _target: Target) -> Iterator[Ob
 def answer_names_its_model(stream: Stream, target: Target) -> Iterator[Observation]:
     """The model is the one that was asked for, a version of it, or one that the server tells of."""
     names, asked = target.advertised.models, stream.asked.model
-    if not stream.answered or not asked or not any("model" in one.columns.details for one in stream.choices):
-        return
-    told = next(e.details["model"] for e in stream.emissions() if "model" in e.details)
+    models = (emission.details["model"] for emission in stream.emissions() if "model" in emission.details)
+    told = next(models, None) if asked else None
     if told is None:
         return
     holds = isinstance(told, str) and (told in names or told.startswith(asked))

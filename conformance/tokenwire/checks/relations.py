@@ -14,7 +14,7 @@ from tokenwire.checks.chance import tells_sampled
 from tokenwire.checks.check import Observation, Target, check_run, demand, gather_once, pick
 from tokenwire.checks.difference import observe_sequence
 from tokenwire.checks.sameness import same_ids, same_text
-from tokenwire.checks.walk import counts_its_ids, first_list, prompt_sent, start_place, told_prompt
+from tokenwire.checks.walk import counts_its_ids, first_prompt_ids, prompt_sent, start_place, told_prompt
 from tokenwire.dialects.dialect import is_chat
 from tokenwire.record import Choice, Delivery, Place, Stream, in_short
 from tokenwire.target.determinism import known_by, request_of
@@ -301,7 +301,7 @@ def one_beginning_of_sequence(streams: tuple[Stream, ...], _target: Target) -> I
     told: dict[str, list[tuple[Stream, Place, list[Any]]]] = {}
     for stream in _of_texts(streams):
         for choice in finished_choices(stream)[:1]:
-            found = first_list(choice, (ids or None for ids in choice.columns.prompt_token_ids))
+            found = first_prompt_ids(choice, empty=False)
             if found is not None:
                 place = found[0].at("prompt_token_ids")
                 told.setdefault(stream.dialect, []).append((stream, place, found[1][:2]))
@@ -337,7 +337,7 @@ def null_content_is_empty_content(streams: tuple[Stream, ...], _target: Target) 
     for stream in streams:
         conversation = _conversation(stream)
         for choice in finished_choices(stream)[:1] if conversation else ():
-            first = first_list(choice, (ids or None for ids in choice.columns.prompt_token_ids))
+            first = first_prompt_ids(choice, empty=False)
             if conversation and first is not None:
                 found = first[0].at("prompt_token_ids"), first[1]
                 told.setdefault((stream.dialect, *conversation), []).append(found)
@@ -390,7 +390,7 @@ def media_ids_are_run_as_sent(streams: tuple[Stream, ...], _target: Target) -> I
                 place = start_place(back)
                 yield demand(place, True, expected="the prompt, or a refusal", actual=back.exchange.status)
             for twin in (each for each in wholes if each.stream is back):
-                told = first_list(twin.choice, twin.choice.columns.prompt_token_ids)
+                told = first_prompt_ids(twin.choice)
                 if told is not None:
                     yield observe_sequence(
                         told[0].at("prompt_token_ids"),

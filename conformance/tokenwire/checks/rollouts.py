@@ -73,9 +73,7 @@ def abort_all_gives_back(streams: tuple[Stream, ...], target: Target) -> Iterato
             if choice.finish is not None and choice.finish.type != "abort":
                 continue
             failed = choice.finish is None or is_error(choice.finish)
-            listed = not _tells_ids(streams, stream) or any(
-                ids is not None for ids in choice.columns.output_ids
-            )
+            listed = not _tells_ids(streams, stream) or choice.output_ids is not None
             what = "without the type abort" if failed else "without a list of output ids"
             yield demand(
                 choice.last_at("finish"),

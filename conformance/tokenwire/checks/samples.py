@@ -9,22 +9,21 @@ from tokenwire.checks.check import Observation, Target, check_run, demand, pick
 from tokenwire.checks.tito import told_once_for_all
 from tokenwire.checks.walk import count_of
 from tokenwire.record import Choice, Stream, in_short
-from tokenwire.wire.json_pointer import ABSENT
 
 _PROMPT_IDS = "prompt_token_ids"
 _NATURAL = ("stop", "length")
-_NOTHING = (None, ABSENT)
 
 
 @in_short(Choice)
 def _carried(choice: Choice) -> frozenset[str]:
     """The fields that hold something in any emission of a choice, by their names in the record."""
-    columns = choice.columns
-    series = (columns.series | columns.prompt_series).items()
-    names = {name for name, column in series if any(column)}
-    names |= {name for name, column in columns.counters.items() if any(one not in _NOTHING for one in column)}
-    names |= {"output_ids"} if any(columns.output_ids) else set()
-    names |= {_PROMPT_IDS} if any(columns.prompt_token_ids) else set()
+    names: set[str] = set()
+    for emission in choice.emissions:
+        series = (*emission.series.items(), *emission.prompt_series.items())
+        names |= {name for name, value in series if value}
+        names |= emission.counters.keys()
+        names |= {"output_ids"} if emission.output_ids else set()
+        names |= {_PROMPT_IDS} if emission.prompt_token_ids else set()
     return frozenset(names)
 
 

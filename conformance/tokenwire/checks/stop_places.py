@@ -26,8 +26,8 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
 
 
 def _last(one: Decoded, name: str) -> Emission:
-    carrying = (at for at, keys in enumerate(one.choice.columns.keys) if name in keys)
-    return one.choice.emissions[max(carrying, default=-1)]
+    emissions = one.choice.emissions
+    return next((emission for emission in reversed(emissions) if name in emission.pointers), emissions[-1])
 
 
 def _not_before_the_last(one: Decoded, stop: str, spells: re.Pattern[str]) -> Iterator[Observation]:

@@ -21,7 +21,7 @@ from tokenwire.checks.walk import (
     check_choices,
     count_of,
     end_place,
-    first_list,
+    first_prompt_ids,
     integer,
     prompt_of,
     prompt_sent,
@@ -29,7 +29,6 @@ from tokenwire.checks.walk import (
 )
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.record import Choice, Emission, Stream
-from tokenwire.wire.json_pointer import ABSENT
 
 FIELD = "prompt_token_ids"
 REQUEST = "the input_ids of the request"
@@ -37,7 +36,7 @@ REQUEST = "the input_ids of the request"
 
 def _told(choice: Choice) -> tuple[Emission, list[Any]] | None:
     """The first emission of a choice that carries prompt_token_ids as a list, and that list."""
-    return first_list(choice, choice.columns.prompt_token_ids)
+    return first_prompt_ids(choice)
 
 
 def _ran(stream: Stream, choice: Choice) -> bool:
@@ -77,11 +76,10 @@ def prompt_tokens_count_the_input_ids(stream: Stream, _target: Target) -> Iterat
         return
     for choice in finished_choices(stream):
         sent = prompt_of(stream, choice.index)
-        column = choice.columns.counters.get("prompt_tokens")
-        if sent is not None and column is not None:
+        counting = next((e for e in choice.emissions if "prompt_tokens" in e.counters), None)
+        if sent is not None and counting is not None:
             counted = True
-            at, count = next((at, count) for at, count in enumerate(column) if count is not ABSENT)
-            place = choice.emissions[at].at("prompt_tokens")
+            count, place = counting.counters["prompt_tokens"], counting.at("prompt_tokens")
             message = f"prompt_tokens is {count!r} for {len(sent)} input_ids"
             yield observe(place, expected=len(sent), actual=count, message=message)
     prompts, usage = stream.asked.input_ids, stream.usage
@@ -140,18 +138,16 @@ def prompt_ids_in_every_choice(stream: Stream, _target: Target) -> Iterator[Obse
 def prompt_ids_only_on_request(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The key is there when it was asked for, with a list; otherwise it is not there at all."""
     for choice in finished_choices(stream):
-        column = choice.columns.prompt_token_ids
-        pairs = enumerate(zip(choice.columns.keys, column, strict=True))
-        keyed = [at for at, (keys, ids) in pairs if FIELD in keys or ids is not None]
+        keyed = [e for e in choice.emissions if FIELD in e.pointers or e.prompt_token_ids is not None]
         if stream.asked.prompt_token_ids:
-            null = next((at for at in keyed if column[at] is None), None)
+            null = next((emission for emission in keyed if emission.prompt_token_ids is None), None)
             if keyed:
-                place = choice.emissions[keyed[0] if null is None else null].at(FIELD)
+                place = (keyed[0] if null is None else null).at(FIELD)
                 message = f"{FIELD} is a key without a list of ids"
                 actual = "a list" if null is None else None
                 yield demand(place, null is None, expected="a list of ids", actual=actual, message=message)
         else:
-            place = choice.emissions[keyed[0] if keyed else 0].at(FIELD)
+            place = (keyed or choice.emissions)[0].at(FIELD)
             message = f"{FIELD} stands in an answer whose request did not ask for it"
             actual = "a key" if keyed else "no key"
             yield demand(place, not keyed, expected="no key", actual=actual, message=message)
@@ -172,7 +168,7 @@ def prompt_ids_come_first(stream: Stream, _target: Target) -> Iterator[Observati
     for choice in stream.choices:
         told = _told(choice)
         if told is not None:
-            late = choice.columns.prompt_token_ids.index(told[1])
+            late = [emission is told[0] for emission in choice.emissions].index(True)
             message = f"{FIELD} of choice {choice.index} stand in emission {late}, not in the first"
             yield observe(told[0].at(FIELD), expected=0, actual=late, message=message)
 

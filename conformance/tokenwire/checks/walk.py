@@ -235,8 +235,8 @@ def texts_so_far(choice: Choice) -> list[tuple[int, str]]:
     """The same, with the position of each emission."""
     texts: list[tuple[int, str]] = []
     held = ""
-    for at, text in enumerate(choice.columns.text):
-        if isinstance(text, str):
+    for at, text in enumerate(emission.text for emission in choice.emissions):
+        if text is not None:
             held = held + text if choice.text_is_incremental else text
             texts.append((at, held))
     return texts
@@ -254,50 +254,59 @@ def bringing(choice: Choice, field: str, position: int | None = None) -> Place:
     """
     if position is None and choice.ends_with(field):
         return choice.last_at(field)
-    columns, emissions = choice.columns, choice.emissions
-    carrying = [at for at, keys in enumerate(columns.keys) if field in keys]
+    carrying = [emission for emission in choice.emissions if field in emission.pointers]
     if not carrying:
         return choice.last_at()
-    return emissions[_bringing(choice, field, position, carrying)].at(field)
+    return _bringing(choice, field, position, carrying).at(field)
 
 
-def _bringing(choice: Choice, field: str, position: int | None, carrying: Sequence[int]) -> int:
+def _bringing(choice: Choice, field: str, position: int | None, carrying: Sequence[Emission]) -> Emission:
     """Which of the emissions that carry a field brings an entry."""
     if position is None:
         return carrying[-1]
-    columns = choice.columns
-    single = {"output_ids": columns.output_ids, "text": columns.text}
-    column = single.get(field, columns.series.get(field, []))
-    values = [_listed(column[at]) if column else () for at in carrying]
+    values = [
+        _listed(getattr(emission, field) if field in _SINGLE else emission.series.get(field))
+        for emission in carrying
+    ]
     if choice.delivery is Delivery.INCREMENTAL:
         held = accumulate(map(len, values))
-        own = zip(carrying, held, strict=True)
-        return next((at for at, size in own if position < size), carrying[-1])
+        held_after = zip(carrying, held, strict=True)
+        return next((emission for emission, size in held_after if position < size), carrying[-1])
     # What a later emission took back or wrote anew counts from there on.
     upto = slice(position + 1)
     changed = (at for at in range(len(values) - 1, 0, -1) if values[at - 1][upto] != values[-1][upto])
     return carrying[next(changed, 0)]
 
 
+_SINGLE = ("output_ids", "text")
+
+
 def _listed(value: object) -> Sequence[Any]:
     return value if isinstance(value, (list, tuple, str)) else ()
 
 
-def first_list(choice: Choice, column: Iterable[Any]) -> tuple[Emission, list[Any]] | None:
-    """The first emission of a choice that has a list in a column, and that list."""
-    lists = enumerate(map(as_list, column))
-    return next(((choice.emissions[at], told) for at, told in lists if told is not None), None)
+def first_prompt_ids(choice: Choice, *, empty: bool = True) -> tuple[Emission, list[Any]] | None:
+    """The first emission of a choice that has a list of prompt_token_ids, and that list; `empty`: or an empty
+    one.
+    """
+    lists = ((emission, as_list(emission.prompt_token_ids)) for emission in choice.emissions)
+    return next(((emission, ids) for emission, ids in lists if ids or (empty and ids is not None)), None)
 
 
-def first_of_prompt(choice: Choice, name: str) -> tuple[Emission, list[Any]] | None:
-    """The first emission of a choice that carries a prompt-side series as a list, and that list."""
-    return first_list(choice, choice.columns.prompt_series[name]) if name in names_of_prompt(choice) else None
+def first_of_prompt(choice: Choice, name: str, *, empty: bool = True) -> tuple[Emission, list[Any]] | None:
+    """The first emission of a choice that carries a prompt-side series as a list, and that list; `empty`: or
+    an empty one.
+    """
+    lists = ((emission, as_list(emission.prompt_series.get(name))) for emission in choice.emissions)
+    return next(
+        ((emission, found) for emission, found in lists if found or (empty and found is not None)), None
+    )
 
 
 @in_short(Choice)
 def names_of_prompt(choice: Choice) -> frozenset[str]:
     """The prompt-side series of a choice."""
-    return frozenset(choice.columns.prompt_series)
+    return frozenset(name for emission in choice.emissions for name in emission.prompt_series)
 
 
 def count_of(stream: Stream, choice: Choice) -> int | None:
@@ -368,9 +377,8 @@ def start_place(stream: Stream) -> Place:
 @in_short(Choice)
 def told_prompt(choice: Choice) -> tuple[Place, list[Any]] | None:
     """The first list of prompt_token_ids of a choice, and where it stands; None where there is none."""
-    lists = ((at, as_list(ids)) for at, ids in enumerate(choice.columns.prompt_token_ids))
-    found = next(((at, ids) for at, ids in lists if ids is not None), None)
-    return None if found is None else (choice.emissions[found[0]].at("prompt_token_ids"), found[1])
+    found = first_prompt_ids(choice)
+    return None if found is None else (found[0].at("prompt_token_ids"), found[1])
 
 
 def witnessed(stream: Stream, observations: Iterable[Observation]) -> Iterator[Observation]:

@@ -232,10 +232,11 @@ class Run:
 @in_short(Stream)
 def has_record(stream: Stream) -> bool:
     """Whether an answer says anything: an id, a character, or why a choice finished."""
-    every = [choice.columns for choice in stream.choices] if stream.answered else []
+    choices = stream.choices if stream.answered else ()
     return any(
-        any(own.output_ids) or any(own.text) or any(finish and finish.type for finish in own.finish)
-        for own in every
+        emission.output_ids or emission.text or (emission.finish and emission.finish.type)
+        for choice in choices
+        for emission in choice.emissions
     )
 
 

@@ -75,7 +75,8 @@ def _prompts(stream: Stream, encode: Encode, ours: bool) -> list[Ids | None]:
 
 @in_short(Stream)
 def _told_prompt(stream: Stream) -> Ids | None:
-    told = (ids for choice in stream.choices for ids in choice.columns.prompt_token_ids)
+    emissions = (emission for choice in stream.choices for emission in choice.emissions)
+    told = (emission.prompt_token_ids for emission in emissions)
     return _as_ids(next((ids for ids in told if ids), None))
 
 

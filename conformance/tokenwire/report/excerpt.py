@@ -139,10 +139,10 @@ def neighbourhood(data: Any, pointer: str, beside: Sequence[str] = (), actual: A
 def _tokens_beside(stream: Stream, event: Event, pointer: str) -> list[str]:
     """Where the tokens stand that an event brings for the choice that a pointer is about."""
     here = [
-        choice.emissions[at]
+        emission
         for choice in stream.choices
-        for at, index in enumerate(choice.columns.events)
-        if index == event.index
+        for emission in choice.emissions
+        if emission.event.index == event.index
     ]
     about = [one for one in here if pointer in one.pointers.values()] or here
     return [one.pointers[name] for one in about[:1] for name in _TOKENS if name in one.pointers][:1]

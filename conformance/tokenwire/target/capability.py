@@ -11,16 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from types import NoneType
 from typing import Any
 
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.dialect import arrays_of, dialect_of, is_chat, names_of, policy_of
 from tokenwire.parrot.law import Parrot
 from tokenwire.parrot.recognition import KnownModel
-from tokenwire.record import Columns, Delivery, Stream, in_short
+from tokenwire.record import Delivery, Emission, Stream, in_short
 from tokenwire.target.advertised import LOGPROB_RULES, Advertised
-from tokenwire.wire.json_pointer import ABSENT
 
 LOGPROBS_LENGTH = "output_token_logprobs_length"
 MIRRORED_ID = "mirror_token_id"
@@ -50,25 +48,17 @@ class Capability:
         return f"declared as {self.name}" if self.declared else self.advertised
 
 
-def _any(test: Callable[[Columns], object]) -> Callable[[Stream], bool]:
-    return lambda stream: any(test(choice.columns) for choice in stream.choices)
+def _any(test: Callable[[Emission], object]) -> Callable[[Stream], bool]:
+    return lambda stream: any(test(emission) for choice in stream.choices for emission in choice.emissions)
 
 
-def _told(column: Iterable[Any]) -> bool:
-    """Whether anything in a column is neither absent nor null."""
-    return not set(map(type, column)) <= {NoneType, type(ABSENT)}
+def _above_zero(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _above_zero(column: Iterable[Any]) -> bool:
-    values = list(column)
-    if set(map(type, values)) == {int}:
-        return bool(max(values) > 0)
-    return any(type(value) is int and value > 0 for value in values)
-
-
-def _own_series(told: Columns) -> list[str]:
+def _own_series(emission: Emission) -> list[str]:
     """The series that the server itself defines, not the sampler."""
-    return [name for name, column in told.series.items() if name not in told.customized and any(column)]
+    return [name for name, value in emission.series.items() if value and name not in emission.customized]
 
 
 def _ended_by_stop_string(stream: Stream) -> bool:
@@ -88,7 +78,7 @@ def _says_what_is_forced(stream: Stream) -> bool:
 
 def _counts_tokens(stream: Stream) -> bool:
     """Whether the answer tells how many tokens it has: in ids, a counter of the choice, or its usage."""
-    counted = _any(lambda c: _told(c.output_ids) or "completion_tokens" in c.counters)
+    counted = _any(lambda e: e.output_ids is not None or "completion_tokens" in e.counters)
     return "completion_tokens" in (stream.usage or {}) or counted(stream)
 
 
@@ -109,61 +99,67 @@ def least_inner_step(stream: Stream) -> int:
     """
     inner: list[int] = []
     for choice in stream.choices:
-        ids = [len(told) for told in choice.columns.output_ids if told]
+        ids = [len(emission.output_ids) for emission in choice.emissions if emission.output_ids]
         if choice.delivery is Delivery.CUMULATIVE:
             ids = [after - before for before, after in pairwise((0, *ids))]
         inner += [size for size in ids[1:-1] if size > 0]
     return min(inner) if len(inner) > 1 else 0
 
 
-def _has_top_logprobs(told: Columns) -> bool:
-    entries = _listed(told, "logprobs_content")
+def _has_top_logprobs(emission: Emission) -> bool:
+    entries = _listed(emission, "logprobs_content")
     inside = any(isinstance(entry, dict) and entry.get("top_logprobs") for entry in entries)
-    return inside or any("top" in name for name in _own_series(told))
+    return inside or any("top" in name for name in _own_series(emission))
 
 
-def _listed(told: Columns, series: str) -> Iterable[Any]:
+def _listed(emission: Emission, series: str) -> list[Any]:
     """All entries of a series."""
-    return (entry for part in told.series.get(series, ()) if isinstance(part, list) for entry in part)
+    entries = emission.series.get(series)
+    return entries if isinstance(entries, list) else []
 
 
 def _tells_all_bytes(stream: Stream) -> bool:
-    entries = [entry for choice in stream.choices for entry in _listed(choice.columns, "logprobs_content")]
+    emissions = (emission for choice in stream.choices for emission in choice.emissions)
+    entries = [entry for emission in emissions for entry in _listed(emission, "logprobs_content")]
     return bool(entries) and all(isinstance(entry, dict) and entry.get("bytes") for entry in entries)
 
 
-def _has_text_offsets(told: Columns) -> bool:
-    return any(type(one) is int and one >= 0 for one in _listed(told, "text_offset"))
+def _has_text_offsets(emission: Emission) -> bool:
+    return any(type(offset) is int and offset >= 0 for offset in _listed(emission, "text_offset"))
 
 
 def _tito_chat(stream: Stream) -> bool:
     return is_chat(stream) and _any(
-        lambda c: _told(c.prompt_token_ids) or _told(c.details.get("meta_info", ())) or _told(c.output_ids)
+        lambda e: (
+            e.prompt_token_ids is not None
+            or e.details.get("meta_info") is not None
+            or e.output_ids is not None
+        )
     )(stream)
 
 
 _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     "stream": (_is_stream, "no request for a stream was answered by one"),
-    "output-ids": (_any(lambda c: _told(c.output_ids)), "no answer carries output ids"),
-    "text": (_any(lambda c: any(c.text)), "no answer carries text"),
+    "output-ids": (_any(lambda e: e.output_ids is not None), "no answer carries output ids"),
+    "text": (_any(lambda e: e.text), "no answer carries text"),
     "completion-tokens": (
-        _any(lambda c: "completion_tokens" in c.counters),
+        _any(lambda e: "completion_tokens" in e.counters),
         "no answer counts completion_tokens",
     ),
     "token-count": (_counts_tokens, "no answer tells how many tokens it has"),
-    "series": (_any(lambda c: any(map(any, c.series.values()))), "no answer carries a per-token series"),
-    "customized-info": (_any(lambda c: c.customized), "no answer carries customized_info"),
+    "series": (_any(lambda e: any(e.series.values())), "no answer carries a per-token series"),
+    "customized-info": (_any(lambda e: e.customized), "no answer carries customized_info"),
     "incremental-customized-info": (
-        lambda s: s.asked.stream and s.delivery is Delivery.INCREMENTAL and _any(lambda c: c.customized)(s),
+        lambda s: s.asked.stream and s.delivery is Delivery.INCREMENTAL and _any(lambda e: e.customized)(s),
         "no incremental stream carries customized_info",
     ),
     "mirror-sampler": (
-        _any(lambda c: MIRRORED_ID in c.series),
+        _any(lambda e: MIRRORED_ID in e.series),
         "no sampler mirrors the sampled ids into customized_info",
     ),
     "logprobs": (_any(_own_series), "no answer carries output logprobs"),
     "logprobs-length": (
-        _any(lambda c: LOGPROBS_LENGTH in c.counters or LOGPROBS_LENGTH in c.details),
+        _any(lambda e: LOGPROBS_LENGTH in e.counters or LOGPROBS_LENGTH in e.details),
         f"no answer carries {LOGPROBS_LENGTH}",
     ),
     "top-logprobs": (
@@ -172,17 +168,17 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     ),
     "chosen-logprobs": (
         lambda s: (
-            (bool(s.asked.chosen_ids) and _any(lambda c: any("token_ids" in n for n in _own_series(c)))(s))
+            (bool(s.asked.chosen_ids) and _any(lambda e: any("token_ids" in n for n in _own_series(e)))(s))
             or (bool(s.asked.chosen_in_top) and _any(_has_top_logprobs)(s))
         ),
         "no answer carries the logprobs of chosen ids that were asked for",
     ),
     "prompt-logprobs": (
-        _any(lambda c: any(map(any, c.prompt_series.values()))),
+        _any(lambda e: any(e.prompt_series.values())),
         "no answer carries prompt logprobs",
     ),
     "chat-logprobs": (
-        lambda s: is_chat(s) and _any(lambda c: any(c.details.get("logprobs", ())))(s),
+        lambda s: is_chat(s) and _any(lambda e: e.details.get("logprobs"))(s),
         "no chat answer carries logprobs",
     ),
     "chat-token-bytes": (
@@ -190,36 +186,36 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         "no chat answer has logprobs that tell the bytes of every token",
     ),
     "completion-logprobs": (
-        lambda s: not is_chat(s) and _any(lambda c: "token_logprobs" in c.series)(s),
+        lambda s: not is_chat(s) and _any(lambda e: "token_logprobs" in e.series)(s),
         "no answer carries the logprobs of completions",
     ),
     "text-offsets": (_any(_has_text_offsets), "no answer tells where its tokens begin in the text"),
     "echo": (lambda s: s.asked.echo, "no request for an echo was answered"),
     "input-ids": (lambda s: s.asked.input_ids is not None, "no request with input_ids was answered"),
     "prompt-token-ids": (
-        _any(lambda c: _told(c.prompt_token_ids)),
+        _any(lambda e: e.prompt_token_ids is not None),
         "no answer carries prompt_token_ids",
     ),
     "media": (
-        lambda s: s.asked.media and _any(lambda c: _told(c.prompt_token_ids))(s),
+        lambda s: s.asked.media and _any(lambda e: e.prompt_token_ids is not None)(s),
         "no answer to a prompt with media carries prompt_token_ids",
     ),
     "text-prompt-ids": (
-        lambda s: s.asked.input_ids is None and _any(lambda c: _told(c.prompt_token_ids))(s),
+        lambda s: s.asked.input_ids is None and _any(lambda e: e.prompt_token_ids is not None)(s),
         "no answer to a text or messages carries prompt_token_ids",
     ),
-    "cached-tokens": (_any(lambda c: "cached_tokens" in c.counters), "no answer counts cached_tokens"),
+    "cached-tokens": (_any(lambda e: "cached_tokens" in e.counters), "no answer counts cached_tokens"),
     "cached-tokens-details": (
-        _any(lambda c: _told(c.details.get("cached_tokens_details", ()))),
+        _any(lambda e: e.details.get("cached_tokens_details") is not None),
         "no answer carries cached_tokens_details that are not null",
     ),
-    "request-id": (_any(lambda c: _told(c.details.get("request_id", ()))), "no answer carries a request id"),
+    "request-id": (_any(lambda e: e.details.get("request_id") is not None), "no answer carries a request id"),
     "prefix-cache": (
-        _any(lambda c: _above_zero(c.counters.get("cached_tokens", ()))),
+        _any(lambda e: _above_zero(e.counters.get("cached_tokens"))),
         "no answer counts cached tokens",
     ),
     "retractions": (
-        _any(lambda c: _above_zero(c.counters.get("num_retractions", ()))),
+        _any(lambda e: _above_zero(e.counters.get("num_retractions"))),
         "no answer tells that it was preempted",
     ),
     "batch": (lambda s: s.asked.prompts > 1, "no request with several prompts was answered"),
@@ -233,7 +229,7 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     "chat": (is_chat, "no chat request was answered"),
     "tito-chat": (_tito_chat, "no chat answer carries prompt_token_ids, output ids or meta_info"),
     "chat-meta-info": (
-        lambda s: is_chat(s) and _any(lambda c: _told(c.details.get("meta_info", ())))(s),
+        lambda s: is_chat(s) and _any(lambda e: e.details.get("meta_info") is not None)(s),
         "no chat answer carries meta_info",
     ),
     "chat-streams-without-ids": (
@@ -241,26 +237,26 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         "no chat dialect that was asked refuses token-in-token-out fields in streams",
     ),
     "forced-text": (_says_what_is_forced, "no grammar was seen to make the model say a text"),
-    "tool-calls": (_any(lambda c: any(c.calls)), "no answer carries a tool call"),
-    "reasoning": (_any(lambda c: any(c.reasoning)), "no answer carries reasoning beside its content"),
+    "tool-calls": (_any(lambda e: e.calls), "no answer carries a tool call"),
+    "reasoning": (_any(lambda e: e.reasoning), "no answer carries reasoning beside its content"),
     "channels": (
-        _any(lambda c: any(c.calls) or any(c.reasoning)),
+        _any(lambda e: e.calls or e.reasoning),
         "no answer carries reasoning or tool calls",
     ),
     "sampling-mask": (
-        _any(lambda c: any(c.series.get("output_token_sampling_mask", ()))),
+        _any(lambda e: e.series.get("output_token_sampling_mask")),
         "no answer carries the sampling masks that were asked for",
     ),
     "weight-versions": (
-        _any(lambda c: any(c.details.get("weight_versions", ()))),
+        _any(lambda e: e.details.get("weight_versions")),
         "no answer tells which weights made which tokens",
     ),
     "token-arrays": (
-        lambda s: _any(lambda c: any(any(c.details.get(rule.name, ())) for rule in arrays_of(s)))(s),
+        lambda s: _any(lambda e: any(e.details.get(rule.name) for rule in arrays_of(s)))(s),
         "no answer carries an array of rows for tokens, such as routed experts",
     ),
     "response-token-ids": (
-        lambda s: is_chat(s) and _any(lambda c: _told(c.output_ids))(s),
+        lambda s: is_chat(s) and _any(lambda e: e.output_ids is not None)(s),
         "no chat answer carries output ids",
     ),
 }

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, TypeVar
 from tokenwire.record import Choice, Stream, in_short
 from tokenwire.target.alike import ROUNDING, apart
 from tokenwire.wire.exchange import Ending
-from tokenwire.wire.json_pointer import ABSENT
 
 PROBE = "probe"
 """The scenario whose repetition stands for the whole run."""
@@ -259,13 +258,16 @@ def _series_apart(one: Choice, other: Choice) -> float:
 def _numbers(choice: Choice) -> int:
     """Equal for choices that tell the same numbers."""
     own = {name: choice.series(name) for name in sorted(choice.series_names - choice.customized)}
-    return known_by((own, _of_prompt(choice))) if own or choice.columns.prompt_series else 0
+    of_prompt = _of_prompt(choice)
+    return known_by((own, of_prompt)) if own or of_prompt else 0
 
 
 def _of_prompt(choice: Choice) -> dict[str, Any]:
     """The prompt-side series of a choice, each as it stands where it comes first."""
-    columns = choice.columns.prompt_series.items()
-    return {name: next(one for one in column if one is not ABSENT) for name, column in columns}
+    series: dict[str, Any] = {}
+    for emission in reversed(choice.emissions):
+        series |= emission.prompt_series
+    return series
 
 
 def _entries_apart(ours: Any, theirs: Any) -> float:
@@ -277,7 +279,9 @@ def _entries_apart(ours: Any, theirs: Any) -> float:
 @in_short(Stream)
 def details_named(stream: Stream) -> frozenset[str]:
     """The details that any choice of an answer tells."""
-    return frozenset(name for choice in stream.choices for name in choice.columns.told_details)
+    emissions = (emission for choice in stream.choices for emission in choice.emissions)
+    details = (detail for emission in emissions for detail in emission.details.items())
+    return frozenset(name for name, value in details if value is not None)
 
 
 def question(stream: Stream) -> tuple[str, str]:
