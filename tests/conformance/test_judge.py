@@ -63,20 +63,20 @@ def only(requirement: Requirement, run: Run):
 
 
 def test_enough_witnesses_pass(register) -> None:
-    register(on_stream=every_emission_holds)
+    register(observe=every_emission_holds)
     judgement = only(row(), Run((ids_stream([1], [2]),)))
     assert (judgement.verdict, judgement.witnesses, judgement.scenario) == (Verdict.PASS, 2, "one")
 
 
 def test_too_few_witnesses_are_inconclusive_and_say_so(register) -> None:
-    register(on_stream=every_emission_holds)
+    register(observe=every_emission_holds)
     judgement = only(row(witnesses=3), Run((ids_stream([1], [2]),)))
     assert judgement.verdict is Verdict.INCONCLUSIVE
     assert "2 of the 3" in judgement.message
 
 
 def test_witnesses_count_over_the_run_but_verdicts_are_per_scenario(register) -> None:
-    register(on_stream=every_emission_holds)
+    register(observe=every_emission_holds)
     run = Run(
         (ids_stream([1], name="a", scenario="first"), ids_stream([1], [2], name="b", scenario="second"))
     )
@@ -92,7 +92,7 @@ def test_witnesses_count_over_the_run_but_verdicts_are_per_scenario(register) ->
     [(Level.MUST, Verdict.FAIL), (Level.SHOULD, Verdict.WARN), (Level.MAY, Verdict.INFO)],
 )
 def test_a_violation_weighs_by_its_level(register, level: Level, verdict: Verdict) -> None:
-    register(on_stream=at_most_two_ids)
+    register(observe=at_most_two_ids)
     judgement = only(row(level=level, witnesses=9), Run((ids_stream([1], [2, 3, 4], [5, 6, 7, 8]),)))
     assert judgement.verdict is verdict
     assert [v.place.event for v in judgement.violations] == [1, 2]
@@ -103,7 +103,7 @@ def test_a_condition_is_no_witness(register) -> None:
     def sees_only_the_condition(stream: Stream, target: Target) -> Iterator[Observation]:
         yield condition_seen(stream.events[0].place, "something")
 
-    register(on_stream=sees_only_the_condition)
+    register(observe=sees_only_the_condition)
     judgement = only(
         row(witnesses=1, condition="the moon is full"), Run((ids_stream([1]), ids_stream([2], name="b")))
     )
@@ -111,7 +111,7 @@ def test_a_condition_is_no_witness(register) -> None:
 
 
 def test_nothing_seen_is_inconclusive_and_names_the_condition(register) -> None:
-    register(on_stream=lambda stream, target: iter(()))
+    register(observe=lambda stream, target: iter(()))
     judgement = only(row(condition="the moon is full"), Run((ids_stream([1]),)))
     assert (judgement.verdict, judgement.scenario) == (Verdict.INCONCLUSIVE, NO_SCENARIO)
     assert "the moon is full" in judgement.message
@@ -123,7 +123,7 @@ def test_a_check_that_raises_is_the_suites_fault_and_does_not_end_the_run(regist
         if stream.exchange.scenario == "first":
             raise KeyError("oops")
 
-    register(on_stream=breaks_in_one)
+    register(observe=breaks_in_one)
     run = Run(
         (ids_stream([1], name="a", scenario="first"), ids_stream([1], [2], name="b", scenario="second"))
     )
@@ -140,7 +140,7 @@ def test_a_requirement_without_a_check_is_a_harness_error() -> None:
 
 
 def test_an_absent_capability_is_unsupported_and_says_which(register) -> None:
-    register(on_stream=at_most_two_ids)
+    register(observe=at_most_two_ids)
     judgement = only(row(applies_when=("output-ids", "prompt-token-ids")), Run((ids_stream([1, 2, 3]),)))
     assert judgement.verdict is Verdict.UNSUPPORTED
     assert "prompt-token-ids: no answer carries prompt_token_ids" in judgement.message
@@ -148,7 +148,7 @@ def test_an_absent_capability_is_unsupported_and_says_which(register) -> None:
 
 
 def test_an_instrumented_contract_without_instruments_is_not_testable_and_says_how(register) -> None:
-    register(on_stream=every_emission_holds)
+    register(observe=every_emission_holds)
     judgement = only(row(contract="instrumented", applies_when=("mirror-sampler",)), Run((ids_stream([1]),)))
     assert judgement.verdict is Verdict.NOT_TESTABLE
     assert "--sampling-backend mirror" in judgement.message
@@ -157,7 +157,7 @@ def test_an_instrumented_contract_without_instruments_is_not_testable_and_says_h
 @pytest.mark.parametrize("level", Level)
 @pytest.mark.parametrize("contract", ["blackbox", "instrumented"])
 def test_what_is_declared_and_not_shown_is_a_violation(register, level: Level, contract: str) -> None:
-    register(on_stream=every_emission_holds)
+    register(observe=every_emission_holds)
     row_of_logprobs = row(level=level, contract=contract, applies_when=("text", "logprobs"))
     run = Run((ids_stream([1], [2]),), declared=frozenset({"logprobs", "text"}))
     judgement = only(row_of_logprobs, run)
@@ -169,7 +169,7 @@ def test_what_is_declared_and_not_shown_is_a_violation(register, level: Level, c
 
 
 def test_what_is_declared_and_shown_is_judged_as_ever(register) -> None:
-    register(on_stream=at_most_two_ids)
+    register(observe=at_most_two_ids)
     run = Run((ids_stream([1], [2]),), declared=frozenset({"text"}))
     assert only(row(applies_when=("text",)), run).verdict is Verdict.PASS
 
@@ -184,7 +184,7 @@ def test_a_run_without_any_record_passes_nothing(register) -> None:
         for _ in range(5):
             yield observe(stream.events[0].place, expected="application/json", actual="application/json")
 
-    register(on_stream=likes_headers)
+    register(observe=likes_headers)
     judgement = only(row(), Run((ids_stream([1], answered=False),)))
     assert judgement.verdict is Verdict.INCONCLUSIVE
     assert "answered by a record" in judgement.message
@@ -312,7 +312,7 @@ def test_what_no_chance_explains_is_a_violation_though_the_target_contradicts_it
 
 
 def test_several_runs_tell_what_was_seen_and_silence_only_once(register) -> None:
-    register(on_stream=every_emission_holds)
+    register(observe=every_emission_holds)
     with_series = ids_stream([1], [2], name="a", scenario="file-a", series={"x": [[1], [2]]})
     without = ids_stream([1], name="b", scenario="file-b")
     runs = [Run((with_series,), name="a.jsonl"), Run((without,), name="b.jsonl")]
@@ -329,7 +329,7 @@ def test_checks_are_told_what_is_known_of_the_target(register) -> None:
         told.append(target)
         yield from every_emission_holds(stream, target)
 
-    register(on_stream=remember)
+    register(observe=remember)
     only(row(), Run((ids_stream([1], [2]),), Advertised(stream_interval=4)))
     assert told[0].stream_interval == 4
     assert {"stream", "output-ids", "text", "incremental", "input-ids"} <= told[0].capabilities
@@ -342,7 +342,7 @@ def test_what_is_seen_in_an_answer_that_says_nothing_is_no_witness(register) -> 
     def begins(stream: Stream, target: Target) -> Iterator[Observation]:
         yield observe(Place(stream.exchange.name), expected=200, actual=stream.exchange.status)
 
-    register(on_stream=begins)
+    register(observe=begins)
     answered, again = ids_stream([1]), ids_stream([1], name="generate/again")
     empty = [replace(ids_stream([1], name=f"generate/{number}"), choices=()) for number in range(3)]
     assert only(row(), Run((answered, again, *empty))).witnesses == 2
@@ -366,7 +366,7 @@ def test_a_process_that_is_killed_ends_the_judging(register) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
         yield from every_emission_holds(stream, target)
 
-    register(on_stream=kills_its_process)
+    register(observe=kills_its_process)
     with pytest.raises(BrokenProcessPool):
         judge([Run((ids_stream([1]),))], [row()], jobs=2)
 

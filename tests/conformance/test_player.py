@@ -310,7 +310,7 @@ def test_a_page_holds_no_more_than_it_has_room_for(monkeypatch):
 def test_what_belongs_to_no_answer_is_not_played():
     nowhere = violated(incremental(), event=2)
     (seen,) = nowhere.violations
-    elsewhere = seen._replace(place=seen.place._replace(exchange="the whole run"))
+    elsewhere = seen._replace(source=seen.place._replace(exchange="the whole run"))
     assert playback_of(replace(nowhere, violations=(elsewhere,))) is None
     assert not playbacks([replace(nowhere, violations=())])
 

@@ -48,7 +48,7 @@ def at_most_two_ids(stream: Stream, target: Target) -> Iterator[Observation]:
 
 @pytest.fixture
 def violated(monkeypatch: pytest.MonkeyPatch) -> tuple[Judgement, Subject]:
-    monkeypatch.setitem(CHECKS, "made-up", Check("made-up", on_stream=at_most_two_ids))
+    monkeypatch.setitem(CHECKS, "made-up", Check("made-up", observe=at_most_two_ids))
     monkeypatch.setattr(exhibit, "looks_like", lambda judgement: judgement.requirement.upstream)
     run = Run(
         (ids_stream([1], [2], [3], [4], [5, 6, 7], [8], [9], [10, 11, 12], [13]),), Advertised(name="srv")
@@ -90,7 +90,7 @@ def test_no_line_of_a_failure_is_wider_than_the_terminal_but_the_commands(violat
         message="one word after the other " * 12, actual="…" * 150, expected="ex pec ted" * 15
     )
     upstream = judgement.requirement.upstream * 5
-    elsewhere = [long._replace(place=long.place._replace(exchange=f"a/b/some-label-{n}")) for n in range(9)]
+    elsewhere = [long._replace(source=long.place._replace(exchange=f"a/b/some-label-{n}")) for n in range(9)]
     one = replace(judgement, violations=(long, *elsewhere), requirement=made_up_row(upstream=upstream))
     lines = failure(row(one, subject), 80).splitlines()
     assert max(map(len, lines[:-2])) <= 80
@@ -337,7 +337,7 @@ def test_a_place_is_told_in_words(violated) -> None:
 @pytest.fixture
 def passed(monkeypatch: pytest.MonkeyPatch) -> tuple[list[Judgement], Subject]:
     """One requirement that passes in two scenarios, of which the second has the longer stream."""
-    monkeypatch.setitem(CHECKS, "made-up", Check("made-up", on_stream=at_most_two_ids))
+    monkeypatch.setitem(CHECKS, "made-up", Check("made-up", observe=at_most_two_ids))
     short = ids_stream([1], [2], name="generate/short", scenario="short")
     long = ids_stream(*([n] for n in range(9)), name="generate/long", scenario="long")
     run = Run((short, long))
@@ -367,7 +367,7 @@ def test_a_witness_shows_the_events_that_it_relates_and_no_more_than_a_few(passe
     (shown,) = [row["witness"] for row in document(subject, [related], 0)["verdicts"]]
     assert [event["index"] for event in shown["events"]] == [5, 6, 8]
     assert len(shown["related"]) == 3
-    everywhere = replace(judgement, witness=seen._replace(place=places[0]._replace(event=None)))
+    everywhere = replace(judgement, witness=seen._replace(source=places[0]._replace(event=None)))
     (shown,) = [row["witness"] for row in document(subject, [everywhere], 0)["verdicts"]]
     assert [event["index"] for event in shown["events"]] == [0, 1, 2]
 
