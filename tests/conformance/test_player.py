@@ -19,9 +19,10 @@ from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
 from tokenwire.report import playback
 from tokenwire.report.document import document
+from tokenwire.report.excerpt import indented
 from tokenwire.report.files import Outputs, write_reports
 from tokenwire.report.page import page
-from tokenwire.report.playback import gaps, marked, playback_of, playbacks
+from tokenwire.report.playback import gaps, playback_of, playbacks
 from tokenwire.report.plot import plot
 from tokenwire.report.ribbon import Cell, Row, State, align, align_parts, ribbon, words_of
 from tokenwire.report.subject import Subject
@@ -51,49 +52,49 @@ def letters(cells) -> str:
 )
 def test_an_entry_lost_is_one_hole_and_one_too_many_is_one_cell(entries, at, before):
     aligned = align([1, 2, 3, 4], entries)
-    assert letters(aligned.at) == at
+    assert letters(aligned.cells) == at
     assert {place: [cell.state for cell in cells] for place, cells in aligned.before.items()} == before
-    told = [cell.index for cell in aligned.at if cell.index is not None]
+    told = [cell.index for cell in aligned.cells if cell.index is not None]
     told += [cell.index for cells in aligned.before.values() for cell in cells]
     assert sorted(told) == list(range(len(entries)))
 
 
 def test_what_is_not_delivered_yet_is_no_hole():
-    assert letters(align([1, 2, 3, 4], [1, 2], ended=False).at) == "==.."
-    assert letters(align([1, 2, 3, 4], [2, 3], ended=False).at) == "o>>."
+    assert letters(align([1, 2, 3, 4], [1, 2], ended=False).cells) == "==.."
+    assert letters(align([1, 2, 3, 4], [2, 3], ended=False).cells) == "o>>."
 
 
 def test_numbers_are_one_but_for_their_last_digits_and_truth_is_no_number():
     reference = [[-0.12345, 5, None], [-2.5, 6, None]]
-    assert letters(align(reference, [[-0.12344, 5, None], [-2.5, 6, None]]).at) == "=="
-    assert letters(align([1, 0], [True, 0]).at) == "x="
+    assert letters(align(reference, [[-0.12344, 5, None], [-2.5, 6, None]]).cells) == "=="
+    assert letters(align([1, 0], [True, 0]).cells) == "x="
     # Also where the rows have to be aligned first.
-    assert letters(align([-0.12345, -2.5, -3.5, 9], [8, -2.5, -3.50004, 7]).at) == "x==x"
+    assert letters(align([-0.12345, -2.5, -3.5, 9], [8, -2.5, -3.50004, 7]).cells) == "x==x"
     lost = align([[-0.5, 5], [-1.5, 6], [-2.12341, 7], [-3.5, 8]], [[-9.0, 4], [-2.12344, 7], [-9.0, 3]])
-    assert lost.at[2] == Cell(State.SHIFT, 1)
+    assert lost.cells[2] == Cell(State.SHIFT, 1)
 
 
 def test_long_rows_that_differ_everywhere_are_held_against_each_other_in_short_time():
     aligned = align(list(range(20_000)), list(range(7, 20_007)))
-    assert len(aligned.at) == 20_000
+    assert len(aligned.cells) == 20_000
 
 
 def test_parts_of_a_series_are_held_against_the_ids_that_came_with_them():
     aligned = align_parts([7, 8, 9], [(1, [7]), (1, [7, 8]), (1, [7, 8, 9])])
-    assert letters(aligned.at) == "==="
+    assert letters(aligned.cells) == "==="
     assert {place: [cell.state.value for cell in cells] for place, cells in aligned.before.items()} == {
         1: ["double"],
         2: ["double", "double"],
     }
-    assert [cell.index for cell in aligned.at] == [0, 2, 5]
-    assert letters(align_parts([7, 8, 9], [(1, [7]), (2, [9])]).at) == "=o="
+    assert [cell.index for cell in aligned.cells] == [0, 2, 5]
+    assert letters(align_parts([7, 8, 9], [(1, [7]), (2, [9])]).cells) == "=o="
 
 
 def test_a_row_says_in_words_what_is_wrong_in_it():
-    assert Row("ids", [1, 2, 4], align([1, 2, 3, 4], [1, 2, 4])).told == (
+    assert Row("ids", [1, 2, 4], align([1, 2, 3, 4], [1, 2, 4])).faults == (
         "1 missing (position 2); 1 at another index (position 3)"
     )
-    assert Row("ids", [1, 2], align([1, 2], [1, 2])).told == ""
+    assert Row("ids", [1, 2], align([1, 2], [1, 2])).faults == ""
 
 
 def test_rows_share_their_columns():
@@ -137,23 +138,23 @@ def test_an_entry_in_a_few_letters(entry, words):
 
 def test_the_value_of_the_pointer_is_marked_and_what_lies_beside_its_way_is_short():
     document = {"id": "x" * 400, "list": [{"n": n} for n in range(50)], "tail": 1}
-    before, value, behind = marked(document, "/list/30/n")
+    before, value, behind = indented(document, "/list/30/n").parts
     assert value == "30"
     assert "… 28 before" in before
     assert "… 17 more" in behind
     assert len(before) + len(behind) < 600
-    assert before + value + behind == marked(document, "/list/30/n/absent/further")[0] + "30" + behind
+    assert before + value + behind == indented(document, "/list/30/n/absent/further").parts[0] + "30" + behind
 
 
 def test_without_a_pointer_nothing_is_marked():
-    text, value, behind = marked({"a": [1, 2]}, "")
+    text, value, behind = indented({"a": [1, 2]}, "").parts
     assert json.loads(text) == {"a": [1, 2]}
     assert (value, behind) == ("", "")
-    assert marked({"a": 1}, "no pointer")[1] == ""
+    assert indented({"a": 1}, "no pointer").mark is None
 
 
 def test_a_marked_value_that_a_server_wrote_is_inert():
-    before, value, _ = marked({EVIL: {"b": EVIL}}, f"/{EVIL.replace('/', '~1')}/b")
+    before, value, _ = indented({EVIL: {"b": EVIL}}, f"/{EVIL.replace('/', '~1')}/b").parts
     assert "\x1b" not in before + value
     assert "\u202e" not in before + value
     assert "alert(1)" in value
@@ -199,11 +200,11 @@ def test_the_ribbon_holds_the_stream_against_the_whole_answer_to_the_same_reques
         "mirror, the whole answer",
         "mirror, the stream",
     ]
-    assert tokens["rows"][1]["told"].startswith("1 missing (position 2)")
+    assert tokens["rows"][1]["faults"].startswith("1 missing (position 2)")
     assert [cell[2] for cell in tokens["rows"][3]["cells"]] == [0, 1, 2, 3, 4, 5]
     assert played.beside == "held against the whole answer generate/whole"
     assert played.first == 2
-    assert [step.total for step in played.steps] == [1, 2, 2, 3, 4, 5, 5]
+    assert [step.point.total for step in played.steps] == [1, 2, 2, 3, 4, 5, 5]
     assert played.steps[2].held[0] == ("ids", "2: 11, 12")
     assert played.steps[5].held[-1] == ("finish", "length")
 
@@ -230,13 +231,13 @@ def test_without_a_whole_answer_a_series_is_held_against_the_ids():
     stream = incremental(Told(ids=(11, 12, 13), text="abc", series={"logprobs": entries}))
     played = playback_of(violated(stream, event=1))
     assert played is not None
-    assert played.ribbons[0]["rows"][1]["told"] == (
+    assert played.ribbons[0]["rows"][1]["faults"] == (
         "1 missing (position 1); 1 too many (position 3); 1 at another index (position 2)"
     )
     unnamed = incremental(Told(series={"mirror": [1, 2, 3]}), sizes=[3, 3])
     short = playback_of(violated(unnamed, event=1))
     assert short is not None
-    assert short.ribbons[0]["rows"][1]["told"] == "3 missing (positions 3, 4, 5)"
+    assert short.ribbons[0]["rows"][1]["faults"] == "3 missing (positions 3, 4, 5)"
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -266,7 +267,7 @@ def test_a_server_without_ids_is_shown_by_its_text():
     stream = change(incremental(Told(ids=None)), at=3, text="")
     played = playback_of(violated(stream, answer, event=3))
     assert played is not None
-    assert played.unit == "characters"
+    assert played.timeline.unit == "characters"
     (text,) = played.ribbons
     assert text["unit"] == "character"
     assert [cell[0] for cell in text["rows"][1]["cells"]] == ["a", "b", "c", "", "e", "f"]
@@ -285,8 +286,8 @@ def test_what_is_long_is_cut_around_the_first_illegal_event():
     played = playback_of(violated(incremental(told), event=250))
     assert played is not None
     assert len(played.steps) == 60
-    assert played.steps[played.first].event == 250
-    assert played.steps[played.first].total == 251
+    assert played.steps[played.first].point.event == 250
+    assert played.steps[played.first].point.total == 251
     assert played.left_out == "events 220 to 279 of 501 are shown; the others are left out of this page"
     assert len(json.dumps(played.embedded())) < 40_000
     row = played.ribbons[0]["rows"][0]

@@ -19,6 +19,7 @@ from tokenwire.judging.verdict import SEVERITY, Verdict, overall
 from tokenwire.profile import Standing, dated_levels
 from tokenwire.report.excerpt import excerpt_at
 from tokenwire.report.exhibit import exhibit, witnessed
+from tokenwire.report.finding import answer_of
 from tokenwire.report.subject import Subject
 from tokenwire.report.wording import clause, inert
 from tokenwire.target.capability import Capability
@@ -48,8 +49,8 @@ def _plain(value: Any) -> Any:  # whatever stood on the wire
 
 def _evidence(observation: Observation, run: Run) -> dict[str, Any]:
     place = observation.place
-    stream = run.by_exchange.get(place.exchange)
-    shown = excerpt_at(stream.whole, place, observation.actual).text if stream else place.excerpt
+    stream = answer_of(run, observation)
+    shown = excerpt_at(stream, place, observation.actual).text if stream else place.excerpt
     return {
         "exchange": place.exchange,
         "event": place.event,

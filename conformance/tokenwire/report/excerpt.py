@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tokenwire.record import Event, Place, Stream
+from tokenwire.report.finding import emission_at
 from tokenwire.report.wording import cut, inert
 from tokenwire.wire.json_pointer import ABSENT, Keys, find, parse
 
 _LONGEST_NAMED = 90
 _LONGEST_BESIDE = 40
 _LONGEST_WHOLE = 150
+_LONGEST_MARKED = 400
+_MOST_MEMBERS = 24
+_NEIGHBOURS = 2
+"""How many entries of a list are shown on each side of the entry that the pointer goes through."""
 _AROUND = 10
 """Characters of a long text, or entries of a long list, that are shown on each side of what is marked."""
 _TOKENS = ("output_ids", "text")
@@ -29,11 +34,26 @@ class Excerpt:
     mark: tuple[int, int] | None = None
     """From where to where that stands which the pointer names; None where the event has no such thing."""
 
+    @property
+    def parts(self) -> tuple[str, str, str]:
+        """The text before the mark, the marked text and the rest."""
+        start, end = self.mark or (len(self.text), len(self.text))
+        return self.text[:start], self.text[start:end], self.text[end:]
+
 
 @dataclass(frozen=True)
 class _Piece:
     text: str
     marked: bool = False
+
+
+def _joined(pieces: Iterable[_Piece]) -> Excerpt:
+    text, mark = "", None
+    for piece in pieces:
+        if piece.marked:
+            mark = (len(text), len(text) + len(piece.text))
+        text += piece.text
+    return Excerpt(text, mark)
 
 
 def _dumped(value: Any) -> str:
@@ -42,17 +62,17 @@ def _dumped(value: Any) -> str:
 
 
 def _entry(entries: list[Any], actual: Any) -> list[_Piece]:
-    """A list around the one entry that is the wrong one; nothing where none is, or several may be."""
+    """A list around its wrong entry; nothing where no entry or several are equal to it."""
     wrong = _dumped(actual)
     dumped = [_dumped(entry) for entry in entries]
     if dumped.count(wrong) != 1 or len(wrong) > _LONGEST_NAMED:
         return []
-    at = dumped.index(wrong)
-    before, after = dumped[:at][-_AROUND:], dumped[at + 1 :][:_AROUND]
+    index = dumped.index(wrong)
+    before, after = dumped[:index][-_AROUND:], dumped[index + 1 :][:_AROUND]
     while sum(map(len, (*before, *after))) > _LONGEST_NAMED and (before or after):
         before, after = before[1:], after[:-1]
-    start = "[" if len(before) == at else "[… "
-    end = "]" if len(after) == len(dumped) - at - 1 else " …]"
+    start = "[" if len(before) == index else "[… "
+    end = "]" if len(after) == len(dumped) - index - 1 else " …]"
     return [
         _Piece(start + "".join(f"{entry}," for entry in before)),
         _Piece(wrong, marked=True),
@@ -61,7 +81,7 @@ def _entry(entries: list[Any], actual: Any) -> list[_Piece]:
 
 
 def _text(text: str, actual: str) -> list[_Piece]:
-    """A long text around what is wrong in it; nothing where that is not in it, or several times."""
+    """A long text around what is wrong in it; nothing where that is not in it, or in it several times."""
     whole, wrong = _dumped(text), _dumped(actual)[1:-1][:_LONGEST_NAMED]
     if not wrong or whole.count(wrong) != 1:
         return []
@@ -75,8 +95,8 @@ def _text(text: str, actual: str) -> list[_Piece]:
     ]
 
 
-def _named(value: Any, actual: Any) -> list[_Piece]:
-    """What the pointer names, and in it what is wrong where that can be told."""
+def _marked_value(value: Any, actual: Any) -> list[_Piece]:
+    """The value at the pointer, marked; of a list or long text, only what is wrong if that is found there."""
     pieces: list[_Piece] = []
     if isinstance(value, list):
         pieces = _entry(value, actual)
@@ -85,37 +105,29 @@ def _named(value: Any, actual: Any) -> list[_Piece]:
     return pieces or [_Piece(cut(_dumped(value), _LONGEST_NAMED), marked=True)]
 
 
-class _Rendering:
-    """An event's data as pieces of text, with only the kept values in it."""
-
-    def __init__(self, named: Keys | None, kept: Collection[Keys], actual: Any) -> None:
-        self._named, self._actual = named, actual
-        self._kept = kept
-        self._way = {keys[:n] for keys in (*kept, *([named] if named else ())) for n in range(len(keys) + 1)}
-
-    def pieces(self, value: Any, here: Keys = ()) -> Iterator[_Piece]:
-        if here == self._named:
-            yield from _named(value, self._actual)
-        elif here in self._kept:
-            yield _Piece(cut(_dumped(value), _LONGEST_BESIDE))
-        else:
-            opening, closing = "{}" if isinstance(value, dict) else "[]"
-            yield _Piece(opening)
-            yield from self._members(value, here)
-            yield _Piece(closing)
-
-    def _members(self, value: dict[str, Any] | list[Any], here: Keys) -> Iterator[_Piece]:
-        between = ""
-        for key, member in value.items() if isinstance(value, dict) else enumerate(value):
-            there = (*here, str(key))
-            if there not in self._way:
-                between = " … " if between.startswith((" ", ",")) else "… "
-                continue
-            yield _Piece(between + (f"{_dumped(key)}:" if isinstance(value, dict) else ""))
-            yield from self.pieces(member, there)
-            between = ","
-        if between not in ("", ","):
-            yield _Piece(between.rstrip())
+def _line(
+    value: Any, here: Keys, marked: Keys | None, beside: Collection[Keys], actual: Any
+) -> Iterator[_Piece]:
+    """A value in one line; of what is neither marked nor beside nor on the way to these, an ellipsis."""
+    if here == marked:
+        yield from _marked_value(value, actual)
+        return
+    if here in beside:
+        yield _Piece(cut(_dumped(value), _LONGEST_BESIDE))
+        return
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    wanted = [*beside, *([] if marked is None else [marked])]
+    between = ""
+    yield _Piece(opening)
+    for key, member in value.items() if isinstance(value, dict) else enumerate(value):
+        there = (*here, str(key))
+        if not any(keys[: len(there)] == there for keys in wanted):
+            between = " … " if between.startswith((" ", ",")) else "… "
+            continue
+        yield _Piece(between + (f"{_dumped(key)}:" if isinstance(value, dict) else ""))
+        yield from _line(member, there, marked, beside, actual)
+        between = ","
+    yield _Piece(between.rstrip(" ,") + closing)
 
 
 def neighbourhood(data: Any, pointer: str, beside: Sequence[str] = (), actual: Any = None) -> Excerpt:
@@ -123,29 +135,19 @@ def neighbourhood(data: Any, pointer: str, beside: Sequence[str] = (), actual: A
 
     `actual` is what was found wrong there: a long text or list is shown around it.
     """
-    named = parse(pointer)
-    kept = {keys for one in beside if (keys := parse(one)) and find(data, keys) is not ABSENT} - {named}
-    is_there = bool(named) and find(data, named) is not ABSENT
-    if not is_there and not kept:
+    keys = parse(pointer)
+    there = bool(keys) and find(data, keys) is not ABSENT
+    others = {other for way in beside if (other := parse(way)) and find(data, other) is not ABSENT} - {keys}
+    if not there and not others:
         return Excerpt(cut(_dumped(data), _LONGEST_WHOLE))
-    text, mark = "", None
-    for piece in _Rendering(named if is_there else None, kept, actual).pieces(data):
-        if piece.marked:
-            mark = (len(text), len(text) + len(piece.text))
-        text += piece.text
-    return Excerpt(text, mark)
+    return _joined(_line(data, (), keys if there else None, others, actual))
 
 
 def _tokens_beside(stream: Stream, event: Event, pointer: str) -> list[str]:
     """Where the tokens stand that an event brings for the choice that a pointer is about."""
-    here = [
-        emission
-        for choice in stream.choices
-        for emission in choice.emissions
-        if emission.event.index == event.index
-    ]
-    about = [one for one in here if pointer in one.pointers.values()] or here
-    return [one.pointers[name] for one in about[:1] for name in _TOKENS if name in one.pointers][:1]
+    emission = emission_at(stream, event.index, pointer)
+    pointers = {} if emission is None else emission.pointers
+    return [pointers[name] for name in _TOKENS if name in pointers][:1]
 
 
 def excerpt(stream: Stream, event: Event, pointer: str, actual: Any = None) -> Excerpt:
@@ -161,7 +163,53 @@ def excerpt(stream: Stream, event: Event, pointer: str, actual: Any = None) -> E
 
 def excerpt_at(stream: Stream, place: Place, actual: Any = None) -> Excerpt:
     """What to show of the event that a place is in, or of the document."""
-    at = place.event or 0
-    if at >= len(stream.events) or stream.events[at].place.event != place.event:
+    index = place.event or 0
+    if index >= len(stream.events) or stream.events[index].place.event != place.event:
         return Excerpt(place.excerpt)
-    return excerpt(stream, stream.events[at], place.pointer, actual)
+    return excerpt(stream, stream.events[index], place.pointer, actual)
+
+
+# The event as indented JSON.
+
+
+def indented(document: Any, pointer: str) -> Excerpt:
+    """A document as indented JSON. What lies beside the way of the pointer is shortened. Of a pointer to what
+    is not there, the nearest value on its way is marked.
+    """
+    keys = parse(pointer) if not pointer or pointer.startswith("/") else ()
+    while keys and find(document, keys) is ABSENT:
+        keys = keys[:-1]
+    return _joined(_lines(document, keys, ""))
+
+
+def _brief(value: Any, longest: int = _LONGEST_NAMED) -> str:
+    return inert(cut(json.dumps(value, ensure_ascii=False, default=str), longest))
+
+
+def _lines(value: Any, keys: Keys, indent: str) -> Iterator[_Piece]:
+    """The text of a value, with what the keys lead to marked; of a list, only the entries near that."""
+    is_list = not isinstance(value, dict)
+    members = list(enumerate(value) if is_list else value.items()) if keys or not is_list else []
+    if not members:
+        yield _Piece(_brief(value))
+        return
+    chosen = next((n for n, (key, _) in enumerate(members) if keys and str(key) == keys[0]), None)
+    part = slice(0, _MOST_MEMBERS)
+    if chosen is not None and (is_list or chosen >= _MOST_MEMBERS):
+        part = slice(max(0, chosen - _NEIGHBOURS), chosen + 1 + _NEIGHBOURS)
+    yield _Piece("[\n" if is_list else "{\n")
+    inner = indent + "  "
+    if part.start:
+        yield _Piece(f"{inner}… {part.start} before\n")
+    for number, (key, member) in list(enumerate(members))[part]:
+        yield _Piece(inner if is_list else f"{inner}{inert(json.dumps(str(key), ensure_ascii=False))}: ")
+        if number != chosen:
+            yield _Piece(_brief(member))
+        elif len(keys) == 1:
+            yield _Piece(_brief(member, _LONGEST_MARKED), marked=True)
+        else:
+            yield from _lines(member, keys[1:], inner)
+        yield _Piece(",\n" if number + 1 < len(members) else "\n")
+    if part.stop < len(members):
+        yield _Piece(f"{inner}… {len(members) - part.stop} more\n")
+    yield _Piece(indent + ("]" if is_list else "}"))

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tokenwire.checks.check import Observation
 from tokenwire.checks.difference import first_difference
 from tokenwire.judging.judge import Judgement
-from tokenwire.record import Delivery, Emission, Event, Place, Stream
+from tokenwire.record import Delivery, Event, Place, Stream
 from tokenwire.report.excerpt import excerpt
+from tokenwire.report.finding import Timeline, answer_of, timeline, window
 from tokenwire.report.reproduction import again, curl
 from tokenwire.report.signatures import looks_like
 from tokenwire.report.subject import Subject
-from tokenwire.report.wording import value, where
+from tokenwire.report.wording import first_few, value, where
 from tokenwire.wire.exchange import dialect_and_label
 
 _AROUND = 2
@@ -48,29 +49,6 @@ class ShownEvent:
     mark: tuple[int, int] | None
     """From where to where in the excerpt that stands which the finding is about; None if it is not there."""
     illegal: bool
-
-
-@dataclass(frozen=True)
-class Point:
-    """How far a stream had come with one event."""
-
-    event: int
-    time: float
-    total: int
-    """Tokens (or characters) of all choices so far."""
-    least: int | None
-    """What the interval demands by then; None where no interval is known."""
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """Tokens over time, one point for each event that carried some."""
-
-    unit: str
-    """`tokens`, or `characters` where the server gives no ids."""
-    points: tuple[Point, ...]
-    budget: int | None
-    """The most that was asked for, over all choices; None where unknown or where characters are counted."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +88,7 @@ def exhibit(judgement: Judgement, subject: Subject) -> Exhibit:
     if not judgement.violations:
         raise ValueError(f"{judgement.name} has no violation to show; its verdict is {judgement.verdict}")
     first = judgement.violations[0]
-    told = judgement.run.by_exchange.get(first.place.exchange)
-    stream = told.whole if told is not None else None
+    stream = answer_of(judgement.run, first)
     expected, actual = value(first.expected), value(first.actual)
     return Exhibit(
         expected=expected,
@@ -135,21 +112,20 @@ def witnessed(judgement: Judgement, subject: Subject) -> Exhibit:
 
     Raises ValueError for a judgement without a witness.
     """
-    seen = judgement.witness
-    if seen is None:
+    witness = judgement.witness
+    if witness is None:
         raise ValueError(f"{judgement.name} has no witness to show; its verdict is {judgement.verdict}")
-    told = judgement.run.by_exchange.get(seen.place.exchange)
-    stream = told.whole if told is not None else None
+    stream = answer_of(judgement.run, witness)
     command = curl(stream.exchange, subject.url) if stream and subject.url else ""
     return Exhibit(
-        expected=value(seen.expected),
-        actual=value(seen.actual),
+        expected=value(witness.expected),
+        actual=value(witness.actual),
         differs_at=None,
         message="",
-        first_seen=where(seen.place),
+        first_seen=where(witness.place),
         upstream=(),
-        events=_spoken_of(stream, (*seen.related, seen.place)) if stream else (),
-        related=tuple(map(where, seen.related[:_MOST_WITNESSED])),
+        events=_witnessed_events(stream, (*witness.related, witness.place)) if stream else (),
+        related=tuple(map(where, witness.related[:_MOST_WITNESSED])),
         others="",
         timeline=None,
         reads=(),
@@ -171,22 +147,22 @@ def _shown(
     return ShownEvent(event.index, place.time, place.start, place.end, shown.text, shown.mark, illegal)
 
 
-def _spoken_of(stream: Stream, places: Sequence[Place]) -> tuple[ShownEvent, ...]:
+def _witnessed_events(stream: Stream, places: Sequence[Place]) -> tuple[ShownEvent, ...]:
     """The events of these places; the first ones of the answer where the last place is in no event."""
     last = places[-1]
     wanted = {place.event for place in places if place.exchange == last.exchange}
     chosen = [event for event in stream.events if last.event is None or event.index in wanted]
-    kept = chosen[:_MOST_WITNESSED] if last.event is None else chosen[-_MOST_WITNESSED:]
-    return tuple(_shown(stream, event, last.pointer) for event in kept)
+    shown = chosen[:_MOST_WITNESSED] if last.event is None else chosen[-_MOST_WITNESSED:]
+    return tuple(_shown(stream, event, last.pointer) for event in shown)
 
 
 def _around(stream: Stream, first: Observation) -> tuple[ShownEvent, ...]:
-    """The event of a finding and those about it, each with what stands at the pointer of the finding."""
+    """The event of a finding and those around it, each with what stands at the pointer of the finding."""
     place, events = first.place, stream.events
-    if place.event is None:
-        near = events if len(events) <= 2 * _AROUND else (*events[:_AROUND], *events[-_AROUND:])
-    else:
-        near = tuple(event for event in events if abs(event.index - place.event) <= _AROUND)
+    if place.event is not None:
+        events = [event for event in events if abs(event.index - place.event) <= _AROUND]
+    elif len(events) > 2 * _AROUND:
+        events = (*events[:_AROUND], *events[-_AROUND:])
     return tuple(
         _shown(
             stream,
@@ -195,69 +171,29 @@ def _around(stream: Stream, first: Observation) -> tuple[ShownEvent, ...]:
             first.actual if event.place.event == place.event else None,
             illegal=event.index == place.event,
         )
-        for event in near
+        for event in events
     )
 
 
 def _others(judgement: Judgement) -> str:
-    others = sum(one.witnesses for one in judgement.violations) - 1
+    others = sum(violation.witnesses for violation in judgement.violations) - 1
     if not others:
         return ""
-    exchanges = dict.fromkeys(observation.place.exchange for observation in judgement.violations)
+    exchanges = dict.fromkeys(violation.place.exchange for violation in judgement.violations)
     words = f"and {others} more like it, in {len(exchanges)} exchange{'s' * (len(exchanges) > 1)}"
     _, *also = dict.fromkeys(dialect_and_label(name, judgement.scenario)[1] for name in exchanges)
-    named = ", ".join([*also[:_MOST_NAMED], *(["…"] if len(also) > _MOST_NAMED else [])])
-    return f"{words}; also: {named}" if named else words
-
-
-def _size(emission: Emission, *, tokens: bool) -> int | None:
-    carried = emission.output_ids if tokens else emission.text
-    return None if carried is None else len(carried)
+    return f"{words}; also: {first_few(also, _MOST_NAMED)}" if also else words
 
 
 def _timeline(stream: Stream, place: Place) -> Timeline | None:
-    """The way of a stream; None for an answer that is one document, or that counts nothing."""
-    if stream.delivery is Delivery.WHOLE:
+    """The timeline around a place; None for an answer that is one document, or that counts nothing."""
+    every = timeline(stream)
+    points = every.points
+    if stream.delivery is Delivery.WHOLE or not points:
         return None
-    emissions = stream.emissions()
-    tokens = any(emission.output_ids is not None for emission in emissions)
-    interval = stream.asked.stream_interval if tokens else None
-    last = {emission.choice: position for position, emission in enumerate(emissions)}
-    totals: Counter[int] = Counter()
-    carried: Counter[int] = Counter()
-    demanded: Counter[int] = Counter()
-    points: list[Point] = []
-    for position, emission in enumerate(emissions):
-        size = _size(emission, tokens=tokens)
-        if size is None:
-            continue
-        choice = emission.choice
-        totals[choice] = size if stream.delivery is Delivery.CUMULATIVE else totals[choice] + size
-        if interval is not None and position != last[choice]:
-            demanded[choice] = 1 + carried[choice] * interval
-        carried[choice] += 1
-        at = emission.event
-        point = Point(
-            at.index,
-            at.place.time,
-            totals.total(),
-            demanded.total() if interval is not None else None,
-        )
-        if points and points[-1].event == point.event:
-            points.pop()
-        points.append(point)
-    if not points:
-        return None
-    budget = stream.asked.max_new_tokens if tokens else None
-    wanted = None if budget is None else budget * max(1, len(stream.choices))
-    return Timeline("tokens" if tokens else "characters", _nearest(points, place), wanted)
-
-
-def _nearest(points: list[Point], place: Place) -> tuple[Point, ...]:
-    """At most `_MOST_POINTS` of the points, around the event of the place."""
-    at = next((n for n, point in enumerate(points) if point.event >= (place.event or 0)), len(points))
-    first = max(0, min(at - _MOST_POINTS // 2, len(points) - _MOST_POINTS))
-    return tuple(points[first : first + _MOST_POINTS])
+    middle = next((n for n, point in enumerate(points) if point.event >= (place.event or 0)), len(points))
+    part = window(len(points), middle, most=_MOST_POINTS, before=_MOST_POINTS // 2)
+    return replace(every, points=points[part])
 
 
 def _reads(stream: Stream) -> tuple[ReadSize, ...]:

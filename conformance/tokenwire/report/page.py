@@ -11,7 +11,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import groupby
@@ -51,8 +51,7 @@ class _Failure:
     """One violated requirement in one scenario, with its drawing."""
 
     row: Row
-    plot: Plot | None
-    largest_read: int
+    plot: Plot | None = None
     playback: Playback | None = None
     number: int = 0
     """That of its playback, among those that the page holds."""
@@ -72,35 +71,17 @@ def _thread(words: str) -> str:
     return _THREAD.format(repository=repository, kind=_KINDS[kind], number=number)
 
 
-def _failure(row: Row, playback: Playback | None = None, number: int = 0) -> _Failure:
-    shown = row.get("exhibit")
-    if shown is None:
-        return _Failure(row, None, 0)
-    illegal = [evidence["event"] for evidence in row["evidence"]]
-    here = [
-        one
-        for one, evidence in zip(illegal, row["evidence"], strict=True)
-        if one is not None and evidence["exchange"] == row["evidence"][0]["exchange"]
-    ]
-    largest = max((read["count"] for read in shown["reads"]), default=0)
+def _plot(row: Row, playback: Playback | None) -> Plot | None:
+    """The drawing of a failure; one that a playback is scrubbed by has one mark for each of its steps."""
     if playback is None:
-        return _Failure(row, plot(shown["timeline"], here), largest)
-    return _Failure(row, _played(playback, shown["timeline"]), largest, playback, number)
-
-
-def _played(playback: Playback, timeline: Mapping[str, Any] | None) -> Plot | None:
-    """The drawing that a playback is scrubbed by: one mark for each of its steps."""
+        exchange = row["evidence"][0]["exchange"]
+        illegal = [found["event"] for found in row["evidence"] if found["exchange"] == exchange]
+        return plot(row["exhibit"]["timeline"], illegal)
     if len(playback.steps) < 2:
         return None
-    least = {point["event"]: point["least"] for point in timeline["points"]} if timeline else {}
-    points = [
-        {"event": step.event, "time": step.time, "total": step.total, "least": least.get(step.event)}
-        for step in playback.steps
-    ]
-    budget = timeline["budget"] if timeline else None
     return plot(
-        {"unit": playback.unit, "points": points, "budget": budget},
-        [step.event for step in playback.steps if step.illegal],
+        asdict(playback.timeline),
+        [step.point.event for step in playback.steps if step.illegal],
         [(gap.start, gap.end) for gap in playback.gaps],
     )
 
@@ -154,8 +135,11 @@ def page(report: Mapping[str, Any], playbacks: Mapping[tuple[str, str], Playback
     played: list[_Failure] = []
 
     def failure(row: Row) -> _Failure:
-        made = _failure(row, play.get((row["requirement"], row["scenario"])), len(played))
-        played.extend([made] if made.playback is not None else [])
+        if "exhibit" not in row:
+            return _Failure(row)
+        playback = play.get((row["requirement"], row["scenario"]))
+        made = _Failure(row, _plot(row, playback), playback, len(played))
+        played.extend([made] if playback is not None else [])
         return made
 
     bad = [(summary, [failure(row) for row in summary.own]) for summary in in_order(report, every)]

@@ -29,8 +29,8 @@
   }
 
   function ribbonOf(ribbon) {
-    const told = ribbon.rows.filter((row) => row.told).map((row) => `${row.name}: ${row.told}`);
-    const words = told.join(". ") || "nothing is missing, doubled or shifted";
+    const faults = ribbon.rows.filter((row) => row.faults).map((row) => `${row.name}: ${row.faults}`);
+    const words = faults.join(". ") || "nothing is missing, doubled or shifted";
     const table = make("table", "ribbon");
     const head = table.createTHead().insertRow();
     head.append(make("th", "", ribbon.unit));
@@ -50,7 +50,7 @@
     frame.append(table);
     const all = document.createDocumentFragment();
     const cut = left ? ` (${ribbon.before} columns before and ${ribbon.after} behind are left out)` : "";
-    all.append(make("p", "told", words + cut), frame);
+    all.append(make("p", "faults", words + cut), frame);
     return all;
   }
 
@@ -99,7 +99,7 @@
     show(at, wanted) {
       const step = this.playback.steps[at];
       this.at = at;
-      const words = `event ${step.event}, ${step.told}${step.illegal ? ", illegal" : ""}`;
+      const words = `event ${step.event}, ${step.words}${step.illegal ? ", illegal" : ""}`;
       this.slider.value = at;
       this.slider.setAttribute("aria-valuetext", words);
       this.section.classList.toggle("wrong", step.illegal);

@@ -12,10 +12,11 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from enum import StrEnum
-from itertools import takewhile
+from itertools import takewhile, zip_longest
 from typing import Any
 
-from tokenwire.report.wording import cut, inert
+from tokenwire.report.finding import window
+from tokenwire.report.wording import cut, first_few, inert
 from tokenwire.target.alike import alike
 
 _MOST_ALIGNED = 240
@@ -24,7 +25,7 @@ _MOST_COLUMNS = 120
 _BEFORE_FOCUS = 40
 """How many of the columns that are kept stand before the first that is not as it should be."""
 _LONGEST_WORDS = 14
-_MOST_PLACES = 4
+_MOST_POSITIONS = 4
 
 
 class State(StrEnum):
@@ -66,7 +67,7 @@ class Cell:
 class Aligned:
     """A row on the positions of its reference."""
 
-    at: tuple[Cell, ...]
+    cells: tuple[Cell, ...]
     """One for each position."""
     before: dict[int, tuple[Cell, ...]]
     """What stands before a position besides; behind the last, under the number of positions."""
@@ -74,7 +75,7 @@ class Aligned:
     @property
     def sound(self) -> bool:
         """Whether each position holds its entry, and nothing stands between."""
-        return not self.before and all(cell.state not in _WRONG for cell in self.at)
+        return not self.before and all(cell.state not in _WRONG for cell in self.cells)
 
 
 @dataclass(frozen=True)
@@ -88,21 +89,20 @@ class Row:
     """By which step of the playback each entry was there; empty where the row is not played."""
 
     @property
-    def told(self) -> str:
+    def faults(self) -> str:
         """What is wrong in the row, in words; empty where nothing is."""
-        found: dict[State, list[int]] = {}
-        for position, cell in enumerate(self.aligned.at):
-            found.setdefault(cell.state, []).append(position)
-        for position, cells in self.aligned.before.items():
-            for cell in cells:
-                found.setdefault(cell.state, []).append(position)
+        positions: dict[State, list[int]] = {}
+        for position, cell in enumerate(self.aligned.cells):
+            positions.setdefault(cell.state, []).append(position)
+        for position, surplus in self.aligned.before.items():
+            for cell in surplus:
+                positions.setdefault(cell.state, []).append(position)
         clauses = []
         for state in (*_WRONG, State.SHIFT):
-            if places := found.get(state):
-                named = list(dict.fromkeys(places))
-                some = ", ".join(map(str, named[:_MOST_PLACES]))
-                some += ", …" if len(named) > _MOST_PLACES else ""
-                clauses.append(f"{len(places)} {_WORDS[state]} (position{'s' * (len(named) > 1)} {some})")
+            if every := positions.get(state):
+                apart = [str(position) for position in dict.fromkeys(every)]
+                where = f"position{'s' * (len(apart) > 1)} {first_few(apart, _MOST_POSITIONS)}"
+                clauses.append(f"{len(every)} {_WORDS[state]} ({where})")
         return "; ".join(clauses)
 
 
@@ -117,25 +117,20 @@ def _key(entry: Any) -> Hashable:
     return (type(entry).__name__, entry)
 
 
-def _surplus(entry: Hashable, known: Counter[Hashable]) -> State:
-    return State.DOUBLE if known[entry] else State.EXTRA
-
-
-def align(reference: Sequence[Any], entries: Sequence[Any], *, ended: bool = True) -> Aligned:
-    """Hold an array against what it should be. Unless it `ended`, what lacks at its end is not there yet."""
+def _align(
+    reference: Sequence[Any], entries: Sequence[Any], known: Counter[Hashable], offset: int = 0
+) -> Aligned:
+    """Hold entries, which begin at an offset of their array, against what they should be. An entry too many
+    is a double if it is among the known.
+    """
     head = sum(1 for _ in takewhile(lambda pair: alike(*pair), zip(reference, entries, strict=False)))
     longest = min(len(reference), len(entries)) - head
     backwards = zip(reversed(reference), reversed(entries), strict=False)
     tail = min(longest, sum(1 for _ in takewhile(lambda pair: alike(*pair), backwards)))
     wanted = [_key(entry) for entry in reference[head : len(reference) - tail]]
     found = [_key(entry) for entry in entries[head : len(entries) - tail]]
-    at = [Cell(State.SAME, index) for index in range(head)]
-    before: dict[int, list[Cell]] = {}
-    known = Counter(map(_key, reference))
-
-    def same(index: int) -> Cell:
-        return Cell(State.SAME if index == len(at) else State.SHIFT, index)
-
+    cells = [Cell(State.SAME, offset + index) for index in range(head)]
+    before: dict[int, tuple[Cell, ...]] = {}
     most = _MOST_ALIGNED
     blocks = SequenceMatcher(None, wanted[:most], found[:most], autojunk=False).get_opcodes()
     rest = ("replace", min(most, len(wanted)), len(wanted), min(most, len(found)), len(found))
@@ -143,49 +138,49 @@ def align(reference: Sequence[Any], entries: Sequence[Any], *, ended: bool = Tru
         for n in range(last - first):
             index = head + start + n
             if start + n >= end:
-                at.append(Cell(State.HOLE))
+                cells.append(Cell(State.HOLE))
             elif tag == "equal" or alike(reference[head + first + n], entries[index]):
-                at.append(same(index))
+                cells.append(Cell(State.SAME, offset + index))
             else:
-                at.append(Cell(State.DIFFERS, index))
-        surplus = range(start + (last - first), end)
+                cells.append(Cell(State.DIFFERS, offset + index))
+        surplus = tuple(
+            Cell(State.DOUBLE if known[found[n]] else State.EXTRA, offset + head + n)
+            for n in range(start + (last - first), end)
+        )
         if surplus:
-            before.setdefault(len(at), []).extend(Cell(_surplus(found[n], known), head + n) for n in surplus)
-    for n in range(tail):
-        at.append(same(len(entries) - tail + n))
-    if not ended:
-        for position in reversed(range(len(at))):
-            if at[position].state is not State.HOLE:
-                break
-            at[position] = Cell(State.LATER)
-    return Aligned(tuple(at), {position: tuple(cells) for position, cells in before.items()})
+            before[len(cells)] = (*before.get(len(cells), ()), *surplus)
+    cells += [Cell(State.SAME, offset + len(entries) - tail + n) for n in range(tail)]
+    return Aligned(tuple(cells), before)
+
+
+def align(reference: Sequence[Any], entries: Sequence[Any], *, ended: bool = True) -> Aligned:
+    """Hold an array against what it should be. Unless it `ended`, what lacks at its end is not there yet."""
+    aligned = _align(reference, entries, Counter(map(_key, reference)))
+    cells = [
+        Cell(State.SHIFT, cell.index) if cell.state is State.SAME and cell.index != position else cell
+        for position, cell in enumerate(aligned.cells)
+    ]
+    lacking = (
+        0 if ended else sum(1 for _ in takewhile(lambda cell: cell.state is State.HOLE, reversed(cells)))
+    )
+    cells[len(cells) - lacking :] = [Cell(State.LATER)] * lacking
+    return Aligned(tuple(cells), aligned.before)
 
 
 def align_parts(reference: Sequence[Any], parts: Sequence[tuple[int, Sequence[Any]]]) -> Aligned:
     """Hold what events bring against what belongs to their ids: each part with how many ids came with it."""
-    at: list[Cell] = []
+    cells: list[Cell] = []
     before: dict[int, tuple[Cell, ...]] = {}
     known = Counter(map(_key, reference))
-    index = 0
-
-    def moved(cell: Cell, part: Sequence[Any]) -> Cell:
-        if cell.index is None:
-            return cell
-        if cell.state in {State.DOUBLE, State.EXTRA}:
-            return Cell(_surplus(_key(part[cell.index]), known), cell.index + index)
-        if cell.state is State.DIFFERS:
-            return Cell(cell.state, cell.index + index)
-        return Cell(State.SAME, cell.index + index)
-
+    offset = 0
     for count, part in parts:
-        first = len(at)
-        aligned = align(reference[first : first + count], part)
-        for position, cells in aligned.before.items():
-            besides = tuple(moved(cell, part) for cell in cells)
-            before[first + position] = (*before.get(first + position, ()), *besides)
-        at += [moved(cell, part) for cell in aligned.at]
-        index += len(part)
-    return Aligned((*at, *(Cell(State.HOLE) for _ in reference[len(at) :])), before)
+        aligned = _align(reference[len(cells) : len(cells) + count], part, known, offset)
+        for position, surplus in aligned.before.items():
+            here = len(cells) + position
+            before[here] = (*before.get(here, ()), *surplus)
+        cells += aligned.cells
+        offset += len(part)
+    return Aligned((*cells, *(Cell(State.HOLE) for _ in reference[len(cells) :])), before)
 
 
 def words_of(entry: Any) -> str:
@@ -196,24 +191,20 @@ def words_of(entry: Any) -> str:
         entry = entry["logprob"]
     if isinstance(entry, float):
         return f"{entry:.3f}"
-    said = entry if isinstance(entry, str) else json.dumps(entry, ensure_ascii=False, default=str)
-    if isinstance(entry, str) and not entry.strip():
-        said = json.dumps(entry, ensure_ascii=False)
-    return inert(cut(said, _LONGEST_WORDS))
+    if not isinstance(entry, str) or not entry.strip():
+        entry = json.dumps(entry, ensure_ascii=False, default=str)
+    return inert(cut(entry, _LONGEST_WORDS))
 
 
 def _columns(rows: Sequence[Row]) -> Iterator[tuple[int | None, list[Cell | None]]]:
     """Each column: its position, or None between two, and a cell of each row, where it has one."""
-    length = max(len(row.aligned.at) for row in rows)
+    length = max(len(row.aligned.cells) for row in rows)
     for position in range(length + 1):
-        besides = [row.aligned.before.get(position, ()) for row in rows]
-        for n in range(max(map(len, besides))):
-            yield None, [cells[n] if n < len(cells) else None for cells in besides]
+        for cells in zip_longest(*(row.aligned.before.get(position, ()) for row in rows)):
+            yield None, list(cells)
         if position < length:
-            yield (
-                position,
-                [row.aligned.at[position] if position < len(row.aligned.at) else None for row in rows],
-            )
+            cells_here = [row.aligned.cells[position : position + 1] for row in rows]
+            yield position, [next(iter(cell), None) for cell in cells_here]
 
 
 def ribbon(unit: str, rows: Sequence[Row], focus: int) -> dict[str, Any]:
@@ -225,28 +216,29 @@ def ribbon(unit: str, rows: Sequence[Row], focus: int) -> dict[str, Any]:
         n for n, (_, cells) in enumerate(columns) if any(cell and cell.state in _WRONG for cell in cells)
     )
     middle = next(wrong, next((n for n, (position, _) in enumerate(columns) if position == focus), 0))
-    first = max(0, min(middle - _BEFORE_FOCUS, len(columns) - _MOST_COLUMNS))
-    kept = columns[first : first + _MOST_COLUMNS]
-
-    def shown(row: Row, cell: Cell | None) -> list[Any] | None:
-        if cell is None:
-            return None
-        if cell.index is None:
-            return ["", cell.state.value]
-        words = [words_of(row.entries[cell.index]), cell.state.value]
-        return [*words, row.events[cell.index]] if row.events else words
-
+    part = window(len(columns), middle, most=_MOST_COLUMNS, before=_BEFORE_FOCUS)
+    shown = columns[part]
     return {
         "unit": unit,
-        "before": first,
-        "after": len(columns) - first - len(kept),
-        "columns": [position for position, _ in kept],
+        "before": part.start,
+        "after": len(columns) - part.start - len(shown),
+        "columns": [position for position, _ in shown],
         "rows": [
             {
                 "name": inert(row.name),
-                "told": row.told,
-                "cells": [shown(row, cells[number]) for _, cells in kept],
+                "faults": row.faults,
+                "cells": [_embedded(row, cells[number]) for _, cells in shown],
             }
             for number, row in enumerate(rows)
         ],
     }
+
+
+def _embedded(row: Row, cell: Cell | None) -> list[Any] | None:
+    """A cell as the script of the page reads it: its words, its state, and the step that brought it."""
+    if cell is None:
+        return None
+    if cell.index is None:
+        return ["", cell.state.value]
+    words = [words_of(row.entries[cell.index]), cell.state.value]
+    return [*words, row.events[cell.index]] if row.events else words

@@ -24,7 +24,7 @@ from tokenwire.judging.tally import how_far
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Asked, Delivery, Place, Stream
 from tokenwire.report.document import MOST_EVIDENCE
-from tokenwire.report.playback import held_against
+from tokenwire.report.finding import held_against
 from tokenwire.report.subject import Subject
 from tokenwire.requirement import Level, load_requirements
 from tokenwire.target.advertised import Advertised
@@ -196,7 +196,7 @@ def _shown(run: Run, judged: Iterable[Sequence[Judgement]], furthest: set[int]) 
         for seen in one.violations[:1]:
             names |= {place.exchange for place in seen.related}
             stream = run.by_exchange.get(seen.place.exchange)
-            other = held_against(run, stream, seen)[0] if stream is not None else None
+            other = held_against(run, stream, seen) if stream is not None else None
             names |= {other.exchange.name} if other is not None else set()
         if one.witness is not None and id(one) in furthest:
             names.add(one.witness.place.exchange)

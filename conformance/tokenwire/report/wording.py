@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # a console needs `inert`, and no checks
@@ -30,6 +31,11 @@ def cut(text: str, longest: int) -> str:
         return text
     kept = (longest - 3) // 2
     return f"{text[:kept]} … {text[-kept:]}"
+
+
+def first_few(names: Sequence[str], most: int) -> str:
+    """The first of some names in words, and a sign that there are more."""
+    return ", ".join([*names[:most], *["…"] * (len(names) > most)])
 
 
 def value(thing: Any) -> str:  # whatever stood on the wire

@@ -1,0 +1,134 @@
+"""What happened around a finding: its answer, the illegal events in it, how far the stream had come.
+
+Every form of the report takes these from here: the exhibit of the JSON report, the player of the page, the
+tally file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tokenwire.checks.check import Observation
+from tokenwire.judging.judge import Run
+from tokenwire.record import Delivery, Emission, Stream
+
+
+@dataclass(frozen=True)
+class Point:
+    """How far a stream had come with one event."""
+
+    event: int
+    time: float
+    total: int
+    """Tokens (or characters) of all choices so far."""
+    least: int | None
+    """What the interval demands by then; None where no interval is known."""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Tokens over time, one point for each event that carried some."""
+
+    unit: str
+    """`tokens`, or `characters` where the server gives no ids."""
+    points: tuple[Point, ...]
+    budget: int | None
+    """The most that was asked for, over all choices; None where unknown or where characters are counted."""
+
+
+def answer_of(run: Run, finding: Observation) -> Stream | None:
+    """The answer that a finding is about, with its content; None for a finding about no answer of the run."""
+    stream = run.by_exchange.get(finding.place.exchange)
+    return None if stream is None else stream.whole
+
+
+def illegal_events(findings: Sequence[Observation], stream: Stream) -> dict[int, str]:
+    """The events of a stream that violate, each with its first pointer; the first violation's first.
+
+    A violation of the whole answer is shown at its first event.
+    """
+    pointers: dict[int, str] = {}
+    for finding in findings:
+        place = finding.place
+        if place.exchange == stream.exchange.name:
+            event = stream.events[0].index if place.event is None else place.event
+            pointers.setdefault(event, place.pointer)
+    return pointers
+
+
+def emission_at(stream: Stream, event: int, pointer: str) -> Emission | None:
+    """The emission of an event that a pointer leads into, or else the first one; None where it has none."""
+    here = [
+        emission
+        for choice in stream.choices
+        for emission in choice.emissions
+        if emission.event.index == event
+    ]
+    meant = (
+        emission
+        for emission in here
+        if any(pointer.startswith(way) for way in emission.pointers.values() if way)
+    )
+    return next(meant, next(iter(here), None))
+
+
+def held_against(run: Run, stream: Stream, finding: Observation) -> Stream | None:
+    """The answer to show a stream beside: one that the finding names, or else the whole answer to the same
+    request.
+    """
+    related = (run.by_exchange.get(place.exchange) for place in finding.related)
+    named = next((other for other in related if other and other.choices and other is not stream), None)
+    if named is not None or not stream.asked.key or stream.delivery is Delivery.WHOLE:
+        return named
+    return next(
+        (
+            other
+            for other in run.streams
+            if other.asked.key == stream.asked.key
+            and other.dialect == stream.dialect
+            and other.delivery is Delivery.WHOLE
+            and other.choices
+            and other is not stream
+        ),
+        None,
+    )
+
+
+def window(length: int, middle: int, *, most: int, before: int) -> slice:
+    """The part to show of a long row: at most `most` entries, `before` of them before the middle."""
+    first = max(0, min(middle - before, length - most))
+    return slice(first, first + most)
+
+
+def timeline(stream: Stream) -> Timeline:
+    """How far the stream had come with each event that carried ids, or text where it has no ids."""
+    emissions = stream.emissions()
+    tokens = any(emission.output_ids is not None for emission in emissions)
+    carrying = [
+        (emission, len(carried))
+        for emission in emissions
+        if (carried := emission.output_ids if tokens else emission.text) is not None
+    ]
+    interval = stream.asked.stream_interval if tokens else None
+    last = {emission.choice: emission for emission in emissions}
+    totals: Counter[int] = Counter()
+    emitted: Counter[int] = Counter()
+    least: Counter[int] = Counter()
+    points: dict[int, Point] = {}
+    for emission, size in carrying:
+        choice, event = emission.choice, emission.event
+        totals[choice] = size if stream.delivery is Delivery.CUMULATIVE else totals[choice] + size
+        if interval is not None and emission is not last[choice]:
+            least[choice] = 1 + emitted[choice] * interval
+        emitted[choice] += 1
+        points[event.index] = Point(
+            event.index, event.place.time, totals.total(), None if interval is None else least.total()
+        )
+    budget = stream.asked.max_new_tokens if tokens else None
+    return Timeline(
+        "tokens" if tokens else "characters",
+        tuple(points.values()),
+        None if budget is None else budget * max(1, len(stream.choices)),
+    )
