@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -23,11 +23,12 @@ from tokenwire.report.finding import answer_of
 from tokenwire.report.subject import Subject
 from tokenwire.report.wording import clause, inert
 from tokenwire.target.capability import Capability
-from tokenwire.target.honesty import Honesty
 
 SPEC_VERSION = "v1"
 MOST_EVIDENCE = 20
 """How many violations of one requirement in one scenario a report holds; one fault may break every event."""
+
+_DECIDED = {Verdict.PASS, Verdict.INFO, Verdict.WARN, Verdict.FAIL}
 
 
 def _plain(value: Any) -> Any:  # whatever stood on the wire
@@ -67,54 +68,52 @@ def _evidence(observation: Observation, run: Run) -> dict[str, Any]:
 
 def row(judgement: Judgement, subject: Subject, *, most: int = MOST_EVIDENCE) -> dict[str, Any]:
     """One requirement in one scenario, with so many of its violations at most."""
-    shown = {"exhibit": asdict(exhibit(judgement, subject))} if judgement.violations else {}
-    known = {"known": True, "known_because": judgement.known} if judgement.known else {}
-    kinds = failure_kinds(judgement) if judgement.verdict is Verdict.FAIL else ()
-    told: dict[str, Any] = _plain(
-        {
-            "requirement": judgement.requirement.id,
-            "chapter": judgement.requirement.chapter,
-            "profile": judgement.requirement.profile,
-            "basis": judgement.requirement.basis,
-            "level": judgement.requirement.level.value,
-            "sentence": judgement.requirement.sentence,
-            "scenario": judgement.scenario,
-            "verdict": judgement.verdict.value,
-            "witnesses": judgement.witnesses,
-            "message": judgement.message,
-            "evidence": [
-                _evidence(observation, judgement.run) for observation in judgement.violations[:most]
-            ],
-            **(
-                {"kinds": [{**asdict(kind), "fingerprint": kind.fingerprint} for kind in kinds]}
-                if kinds
-                else {}
-            ),
-            **known,
-            **shown,
-        }
-    )
-    return told
+    made = {
+        "requirement": judgement.requirement.id,
+        "chapter": judgement.requirement.chapter,
+        "profile": judgement.requirement.profile,
+        "basis": judgement.requirement.basis,
+        "level": judgement.requirement.level.value,
+        "sentence": judgement.requirement.sentence,
+        "scenario": judgement.scenario,
+        "verdict": judgement.verdict.value,
+        "witnesses": judgement.witnesses,
+        "message": judgement.message,
+        "evidence": [_evidence(violation, judgement.run) for violation in judgement.violations[:most]],
+    }
+    if judgement.verdict is Verdict.FAIL and (kinds := failure_kinds(judgement)):
+        made["kinds"] = [{**asdict(kind), "fingerprint": kind.fingerprint} for kind in kinds]
+    if judgement.known:
+        made |= {"known": True, "known_because": judgement.known}
+    if judgement.violations:
+        made["exhibit"] = asdict(exhibit(judgement, subject))
+    return {key: _plain(entry) for key, entry in made.items()}
+
+
+def furthest(judgements: Iterable[Judgement]) -> set[int]:
+    """The judgements, by identity, whose witness a report shows: of each requirement the PASS whose witness
+    lies furthest into a stream.
+    """
+    found: dict[str, Judgement] = {}
+    for judgement in judgements:
+        best = found.setdefault(judgement.requirement.id, judgement)
+        if how_far(judgement.witness) > how_far(best.witness):
+            found[judgement.requirement.id] = judgement
+    return {id(judgement) for judgement in found.values() if judgement.witness is not None}
 
 
 def _rows(
     judgements: Sequence[Judgement], subject: Subject, folded: Mapping[int, int]
 ) -> list[dict[str, Any]]:
-    """All rows. One PASS of each requirement shows a witness, so that it can be looked at: the one that lies
-    furthest into a stream.
-    """
-    furthest: dict[str, Judgement] = {}
-    for judgement in judgements:
-        best = furthest.setdefault(judgement.requirement.id, judgement)
-        if how_far(judgement.witness) > how_far(best.witness):
-            furthest[judgement.requirement.id] = judgement
     rows = []
+    shows_witness = furthest(judgements)
     for position, judgement in enumerate(judgements):
-        shows = judgement.witness is not None and furthest[judgement.requirement.id] is judgement
-        witness = {"witness": _plain(asdict(witnessed(judgement, subject)))} if shows else {}
-        cause = folded.get(position)
-        follows = {} if cause is None else {"follows_from": judgements[cause].requirement.id}
-        rows.append({**row(judgement, subject), **follows, **witness})
+        made = row(judgement, subject)
+        if position in folded:
+            made["follows_from"] = judgements[folded[position]].requirement.id
+        if id(judgement) in shows_witness:
+            made["witness"] = _plain(asdict(witnessed(judgement, subject)))
+        rows.append(made)
     return rows
 
 
@@ -150,54 +149,28 @@ def _causes(judgements: Sequence[Judgement], folded: Mapping[int, int]) -> list[
 
 
 def _server(subject: Subject) -> dict[str, Any]:
-    advertised = [run.advertised for run in subject.runs]
-    if not advertised:
+    if not subject.runs:
         return {}
-    flags = {flag for run in subject.runs for flag in run.flags}
+    advertised = [run.advertised for run in subject.runs]
     return {
-        "name": next((each.name for each in advertised if each.name), ""),
-        "version": ", ".join(dict.fromkeys(each.version for each in advertised if each.version)),
-        "flags": sorted(flags),
+        "name": next((server.name for server in advertised if server.name), ""),
+        "version": ", ".join(dict.fromkeys(server.version for server in advertised if server.version)),
+        "flags": sorted({flag for run in subject.runs for flag in run.flags}),
     }
 
 
-def _sources(every: Sequence[Capability]) -> dict[str, Any]:
+def _sources(capabilities: Sequence[Capability]) -> dict[str, Any]:
     """Where each capability is claimed or seen: by the user, the server, an answer; others are omitted."""
     sources: dict[str, Any] = {}
-    for capability in sorted(every, key=lambda each: (each.name, not each.seen)):
-        if capability.name not in sources and (
-            capability.declared or capability.advertised or capability.seen
-        ):
-            sources[capability.name] = {
+    for capability in sorted(capabilities, key=lambda capability: (capability.name, not capability.seen)):
+        if capability.declared or capability.advertised or capability.seen:
+            words = {
                 "declared": capability.declared,
                 "advertised": capability.advertised,
                 "seen": capability.established if capability.seen else "",
             }
+            sources.setdefault(capability.name, words)
     return sources
-
-
-def _honesty(honesty: Honesty) -> dict[str, Any]:
-    """What became of what the server could not know, by what it was: the dialects in which it was asked."""
-    return {
-        "trusted": honesty.trusted,
-        "ignored": {unknown: list(dialects) for unknown, dialects in honesty.ignored.items()},
-        "refused": {unknown: list(dialects) for unknown, dialects in honesty.refused.items()},
-    }
-
-
-def _levels(judgements: Sequence[Judgement]) -> list[dict[str, Any]]:
-    """What a server can say of itself by this run."""
-    verdicts: dict[str, list[Verdict]] = {}
-    for judgement in judgements:
-        verdicts.setdefault(judgement.requirement.id, []).append(judgement.verdict)
-    return [asdict(each) for each in dated_levels({name: overall(own) for name, own in verdicts.items()})]
-
-
-def _judged(judgements: Sequence[Judgement]) -> dict[str, int]:
-    """How many requirements the run told anything of, and of how many."""
-    told = {Verdict.PASS, Verdict.INFO, Verdict.WARN, Verdict.FAIL}
-    judged = {judgement.requirement.id for judgement in judgements if judgement.verdict in told}
-    return {"requirements": len(judged), "of": len({judgement.requirement.id for judgement in judgements})}
 
 
 def document(
@@ -215,8 +188,12 @@ def document(
     what is told of those that were asked for.
     """
     counts = Counter(judgement.verdict for judgement in judgements)
-    every = [each for run in subject.runs for each in run.capabilities.values()]
-    known = {capability.name: capability for capability in every if capability.present}
+    verdicts: dict[str, list[Verdict]] = {}
+    for judgement in judgements:
+        verdicts.setdefault(judgement.requirement.id, []).append(judgement.verdict)
+    levels = dated_levels({name: overall(found) for name, found in verdicts.items()})
+    capabilities = [capability for run in subject.runs for capability in run.capabilities.values()]
+    present = {capability.name: capability for capability in capabilities if capability.present}
     folded = causes(judgements)
     return {
         "tool": {"name": "tokenwire", "version": __version__, "spec": SPEC_VERSION},
@@ -224,22 +201,33 @@ def document(
             {
                 **({"url": subject.url} if subject.url else {"capture": ", ".join(subject.captures)}),
                 "server": _server(subject),
-                "dialects": list(subject.dialects),
-                "detected": dict(subject.taken),
-                "left_out": dict(subject.left_out),
-                "capabilities": sorted(known),
-                "established": {name: known[name].established for name in sorted(known)},
-                "sources": _sources(every),
-                "honesty": [_honesty(run.honesty) for run in subject.runs if run.honesty.asked],
-                "remarks": list(subject.remarks),
-                "not_asked": dict(subject.not_asked),
+                "dialects": subject.dialects,
+                "detected": subject.taken,
+                "left_out": subject.left_out,
+                "capabilities": sorted(present),
+                "established": {name: present[name].established for name in sorted(present)},
+                "sources": _sources(capabilities),
+                "honesty": [
+                    {
+                        "trusted": run.honesty.trusted,
+                        "ignored": run.honesty.ignored,
+                        "refused": run.honesty.refused,
+                    }
+                    for run in subject.runs
+                    if run.honesty.asked
+                ],
+                "remarks": subject.remarks,
+                "not_asked": subject.not_asked,
                 "broken_off": subject.broken_off,
             }
         ),
         "summary": {verdict.value: counts[verdict] for verdict in Verdict},
-        "judged": _judged(judgements),
-        **({"levels": levels} if (levels := _levels(judgements)) else {}),
-        **({"profiles": [asdict(each) for each in profiles]} if profiles else {}),
+        "judged": {
+            "requirements": sum(1 for found in verdicts.values() if _DECIDED & {*found}),
+            "of": len(verdicts),
+        },
+        **({"levels": [asdict(level) for level in levels]} if levels else {}),
+        **({"profiles": [asdict(profile) for profile in profiles]} if profiles else {}),
         "verdicts": _rows(judgements, subject, folded),
         "causes": _causes(judgements, folded),
         **({"selection": dict(selection)} if selection is not None else {}),

@@ -305,7 +305,8 @@ def _ribbons(
         yield ribbon("token", tokens, focus)
     text, known = _as_of(choice, emission, "text")[0], beside.text if beside else None
     if text not in (None, known) and (known is not None or not tokens):
-        yield ribbon("character", rows("text", "text"), focus)
+        lines = rows("text", "text")
+        yield ribbon("character", lines[1:] if known == "" else lines, focus)  # an empty text has no cells
 
 
 def _aligned(

@@ -11,8 +11,9 @@ import gzip
 import json
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,9 @@ from tokenwire import __version__
 from tokenwire.checks.check import Observation
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.judge import Apart, Judgement, Run
-from tokenwire.judging.tally import how_far
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Asked, Delivery, Place, Stream
-from tokenwire.report.document import MOST_EVIDENCE
+from tokenwire.report.document import MOST_EVIDENCE, furthest
 from tokenwire.report.finding import held_against
 from tokenwire.report.subject import Subject
 from tokenwire.requirement import Level, load_requirements
@@ -67,15 +67,18 @@ class Replayed:
 # Values from the wire: JSON, with a mark where JSON has no such type.
 
 
+_COLLECTIONS = {"tuple": tuple, "set": set, "frozenset": frozenset}
+
+
 def _packed(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": str(value)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, tuple):
-        return {"tuple": [_packed(entry) for entry in value]}
     if isinstance(value, Mapping):
         return {"object": [[_packed(key), _packed(entry)] for key, entry in value.items()]}
+    if isinstance(value, tuple):
+        return {"tuple": [_packed(entry) for entry in value]}
     if isinstance(value, set | frozenset):
         return {type(value).__name__: [_packed(entry) for entry in sorted(value, key=str)]}
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
@@ -89,72 +92,51 @@ def _unpacked(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
-    match kind:
-        case "float":
-            return float(content)
-        case "tuple":
-            return tuple(_unpacked(entry) for entry in content)
-        case "object":
-            return {_unpacked(key): _unpacked(entry) for key, entry in content}
-        case "set":
-            return {_unpacked(entry) for entry in content}
-        case "frozenset":
-            return frozenset(_unpacked(entry) for entry in content)
-        case "words":
-            return str(content)
-    raise ValueError(f"{kind!r} is no kind of value")
+    if kind == "object":
+        return {_unpacked(key): _unpacked(entry) for key, entry in content}
+    if kind in _COLLECTIONS:
+        return _COLLECTIONS[kind](map(_unpacked, content))
+    if kind not in {"float", "words"}:
+        raise ValueError(f"{kind!r} is no kind of value")
+    return float(content) if kind == "float" else str(content)
 
 
-def _observation(one: Observation) -> list[Any]:
-    expected, actual = _packed(one.expected), _packed(one.actual)
-    how = (one.condition_only, one.level, one.by_chance, one.witnesses)
-    return [
-        list(one.place),
-        expected,
-        actual,
-        one.holds,
-        one.message,
-        [list(two) for two in one.related],
-        *how,
-    ]
+def _observation(seen: Observation) -> Sequence[Any]:
+    """As JSON writes it: without its last field, which is empty where the place is known."""
+    return seen.located._replace(expected=_packed(seen.expected), actual=_packed(seen.actual))[:-1]
 
 
-def _read_observation(told: list[Any]) -> Observation:
-    place, expected, actual, holds, message, related, condition_only, level, by_chance, witnesses = told
-    return Observation(
-        Place(*place),
-        _unpacked(expected),
-        _unpacked(actual),
-        holds,
-        message,
-        tuple(Place(*one) for one in related),
-        condition_only,
-        None if level is None else Level(level),
-        by_chance,
-        witnesses,
+def _read_observation(fields: Sequence[Any]) -> Observation:
+    seen = Observation(*fields)
+    return seen._replace(
+        source=Place(*fields[0]),
+        expected=_unpacked(seen.expected),
+        actual=_unpacked(seen.actual),
+        related=tuple(Place(*place) for place in seen.related),
+        level=None if seen.level is None else Level(seen.level),
     )
 
 
-def _judgement(one: Judgement) -> dict[str, Any]:
+def _judgement(judgement: Judgement) -> dict[str, Any]:
     return {
-        "scenario": one.scenario,
-        "verdict": one.verdict,
-        "witnesses": one.witnesses,
-        "message": one.message,
-        "violations": [_observation(seen) for seen in one.violations],
-        "witness": None if one.witness is None else _observation(one.witness),
+        "scenario": judgement.scenario,
+        "verdict": judgement.verdict,
+        "witnesses": judgement.witnesses,
+        "message": judgement.message,
+        "violations": [_observation(seen) for seen in judgement.violations],
+        "witness": None if judgement.witness is None else _observation(judgement.witness),
     }
 
 
-def _read_judgement(requirement: str, told: Mapping[str, Any], run: Run) -> Judgement:
+def _read_judgement(requirement: str, fields: Mapping[str, Any], run: Run) -> Judgement:
     return Judgement(
         load_requirements()[requirement],
-        told["scenario"],
-        Verdict(told["verdict"]),
-        told["witnesses"],
-        told["message"],
-        tuple(map(_read_observation, told["violations"])),
-        witness=None if told["witness"] is None else _read_observation(told["witness"]),
+        fields["scenario"],
+        Verdict(fields["verdict"]),
+        fields["witnesses"],
+        fields["message"],
+        tuple(map(_read_observation, fields["violations"])),
+        witness=None if fields["witness"] is None else _read_observation(fields["witness"]),
         run=run,
     )
 
@@ -162,13 +144,12 @@ def _read_judgement(requirement: str, told: Mapping[str, Any], run: Run) -> Judg
 # What a report shows of a run.
 
 
-def _run_line(run: Run, judged: Iterable[Sequence[Judgement]]) -> dict[str, Any]:
+def _run_line(run: Run, judgements: Sequence[Judgement]) -> dict[str, Any]:
     advertised, honesty = run.advertised, run.honesty
     places = {
         place.exchange: None
-        for own in judged
-        for one in own
-        for seen in one.violations
+        for judgement in judgements
+        for seen in judgement.violations
         for place in (seen.place, *seen.related)
     }
     known = {name: run.by_exchange[name].dialect for name in places if name in run.by_exchange}
@@ -177,7 +158,7 @@ def _run_line(run: Run, judged: Iterable[Sequence[Judgement]]) -> dict[str, Any]
         "name": run.name,
         "server": [advertised.name, advertised.version, advertised.delivery],
         "flags": sorted(run.flags),
-        "capabilities": [asdict(one) for one in run.capabilities.values()],
+        "capabilities": [asdict(capability) for capability in run.capabilities.values()],
         "ignored": honesty.ignored,
         "refused": honesty.refused,
         "tells_prompt_ids": run.tells_prompt_ids,
@@ -185,32 +166,22 @@ def _run_line(run: Run, judged: Iterable[Sequence[Judgement]]) -> dict[str, Any]
     }
 
 
-def _shown(run: Run, judged: Iterable[Sequence[Judgement]], furthest: set[int]) -> list[Stream]:
+def _shown(run: Run, judgements: Sequence[Judgement], furthest: set[int]) -> list[Stream]:
     """The answers that a report shows something of, in the order of the run.
 
     `furthest` are the judgements, by identity, whose witness it shows.
     """
     names: set[str] = set()
-    for one in (one for own in judged for one in own):
-        names |= {seen.place.exchange for seen in one.violations[:MOST_EVIDENCE]}
-        for seen in one.violations[:1]:
+    for judgement in judgements:
+        names |= {seen.place.exchange for seen in judgement.violations[:MOST_EVIDENCE]}
+        for seen in judgement.violations[:1]:
             names |= {place.exchange for place in seen.related}
             stream = run.by_exchange.get(seen.place.exchange)
-            other = held_against(run, stream, seen) if stream is not None else None
-            names |= {other.exchange.name} if other is not None else set()
-        if one.witness is not None and id(one) in furthest:
-            names.add(one.witness.place.exchange)
+            other = None if stream is None else held_against(run, stream, seen)
+            names |= set() if other is None else {other.exchange.name}
+        if judgement.witness is not None and id(judgement) in furthest:
+            names.add(judgement.witness.place.exchange)
     return [stream for name, stream in run.by_exchange.items() if name in names]
-
-
-def _furthest(replayed: Replayed) -> set[int]:
-    """Of each requirement the first judgement whose witness lies furthest into a stream, by identity."""
-    found = set()
-    for at in range(len(replayed.requirements)):
-        every = [one for own in replayed.judged for one in own[at] if one.witness is not None]
-        if every:
-            found.add(id(max(every, key=lambda one: how_far(one.witness))))
-    return found
 
 
 def _lines(replayed: Replayed) -> Iterator[dict[str, Any]]:
@@ -227,16 +198,21 @@ def _lines(replayed: Replayed) -> Iterator[dict[str, Any]]:
         "requirements": replayed.requirements,
         "selection": asdict(replayed.selection),
     }
-    furthest = _furthest(replayed)
+    shows_witness = furthest(chain.from_iterable(chain.from_iterable(replayed.judged)))
     for run, judged in zip(subject.runs, replayed.judged, strict=True):
-        yield _run_line(run, judged)
+        judgements = list(chain.from_iterable(judged))
+        yield _run_line(run, judgements)
         alone = {stream.exchange.name for stream in run.streams}
-        for stream in _shown(run, judged, furthest):
+        for stream in _shown(run, judgements, shows_witness):
             exchange = stream.whole.exchange
-            named = {"kind": "exchange", "dialect": stream.dialect, "alone": exchange.name in alone}
-            yield {**named, "lines": list(exchange_lines(exchange))}
-        for own in judged:
-            yield {"kind": "judged", "judgements": [_judgement(one) for one in own]}
+            yield {
+                "kind": "exchange",
+                "dialect": stream.dialect,
+                "alone": exchange.name in alone,
+                "lines": list(exchange_lines(exchange)),
+            }
+        for row in judged:
+            yield {"kind": "judged", "judgements": list(map(_judgement, row))}
     yield {"kind": "foot", "runs": len(subject.runs)}
 
 
@@ -261,9 +237,9 @@ class _Reading:
         unknown = set(self.requirements) - load_requirements().keys()
         if unknown:
             raise ValueError(f"{sorted(unknown)[0]!r} is no requirement")
-        self._told: Mapping[str, Any] | None = None
+        self._run: Mapping[str, Any] | None = None
         self._shown: list[tuple[Stream, bool]] = []
-        self._own: list[list[Mapping[str, Any]]] = []
+        self._rows: list[list[Mapping[str, Any]]] = []
         self._runs: list[Run] = []
         self._judged: list[tuple[tuple[Judgement, ...], ...]] = []
         self.whole = False
@@ -274,16 +250,13 @@ class _Reading:
         match line["kind"]:
             case "run":
                 self._close_run()
-                self._told = line
+                self._run = line
             case "exchange":
-                delivery = (self._told or {})["server"][2]
-                hint = None if delivery is None else Delivery(delivery)
-                dialect = load_dialects()[line["dialect"]]
-                self._shown.append(
-                    (dialect.read(exchange_of(line["lines"]), delivery_hint=hint), line["alone"])
-                )
+                dialect, exchange = load_dialects()[line["dialect"]], exchange_of(line["lines"])
+                hint = _delivery(self._run or {})
+                self._shown.append((dialect.read(exchange, delivery_hint=hint), line["alone"]))
             case "judged":
-                self._own.append(line["judgements"])
+                self._rows.append(line["judgements"])
             case "foot":
                 self._close_run()
                 if line["runs"] != len(self._runs):
@@ -293,34 +266,35 @@ class _Reading:
                 raise ValueError(f"{kind!r} is no kind of line")
 
     def _close_run(self) -> None:
-        told = self._told
-        if told is None:
+        head, shown, rows = self._run, self._shown, self._rows
+        if head is None:
             return
-        if len(self._own) != len(self.requirements):
-            raise ValueError(f"{len(self._own)} of {len(self.requirements)} requirements are judged")
-        name, version, delivery = told["server"]
-        hint = None if delivery is None else Delivery(delivery)
+        if len(rows) != len(self.requirements):
+            raise ValueError(f"{len(rows)} of {len(self.requirements)} requirements are judged")
+        name, version, _ = head["server"]
         run = Run(
-            tuple(stream for stream, alone in self._shown if alone),
-            Advertised(name=name, version=version, delivery=hint),
-            told["name"],
+            tuple(stream for stream, alone in shown if alone),
+            Advertised(name=name, version=version, delivery=_delivery(head)),
+            head["name"],
         )
-        shown = {stream.exchange.name: stream for stream, _ in self._shown}
-        others = {name: _named_only(name, dialect) for name, dialect in told["dialects"].items()}
-        honesty = [{what: tuple(by) for what, by in told[kind].items()} for kind in ("ignored", "refused")]
-        known = {each.name: each for each in (Capability(**each) for each in told["capabilities"])}
-        # What a run would find out from all of its answers is told here.
+        others = {name: _named_only(name, dialect) for name, dialect in head["dialects"].items()}
+        honesty = [{what: tuple(by) for what, by in head[kind].items()} for kind in ("ignored", "refused")]
+        # What a run finds out from all of its answers is read here: most of them are not in the file.
         vars(run).update(
-            by_exchange=others | shown,
-            capabilities=known,
-            flags=frozenset(told["flags"]),
+            by_exchange=others | {stream.exchange.name: stream for stream, _ in shown},
+            capabilities={fields["name"]: Capability(**fields) for fields in head["capabilities"]},
+            flags=frozenset(head["flags"]),
             honesty=Honesty(*honesty),
-            tells_prompt_ids=told["tells_prompt_ids"],
+            tells_prompt_ids=head["tells_prompt_ids"],
         )
-        rows = zip(self.requirements, self._own, strict=True)
-        self._judged.append(tuple(tuple(_read_judgement(row, one, run) for one in own) for row, own in rows))
+        self._judged.append(
+            tuple(
+                tuple(_read_judgement(requirement, fields, run) for fields in row)
+                for requirement, row in zip(self.requirements, rows, strict=True)
+            )
+        )
         self._runs.append(run)
-        self._told, self._shown, self._own = None, [], []
+        self._run, self._shown, self._rows = None, [], []
 
     @property
     def replayed(self) -> Replayed:
@@ -335,6 +309,12 @@ class _Reading:
         )
         selection = Selection(**{name: tuple(words) for name, words in head["selection"].items()})
         return Replayed(subject, self.requirements, selection, tuple(self._judged))
+
+
+def _delivery(head: Mapping[str, Any]) -> Delivery | None:
+    """How the server of a run said that it delivers."""
+    delivery = head["server"][2]
+    return None if delivery is None else Delivery(delivery)
 
 
 def _named_only(name: str, dialect: str) -> Stream:
@@ -384,28 +364,25 @@ def merged(parts: Sequence[tuple[str, Replayed]]) -> Replayed:
     Raises TallyError where they were not judged alike.
     """
     (first_name, first), *others = parts
-    for name, one in others:
-        for what, ours, theirs in (
-            ("requirements", first.requirements, one.requirements),
-            ("options", first.selection, one.selection),
-            ("tokenizer", first.subject.judged_with, one.subject.judged_with),
+    for name, other in others:
+        for what, same in (
+            ("requirements", other.requirements == first.requirements),
+            ("options", other.selection == first.selection),
+            ("tokenizer", other.subject.judged_with == first.subject.judged_with),
         ):
-            if ours != theirs:
+            if not same:
                 raise TallyError(f"{name} was judged with other {what} than {first_name}; replay both alike")
-    subjects = [one.subject for _, one in parts]
-    taken: dict[str, str] = {}
-    for subject in subjects:
-        taken = {**subject.taken, **taken}
-    return Replayed(
-        Subject(
+    subjects = [part.subject for _, part in parts]
+    taken = {dialect: words for subject in reversed(subjects) for dialect, words in subject.taken.items()}
+    return replace(
+        first,
+        subject=Subject(
             captures=tuple(path for subject in subjects for path in subject.captures),
             runs=tuple(run for subject in subjects for run in subject.runs),
             dialects=tuple(sorted({name for subject in subjects for name in subject.dialects})),
             taken=dict(sorted(taken.items())),
             remarks=tuple(words for subject in subjects for words in subject.remarks),
-            judged_with=subjects[0].judged_with,
+            judged_with=first.subject.judged_with,
         ),
-        first.requirements,
-        first.selection,
-        tuple(judged for _, one in parts for judged in one.judged),
+        judged=tuple(judged for _, part in parts for judged in part.judged),
     )
