@@ -23,10 +23,11 @@ from tokenwire.record import Place
 from tokenwire.report.document import document
 from tokenwire.report.github import step_summary, workflow_commands
 from tokenwire.report.junit import fold
+from tokenwire.report.overview import overview
 from tokenwire.report.page import page
 from tokenwire.report.sarif import sarif
 from tokenwire.report.subject import Subject
-from tokenwire.report.terminal import print_report, summary_line
+from tokenwire.report.terminal import print_report
 from tokenwire.requirement import Level, load_requirements
 from tokenwire.spec_files import load_schema
 
@@ -233,7 +234,7 @@ def test_the_terminal_shows_a_cause_once(report: Mapping[str, Any]) -> None:
     assert "also in a/two" in text
     print_report(console, report, verbosity=1)
     assert "follows from chat-chunks-share-a-choice-id" in console.export_text(), "the table says why"
-    assert summary_line(report).endswith("does not conform (3 FAIL; 2 causes of 3 violations)")
+    assert overview(report).last_line.endswith("does not conform (3 FAIL; 2 causes of 3 violations)")
 
 
 def test_github_is_told_of_each_cause(report: Mapping[str, Any]) -> None:
@@ -296,6 +297,6 @@ def test_a_report_of_before_there_were_causes_is_still_told(report: Mapping[str,
     old["verdicts"] = [
         {key: value for key, value in row.items() if key != "follows_from"} for row in report["verdicts"]
     ]
-    assert summary_line(old).endswith("does not conform (3 FAIL)")
+    assert overview(old).last_line.endswith("does not conform (3 FAIL)")
     assert len(workflow_commands(old)) == 3
     assert '<section id="request-id-constant">' in page(old)

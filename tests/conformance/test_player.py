@@ -204,7 +204,7 @@ def test_the_ribbon_holds_the_stream_against_the_whole_answer_to_the_same_reques
     assert [cell[2] for cell in tokens["rows"][3]["cells"]] == [0, 1, 2, 3, 4, 5]
     assert played.beside == "held against the whole answer generate/whole"
     assert played.first == 2
-    assert [step.point.total for step in played.steps] == [1, 2, 2, 3, 4, 5, 5]
+    assert [point.total for point in played.timeline.points] == [1, 2, 2, 3, 4, 5, 5]
     assert played.steps[2].held[0] == ("ids", "2: 11, 12")
     assert played.steps[5].held[-1] == ("finish", "length")
 
@@ -286,8 +286,8 @@ def test_what_is_long_is_cut_around_the_first_illegal_event():
     played = playback_of(violated(incremental(told), event=250))
     assert played is not None
     assert len(played.steps) == 60
-    assert played.steps[played.first].point.event == 250
-    assert played.steps[played.first].point.total == 251
+    assert played.steps[played.first].event == 250
+    assert played.timeline.points[played.first].total == 251
     assert played.left_out == "events 220 to 279 of 501 are shown; the others are left out of this page"
     assert len(json.dumps(played.embedded())) < 40_000
     row = played.ribbons[0]["rows"][0]

@@ -17,7 +17,7 @@ from tokenwire.report.github import step_summary, workflow_commands
 from tokenwire.report.junit import fold
 from tokenwire.report.overview import title
 from tokenwire.report.page import page
-from tokenwire.report.playback import playbacks
+from tokenwire.report.playback import Playback, playbacks
 from tokenwire.report.reproduction import body_file, body_of
 from tokenwire.report.sarif import sarif
 from tokenwire.report.trace import trace
@@ -60,31 +60,16 @@ class Outputs:
         yield from filter(None, vars(self).values())
 
 
-def _forms(
-    report: Mapping[str, Any], outputs: Outputs, judgements: Sequence[Judgement]
-) -> Iterator[tuple[Path, Callable[[], str]]]:
-    if outputs.json is not None:
-        yield outputs.json, lambda: as_json(report)
-    if outputs.html is not None:
-        yield outputs.html, lambda: page(report, playbacks(_shown(report, judgements)))
-    if outputs.sarif is not None:
-        yield outputs.sarif, lambda: json.dumps(sarif(report), ensure_ascii=False, indent=1) + "\n"
-    if outputs.badge is not None:
-        yield outputs.badge, lambda: json.dumps(badge(report), ensure_ascii=False) + "\n"
-    if outputs.trace is not None:
-        yield outputs.trace, lambda: trace(title(report), judgements)
-    if (junit := outputs.junit) is not None and unfinished(junit).exists():
-        yield junit, lambda: fold(unfinished(junit), report)
-
-
-def _shown(report: Mapping[str, Any], judgements: Sequence[Judgement]) -> Iterator[Judgement]:
-    """The failures that a report shows: not what follows from another, nor what is known."""
+def _playbacks(report: Mapping[str, Any], judgements: Sequence[Judgement]) -> dict[tuple[str, str], Playback]:
+    """Those of the failures that a report shows: not of what follows from another, nor of what is known."""
     shown = {
         (row["requirement"], row["scenario"])
         for row in report["verdicts"]
         if "exhibit" in row and "follows_from" not in row and not row.get("known")
     }
-    yield from (one for one in judgements if (one.requirement.id, one.scenario) in shown)
+    return playbacks(
+        judgement for judgement in judgements if (judgement.requirement.id, judgement.scenario) in shown
+    )
 
 
 def write_reports(
@@ -95,10 +80,20 @@ def write_reports(
     The page walks through the streams of `judgements`, and the trace is of them; without, the page shows what
     the JSON report holds.
     """
+    junit = outputs.junit if outputs.junit and unfinished(outputs.junit).exists() else None
+    forms: list[tuple[Path | None, Callable[[Path], str]]] = [
+        (outputs.json, lambda _: as_json(report)),
+        (outputs.html, lambda _: page(report, _playbacks(report, judgements))),
+        (outputs.sarif, lambda _: json.dumps(sarif(report), ensure_ascii=False, indent=1) + "\n"),
+        (outputs.badge, lambda _: json.dumps(badge(report), ensure_ascii=False) + "\n"),
+        (outputs.trace, lambda _: trace(title(report), judgements)),
+        (junit, lambda path: fold(unfinished(path), report)),
+    ]
     problems = []
-    for path, text in _forms(report, outputs, judgements):
+    for path, text in forms:
         try:
-            write_whole(path, text())
+            if path is not None:
+                write_whole(path, text(path))
         except OSError as error:
             problems.append(f"{path} was not written: {system_says(error)}")
     return problems

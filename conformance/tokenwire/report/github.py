@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from tokenwire.judging.verdict import Verdict
 from tokenwire.report.failure import failure
-from tokenwire.report.overview import (
-    Summary,
-    baseline_faults,
-    flaky,
-    following_in_words,
-    in_order,
-    levels_in_words,
-    numbers,
-    outcome,
-    summaries,
-    title,
-)
+from tokenwire.report.overview import Summary, overview
 
 _COMMANDS = {Verdict.FAIL: "error", Verdict.HARNESS_ERROR: "error", Verdict.WARN: "warning"}
 _MOST_ANNOTATIONS = 10
@@ -56,16 +46,16 @@ def _property(text: str) -> str:
 
 def _annotations(report: Mapping[str, Any]) -> Iterator[str]:
     """One workflow command for each cause of violations, so that it shows on the page of the run."""
-    for summary in in_order(report, summaries(report)):
-        row = summary.own[0]
+    view = overview(report)
+    for summary in view.shown:
+        row = summary.shown[0]
         name = f"{row['verdict']} {summary.requirement}"
         evidence = row["evidence"][0] if row["evidence"] else None
         seen = f" ({evidence['exchange']})" if evidence else ""
         words = f"{evidence['message'] if evidence else row['message']}{seen}\n{summary.sentence}"
-        if more := following_in_words(report, summary.requirement):
-            words += f"\n{more}"
+        words += f"\n{summary.following}" if summary.following else ""
         yield f"::{_COMMANDS[Verdict(row['verdict'])]} title={_property(name)}::{_data(words)}"
-    for fault in baseline_faults(report):
+    for fault in view.faults:
         name = f"baseline: {fault['kind']} {fault['requirement']}"
         yield f"::error title={_property(name)}::{_data(fault['message'])}"
 
@@ -86,16 +76,11 @@ def _cell(text: str) -> str:
 
 def _fenced(text: str) -> str:
     """A block of code whose fence is longer than any run of backticks within."""
-    longest = 0
-    run = 0
-    for character in text:
-        run = run + 1 if character == "`" else 0
-        longest = max(longest, run)
-    fence = "`" * max(3, longest + 1)
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}text\n{text}\n{fence}"
 
 
-def _table(every: list[Summary]) -> Iterator[str]:
+def _table(every: Sequence[Summary]) -> Iterator[str]:
     yield "| | requirement | witnesses | scenarios, or why not |"
     yield "|---|---|---:|---|"
     for summary in every:
@@ -104,42 +89,43 @@ def _table(every: list[Summary]) -> Iterator[str]:
             f"{mark} {summary.mark}",
             summary.requirement,
             str(summary.witnesses or ""),
-            _cell(summary.told),
+            _cell(summary.explanation),
         )
         yield f"| {' | '.join(cells)} |"
 
 
 def step_summary(report: Mapping[str, Any]) -> str:
     """The summary of the step, in Markdown: one line, the failures, and the table folded away."""
-    every = summaries(report)
-    parts = [f"## Tokenwire: {_cell(outcome(report))}", f"{_cell(title(report))}: {numbers(report)}"]
-    if words := levels_in_words(report):
-        parts.append(_cell(words))
-    baseline = [f"**{fault['kind']}**: {_cell(fault['message'])}" for fault in baseline_faults(report)]
-    baseline += [_cell(words) for words in flaky(report)]
-    baseline += [
-        f"known: `{row['requirement']}` in {_cell(row['scenario'])}: {_cell(row['known_because'])}"
-        for summary in every
-        for row in summary.known
+    view = overview(report)
+    parts = [f"## Tokenwire: {_cell(view.outcome)}", f"{_cell(view.title)}: {view.numbers}"]
+    if view.levels:
+        parts.append(_cell(view.levels))
+    baseline = [
+        *(f"**{fault['kind']}**: {_cell(fault['message'])}" for fault in view.faults),
+        *map(_cell, view.flaky),
+        *(
+            f"known: `{row['requirement']}` in {_cell(row['scenario'])}: {_cell(row['known_because'])}"
+            for row in view.known
+        ),
     ]
     if baseline:
         parts.append("\n".join(f"- {line}" for line in baseline))
-    bad = in_order(report, every)
-    for summary in bad[:_MOST_FAILURES]:
-        row = summary.own[0]
-        told = failure(row) if "exhibit" in row else row["message"]
-        if more := following_in_words(report, summary.requirement):
-            told += f"\n\n  {more}"
-        parts.append(
-            f"<details><summary>{row['verdict']} <b>{summary.requirement}</b>: {_cell(summary.sentence)}"
-            f"</summary>\n\n{_fenced(told)}\n\n</details>"
-        )
-    if len(bad) > _MOST_FAILURES:
-        parts.append(f"{len(bad) - _MOST_FAILURES} more violated requirements are in the report.")
-    if every:
-        table = "\n".join(_table(every))
-        parts.append(f"<details><summary>All {len(every)} requirements</summary>\n\n{table}\n\n</details>")
+    for summary in view.shown[:_MOST_FAILURES]:
+        row = summary.shown[0]
+        details = failure(row) if "exhibit" in row else row["message"]
+        details += f"\n\n  {summary.following}" if summary.following else ""
+        head = f"{row['verdict']} <b>{summary.requirement}</b>: {_cell(summary.sentence)}"
+        parts.append(_folded(head, _fenced(details)))
+    if len(view.shown) > _MOST_FAILURES:
+        parts.append(f"{len(view.shown) - _MOST_FAILURES} more violated requirements are in the report.")
+    if view.summaries:
+        table = "\n".join(_table(view.summaries))
+        parts.append(_folded(f"All {len(view.summaries)} requirements", table))
     text = "\n\n".join(parts) + "\n"
     if len(text.encode()) <= _MOST_BYTES:
         return text
     return text.encode()[:_MOST_BYTES].decode(errors="ignore") + "\n\n(cut: the report is longer)\n"
+
+
+def _folded(head: str, text: str) -> str:
+    return f"<details><summary>{head}</summary>\n\n{text}\n\n</details>"

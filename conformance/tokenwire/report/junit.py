@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenwire.judging.verdict import Verdict
-from tokenwire.report.overview import following_in_words, summaries
+from tokenwire.report.overview import Summary, summaries
 
 
 def fold(path: Path, report: Mapping[str, Any]) -> str:
@@ -16,7 +16,7 @@ def fold(path: Path, report: Mapping[str, Any]) -> str:
 
     Every other violation stands there as skipped, with the name of its cause. Raises OSError.
     """
-    first: dict[str, str] = {}
+    first: dict[str, Summary] = {}
     follows: dict[str, str] = {}
     for summary in summaries(report):
         for row in summary.bad:
@@ -25,10 +25,10 @@ def fold(path: Path, report: Mapping[str, Any]) -> str:
                 continue
             if "follows_from" in row:
                 follows[name] = row["follows_from"]
-            elif summary.requirement in first.values():
+            elif summary in first.values():
                 follows[name] = summary.requirement
             else:
-                first[name] = summary.requirement
+                first[name] = summary
     document = ET.parse(path)  # pytest wrote it a moment ago
     for suite in document.iter("testsuite"):
         skipped = 0
@@ -40,8 +40,8 @@ def fold(path: Path, report: Mapping[str, Any]) -> str:
                 case.remove(failure)
                 ET.SubElement(case, "skipped", message=f"{Verdict.FAIL}: follows from {follows[name]}")
                 skipped += 1
-            elif more := following_in_words(report, first.get(name, "")):
-                failure.text = f"{failure.text or ''}\n\n  {more}"
+            elif name in first and first[name].following:
+                failure.text = f"{failure.text or ''}\n\n  {first[name].following}"
         for count, change in (("failures", -skipped), ("skipped", skipped)):
             suite.set(count, str(int(suite.get(count, "0")) + change))
     ET.indent(document)  # pytest writes it in one line

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,17 +38,19 @@ class Summary:
     """The rows of violations that a baseline knows, with `known_because`."""
     witness: Mapping[str, Any] | None = None
     """The exhibit of a witness of a PASS; None with any other verdict."""
+    following: str = ""
+    """Which other requirements are violated by the same cause, in words; empty where none are."""
 
     @property
-    def own(self) -> tuple[Row, ...]:
+    def shown(self) -> tuple[Row, ...]:
         """Those of `bad` that follow from no other violation: what a report shows."""
         return tuple(row for row in self.bad if "follows_from" not in row)
 
     @property
-    def told(self) -> str:
+    def explanation(self) -> str:
         """Where something was seen, why nothing was, or from what all that was seen follows."""
         causes = dict.fromkeys(row["follows_from"] for row in self.bad if "follows_from" in row)
-        if causes and not self.own:
+        if causes and not self.shown:
             return f"follows from {', '.join(causes)}"
         return self.reason or ", ".join(self.scenarios)
 
@@ -61,7 +63,7 @@ class Summary:
         return f"{KNOWN} {self.verdict}" if tolerated else self.verdict.value
 
 
-def _summary(rows: list[Row]) -> Summary:
+def _summary(rows: list[Row], following: Sequence[str]) -> Summary:
     verdict = overall(Verdict(row["verdict"]) for row in rows)
     speaking = [row for row in rows if verdict is Verdict.PASS or row["verdict"] == verdict]
     names = dict.fromkeys(row["scenario"] for row in speaking if row["scenario"] != NO_SCENARIO)
@@ -79,7 +81,15 @@ def _summary(rows: list[Row]) -> Summary:
         bad=tuple(row for row in rows if Verdict(row["verdict"]) in BAD and not row.get("known")),
         known=tuple(row for row in rows if row.get("known")),
         witness=witness if verdict is Verdict.PASS else None,
+        following=_in_words(following),
     )
+
+
+def _in_words(following: Sequence[str]) -> str:
+    if not following:
+        return ""
+    follow = "follows" if len(following) == 1 else "follow"
+    return f"{len(following)} more {follow} from the same cause: {', '.join(following)}"
 
 
 def summaries(report: Mapping[str, Any]) -> list[Summary]:
@@ -87,7 +97,15 @@ def summaries(report: Mapping[str, Any]) -> list[Summary]:
     grouped: dict[str, list[Row]] = {}
     for row in report["verdicts"]:
         grouped.setdefault(row["requirement"], []).append(row)
-    return [_summary(rows) for rows in grouped.values()]
+    following = {
+        cause["requirement"]: [
+            effect["requirement"]
+            for effect in cause["follow"]
+            if effect["requirement"] != cause["requirement"]
+        ]
+        for cause in report.get("causes", ())
+    }
+    return [_summary(rows, following.get(name, ())) for name, rows in grouped.items()]
 
 
 def counts(every: Iterable[Summary]) -> Counter[str]:
@@ -97,73 +115,16 @@ def counts(every: Iterable[Summary]) -> Counter[str]:
     return Counter({mark: marks[mark] for mark in order if marks[mark]})
 
 
-def in_words(number: Mapping[str, int]) -> str:
-    """Such counts as words."""
-    return ", ".join(f"{count} {mark}" for mark, count in number.items()) or "no verdict"
-
-
-def in_order(report: Mapping[str, Any], every: Iterable[Summary]) -> list[Summary]:
-    """Those that have something of their own to show, in the order in which to show it: causes, the gravest
-    and most specific first, then what the suite itself failed at.
-    """
-    places = {cause["requirement"]: position for position, cause in enumerate(report.get("causes", ()))}
-    own = [summary for summary in every if summary.own]
-    return sorted(own, key=lambda summary: places.get(summary.requirement, len(places)))
-
-
-def following(report: Mapping[str, Any], requirement: str) -> list[str]:
-    """The requirements that are violated by the same cause as this one, without it."""
-    return [
-        each["requirement"]
-        for cause in report.get("causes", ())
-        if cause["requirement"] == requirement
-        for each in cause["follow"]
-        if each["requirement"] != requirement
-    ]
-
-
-def following_in_words(report: Mapping[str, Any], requirement: str) -> str:
-    """The same as one clause; empty where there are none."""
-    names = following(report, requirement)
-    if not names:
-        return ""
-    return f"{len(names)} more follow{'s' * (len(names) == 1)} from the same cause: {', '.join(names)}"
-
-
-def causes_in_words(report: Mapping[str, Any]) -> str:
-    """How many causes the violations have; empty where each has its own."""
-    causes = len(report.get("causes", ()))
-    violated = len(
-        {row["requirement"] for one in summaries(report) for row in one.bad if row.get("evidence")}
-    )
-    return f"{causes} cause{'s' * (causes > 1)} of {violated} violations" if 0 < causes < violated else ""
-
-
-def numbers(report: Mapping[str, Any]) -> str:
-    """How many requirements got which verdict, and how many causes there are of those violated, in words."""
-    return "; ".join(filter(None, (in_words(counts(summaries(report))), causes_in_words(report))))
-
-
 def baseline_faults(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """What is wrong with the entries of the baseline that the run was held against."""
     return list(report.get("baseline", {}).get("faults", ()))
 
 
-def flaky(report: Mapping[str, Any]) -> list[str]:
-    """What each entry of the baseline that may fail now and then did, in words."""
-    return list(report.get("baseline", {}).get("flaky", ()))
-
-
-def profiles_in_words(report: Mapping[str, Any]) -> list[str]:
-    """What the run tells of each profile that was asked for."""
-
-    def told(each: Mapping[str, Any]) -> str:
-        decided = f"{each['decided']} of {each['requirements']} requirements decided"
-        if not each["shown"]:
-            return f"{each['name']}: not shown by this server ({decided})"
-        return f"{each['name']}: {decided}, {each['violated'] or 'none'} violated"
-
-    return [told(each) for each in report.get("profiles", ())]
+def _profile_in_words(profile: Mapping[str, Any]) -> str:
+    decided = f"{profile['decided']} of {profile['requirements']} requirements decided"
+    if not profile["shown"]:
+        return f"{profile['name']}: not shown by this server ({decided})"
+    return f"{profile['name']}: {decided}, {profile['violated'] or 'none'} violated"
 
 
 def _what_to_do(baseline: Mapping[str, Any]) -> str:
@@ -171,8 +132,8 @@ def _what_to_do(baseline: Mapping[str, Any]) -> str:
     faults = baseline["faults"]
     if any(fault["kind"] != "stale" for fault in faults):
         return "the baseline does not hold"
-    one = len(faults) == 1
-    gone = f"{len(faults)} {'entry' if one else 'entries'} of the baseline no longer fail{'s' * one}"
+    entries = "1 entry" if len(faults) == 1 else f"{len(faults)} entries"
+    gone = f"{entries} of the baseline no longer fail{'s' * (len(faults) == 1)}"
     return f"{gone}: remove with `tokenwire baseline update {baseline['file']} --from REPORT`"
 
 
@@ -185,10 +146,10 @@ def level_in_words(level: Mapping[str, Any]) -> str:
 def levels_in_words(report: Mapping[str, Any]) -> str:
     """What the server can say of itself; empty where no profile was judged as a whole."""
     levels = report.get("levels", ())
-    told = [level_in_words(level) for level in levels if level["shown"]]
+    words = [level_in_words(level) for level in levels if level["shown"]]
     unshown = [level["title"] for level in levels if not level["shown"]]
-    told += [f"not shown: {', '.join(unshown)}"] if unshown else []
-    return f"Tokenwire {levels[0]['date']}: {'; '.join(told)}" if levels else ""
+    words += [f"not shown: {', '.join(unshown)}"] if unshown else []
+    return f"Tokenwire {levels[0]['date']}: {'; '.join(words)}" if levels else ""
 
 
 def title(report: Mapping[str, Any]) -> str:
@@ -208,7 +169,7 @@ def outcome(report: Mapping[str, Any]) -> str:
         return f"{conforms}; {_what_to_do(report['baseline'])}"
     if report["exit_status"] == ExitStatus.CONFORMS and failing:
         return conforms
-    unshown = [each["name"] for each in report.get("profiles", ()) if not each["shown"]]
+    unshown = [profile["name"] for profile in report.get("profiles", ()) if not profile["shown"]]
     if report["exit_status"] == ExitStatus.NOTHING_EVALUATED and unshown:
         return f"does not show {', '.join(unshown)}"
     return {
@@ -217,3 +178,70 @@ def outcome(report: Mapping[str, Any]) -> str:
         3: "the suite itself failed",
         4: "nothing was evaluated",
     }.get(report["exit_status"], f"ended with status {report['exit_status']}")
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What the terminal, a page and a workflow of GitHub show of a report before its details."""
+
+    title: str
+    outcome: str
+    numbers: str
+    """How many requirements got which verdict, and how many causes there are of those violated."""
+    causes: str
+    """How many causes the violations have; empty where each has its own."""
+    levels: str
+    profiles: tuple[str, ...]
+    """What the run shows of each profile that was asked for."""
+    counts: Mapping[str, int]
+    summaries: tuple[Summary, ...]
+    shown: tuple[Summary, ...]
+    """Those with violations to show: causes, the gravest and most specific first, then what the suite itself
+    failed at.
+    """
+    known: tuple[Row, ...]
+    """The violations that a baseline knows."""
+    faults: tuple[Mapping[str, Any], ...]
+    """What is wrong with the entries of the baseline."""
+    flaky: tuple[str, ...]
+    """What each entry of the baseline that may fail now and then did."""
+
+    @property
+    def chapters(self) -> dict[str, list[Summary]]:
+        """The summaries by chapter."""
+        chapters: dict[str, list[Summary]] = {}
+        for summary in self.summaries:
+            chapters.setdefault(summary.chapter, []).append(summary)
+        return chapters
+
+    @property
+    def last_line(self) -> str:
+        """What was judged, what the exit status amounts to, and how many requirements got which verdict."""
+        return f"{self.title}: {self.outcome} ({self.numbers})"
+
+
+def overview(report: Mapping[str, Any]) -> Overview:
+    """That of a JSON report."""
+    every, causes = summaries(report), report.get("causes", ())
+    number = counts(every)
+    violated = {row["requirement"] for summary in every for row in summary.bad if row.get("evidence")}
+    words = ""
+    if 0 < len(causes) < len(violated):
+        words = f"{len(causes)} cause{'s' * (len(causes) > 1)} of {len(violated)} violations"
+    verdicts = ", ".join(f"{count} {mark}" for mark, count in number.items()) or "no verdict"
+    places = {cause["requirement"]: position for position, cause in enumerate(causes)}
+    shown = [summary for summary in every if summary.shown]
+    return Overview(
+        title=title(report),
+        outcome=outcome(report),
+        numbers="; ".join(filter(None, (verdicts, words))),
+        causes=words,
+        levels=levels_in_words(report),
+        profiles=tuple(map(_profile_in_words, report.get("profiles", ()))),
+        counts=number,
+        summaries=tuple(every),
+        shown=tuple(sorted(shown, key=lambda summary: places.get(summary.requirement, len(places)))),
+        known=tuple(row for summary in every for row in summary.known),
+        faults=tuple(baseline_faults(report)),
+        flaky=tuple(report.get("baseline", {}).get("flaky", ())),
+    )

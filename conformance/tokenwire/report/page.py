@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
-from itertools import groupby
 from typing import Any
 from urllib.parse import quote
 
@@ -22,20 +21,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from tokenwire.judging.verdict import ExitStatus, Verdict
-from tokenwire.report.overview import (
-    Row,
-    Summary,
-    baseline_faults,
-    causes_in_words,
-    counts,
-    flaky,
-    following_in_words,
-    in_order,
-    levels_in_words,
-    outcome,
-    summaries,
-    title,
-)
+from tokenwire.report.overview import Row, overview
 from tokenwire.report.playback import Playback
 from tokenwire.report.plot import HEIGHT, WIDTH, Plot, plot
 
@@ -81,8 +67,8 @@ def _plot(row: Row, playback: Playback | None) -> Plot | None:
         return None
     return plot(
         asdict(playback.timeline),
-        [step.point.event for step in playback.steps if step.illegal],
-        [(gap.start, gap.end) for gap in playback.gaps],
+        [step.event for step in playback.steps if step.illegal],
+        playback.gaps,
     )
 
 
@@ -126,11 +112,7 @@ def page(report: Mapping[str, Any], playbacks: Mapping[tuple[str, str], Playback
     """A JSON report as an HTML document; `playbacks` are what there is to walk through, by requirement and
     scenario.
     """
-    every = summaries(report)
-    number = counts(every)
-    chapters: list[tuple[str, list[Summary]]] = [
-        (chapter, list(rows)) for chapter, rows in groupby(every, key=lambda summary: summary.chapter)
-    ]
+    view = overview(report)
     play = playbacks or {}
     played: list[_Failure] = []
 
@@ -142,7 +124,7 @@ def page(report: Mapping[str, Any], playbacks: Mapping[tuple[str, str], Playback
         played.extend([made] if playback is not None else [])
         return made
 
-    bad = [(summary, [failure(row) for row in summary.own]) for summary in in_order(report, every)]
+    bad = [(summary, [failure(row) for row in summary.shown]) for summary in view.shown]
     script = _script() if played else ""
     folded = {
         cause["requirement"]: {
@@ -153,22 +135,13 @@ def page(report: Mapping[str, Any], playbacks: Mapping[tuple[str, str], Playback
         for cause in report.get("causes", ())
     }
     return _template().render(
+        vars(view),
         report=report,
-        title=title(report),
-        outcome=outcome(report),
+        chapters=view.chapters,
         colour=_COLOURS.get(report["exit_status"], Verdict.WARN),
-        wrong=any(summary.verdict is not Verdict.WARN for summary, _ in bad),
-        counts=list(number.items()),
-        known=[row for summary in every for row in summary.known],
-        faults=baseline_faults(report),
-        flaky=flaky(report),
-        total=len(every),
-        chapters=chapters,
+        wrong=any(summary.verdict is not Verdict.WARN for summary in view.shown),
         bad=bad,
-        causes=causes_in_words(report),
-        levels=levels_in_words(report),
         folded=folded,
-        following={name: following_in_words(report, name) for name in folded},
         crashed=Verdict.HARNESS_ERROR,
         policy=_policy(script),
         script=Markup(script),

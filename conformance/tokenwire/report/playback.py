@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise, takewhile
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokenwire.judging.judge import Judgement
 from tokenwire.record import Choice, Delivery, Emission, Event, Stream
@@ -45,9 +45,11 @@ _NO_SERIES = ("output_ids", "text")
 
 @dataclass(frozen=True)
 class Step:
-    """One event of the stream."""
+    """One event of the stream, as the script of the page is given it."""
 
-    point: Point
+    event: int
+    words: str
+    """When it came, and how far the stream had come."""
     illegal: bool
     pointer: str
     json: tuple[str, str, str]
@@ -56,8 +58,7 @@ class Step:
     """What a client holds once it has read the event."""
 
 
-@dataclass(frozen=True)
-class Gap:
+class Gap(NamedTuple):
     """A time in which nothing was read."""
 
     start: float
@@ -86,21 +87,7 @@ class Playback:
 
     def embedded(self) -> dict[str, Any]:
         """What the script of the page is given, as JSON."""
-        return {
-            "first": self.first,
-            "steps": [
-                {
-                    "event": step.point.event,
-                    "words": f"{step.point.time:.3f} s, {step.point.total} {self.timeline.unit}",
-                    "illegal": step.illegal,
-                    "pointer": step.pointer,
-                    "json": step.json,
-                    "held": step.held,
-                }
-                for step in self.steps
-            ],
-            "ribbons": self.ribbons,
-        }
+        return {"first": self.first, "steps": list(map(asdict, self.steps)), "ribbons": self.ribbons}
 
 
 def playbacks(judgements: Iterable[Judgement]) -> dict[tuple[str, str], Playback]:
@@ -137,7 +124,8 @@ def playback_of(judgement: Judgement) -> Playback | None:
         exchange=inert(stream.exchange.name),
         timeline=timeline,
         steps=tuple(
-            _step(stream, event, point, illegal) for event, point in zip(shown, timeline.points, strict=True)
+            _step(stream, event, f"{point.time:.3f} s, {point.total} {timeline.unit}", illegal)
+            for event, point in zip(shown, timeline.points, strict=True)
         ),
         left_out=""
         if len(shown) == len(events)
@@ -180,26 +168,24 @@ def _kind(stream: Stream) -> str:
 
 def _of_events(timeline: Timeline, events: Sequence[Event]) -> Timeline:
     """The timeline with a point for each of these events, also for those that carry nothing."""
-    points = []
-    total = 0
     carrying = {point.event: point for point in timeline.points}
-    for point in timeline.points:
-        if point.event < events[0].index:
-            total = point.total
+    earlier = [point.total for point in timeline.points if point.event < events[0].index]
+    points: list[Point] = []
     for event in events:
-        point = carrying.get(event.index, Point(event.index, event.place.time, total, None))
-        total = point.total
-        points.append(point)
+        total = points[-1].total if points else earlier[-1] if earlier else 0
+        points.append(carrying.get(event.index, Point(event.index, event.place.time, total, None)))
     return replace(timeline, points=tuple(points))
 
 
-def _step(stream: Stream, event: Event, point: Point, illegal: Mapping[int, str]) -> Step:
+def _step(stream: Stream, event: Event, words: str, illegal: Mapping[int, str]) -> Step:
     pointer = illegal.get(event.index, "")
     if event.data is None:
         shown = inert(event.place.excerpt or "[DONE]" * event.done), "", ""
     else:
         shown = indented(event.data, pointer).parts
-    return Step(point, event.index in illegal, inert(pointer), shown, tuple(_held(stream, event)))
+    return Step(
+        event.index, words, event.index in illegal, inert(pointer), shown, tuple(_held(stream, event))
+    )
 
 
 def _held(stream: Stream, event: Event) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tokenwire.judging.verdict import Verdict
-from tokenwire.report.overview import Row, Summary, baseline_faults, following_in_words, summaries, title
+from tokenwire.report.overview import Row, Summary, baseline_faults, summaries, title
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _LEVELS = {Verdict.FAIL: "error", Verdict.WARN: "warning"}
@@ -25,14 +25,16 @@ def _rule(summary: Summary) -> dict[str, Any]:
 
 def _location(evidence: Mapping[str, Any]) -> dict[str, Any]:
     """A range of bytes in an exchange; the exchange is named like the file that `--record` writes."""
-    region = {"byteOffset": evidence["start"], "byteLength": evidence["end"] - evidence["start"]}
-    place = (
-        evidence["exchange"] if evidence["event"] is None else f"{evidence['exchange']}#{evidence['event']}"
-    )
+    exchange, event = evidence["exchange"], evidence["event"]
+    place = exchange if event is None else f"{exchange}#{event}"
     return {
         "physicalLocation": {
-            "artifactLocation": {"uri": quote(f"{evidence['exchange']}.jsonl"), "uriBaseId": "CAPTURE"},
-            "region": {**region, "snippet": {"text": evidence["excerpt"]}},
+            "artifactLocation": {"uri": quote(f"{exchange}.jsonl"), "uriBaseId": "CAPTURE"},
+            "region": {
+                "byteOffset": evidence["start"],
+                "byteLength": evidence["end"] - evidence["start"],
+                "snippet": {"text": evidence["excerpt"]},
+            },
         },
         "logicalLocations": [{"fullyQualifiedName": f"{place}{evidence['pointer']}"}],
     }
@@ -43,22 +45,21 @@ def _fingerprints(row: Row) -> dict[str, str]:
     on timing; of what a baseline knows by the scenario as well.
     """
     known = bool(row.get("known"))
-    told = f"{row['requirement']}\n{row['scenario']}" if known else row["requirement"]
+    identity = f"{row['requirement']}\n{row['scenario']}" if known else row["requirement"]
     name = "requirementAndScenario/v1" if known else "cause/v1"
-    return {name: hashlib.sha256(told.encode()).hexdigest()[:32]}
+    return {name: hashlib.sha256(identity.encode()).hexdigest()[:32]}
 
 
-def _results(report: Mapping[str, Any], every: list[Summary]) -> Iterator[dict[str, Any]]:
+def _results(every: list[Summary]) -> Iterator[dict[str, Any]]:
     """One for each cause of violations, and one for each known violation."""
     for position, summary in enumerate(every):
-        more = following_in_words(report, summary.requirement)
-        for row in (*summary.own[:1], *summary.known):
+        for row in (*summary.shown[:1], *summary.known):
             verdict = Verdict(row["verdict"])
             suppressed = {"kind": "external", "status": "accepted", "justification": row.get("known_because")}
             if verdict not in _LEVELS or not row["evidence"]:
                 continue
             first = row["evidence"][0]
-            also = f" {more}." if more and not row.get("known") else ""
+            also = f" {summary.following}." if summary.following and not row.get("known") else ""
             yield {
                 "ruleId": summary.requirement,
                 "ruleIndex": position,
@@ -74,17 +75,8 @@ def _results(report: Mapping[str, Any], every: list[Summary]) -> Iterator[dict[s
 
 def _seen_in(summary: Summary, row: Row) -> str:
     """Where a violation was seen; of a cause all scenarios."""
-    seen = [row] if row.get("known") else summary.own
-    return f"in {', '.join(each['scenario'] for each in seen)}"
-
-
-def _notifications(report: Mapping[str, Any], every: list[Summary]) -> list[dict[str, Any]]:
-    """What is wrong with the suite itself, or with the baseline, and not with the target."""
-    baseline = [
-        {"level": "error", "message": {"text": f"{fault['kind']}: {fault['message']}"}}
-        for fault in baseline_faults(report)
-    ]
-    return [*_crashes(every), *baseline]
+    seen = [row] if row.get("known") else summary.shown
+    return f"in {', '.join(row['scenario'] for row in seen)}"
 
 
 def _crashes(every: list[Summary]) -> list[dict[str, Any]]:
@@ -105,8 +97,12 @@ def sarif(report: Mapping[str, Any]) -> dict[str, Any]:
         "executionSuccessful": not crashes and report["exit_status"] in {0, 1},
         "exitCode": report["exit_status"],
     }
-    if notifications := _notifications(report, every):
-        invocation["toolExecutionNotifications"] = notifications
+    baseline = [
+        {"level": "error", "message": {"text": f"{fault['kind']}: {fault['message']}"}}
+        for fault in baseline_faults(report)
+    ]
+    if crashes or baseline:
+        invocation["toolExecutionNotifications"] = [*crashes, *baseline]
     driver = {
         "name": report["tool"]["name"],
         "semanticVersion": report["tool"]["version"],
@@ -116,7 +112,7 @@ def sarif(report: Mapping[str, Any]) -> dict[str, Any]:
         "tool": {"driver": driver},
         "invocations": [invocation],
         "originalUriBaseIds": {"CAPTURE": {"description": {"text": "The folder that --record names."}}},
-        "results": list(_results(report, every)),
+        "results": list(_results(every)),
         "properties": {"target": title(report)},
     }
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}

@@ -37,35 +37,36 @@ class Signature:
 @cache
 def load_signatures() -> tuple[Signature, ...]:
     """All of them, in the order of the file. Raises KeyError for a pattern that there is no predicate for."""
-    read = [
+    signatures = [
         Signature(
-            tuple(one["upstream"]),
-            one["bug"],
-            one["pattern"],
-            tuple(one["requirements"]),
-            tuple(one.get("dialects", ())),
+            tuple(row["upstream"]),
+            row["bug"],
+            row["pattern"],
+            tuple(row["requirements"]),
+            tuple(row.get("dialects", ())),
         )
-        for one in read_yaml(spec_root() / "signatures.yaml")
+        for row in read_yaml(spec_root() / "signatures.yaml")
     ]
-    for one in read:
-        PATTERNS[one.pattern]
-    return tuple(read)
+    for signature in signatures:
+        PATTERNS[signature.pattern]
+    return tuple(signatures)
 
 
 def looks_like(judgement: Judgement) -> tuple[str, ...]:
     """The threads about bugs whose pattern the findings of a judgement show, without repetition."""
-    found: dict[str, None] = {}
+    threads: dict[str, None] = {}
+    by_exchange = judgement.run.by_exchange
     for signature in load_signatures():
         if judgement.requirement.id not in signature.requirements:
             continue
         for seen in judgement.violations[:_MOST_LOOKED_AT]:
-            stream = judgement.run.by_exchange.get(seen.place.exchange)
+            stream = by_exchange.get(seen.place.exchange)
             if stream is None or (signature.dialects and stream.dialect not in signature.dialects):
                 continue
             if PATTERNS[signature.pattern](seen, stream.whole, judgement.run):
-                found.update(dict.fromkeys(signature.upstream))
+                threads.update(dict.fromkeys(signature.upstream))
                 break
-    return tuple(found)
+    return tuple(threads)
 
 
 Pattern = Callable[[Observation, Stream, Run], bool]
@@ -138,15 +139,15 @@ def _details_are_doubled(seen: Observation, stream: Stream, _run: Run) -> bool:
     if step is None or not isinstance(details, Mapping):
         return False
     cached = integer(step.emission.counters.get("cached_tokens"))
-    told = [count for count in map(integer, details.values()) if count is not None]
-    return bool(cached) and sum(told) == 2 * (cached or 0)
+    counts = [count for count in map(integer, details.values()) if count is not None]
+    return bool(cached) and sum(counts) == 2 * (cached or 0)
 
 
 @_pattern
 def _id_begins_with_the_aborted_one(seen: Observation, _stream: Stream, _run: Run) -> bool:
     """The finding names the request first, then those that were aborted."""
     name, *aborted = _QUOTED.findall(seen.message) or [""]
-    return any(name.startswith(one) for one in aborted if one)
+    return any(name.startswith(other) for other in aborted if other)
 
 
 @_pattern
@@ -155,7 +156,7 @@ def _only_entries_without_text_are_missing(seen: Observation, stream: Stream, _r
     if counts is None or counts[1] >= counts[0] or stream.delivery is Delivery.WHOLE:
         return False
     speaking = [emission for emission in stream.emissions() if emission.text]
-    return bool(speaking) and all(any(map(as_list, one.series.values())) for one in speaking)
+    return bool(speaking) and all(any(map(as_list, emission.series.values())) for emission in speaking)
 
 
 @_pattern
@@ -174,8 +175,8 @@ def _prompt_ids_never_told(seen: Observation, _stream: Stream, run: Run) -> bool
 def _ids_of_another_prompt(seen: Observation, stream: Stream, _run: Run) -> bool:
     step = _step(seen, stream)
     prompts = stream.asked.input_ids or ()
-    told = as_list(step.emission.prompt_token_ids) if step else None
-    return told is not None and len(prompts) > 1 and tuple(told) in prompts
+    ids = as_list(step.emission.prompt_token_ids) if step else None
+    return ids is not None and len(prompts) > 1 and tuple(ids) in prompts
 
 
 @_pattern
@@ -185,6 +186,6 @@ def _null_content_beside_ids(seen: Observation, stream: Stream, _run: Run) -> bo
 
 @_pattern
 def _usage_in_every_event(_seen: Observation, stream: Stream, _run: Run) -> bool:
-    told = {usage.place.event for usage in stream.usages}
+    with_usage = {usage.place.event for usage in stream.usages}
     speaking = [event.index for event in stream.events if event.data is not None]
-    return len(speaking) > 2 and told.issuperset(speaking)
+    return len(speaking) > 2 and with_usage.issuperset(speaking)

@@ -7,8 +7,10 @@ not overlap; within a request, each event of the stream is an instant, and the t
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
 from tokenwire.judging.judge import Judgement
@@ -38,11 +40,25 @@ def _lane(free: list[float], start: float, end: float) -> int:
     return len(free) - 1
 
 
+def _starts(streams: Sequence[Stream]) -> Iterator[tuple[float, Stream]]:
+    """The streams with their starts, in seconds since the first; those whose captures do not say when they
+    began, one after the other behind the others.
+    """
+    known = [(began, stream) for stream in streams if (began := _began(stream)) is not None]
+    zero = min((began for began, _ in known), default=0.0)
+    following = max((began - zero + stream.exchange.duration for began, stream in known), default=0.0)
+    for began, stream in sorted(known, key=itemgetter(0)):
+        yield began - zero, stream
+    for stream in streams:
+        if _began(stream) is None:
+            yield following, stream
+            following += stream.exchange.duration + 0.001
+
+
 def _instants(stream: Stream, start: float, where: dict[str, Any], illegal: set[int]) -> Iterator[Any]:
-    ids: dict[int, int] = {}
+    ids: Counter[int] = Counter()
     for emission in stream.emissions():
-        if emission.output_ids is not None:
-            ids[emission.event.index] = ids.get(emission.event.index, 0) + len(emission.output_ids)
+        ids[emission.event.index] += len(emission.output_ids or ())
     for event in stream.events[:_MOST_INSTANTS]:
         bad = event.index in illegal
         yield {
@@ -51,48 +67,35 @@ def _instants(stream: Stream, start: float, where: dict[str, Any], illegal: set[
             "ph": "i",
             "s": "t",
             "ts": round((start + event.place.time) * _MICROSECONDS),
-            "args": {"bytes": event.place.end - event.place.start, "ids": ids.get(event.index, 0)},
+            "args": {"bytes": event.place.end - event.place.start, "ids": ids[event.index]},
             **({"cname": "terrible"} if bad else {}),
         }
 
 
 def trace(title: str, judgements: Sequence[Judgement]) -> str:
     """The text of the trace of the runs that were judged."""
-    violated: dict[str, dict[str, None]] = {}
-    illegal: dict[str, set[int]] = {}
+    violated: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    illegal: defaultdict[str, set[int]] = defaultdict(set)
     for judgement in judgements:
         for violation in judgement.violations:
-            violated.setdefault(violation.place.exchange, {})[judgement.requirement.id] = None
-            if violation.place.event is not None:
-                illegal.setdefault(violation.place.exchange, set()).add(violation.place.event)
+            place = violation.place
+            violated[place.exchange][judgement.requirement.id] = None
+            illegal[place.exchange] |= set() if place.event is None else {place.event}
     runs = {id(judgement.run): judgement.run for judgement in judgements}
-    streams = [stream for run in runs.values() for stream in run.by_exchange.values()]
-    timed = sorted(
-        ((began, stream) for stream in streams if (began := _began(stream)) is not None),
-        key=lambda pair: pair[0],
-    )
-    zero = timed[0][0] if timed else 0.0
-    # Where nothing says when, one stands behind the other.
-    following = max((began + stream.exchange.duration for began, stream in timed), default=0.0)
-    for stream in streams:
-        if _began(stream) is None:
-            timed.append((following, stream))
-            following += stream.exchange.duration + 0.001
     processes: dict[str, list[float]] = {}
     events: list[dict[str, Any]] = []
-    for began, stream in timed:
-        exchange = stream.exchange
-        start, name = began - zero, exchange.name
+    streams = [stream for run in runs.values() for stream in run.by_exchange.values()]
+    for start, stream in _starts(streams):
+        exchange, wrong = stream.exchange, list(violated[stream.exchange.name])
         free = processes.setdefault(stream.dialect, [])
         where = {
             "pid": 1 + list(processes).index(stream.dialect),
             "tid": 1 + _lane(free, start, start + exchange.duration),
         }
-        wrong = list(violated.get(name, ()))
         events.append(
             {
                 **where,
-                "name": inert(name),
+                "name": inert(exchange.name),
                 "cat": inert(exchange.scenario),
                 "ph": "X",
                 "ts": round(start * _MICROSECONDS),
@@ -107,14 +110,14 @@ def trace(title: str, judgements: Sequence[Judgement]) -> str:
                 **({"cname": "terrible"} if wrong else {}),
             }
         )
-        events += _instants(stream, start, where, illegal.get(name, set()))
-    named = [
+        events += _instants(stream, start, where, illegal[exchange.name])
+    names = [
         {"ph": "M", "name": "process_name", "pid": number, "args": {"name": dialect}}
         for number, dialect in enumerate(processes, 1)
     ]
     about = {"target": inert(title), "made-by": "tokenwire"}
     return json.dumps(
-        {"traceEvents": [*named, *events], "displayTimeUnit": "ms", "otherData": about},
+        {"traceEvents": [*names, *events], "displayTimeUnit": "ms", "otherData": about},
         ensure_ascii=True,
         separators=(",", ":"),
     )
