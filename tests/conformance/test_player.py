@@ -308,6 +308,14 @@ def test_a_page_holds_no_more_than_it_has_room_for(monkeypatch):
     assert f"{4 - len(kept)} of these failures have no token view here" in text
 
 
+def test_captures_that_fail_the_same_row_in_the_same_scenario_are_played_each_by_its_own_stream(tmp_path):
+    every = [violated(incremental(), event=2), violated(cumulative(), event=3)]
+    report = document(Subject(runs=tuple(judgement.run for judgement in every)), every, 1)
+    write_reports(report, Outputs(html=tmp_path / "report.html"), every)
+    data, _ = Scripts((tmp_path / "report.html").read_text("utf-8")).held
+    assert [playback["first"] for playback in json.loads(data[1])] == [2, 3]
+
+
 def test_what_belongs_to_no_answer_is_not_played():
     nowhere = violated(incremental(), event=2)
     (seen,) = nowhere.violations

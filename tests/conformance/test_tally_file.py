@@ -54,7 +54,7 @@ def report(replayed: Replayed) -> dict[str, Any]:
     told = document(replayed.subject, judgements, 1)
     return {
         "document": as_json(told),
-        "page": page(told, playbacks([one for one in judgements if one.violations])),
+        "page": page(told, playbacks(judgements)),
         "bodies": [
             one.run.by_exchange[one.violations[0].place.exchange] for one in judgements if one.violations
         ],

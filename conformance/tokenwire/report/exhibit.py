@@ -59,24 +59,24 @@ class ReadSize:
     count: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Exhibit:
     """All that a violated requirement shows in one scenario, or that a witness of a PASS shows."""
 
     expected: str
     actual: str
-    differs_at: int | None
+    differs_at: int | None = None
     """The first character in which the two differ, where both are texts that begin alike."""
-    message: str
+    message: str = ""
     first_seen: str
-    upstream: tuple[str, ...]
+    upstream: tuple[str, ...] = ()
     """Threads about a similar bug."""
     events: tuple[ShownEvent, ...]
     related: tuple[str, ...]
-    others: str
+    others: str = ""
     """How many more violations there are, in words; empty where there are none."""
-    timeline: Timeline | None
-    reads: tuple[ReadSize, ...]
+    timeline: Timeline | None = None
+    reads: tuple[ReadSize, ...] = ()
     curl: str
     """The command that sends the request again; empty where the exchange is not at hand."""
     again: str
@@ -120,15 +120,9 @@ def witnessed(judgement: Judgement, subject: Subject) -> Exhibit:
     return Exhibit(
         expected=value(witness.expected),
         actual=value(witness.actual),
-        differs_at=None,
-        message="",
         first_seen=where(witness.place),
-        upstream=(),
         events=_witnessed_events(stream, (*witness.related, witness.place)) if stream else (),
         related=tuple(map(where, witness.related[:_MOST_WITNESSED])),
-        others="",
-        timeline=None,
-        reads=(),
         curl=command if len(command) <= _LONGEST_COMMAND else "",
         again=again(judgement, subject),
     )
@@ -187,13 +181,13 @@ def _others(judgement: Judgement) -> str:
 
 def _timeline(stream: Stream, place: Place) -> Timeline | None:
     """The timeline around a place; None for an answer that is one document, or that counts nothing."""
-    every = timeline(stream)
-    points = every.points
+    whole = timeline(stream)
+    points = whole.points
     if stream.delivery is Delivery.WHOLE or not points:
         return None
     middle = next((n for n, point in enumerate(points) if point.event >= (place.event or 0)), len(points))
     part = window(len(points), middle, most=_MOST_POINTS, before=_MOST_POINTS // 2)
-    return replace(every, points=points[part])
+    return replace(whole, points=points[part])
 
 
 def _reads(stream: Stream) -> tuple[ReadSize, ...]:

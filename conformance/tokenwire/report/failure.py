@@ -14,7 +14,7 @@ _LABEL = 14
 _LEAST_ROOM = 20
 
 
-def _told(label: str, words: str, width: int) -> list[str]:
+def _column(label: str, words: str, width: int) -> list[str]:
     """Words behind their label, wrapped so that they stay a column; a text without spaces is cut anywhere."""
     return textwrap.wrap(
         words,
@@ -34,10 +34,10 @@ def _verbatim(label: str, text: str, width: int) -> list[str]:
 
 def _caret(shown: Mapping[str, Any], width: int) -> list[str]:
     """A caret below the first character that is wrong in a text."""
-    at = shown["differs_at"]
-    if at is None or len(shown["actual"]) > width - _LABEL:
+    index = shown["differs_at"]
+    if index is None or len(shown["actual"]) > width - _LABEL:
         return []
-    return [f"{' ' * _LABEL}{' ' * cell_len(shown['actual'][:at])}^"]
+    return [f"{' ' * _LABEL}{' ' * cell_len(shown['actual'][:index])}^"]
 
 
 def _within(text: str, mark: list[int] | None, room: int) -> tuple[str, list[int] | None]:
@@ -73,21 +73,21 @@ def failure(row: Mapping[str, Any], width: int = WIDTH, without: Container[str] 
     shown = row.get("exhibit")
     if shown is None:
         raise ValueError(f"{row['requirement']} has no violation to show; its verdict is {row['verdict']}")
-    told = {
-        "sentence": _told("sentence", row["sentence"], width),
-        "found": _told("found", shown["message"], width) if shown["message"] else [],
+    labelled = {
+        "sentence": _column("sentence", row["sentence"], width),
+        "found": _column("found", shown["message"], width) if shown["message"] else [],
         "expected": _verbatim("expected", shown["expected"], width),
         "actual": [*_verbatim("actual", shown["actual"], width), *_caret(shown, width)],
-        "first seen": _told("first seen", shown["first_seen"], width),
-        "looks like": _told("looks like", ", ".join(shown["upstream"]), width) if shown["upstream"] else [],
+        "first seen": _column("first seen", shown["first_seen"], width),
+        "looks like": _column("looks like", ", ".join(shown["upstream"]), width) if shown["upstream"] else [],
     }
     commands = {"curl": shown["curl"], "again": shown["again"]}
     lines = [
         f"{row['verdict']}  {row['requirement']}  in {row['scenario']}",
-        *(line for label, lines in told.items() if label not in without for line in lines),
+        *(line for label, lines in labelled.items() if label not in without for line in lines),
         *([""] if shown["events"] else []),
         *_event_lines(shown["events"], width),
-        *(line for place in shown["related"] for line in _told("beside", place, width)),
+        *(line for place in shown["related"] for line in _column("beside", place, width)),
         *textwrap.wrap(shown["others"], width, initial_indent="  ", subsequent_indent="  "),
         "",
         *(f"  {command}" for label, command in commands.items() if command and label not in without),

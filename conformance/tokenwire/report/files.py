@@ -17,7 +17,7 @@ from tokenwire.report.github import step_summary, workflow_commands
 from tokenwire.report.junit import fold
 from tokenwire.report.overview import title
 from tokenwire.report.page import page
-from tokenwire.report.playback import Playback, playbacks
+from tokenwire.report.playback import playbacks
 from tokenwire.report.reproduction import body_file, body_of
 from tokenwire.report.sarif import sarif
 from tokenwire.report.trace import trace
@@ -60,16 +60,13 @@ class Outputs:
         yield from filter(None, vars(self).values())
 
 
-def _playbacks(report: Mapping[str, Any], judgements: Sequence[Judgement]) -> dict[tuple[str, str], Playback]:
-    """Those of the failures that a report shows: not of what follows from another, nor of what is known."""
-    shown = {
-        (row["requirement"], row["scenario"])
-        for row in report["verdicts"]
+def _shown(report: Mapping[str, Any]) -> set[int]:
+    """The positions of the failures that a report shows: not what follows from another, nor what is known."""
+    return {
+        position
+        for position, row in enumerate(report["verdicts"])
         if "exhibit" in row and "follows_from" not in row and not row.get("known")
     }
-    return playbacks(
-        judgement for judgement in judgements if (judgement.requirement.id, judgement.scenario) in shown
-    )
 
 
 def write_reports(
@@ -77,13 +74,13 @@ def write_reports(
 ) -> list[str]:
     """Write every form; a sentence for each that could not be written. pytest has begun the one for JUnit.
 
-    The page walks through the streams of `judgements`, and the trace is of them; without, the page shows what
-    the JSON report holds.
+    The page walks through the streams of `judgements`, those that the report was made of, and the trace is of
+    them; without, the page shows what the JSON report holds.
     """
     junit = outputs.junit if outputs.junit and unfinished(outputs.junit).exists() else None
     forms: list[tuple[Path | None, Callable[[Path], str]]] = [
         (outputs.json, lambda _: as_json(report)),
-        (outputs.html, lambda _: page(report, _playbacks(report, judgements))),
+        (outputs.html, lambda _: page(report, playbacks(judgements, _shown(report)))),
         (outputs.sarif, lambda _: json.dumps(sarif(report), ensure_ascii=False, indent=1) + "\n"),
         (outputs.badge, lambda _: json.dumps(badge(report), ensure_ascii=False) + "\n"),
         (outputs.trace, lambda _: trace(title(report), judgements)),

@@ -62,10 +62,10 @@ def _annotations(report: Mapping[str, Any]) -> Iterator[str]:
 
 def workflow_commands(report: Mapping[str, Any]) -> list[str]:
     """As many as GitHub shows, and one that says how many more there are."""
-    every = list(_annotations(report))
-    more = len(every) - _MOST_ANNOTATIONS
+    commands = list(_annotations(report))
+    more = len(commands) - _MOST_ANNOTATIONS
     rest = [f"::notice title=tokenwire::{more} more are in the summary of the step"] if more > 0 else []
-    return [*every[:_MOST_ANNOTATIONS], *rest]
+    return [*commands[:_MOST_ANNOTATIONS], *rest]
 
 
 def _cell(text: str) -> str:
@@ -80,10 +80,10 @@ def _fenced(text: str) -> str:
     return f"{fence}text\n{text}\n{fence}"
 
 
-def _table(every: Sequence[Summary]) -> Iterator[str]:
+def _table(summaries: Sequence[Summary]) -> Iterator[str]:
     yield "| | requirement | witnesses | scenarios, or why not |"
     yield "|---|---|---:|---|"
-    for summary in every:
+    for summary in summaries:
         mark = _MARKS.get(summary.verdict, "▫️") if summary.mark == summary.verdict else "🔕"
         cells = (
             f"{mark} {summary.mark}",

@@ -88,8 +88,8 @@ def _policy(script: str) -> str:
 
 def _data(failures: list[_Failure]) -> Markup:
     """What the script is given, as JSON in which nothing ends the element that holds it."""
-    every = [failure.playback.embedded() for failure in failures if failure.playback is not None]
-    text = json.dumps(every, ensure_ascii=True, separators=(",", ":"))
+    embedded = [failure.playback.embedded() for failure in failures if failure.playback is not None]
+    text = json.dumps(embedded, ensure_ascii=True, separators=(",", ":"))
     # Nothing of it is markup: the three letters that could be are written as JSON writes any letter.
     safe = text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
     return Markup(safe)
@@ -108,18 +108,19 @@ def _template() -> Template:
     return environment.get_template("page.html.jinja")
 
 
-def page(report: Mapping[str, Any], playbacks: Mapping[tuple[str, str], Playback] | None = None) -> str:
-    """A JSON report as an HTML document; `playbacks` are what there is to walk through, by requirement and
-    scenario.
+def page(report: Mapping[str, Any], playbacks: Mapping[int, Playback] | None = None) -> str:
+    """A JSON report as an HTML document; `playbacks` are what there is to walk through, by the positions of
+    the rows.
     """
     view = overview(report)
     play = playbacks or {}
+    positions = {id(row): position for position, row in enumerate(report["verdicts"])}
     played: list[_Failure] = []
 
     def failure(row: Row) -> _Failure:
         if "exhibit" not in row:
             return _Failure(row)
-        playback = play.get((row["requirement"], row["scenario"]))
+        playback = play.get(positions[id(row)])
         made = _Failure(row, _plot(row, playback), playback, len(played))
         played.extend([made] if playback is not None else [])
         return made

@@ -6,7 +6,7 @@ Pure: all that the page shows is decided here, in bounded size; its script only 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise, takewhile
 from statistics import median
@@ -90,16 +90,21 @@ class Playback:
         return {"first": self.first, "steps": list(map(asdict, self.steps)), "ribbons": self.ribbons}
 
 
-def playbacks(judgements: Iterable[Judgement]) -> dict[tuple[str, str], Playback]:
-    """What there is to play, by requirement and scenario, as far as a page has room for it."""
-    found: dict[tuple[str, str], Playback] = {}
+def playbacks(
+    judgements: Iterable[Judgement], positions: Container[int] | None = None
+) -> dict[int, Playback]:
+    """What there is to play, by the position of its judgement, as far as a page has room for it; only of the
+    judgements at `positions` where these are given.
+    """
+    found: dict[int, Playback] = {}
     room = _MOST_LETTERS
-    for judgement in judgements:
-        playback = playback_of(judgement) if judgement.violations and room > 0 else None
+    for position, judgement in enumerate(judgements):
+        wanted = judgement.violations and (positions is None or position in positions)
+        playback = playback_of(judgement) if wanted and room > 0 else None
         if playback is not None:
             room -= len(json.dumps(playback.embedded()))
             if room > 0:
-                found[judgement.requirement.id, judgement.scenario] = playback
+                found[position] = playback
     return found
 
 

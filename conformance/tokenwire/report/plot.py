@@ -29,7 +29,7 @@ class Mark:
 class Tick:
     """A number beside an axis."""
 
-    at: float
+    position: float
     words: str
 
 
@@ -133,16 +133,16 @@ def plot(
     step = _round_step(span, 5)
     total_step = max(1, round(_round_step(highest, 4)))
     decimals = max(0, -int(f"{step:e}".partition("e")[2]))
-    told = [first + n * step for n in range(int(span / step) + 1)]
-    if any(less for _, _, less in shortened):  # the axis is not even: its edges and those of the pauses tell
-        told = _apart([first, *(edge for pause in pauses for edge in pause), last], x)
+    times = [first + n * step for n in range(int(span / step) + 1)]
+    if any(less for _, _, less in shortened):  # the axis is not even: mark its edges and those of the pauses
+        times = _apart([first, *(edge for pause in pauses for edge in pause), last], x)
     return Plot(
         unit=timeline["unit"],
         steps=_staircase([(x(point["time"]), y(point["total"])) for point in points]),
         least=_staircase([(x(p["time"]), y(p["least"])) for p in points if p["least"] is not None]),
         budget=None if timeline["budget"] is None else round(y(timeline["budget"]), 1),
         marks=marks,
-        times=tuple(Tick(round(x(time), 1), f"{time:.{decimals}f} s") for time in told),
+        times=tuple(Tick(round(x(time), 1), f"{time:.{decimals}f} s") for time in times),
         totals=tuple(Tick(round(y(total), 1), str(total)) for total in range(0, highest + 1, total_step)),
         pauses=tuple(
             Pause(

@@ -91,18 +91,14 @@ class Row:
     @property
     def faults(self) -> str:
         """What is wrong in the row, in words; empty where nothing is."""
-        positions: dict[State, list[int]] = {}
-        for position, cell in enumerate(self.aligned.cells):
-            positions.setdefault(cell.state, []).append(position)
-        for position, surplus in self.aligned.before.items():
-            for cell in surplus:
-                positions.setdefault(cell.state, []).append(position)
+        before = ((position, cell) for position, cells in self.aligned.before.items() for cell in cells)
+        cells = [*enumerate(self.aligned.cells), *before]
         clauses = []
         for state in (*_WRONG, State.SHIFT):
-            if every := positions.get(state):
-                apart = [str(position) for position in dict.fromkeys(every)]
-                where = f"position{'s' * (len(apart) > 1)} {first_few(apart, _MOST_POSITIONS)}"
-                clauses.append(f"{len(every)} {_WORDS[state]} ({where})")
+            if positions := [position for position, cell in cells if cell.state is state]:
+                named = list(map(str, dict.fromkeys(positions)))
+                where = f"position{'s' * (len(named) > 1)} {first_few(named, _MOST_POSITIONS)}"
+                clauses.append(f"{len(positions)} {_WORDS[state]} ({where})")
         return "; ".join(clauses)
 
 

@@ -35,6 +35,8 @@ from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 
 FORMAT = 1
 SUFFIX = ".tally.gz"
+_OF_SUBJECT = ("captures", "dialects", "taken", "remarks", "judged_with")
+"""The fields of the subject that the head holds."""
 _LONGEST = 1 << 30
 """Bytes of a file, unpacked: more is no tally of a replay that this machine could merge."""
 
@@ -190,11 +192,7 @@ def _lines(replayed: Replayed) -> Iterator[dict[str, Any]]:
         "kind": "head",
         "format": FORMAT,
         "tokenwire": __version__,
-        "captures": subject.captures,
-        "dialects": subject.dialects,
-        "taken": subject.taken,
-        "remarks": subject.remarks,
-        "judged_with": subject.judged_with,
+        **{name: getattr(subject, name) for name in _OF_SUBJECT},
         "requirements": replayed.requirements,
         "selection": asdict(replayed.selection),
     }
@@ -298,16 +296,12 @@ class _Reading:
 
     @property
     def replayed(self) -> Replayed:
-        head = self._head
-        subject = Subject(
-            captures=tuple(head["captures"]),
-            runs=tuple(self._runs),
-            dialects=tuple(head["dialects"]),
-            taken=head["taken"],
-            remarks=tuple(head["remarks"]),
-            judged_with=tuple(head["judged_with"]),
-        )
-        selection = Selection(**{name: tuple(words) for name, words in head["selection"].items()})
+        fields = ((name, self._head[name]) for name in _OF_SUBJECT)
+        given: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in fields
+        }
+        subject = Subject(runs=tuple(self._runs), **given)
+        selection = Selection(**{name: tuple(words) for name, words in self._head["selection"].items()})
         return Replayed(subject, self.requirements, selection, tuple(self._judged))
 
 
