@@ -6,13 +6,14 @@ tally file.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tokenwire.checks.check import Observation
 from tokenwire.judging.judge import Run
-from tokenwire.record import Delivery, Emission, Stream
+from tokenwire.record import Choice, Delivery, Emission, Stream
 
 
 @dataclass(frozen=True)
@@ -58,20 +59,26 @@ def illegal_events(findings: Sequence[Observation], stream: Stream) -> dict[int,
     return pointers
 
 
+def emissions_until(choice: Choice, event: int) -> Sequence[Emission]:
+    """The emissions of a choice up to an event, and those in it."""
+    return choice.emissions[: bisect_right(choice.emissions, event, key=_event_of)]
+
+
 def emission_at(stream: Stream, event: int, pointer: str) -> Emission | None:
     """The emission of an event that a pointer leads into, or else the first one; None where it has none."""
     here = [
         emission
         for choice in stream.choices
-        for emission in choice.emissions
-        if emission.event.index == event
+        for emission in emissions_until(choice, event)[bisect_left(choice.emissions, event, key=_event_of) :]
     ]
-    meant = (
-        emission
-        for emission in here
-        if any(pointer.startswith(way) for way in emission.pointers.values() if way)
-    )
-    return next(meant, next(iter(here), None))
+    for emission in here:
+        if any(pointer.startswith(way) for way in emission.pointers.values() if way):
+            return emission
+    return next(iter(here), None)
+
+
+def _event_of(emission: Emission) -> int:
+    return emission.event.index
 
 
 def held_against(run: Run, stream: Stream, finding: Observation) -> Stream | None:

@@ -20,11 +20,12 @@ from tokenwire.report.finding import (
     Timeline,
     answer_of,
     emission_at,
+    emissions_until,
     held_against,
     illegal_events,
+    timeline,
     window,
 )
-from tokenwire.report.finding import timeline as timeline_of
 from tokenwire.report.ribbon import Aligned, Row, align, align_parts, ribbon
 from tokenwire.report.wording import cut, inert
 
@@ -119,7 +120,7 @@ def playback_of(judgement: Judgement) -> Playback | None:
     focus = next(iter(illegal))
     middle = next((number for number, event in enumerate(events) if event.index == focus), 0)
     shown = events[window(len(events), middle, most=_MOST_EVENTS, before=_BEFORE_ILLEGAL)]
-    timeline = _of_events(timeline_of(stream), shown)
+    drawn = _of_events(timeline(stream), shown)
     start, end = shown[0].place.time, shown[-1].place.time
     other = held_against(run, run.by_exchange[stream.exchange.name], first)
     beside = other.whole if other is not None else None
@@ -127,10 +128,10 @@ def playback_of(judgement: Judgement) -> Playback | None:
     numbers = {event.index: number for number, event in enumerate(shown)}
     return Playback(
         exchange=inert(stream.exchange.name),
-        timeline=timeline,
+        timeline=drawn,
         steps=tuple(
-            _step(stream, event, f"{point.time:.3f} s, {point.total} {timeline.unit}", illegal)
-            for event, point in zip(shown, timeline.points, strict=True)
+            _step(stream, event, f"{point.time:.3f} s, {point.total} {drawn.unit}", illegal)
+            for event, point in zip(shown, drawn.points, strict=True)
         ),
         left_out=""
         if len(shown) == len(events)
@@ -171,15 +172,15 @@ def _kind(stream: Stream) -> str:
 # Steps: what a client holds after each event.
 
 
-def _of_events(timeline: Timeline, events: Sequence[Event]) -> Timeline:
+def _of_events(whole: Timeline, events: Sequence[Event]) -> Timeline:
     """The timeline with a point for each of these events, also for those that carry nothing."""
-    carrying = {point.event: point for point in timeline.points}
-    earlier = [point.total for point in timeline.points if point.event < events[0].index]
+    carrying = {point.event: point for point in whole.points}
+    earlier = [point.total for point in whole.points if point.event < events[0].index]
     points: list[Point] = []
     for event in events:
         total = points[-1].total if points else earlier[-1] if earlier else 0
         points.append(carrying.get(event.index, Point(event.index, event.place.time, total, None)))
-    return replace(timeline, points=tuple(points))
+    return replace(whole, points=tuple(points))
 
 
 def _step(stream: Stream, event: Event, words: str, illegal: Mapping[int, str]) -> Step:
@@ -196,7 +197,7 @@ def _step(stream: Stream, event: Event, words: str, illegal: Mapping[int, str]) 
 def _held(stream: Stream, event: Event) -> Iterator[tuple[str, str]]:
     """What a client has, after an event, of the choices that it speaks of: each thing under its name."""
     for choice in stream.choices:
-        read = [emission for emission in choice.emissions if emission.event.index <= event.index]
+        read = emissions_until(choice, event.index)
         if not read or read[-1].event.index != event.index:
             continue
         if len(stream.choices) > 1:

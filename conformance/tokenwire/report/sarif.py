@@ -59,24 +59,18 @@ def _results(every: list[Summary]) -> Iterator[dict[str, Any]]:
             if verdict not in _LEVELS or not row["evidence"]:
                 continue
             first = row["evidence"][0]
+            seen = [row] if row.get("known") else summary.shown
+            scenarios = ", ".join(shown["scenario"] for shown in seen)
             also = f" {summary.following}." if summary.following and not row.get("known") else ""
             yield {
                 "ruleId": summary.requirement,
                 "ruleIndex": position,
                 "level": _LEVELS[verdict],
-                "message": {
-                    "text": f"{first['message']} ({_seen_in(summary, row)}). {summary.sentence}{also}"
-                },
+                "message": {"text": f"{first['message']} (in {scenarios}). {summary.sentence}{also}"},
                 "locations": [_location(first)],
                 "partialFingerprints": _fingerprints(row),
                 "suppressions": [suppressed] if row.get("known") else [],
             }
-
-
-def _seen_in(summary: Summary, row: Row) -> str:
-    """Where a violation was seen; of a cause all scenarios."""
-    seen = [row] if row.get("known") else summary.shown
-    return f"in {', '.join(row['scenario'] for row in seen)}"
 
 
 def _crashes(every: list[Summary]) -> list[dict[str, Any]]:
