@@ -24,6 +24,8 @@ from tokenwire.checks.walk import (
     as_list,
     check_choices,
     choices_as_begun,
+    demand_each,
+    expect_each,
     integer,
     read_once,
     sound_steps,
@@ -123,9 +125,8 @@ def one_mode_per_stream(stream: Stream, _target: Target) -> Iterator[Observation
         choice = steps[0].choice
         modes = sorted(_modes(choice), key=lambda shown: shown.step.position)
         first = first or next((shown.mode for shown in modes), None)
-        for step, name, mode in modes:
-            message = f"{name} is {mode} in a stream that began {first}"
-            yield step.expect(name, str(first), str(mode), message)
+        rows = ((step, name, str(first), str(mode)) for step, name, mode in modes)
+        yield from expect_each(rows, "{field} is {actual} in a stream that began {expected}")
         text_mode = _mode_of_text(choice.emissions)
         if first is not None and text_mode is not None:
             last = [emission for emission in choice.emissions if emission.text is not None][-1]
@@ -195,14 +196,16 @@ def incremental_ids_are_new(steps: Sequence[Step], _stream: Stream, _target: Tar
     """An emission carries as many ids as completion_tokens grew by: none again, none left out."""
     if all(step.ids is None for step in steps):
         return
-    counted = delivered = 0
-    for step in steps:
-        count = step.counter("completion_tokens")
-        if count is not None:
-            carried = step.after - delivered
-            message = f"{carried} output ids came while completion_tokens grew from {counted} to {count}"
-            yield step.expect("output_ids", count - counted, carried, message)
-            counted, delivered = count, step.after
+
+    def rows() -> Iterator[tuple[Step, str, int, int]]:
+        counted = delivered = 0
+        for step in steps:
+            count = step.counter("completion_tokens")
+            if count is not None:
+                yield step, "output_ids", count - counted, step.after - delivered
+                counted, delivered = count, step.after
+
+    yield from expect_each(rows(), "{actual} output ids came while completion_tokens grew by {expected}")
 
 
 @check("first-emission-has-a-token", STREAMED)
@@ -240,18 +243,18 @@ def no_idle_emissions(steps: Sequence[Step], _stream: Stream, _target: Target) -
     """Every emission brings something: an id, text, a finish reason, or the role that opens a chat choice."""
     if all(step.ids is None for step in steps):
         return
-    held = ""
-    for step in steps:
-        text, finish = step.emission.text, step.emission.finish
-        brings = step.new > 0 or finish is not None or (bool(text) and (step.incremental or text != held))
-        held = held if text is None else text
-        if step.emission.details.get("role") is None:
-            expected, actual = (
-                "a new id, new text or a finish reason",
-                "something new" if brings else "nothing new",
-            )
-            message = "the emission brings no new id, no new text and no finish reason"
-            yield step.expect("output_ids", expected, actual, message, holds=brings)
+
+    def rows() -> Iterator[tuple[Step, str, bool, str, str]]:
+        held = ""
+        for step in steps:
+            text, finish = step.emission.text, step.emission.finish
+            brings = step.new > 0 or finish is not None or (bool(text) and (step.incremental or text != held))
+            held = held if text is None else text
+            if step.emission.details.get("role") is None:
+                actual = "something new" if brings else "nothing new"
+                yield step, "output_ids", brings, "a new id, new text or a finish reason", actual
+
+    yield from demand_each(rows(), "the emission brings no new id, no new text and no finish reason")
 
 
 @check("whole-accumulates", about(delivery=Delivery.WHOLE))
@@ -309,7 +312,7 @@ def coalescing_keeps_all(stream: Stream, target: Target) -> Iterator[Observation
             if count is not None:
                 message = f"the joined emission counts {count} tokens, but {step.after} ids were delivered"
                 yield step.expect("completion_tokens", step.after, count, message)
-            yield from lockstep(step, names)
+            yield from lockstep([step], names)
 
 
 def _joined(steps: Sequence[Step], interval: int) -> Iterator[tuple[Step, int]]:

@@ -193,8 +193,18 @@ def reported_along(steps: Sequence[Step]) -> Iterator[tuple[Step, ReportedLogpro
     return ((step, reported) for step in steps for reported in every[step.position])
 
 
+def _is_plain(entry: object) -> bool:
+    """Whether a value is `[logprob, id, …]` with the types that these have."""
+    return type(entry) is list and len(entry) > 1 and type(entry[0]) is float and type(entry[1]) is int
+
+
 def ids_named(value: object) -> list[Any]:
     """What stands for an id at one position of any logprob series, in each entry that names one or should."""
+    if type(value) is list and value:  # as nearly always
+        if _is_plain(value):
+            return [value[1]]
+        if all(map(_is_plain, value)):
+            return [entry[1] for entry in value]
     single = read_entry(value)
     entries = [single] if single is not None else read_position(value) or read_by_id(value) or []
     return [entry.token_id for entry in entries if entry.token_id is not None or entry.text is None]
@@ -228,6 +238,10 @@ def _logprobs_of(value: object) -> list[Any]:
 
 def illegal_logprobs(value: object) -> Iterator[Any]:
     """The logprobs at one position that are not finite and up to 0; the position itself if it has none."""
+    if type(value) is list and value:  # as nearly always
+        entries = [value] if _is_plain(value) else value
+        if all(_is_plain(entry) and -math.inf < entry[0] <= 0 for entry in entries):
+            return
     logprobs = _logprobs_of(value)
     if not logprobs:
         yield value

@@ -48,6 +48,7 @@ from tokenwire.checks.walk import (
     check_choices,
     choices_as_begun,
     choices_in_steps,
+    demand_each,
     first_of_prompt,
     first_prompt_ids,
     integer,
@@ -77,8 +78,8 @@ def _in_lockstep(stream: Stream, names: Callable[[Choice], frozenset[str]]) -> I
     # Without alternatives asked for, completions may leave their list empty.
     left_out = frozenset() if stream.asked.top_logprobs else frozenset({NAMED_TOP})
     wanted = {choice.index: sorted(names(choice) - left_out) for choice in stream.choices}
-    steps = chain.from_iterable(choices_in_steps(stream))
-    yield from in_wire_order(chain.from_iterable(lockstep(step, wanted[step.choice.index]) for step in steps))
+    every = (lockstep(steps, wanted[steps[0].choice.index]) for steps in choices_in_steps(stream))
+    yield from in_wire_order(chain.from_iterable(every))
     for choice in finished_choices(stream):
         due = untold_count(stream, choice)
         for name in sorted(LISTS.intersection(wanted[choice.index])) if due is not None else ():
@@ -197,13 +198,15 @@ def logprob_values_are_legal(
     steps: Sequence[Step], _stream: Stream, _target: Target
 ) -> Iterator[Observation]:
     """Logarithms of probabilities: finite, and not above 0."""
-    for step in steps:
-        for name in filter(is_logprob_series, own_logprob_series(step)):
-            if entries := step.unseen(step.series(name) or []):
-                wrong = [value for entry in entries for value in illegal_logprobs(entry)]
-                message = f"{name} holds {wrong[0]!r}, which is no logprob" if wrong else ""
-                expected, actual = "finite numbers not above 0", wrong[:3] or "as expected"
-                yield step.expect(name, expected, actual, message, holds=not wrong)
+
+    def rows() -> Iterator[tuple[Step, str, bool, Any, Any]]:
+        for step in steps:
+            for name in filter(is_logprob_series, own_logprob_series(step)):
+                if entries := step.unseen(step.series(name) or []):
+                    wrong = [value for entry in entries for value in illegal_logprobs(entry)]
+                    yield step, name, not wrong, "finite numbers not above 0", wrong[:3] or "as expected"
+
+    yield from demand_each(rows(), "{field} holds {actual[0]!r}, which is no logprob")
 
 
 _ENOUGH_IDS = 8
@@ -362,12 +365,16 @@ def _observe_top(
 
     `fault` gives what says in words what is wrong at one position; None where there is nothing to say.
     """
-    for steps in choices_in_steps(stream):
+
+    def rows(steps: tuple[Step, ...]) -> Iterator[tuple[Step, str, bool, Any, Any]]:
         for step, reported in reported_along(steps):
             fault_in = fault(reported) if reported.top_series and reported.positions else None
             if fault_in is not None:
                 words = _first_fault(step.seen_entries, reported, fault_in)
-                yield step.expect(reported.top_series, expected, words or expected, words, holds=not words)
+                yield step, reported.top_series, not words, expected, words or expected
+
+    for steps in choices_in_steps(stream):
+        yield from demand_each(rows(steps), "{actual}")
 
 
 def _chose_the_first(stream: Stream) -> bool:

@@ -16,8 +16,10 @@ from tokenwire.checks.walk import (
     check_choices,
     count_of,
     counters,
+    demand_each,
     details,
     end_place,
+    expect_each,
     integer,
     joined_ids,
     joined_text,
@@ -201,14 +203,14 @@ def _id_lists(steps: Sequence[Step]) -> Iterator[tuple[Step, str, list[Any] | No
 def ids_are_token_ids(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every id on the wire is a JSON integer in the range of token ids."""
     expected = "integers t with 0 <= t < 2^31"
+    rows: list[tuple[Step, str, bool, Any, Any]] = []
     for step, name, ids in _id_lists(steps):
         if ids is None:
-            message = f"{name} is not a list of token ids"
-            yield step.expect(name, expected, "no list", message, holds=False)
+            yield step.expect(name, expected, "no list", f"{name} is not a list of token ids", holds=False)
         elif ids:
             wrong = [value for value in ids if not _is_token_id(value)]
-            message = f"{name} holds {wrong[0]!r}, which is no token id" if wrong else ""
-            yield step.expect(name, expected, wrong[:3] or ids[:3], message, holds=not wrong)
+            rows.append((step, name, not wrong, expected, wrong[:3] or ids[:3]))
+    yield from demand_each(rows, "{field} holds {actual[0]!r}, which is no token id")
 
 
 @check("ids-are-counted", FINISHED)
@@ -226,36 +228,39 @@ def ids_are_counted(stream: Stream, _target: Target) -> Iterator[Observation]:
 @check_choices("counter-follows-ids", STREAMED)
 def counter_follows_ids(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
     """completion_tokens counts the ids delivered so far, in every emission that carries ids."""
-    for step, count in counters(steps, "completion_tokens"):
-        if step.ids is not None:
-            message = f"completion_tokens is {count!r} after {step.after} delivered output ids"
-            yield step.expect("completion_tokens", step.after, count, message)
+    name = "completion_tokens"
+    counts = ((step, count) for step, count in counters(steps, name) if step.ids is not None)
+    rows = ((step, name, step.after, count) for step, count in counts)
+    yield from expect_each(rows, "{field} is {actual!r} after {expected} delivered output ids")
 
 
 @check_choices("counters-never-fall", STREAMED)
 def counters_never_fall(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
     """No counter of a choice is smaller than it was in an emission before."""
-    for name in dict.fromkeys(name for step in steps for name in step.emission.counters):
+
+    def rows(name: str) -> Iterator[tuple[Step, str, bool, Any, Any]]:
         least: int | None = None
         for step, count in counters(steps, name):
             if integer(count) is None:
                 if name.endswith("_tokens") or not isinstance(count, float):  # others may be fractions
-                    message = f"{name} is {count!r}, not an integer"
-                    yield step.expect(name, "an integer", count, message, holds=False)
+                    yield step, name, False, "an integer", count
                 continue
             if least is not None:
-                message = f"{name} fell from {least} to {count}"
-                yield step.expect(name, f"at least {least}", count, message, holds=count >= least)
+                yield step, name, count >= least, f"at least {least}", count
             least = count
+
+    names = dict.fromkeys(name for step in steps for name in step.emission.counters)
+    every = (row for name in names for row in rows(name))
+    yield from demand_each(every, "{field} is {actual!r}, not {expected}")
 
 
 @check_choices("prompt-tokens-constant", STREAMED)
 def prompt_tokens_constant(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
     """prompt_tokens is what it was in the first emission of the choice."""
-    counts = list(counters(steps, "prompt_tokens"))
-    for step, count in counts[1:]:
-        message = f"prompt_tokens changed from {counts[0][1]!r} to {count!r}"
-        yield step.expect("prompt_tokens", counts[0][1], count, message)
+    name = "prompt_tokens"
+    counts = list(counters(steps, name))
+    rows = ((step, name, counts[0][1], count) for step, count in counts[1:])
+    yield from expect_each(rows, "{field} changed from {expected!r} to {actual!r}")
 
 
 def _fault_in_details(details: object, cached: int | None) -> str:
@@ -289,13 +294,13 @@ def cached_details_where_cached(
     steps: Sequence[Step], _stream: Stream, _target: Target
 ) -> Iterator[Observation]:
     """Where nothing was cached there is nothing to share out; where something was, it came from somewhere."""
-    for step, tiers in details(steps, "cached_tokens_details"):
-        cached = step.counter("cached_tokens")
-        if cached is not None:
-            words = "null" if tiers is None else "counts"
-            message = f"cached_tokens_details holds {words} beside {cached} cached tokens"
-            expected, holds = "counts" if cached > 0 else "null", (tiers is not None) == (cached > 0)
-            yield step.expect("cached_tokens_details", expected, tiers, message, holds=holds)
+    name = "cached_tokens_details"
+    rows = (
+        (step, name, (tiers is not None) == (cached > 0), "counts" if cached > 0 else "null", tiers)
+        for step, tiers in details(steps, name)
+        if (cached := step.counter("cached_tokens")) is not None
+    )
+    yield from demand_each(rows, "{field} is {actual!r}, and cached_tokens asks for {expected}")
 
 
 def _budget_of(stream: Stream, choice: int = 0) -> int | None:
@@ -393,14 +398,12 @@ def zero_budget_has_no_ids(stream: Stream, _target: Target) -> Iterator[Observat
 @check_choices("request-id-constant")
 def request_id_constant(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
     """One request id in all emissions of a choice."""
-    first: Any = None
-    for step in steps:
-        actual = step.emission.details.get("request_id")
-        if first is None:
-            first = actual
-        else:
-            message = f"the request id is {actual!r}, not {first!r}"
-            yield step.expect("request_id", first, actual, message)
+    name = "request_id"
+    ids = [step.emission.details.get(name) for step in steps]
+    first = next((position for position, found in enumerate(ids) if found is not None), len(ids))
+    later = zip(steps[first + 1 :], ids[first + 1 :], strict=True)
+    rows = ((step, name, ids[first], found) for step, found in later)
+    yield from expect_each(rows, "the request id is {actual!r}, not {expected!r}")
 
 
 @check("request-id-is-the-clients")

@@ -68,6 +68,13 @@ class Step(NamedTuple):
         return self.new if self.incremental else self.after
 
     @property
+    def entries_in_words(self) -> str:
+        """`expected_entries` with what they are, for messages."""
+        of = {Delivery.WHOLE: "of the answer", Delivery.INCREMENTAL: "of this event"}
+        count = self.expected_entries
+        return f"{count} output {'id' if count == 1 else 'ids'} {of.get(self.delivery, 'delivered so far')}"
+
+    @property
     def seen_entries(self) -> int:
         """How many entries at the head of a list of this emission an earlier one carried."""
         return 0 if self.incremental else self.before
@@ -89,7 +96,7 @@ class Step(NamedTuple):
     ) -> Observation:
         """Observe a field of the emission: whether two values are equal and of one JSON type, or `holds`."""
         if holds is None:
-            holds = bool(expected == actual) and isinstance(expected, bool) == isinstance(actual, bool)
+            holds = _equal(expected, actual)
         return Observation(self.emission, expected, actual, holds, message, field=field)
 
 
@@ -182,6 +189,41 @@ def check_choices(requirement: str, about: About = ANY) -> Callable[[ChoiceCheck
         return function
 
     return register
+
+
+def demand_each(rows: Iterable[tuple[Step, str, bool, Any, Any]], words: str) -> Iterator[Observation]:
+    """Observe a field in each of several steps: step, field, whether it holds, what was expected and there.
+
+    `words` says what is wrong, as one clause, of `{step}`, `{field}`, `{expected}` and `{actual}`.
+    What holds is one observation, that of the furthest step, which stands for all others: nearly everything
+    holds, and to make an observation takes ten times as long as to compare two values.
+    """
+    furthest: tuple[Step, str, Any, Any] | None = None
+    reached, count = -1, 0
+    for step, field, holds, expected, actual in rows:
+        if not holds:
+            message = words.format(step=step, field=field, expected=expected, actual=actual)
+            yield step.expect(field, expected, actual, message, holds=False)
+            continue
+        count += 1
+        if step.emission.event.index > reached:
+            furthest, reached = (step, field, expected, actual), step.emission.event.index
+    if furthest is not None:
+        step, field, expected, actual = furthest
+        yield step.expect(field, expected, actual, holds=True)._replace(witnesses=count)
+
+
+def _equal(expected: object, actual: object) -> bool:
+    """Whether two values are equal and of one JSON type: 1 is not true."""
+    return bool(expected == actual) and isinstance(expected, bool) == isinstance(actual, bool)
+
+
+def expect_each(rows: Iterable[tuple[Step, str, Any, Any]], words: str) -> Iterator[Observation]:
+    """The same, for values that must be equal and of one JSON type: step, field, expected, actual."""
+    compared = (
+        (step, field, _equal(expected, actual), expected, actual) for step, field, expected, actual in rows
+    )
+    yield from demand_each(compared, words)
 
 
 def details(steps: Iterable[Step], name: str) -> Iterator[tuple[Step, Any]]:
