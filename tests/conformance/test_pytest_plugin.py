@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -30,7 +31,11 @@ def pytest_with_plugin(folder: Path, *words: str) -> subprocess.CompletedProcess
         "no:cacheprovider",
         *words,
     ]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+    # Other plugins that happen to be installed here are slow to start.
+    alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, timeout=300, env=alone
+    )
 
 
 def test_a_capture_is_judged_in_the_place_of_test_files(tmp_path: Path) -> None:

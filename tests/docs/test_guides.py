@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -95,7 +96,9 @@ def test_the_markers_of_the_guide_select_items(tmp_path):
     capture = DOCS.parent / "fixtures" / "sglang" / "0.5.23" / "Q_queue.jsonl.gz"
     words[at : at + 2] = ["--tokenwire-capture", str(capture)]
     run = [sys.executable, *words[1:], "-p", "no:cacheprovider"]
-    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
+    # Other plugins that happen to be installed here are slow to start.
+    alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False, env=alone)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"[1-9]\d* passed.*[1-9]\d* deselected", done.stdout)
 

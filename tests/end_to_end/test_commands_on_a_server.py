@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -50,8 +51,16 @@ def test_somebody_elses_pytest_judges_a_server_by_markers(start_reference, tmp_p
     command = [sys.executable, "-m", "pytest", "-p", "tokenwire", "-p", "no:cacheprovider", "-v", "-s"]
     command += ["--tokenwire-target", url, "--tokenwire-budget", "quick"]
     marked = "chapter(name='framing') and level(name='MUST')"
+    # Other plugins that happen to be installed here are slow to start.
+    alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     ran = subprocess.run(
-        [*command, "-m", marked], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240
+        [*command, "-m", marked],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+        env=alone,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "theirs saw True" in ran.stdout
