@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tokenwire.dialects.recognition import DialectResolver
-from tokenwire.judging.gc_paused import gc_paused
+from tokenwire.judging.collector import few_collections
 from tokenwire.judging.judge import judge
 from tokenwire.replay import read_run
 from tokenwire.spec_files import load_schema
@@ -103,7 +103,7 @@ def _of(position: list[Any], token: int, *, own: bool) -> list[Any]:
     return [logprob - 1 / (10 + token), token_told, _text(token_told)]
 
 
-@gc_paused()
+@few_collections()
 def ours(exchanges: Sequence[Exchange]) -> None:
     """Read and judge answers by all requirements."""
     run, _ = read_run(exchanges, DialectResolver(exchanges), "")

@@ -31,7 +31,7 @@ from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 
 RECORDINGS = Path(__file__).parents[1] / "fixtures" / "sglang" / "0.5.23"
 WITHOUT_SHARING = mock.patch("tokenwire.dialects.dialect.sharing", lambda value, _before: value)
-WITH_THE_COLLECTOR = mock.patch("tokenwire.judging.judge.gc_paused", nullcontext)
+WITH_THE_COLLECTOR = mock.patch("tokenwire.judging.judge.few_collections", nullcontext)
 
 
 def long_stream(tokens: int) -> list[Exchange]:

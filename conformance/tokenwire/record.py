@@ -195,6 +195,8 @@ class Choice:
     delivery: Delivery
     likeliest: bool = True
     """Each id is the likeliest by the logprobs that are told; see `Asked.likeliest`."""
+    cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What functions computed of it, by function or fact; see `Stream.clear_caches`."""
 
     @property
     def whole(self) -> Choice:
@@ -202,9 +204,9 @@ class Choice:
         return self
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[Any, Any]:
         """What is kept of it by `in_short`."""
-        return vars(self)
+        return self.cache
 
     def ends_with(self, name: str) -> bool:
         """Whether the last emission carries a field."""
@@ -461,6 +463,17 @@ class Stream:
     """Bytes after the last complete event."""
     undecodable_at: int | None = None
     """Offset of the first byte that is not UTF-8."""
+    cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What functions computed of it, by function or fact."""
+
+    def clear_caches(self) -> None:
+        """Empty its cache and those of its choices.
+
+        Cached steps refer to their choice: until then, only the garbage collector could free the content.
+        """
+        self.cache.clear()
+        for choice in self.choices:
+            choice.cache.clear()
 
     @property
     def whole(self) -> Stream:
@@ -473,9 +486,9 @@ class Stream:
         return True
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[Any, Any]:
         """What is kept of it by `in_short`."""
-        return vars(self)
+        return self.cache
 
     @property
     def answered(self) -> bool:

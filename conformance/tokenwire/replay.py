@@ -14,7 +14,7 @@ from tokenwire.checks.logprob_rules import rules_seen
 from tokenwire.dialects.control import read_call
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.dialects.recognition import DialectResolver
-from tokenwire.judging.gc_paused import gc_paused
+from tokenwire.judging.collector import few_collections
 from tokenwire.judging.judge import Run
 from tokenwire.record import Stream
 from tokenwire.report.subject import Subject
@@ -67,7 +67,7 @@ def captures(path: Path, cabinet: Cabinet | None = None) -> Iterator[tuple[str, 
         yield str(path), sorted(cabinet.put_away(together), key=lambda exchange: exchange.started)
 
 
-@gc_paused()
+@few_collections()
 def read_run(
     exchanges: Sequence[Exchange],
     resolver: DialectResolver,
@@ -144,7 +144,7 @@ def remarks(run: Run, unknown: Sequence[Exchange] = ()) -> Iterator[str]:
     yield from (where + words for words in rules_seen(run.heard))
 
 
-@gc_paused()
+@few_collections()
 def replay(
     paths: Sequence[Path], *, tokenizer: Tokenizer | None = None, cabinet: Cabinet | None = None
 ) -> Subject:

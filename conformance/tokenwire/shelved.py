@@ -50,7 +50,7 @@ class Cabinet:
         self._jobs = jobs
         self._shelf: Shelf | None = None
         self._servers: dict[Server, Server] = {}
-        self.content = AtHand(content, _forget)
+        self.content = AtHand(content, _clear_caches)
         """Answers with all that they hold, by where it lies on the shelf."""
         self.short = AtHand(short)
         """What is kept of them in short."""
@@ -109,14 +109,9 @@ class Cabinet:
         ]
 
 
-def _forget(content: object) -> None:
-    """Drop what was read of a stream that has to go: some of it points back, and would stay while the garbage
-    collector rests (`gc_paused`).
-    """
+def _clear_caches(content: object) -> None:
     if isinstance(content, Stream):
-        for kept in map(vars, (content, *content.choices)):
-            for name in [name for name in kept if "." in name]:  # by module and function; see `read_once`
-                del kept[name]
+        content.clear_caches()
 
 
 def _from(holder: str, name: str) -> Any:
@@ -306,7 +301,7 @@ def _packed_stream(whole: Stream) -> _PackedStream:
     unusual = {name: value for name, value in vars(whole.asked).items() if not _is_usual(name, value)}
     more = [_said_of(choice) for choice in whole.choices], facts
     short = packed((said, *(pickle.dumps(part, 5) for part in (unusual, more))))
-    _forget(whole)
+    whole.clear_caches()
     return _PackedStream(whole.dialect, tuple(getattr(whole, name) for name in _AT_A_GLANCE), short)
 
 
@@ -347,7 +342,7 @@ class _ShelvedStream(Stream):
     at_hand = property(lambda _: False)
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[Any, Any]:
         return self.in_short.facts
 
     error, usage, usage_place, schema, undecodable_at = (_from("in_short", name) for name in _SAID)
@@ -371,7 +366,7 @@ def _said_of(choice: Choice) -> tuple[Any, ...]:
     facts = {name: tell(choice) for name, tell in IN_SHORT[Choice].items()}
     called, customized = bool(choice.calls), choice.customized
     own = {"index": choice.index, "likeliest": choice.likeliest}
-    return own | kept | facts, counters, called, customized
+    return own | kept | {"cache": facts}, counters, called, customized
 
 
 class _ShelvedChoice(Choice):

@@ -318,8 +318,8 @@ def say(
 
 
 def said_of(stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer | None) -> MarkedText | None:
-    """As `say`, kept with the stream as by `read_once`: several requirements ask for it."""
-    known: dict[int, MarkedText | None] = vars(stream.whole).setdefault(f"{__name__}.said_of", {})
+    """As `say`, cached with the stream: several requirements ask for it."""
+    known: dict[int, MarkedText | None] = stream.whole.cache.setdefault(say, {})
     if choice.index not in known:
         known[choice.index] = say(stream, choice, markup, tokenizer)
     return known[choice.index]

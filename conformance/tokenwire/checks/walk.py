@@ -118,17 +118,14 @@ Result = TypeVar("Result")
 
 
 def read_once(read: Callable[[Source], Result]) -> Callable[[Source], Result]:
-    """Keep with a stream, or a choice, what is read of it, as a cached property does: nearly every check asks
-    for it.
-    """
-    name = f"{read.__module__}.{read.__qualname__}"
+    """Cache with a stream, or a choice, what a function reads of it: nearly every check asks for it."""
 
     @wraps(read)
     def read_or_kept(source: Source) -> Result:
-        kept = vars(source.whole)
-        if name not in kept:
-            kept[name] = read(source.whole)
-        return cast(Result, kept[name])
+        cache = source.whole.cache
+        if read not in cache:
+            cache[read] = read(source.whole)
+        return cast(Result, cache[read])
 
     return read_or_kept
 

@@ -14,7 +14,7 @@ from tokenwire.asking.planning import NotPlanned, judged_with, tokenizer_in
 from tokenwire.baselines.expected import NoExpectation, difference, judged
 from tokenwire.commands.command import command
 from tokenwire.commands.reporting import reporting_of, tell
-from tokenwire.judging.gc_paused import gc_paused
+from tokenwire.judging.collector import few_collections
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.profile import selected
 from tokenwire.replay import NothingToReplay
@@ -26,7 +26,7 @@ from tokenwire.target.tokenizer import NoTokenizer
 from tokenwire.wire.capture import CaptureError
 
 
-@gc_paused()
+@few_collections()
 def replay(
     settings: Settings,
     paths: Annotated[

@@ -18,7 +18,7 @@ from tokenwire.checks.refusals import suspicion
 from tokenwire.dialects.control import ControlCall
 from tokenwire.dialects.dialect import is_chat, load_dialects, vocabulary_told
 from tokenwire.dialects.markup import Markup
-from tokenwire.judging.gc_paused import gc_paused
+from tokenwire.judging.collector import few_collections
 from tokenwire.judging.tally import NOTHING, Growing, Tally, tally
 from tokenwire.judging.verdict import SEVERITY, Verdict
 from tokenwire.parrot.recognition import KnownModel, recognised
@@ -621,7 +621,7 @@ def judge_apart(
     runs: Sequence[Run], wanted: Sequence[Requirement], *, jobs: int = 1, on_done: Done = _unheeded
 ) -> Apart:
     """As `judge`, before the runs are put together."""
-    with gc_paused():
+    with few_collections():
         return _judge_runs(runs, wanted, jobs, on_done)
 
 
