@@ -203,10 +203,11 @@ class Choice:
         """The same, with all its emissions at hand; another object where they are not (`shelved`)."""
         return self
 
-    @property
-    def facts(self) -> dict[Any, Any]:
-        """What is kept of it by `in_short`."""
-        return self.cache
+    def fact(self, name: str, compute: Callable[[Choice], Any]) -> Any:
+        """A fact, computed at most once."""
+        if name not in self.cache:
+            self.cache[name] = compute(self.whole)
+        return self.cache[name]
 
     def ends_with(self, name: str) -> bool:
         """Whether the last emission carries a field."""
@@ -485,10 +486,11 @@ class Stream:
         """Whether this holds its content itself."""
         return True
 
-    @property
-    def facts(self) -> dict[Any, Any]:
-        """What is kept of it by `in_short`."""
-        return self.cache
+    def fact(self, name: str, compute: Callable[[Stream], Any]) -> Any:
+        """A fact, computed at most once."""
+        if name not in self.cache:
+            self.cache[name] = compute(self.whole)
+        return self.cache[name]
 
     @property
     def answered(self) -> bool:
@@ -510,36 +512,35 @@ class Stream:
         return tuple(sorted(every, key=lambda emission: (emission.event.index, emission.choice)))
 
 
-Kept = TypeVar("Kept", Stream, Choice)
-Fact = TypeVar("Fact")
+Source = TypeVar("Source", Stream, Choice)
+Known = TypeVar("Known")
 
-IN_SHORT: dict[type, dict[str, Callable[[Any], Any]]] = {Stream: {}, Choice: {}}
-"""What is kept of streams and choices whose content is not: by name, what tells it."""
+FACTS: dict[type, dict[str, Callable[[Any], Any]]] = {Stream: {}, Choice: {}}
+"""The facts of streams and of choices, by name; see `fact`."""
 
 
-def in_short(of: type[Kept]) -> Callable[[Callable[[Kept], Fact]], Callable[[Kept], Fact]]:
-    """Let what a function tells of a stream or choice, in few words, be kept where its content is not: it is
-    asked of all of a run.
+def fact(of: type[Source]) -> Callable[[Callable[[Source], Known]], Callable[[Source], Known]]:
+    """Make what a function computes of a stream or choice a fact of it.
+
+    Checks of a run ask all answers for facts. An answer whose content is put away keeps them: they are
+    computed when it is read, and few bytes.
     """
 
-    def register(tell: Callable[[Kept], Fact]) -> Callable[[Kept], Fact]:
-        name = f"{tell.__module__}.{tell.__qualname__}"
-        IN_SHORT[of][name] = tell
+    def register(compute: Callable[[Source], Known]) -> Callable[[Source], Known]:
+        name = f"{compute.__module__}.{compute.__qualname__}"
+        FACTS[of][name] = compute
 
-        @wraps(tell)
-        def told_or_kept(source: Kept) -> Fact:
-            facts = source.facts
-            if name not in facts:
-                facts[name] = tell(source.whole)
-            fact: Fact = facts[name]
-            return fact
+        @wraps(compute)
+        def known(source: Source) -> Known:
+            value: Known = source.fact(name, compute)
+            return value
 
-        return told_or_kept
+        return known
 
     return register
 
 
-@in_short(Choice)
+@fact(Choice)
 def _last(choice: Choice) -> tuple[Place, Mapping[str, str]]:
     """The place of the last emission, and where its fields stand in it."""
     last = choice.emissions[-1]

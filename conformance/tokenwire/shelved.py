@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import pickle
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, fields
 from functools import cached_property
 from itertools import accumulate, chain
@@ -19,7 +20,7 @@ from sys import intern
 from typing import Any, NamedTuple
 
 from tokenwire.processes import shared_out, together
-from tokenwire.record import IN_SHORT, Asked, Choice, Delivery, Stream, ToolCall
+from tokenwire.record import FACTS, Asked, Choice, Delivery, Stream, ToolCall
 from tokenwire.wire.capture import Parcel
 from tokenwire.wire.exchange import Exchange, HttpRequest, Read, Server
 from tokenwire.wire.shelf import AtHand, Packed, Shelf, Slip, packed
@@ -50,6 +51,7 @@ class Cabinet:
         self._jobs = jobs
         self._shelf: Shelf | None = None
         self._servers: dict[Server, Server] = {}
+        self._flags: dict[frozenset[tuple[str, bool]], Mapping[str, bool]] = {}
         self.content = AtHand(content, _clear_caches)
         """Answers with all that they hold, by where it lies on the shelf."""
         self.short = AtHand(short)
@@ -65,6 +67,10 @@ class Cabinet:
     def server(self, server: Server) -> Server:
         """One object for all exchanges with a server."""
         return self._servers.setdefault(server, server)
+
+    def flags(self, flags: Mapping[str, bool]) -> Mapping[str, bool]:
+        """One object for all streams of which the same holds: they are few."""
+        return self._flags.setdefault(frozenset(flags.items()), flags)
 
     @property
     def full(self) -> bool:
@@ -292,25 +298,29 @@ class _PackedStream(NamedTuple):
     dialect: str
     seen: tuple[Any, ...]
     """The fields that `_AT_A_GLANCE` names."""
+    flags: dict[str, bool]
     short: Packed
 
 
 def _packed_stream(whole: Stream) -> _PackedStream:
     said = tuple(getattr(whole, name) for name in _SAID)
-    facts = {name: tell(whole) for name, tell in IN_SHORT[Stream].items()}
+    facts = _facts(whole)
+    flags = {name: facts.pop(name) for name, value in list(facts.items()) if isinstance(value, bool)}
     unusual = {name: value for name, value in vars(whole.asked).items() if not _is_usual(name, value)}
     more = [_said_of(choice) for choice in whole.choices], facts
     short = packed((said, *(pickle.dumps(part, 5) for part in (unusual, more))))
     whole.clear_caches()
-    return _PackedStream(whole.dialect, tuple(getattr(whole, name) for name in _AT_A_GLANCE), short)
+    return _PackedStream(whole.dialect, tuple(getattr(whole, name) for name in _AT_A_GLANCE), flags, short)
 
 
 class _ShelvedStream(Stream):
     """A stream whose content is on the shelf."""
 
-    __slots__ = ("_read", "_short", "dialect", "exchange", *_AT_A_GLANCE)
+    __slots__ = ("_read", "_short", "dialect", "exchange", "flags", *_AT_A_GLANCE)
     __new__ = _held
     exchange: _ShelvedExchange
+    flags: Mapping[str, bool]
+    """The facts that are true or false."""
     _read: ReadBy
     _short: Slip
 
@@ -320,6 +330,7 @@ class _ShelvedStream(Stream):
             **dict(zip(_AT_A_GLANCE, stream.seen, strict=True)),
             exchange=exchange,
             dialect=intern(stream.dialect),
+            flags=exchange.cabinet.flags(stream.flags),
             _read=read,
             _short=exchange.cabinet.shelf.put(stream.short),
         )
@@ -341,15 +352,28 @@ class _ShelvedStream(Stream):
 
     at_hand = property(lambda _: False)
 
-    @property
-    def facts(self) -> dict[Any, Any]:
-        return self.in_short.facts
+    def fact(self, name: str, compute: Callable[[Stream], Any]) -> Any:
+        if name in self.flags:
+            return self.flags[name]
+        facts = self.in_short.facts
+        if name not in facts:
+            facts[name] = compute(self.whole)
+        return facts[name]
 
     error, usage, usage_place, schema, undecodable_at = (_from("in_short", name) for name in _SAID)
     asked, choices = _from("in_short", "asked"), _from("in_short", "choices")
     events, usages, unterminated, error_events, _emissions = (
         _from("whole", name) for name in ("events", "usages", "unterminated", "error_events", "_emissions")
     )
+
+
+def _facts(source: Stream | Choice) -> dict[str, Any]:
+    """All facts of a stream or choice, but for those whose computation raises."""
+    facts = {}
+    for name, compute in FACTS[type(source)].items():
+        with suppress(Exception):  # it is computed again where it is asked for, and raises there
+            facts[name] = source.fact(name, compute)
+    return facts
 
 
 def _is_usual(name: str, value: object) -> bool:
@@ -363,7 +387,7 @@ def _said_of(choice: Choice) -> tuple[Any, ...]:
     kept = {name: getattr(choice, name) for name in _OF_A_CHOICE}
     names = {name for emission in choice.emissions for name in emission.counters}
     counters = {name: choice.counter(name) for name in names}
-    facts = {name: tell(choice) for name, tell in IN_SHORT[Choice].items()}
+    facts = _facts(choice)
     called, customized = bool(choice.calls), choice.customized
     own = {"index": choice.index, "likeliest": choice.likeliest}
     return own | kept | {"cache": facts}, counters, called, customized

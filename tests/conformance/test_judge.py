@@ -11,22 +11,21 @@ import pytest
 from hand_made_stream import ids_stream
 from hand_made_stream import made_up_row as row
 
-from tokenwire.checks import check as checking
 from tokenwire.checks.check import (
     CHECKS,
+    Answers,
     Check,
-    Heard,
     Observation,
     Target,
     condition_seen,
     demand,
-    gather_once,
     observe,
-    pick,
+    once_per_run,
+    select,
 )
 from tokenwire.judging.judge import NO_SCENARIO, Run, judge, judge_requirement
 from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
-from tokenwire.record import Asked, Place, Stream
+from tokenwire.record import FACTS, Asked, Place, Stream
 from tokenwire.replay import replay
 from tokenwire.requirement import Level, Requirement, load_requirements
 from tokenwire.target.advertised import Advertised
@@ -371,58 +370,57 @@ def test_a_process_that_is_killed_ends_the_judging(register) -> None:
         judge([Run((ids_stream([1]),))], [row()], jobs=2)
 
 
-def test_all_that_is_picked_out_of_a_run_is_so_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checking, "_PICKS", [])
-    looked: list[tuple[str, str]] = []
+@pytest.fixture
+def _facts_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Facts that a test declares go with it."""
+    monkeypatch.setitem(FACTS, Stream, dict(FACTS[Stream]))
 
-    @pick
-    def first(stream: Stream) -> bool:
-        looked.append(("first", stream.exchange.name))
+
+@pytest.mark.usefixtures("_facts_of_this_test")
+def test_a_selection_asks_each_answer_once() -> None:
+    asked: list[str] = []
+
+    @select
+    def named_a(stream: Stream) -> bool:
+        asked.append(stream.exchange.name)
         return stream.exchange.name == "a"
 
-    @pick
-    def others(stream: Stream) -> bool:
-        looked.append(("others", stream.exchange.name))
-        return stream.exchange.name != "a"
-
-    one, two = (ids_stream([1]), ids_stream([2]))
     one, two = (
         replace(stream, exchange=replace(stream.exchange, name=name))
-        for stream, name in ((one, "a"), (two, "b"))
+        for stream, name in ((ids_stream([1]), "a"), (ids_stream([2]), "b"))
     )
-    heard = Heard((one, two))
-    assert (first(heard), others(heard), first(heard)) == ([one], [two], [one])
-    assert looked == [("first", "a"), ("others", "a"), ("first", "b"), ("others", "b")]
-    assert (first((one, two)), others((two,))) == ([one], [two])
+    answers = Answers((one, two))
+    assert (named_a(answers), named_a(answers), named_a(Answers((two,)))) == ([one], [one], [])
+    assert asked == ["a", "b"]
+    assert named_a((two, one)) == [one]
 
 
-def test_what_cannot_be_picked_fails_for_those_alone_who_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checking, "_PICKS", [])
-
-    @pick
+@pytest.mark.usefixtures("_facts_of_this_test")
+def test_a_selection_that_raises_fails_for_those_alone_who_ask_for_it() -> None:
+    @select
     def broken(stream: Stream) -> bool:
         raise RuntimeError(f"cannot tell of {stream.exchange.name}")
 
-    @pick
+    @select
     def every(stream: Stream) -> bool:
         return True
 
-    heard = Heard((ids_stream([1]),))
-    assert every(heard) == list(heard)
+    answers = Answers((ids_stream([1]),))
+    assert every(answers) == list(answers)
     with pytest.raises(RuntimeError, match="cannot tell of"):
-        broken(heard)
+        broken(answers)
 
 
-def test_what_several_checks_gather_from_a_run_is_gathered_once() -> None:
-    gathered: list[int] = []
+def test_what_several_checks_compute_from_a_run_is_computed_once() -> None:
+    computed: list[int] = []
 
-    @gather_once
-    def together(streams: tuple[Stream, ...]) -> int:
-        gathered.append(len(streams))
+    @once_per_run
+    def count(streams: tuple[Stream, ...]) -> int:
+        computed.append(len(streams))
         return len(streams)
 
-    heard = Heard((ids_stream([1]), ids_stream([2])))
-    assert [together(heard), together(heard), together(Heard(heard[:1]))] == [2, 2, 1]
-    assert gathered == [2, 1]
-    assert [together(tuple(heard)), together(tuple(heard))] == [2, 2]
-    assert gathered == [2, 1, 2, 2]
+    answers = Answers((ids_stream([1]), ids_stream([2])))
+    assert [count(answers), count(answers), count(Answers(answers[:1]))] == [2, 2, 1]
+    assert computed == [2, 1]
+    assert [count(tuple(answers)), count(tuple(answers))] == [2, 2]
+    assert computed == [2, 1, 2, 2]

@@ -16,12 +16,13 @@ from typer.testing import CliRunner
 
 from tokenwire import shelved
 from tokenwire.checks import invariance
+from tokenwire.checks.check import select
 from tokenwire.checks.walk import bringing
 from tokenwire.cli import app
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.verdict import ExitStatus
-from tokenwire.record import Delivery, Finish, Stream
+from tokenwire.record import FACTS, Delivery, Finish, Stream
 from tokenwire.replay import replay
 from tokenwire.report.document import document
 from tokenwire.report.playback import playbacks
@@ -106,7 +107,7 @@ def test_what_is_little_is_held_and_of_what_is_much_nothing(tmp_path: Path) -> N
     assert at_hand(many) == {False}
 
 
-_OFTEN = 36
+_OFTEN = 34
 """So often an answer is read in short where none is at hand but the last one, be there ever so many."""
 
 
@@ -123,6 +124,35 @@ def test_checks_of_a_whole_run_share_what_they_read(monkeypatch: pytest.MonkeyPa
     fetched.clear()
     judge([run])
     assert len(fetched) < _OFTEN * len(run.streams)
+
+
+def test_a_selection_reads_nothing_again(monkeypatch: pytest.MonkeyPatch, most_alive: list[int]) -> None:
+    monkeypatch.setitem(FACTS, Stream, dict(FACTS[Stream]))
+
+    @select
+    def streamed(stream: Stream) -> bool:
+        return stream.asked.stream
+
+    @select
+    def refused_or_broken(stream: Stream) -> bool:
+        return stream.refused or stream.choices[-1].emissions[-1].finish is not None
+
+    (run,) = replay([CAPTURE], cabinet=nothing_held()).runs
+    (held,) = replay([CAPTURE]).runs
+    names = [stream.exchange.name for stream in held.streams if stream.asked.stream]
+    fetched: list[object] = []
+    monkeypatch.setattr(shelved._ShelvedStream, "_fetch_short", fetched.append)
+    most_alive.clear()
+    assert [stream.exchange.name for stream in streamed(run.streams)] == names
+    assert not fetched
+    assert not most_alive
+    silent = [one for one in held.streams if not one.choices and not one.refused]
+    assert silent
+    with pytest.raises(IndexError):
+        refused_or_broken(held.streams)
+    monkeypatch.undo()
+    with pytest.raises(IndexError):
+        refused_or_broken(run.streams)
 
 
 def test_where_an_answer_ends_is_known_without_its_content(most_alive: list[int]) -> None:

@@ -7,7 +7,7 @@ from itertools import chain
 
 from tokenwire.checks.about import FINISHED, ended, finished_choices, is_error
 from tokenwire.checks.agreement import agree, choice_pairs, same_beginning
-from tokenwire.checks.check import Observation, Target, check, check_run, demand, observe, pick
+from tokenwire.checks.check import Observation, Target, check, check_run, demand, observe, select
 from tokenwire.checks.moments import Timeline, began, delivered_at, over, overlap
 from tokenwire.checks.refusals import put_off
 from tokenwire.checks.walk import (
@@ -187,7 +187,7 @@ def _undisturbed(streams: tuple[Stream, ...]) -> dict[tuple[object, ...], Stream
     return longest
 
 
-@pick
+@select
 def _aborted_in_part(stream: Stream) -> bool:
     """The answers of which any choice was aborted."""
     return any(map(_was_aborted, stream.choices))
@@ -204,7 +204,7 @@ def aborted_answer_is_a_prefix(streams: tuple[Stream, ...], _target: Target) -> 
                 yield from agree(one, other, "the answer that was not aborted")
 
 
-@pick
+@select
 def named_by_clients(stream: Stream) -> bool:
     """The answers to requests to which their client gave an id."""
     return stream.asked.request_id is not None

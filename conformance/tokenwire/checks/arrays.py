@@ -18,7 +18,7 @@ from tokenwire.checks.check import (
     compare,
     demand,
     observe,
-    pick,
+    select,
 )
 from tokenwire.checks.walk import Step, as_list, integer, joined_ids, prompt_of, steps_of
 from tokenwire.dialects.arrays import Array, ArrayRule
@@ -176,7 +176,7 @@ def _arrays(stream: Stream) -> Iterator[_Told]:
                     yield _Told(rule, emission, value, due)
 
 
-@pick
+@select
 def _with_arrays(stream: Stream) -> bool:
     """The answers that tell any array."""
     return not details_named(stream).isdisjoint(rule.name for rule in arrays_of(stream))

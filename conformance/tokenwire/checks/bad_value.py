@@ -15,7 +15,7 @@ from typing import Any
 from tokenwire.ask import RULES, Kind
 from tokenwire.checks.check import Target
 from tokenwire.dialects.dialect import policy_of
-from tokenwire.record import Asked, Stream, in_short
+from tokenwire.record import Asked, Stream, fact
 from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import HttpRequest
 
@@ -228,7 +228,7 @@ def unknown_ids(stream: Stream, target: Target) -> Iterator[BadValue]:
     yield from unknown_parameter_ids(asked, stream.exchange.request, vocabulary)
 
 
-@in_short(Stream)
+@fact(Stream)
 def _ids_named(stream: Stream) -> tuple[int, int]:
     """The least and the greatest id in a request; 0 where there is none."""
     asked = stream.asked

@@ -15,7 +15,7 @@ from typing import Any
 from tokenwire.checks.difference import first_difference
 from tokenwire.checks.logprob_entry import number_of, reported_logprobs, sampled_entries
 from tokenwire.checks.walk import integer, joined_ids, joined_text, steps_of
-from tokenwire.record import Choice, in_short
+from tokenwire.record import Choice, fact
 from tokenwire.requirement import tolerance
 from tokenwire.target.alike import alike
 
@@ -34,7 +34,7 @@ def sampled_logprobs(choice: Choice) -> list[Any]:
     return [entry.logprob if entry else None for entry in sampled_entries(choice)]
 
 
-@in_short(Choice)
+@fact(Choice)
 def tells_sampled(choice: Choice) -> bool:
     """Whether a choice tells the logprobs of its output ids."""
     return bool(sampled_logprobs(choice))

@@ -6,17 +6,17 @@ that looked at nothing yields nothing, and a requirement without witnesses canno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from tokenwire.checks.about import ANY, About, traits_of
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.markup import Markup
 from tokenwire.parrot.recognition import KnownModel
-from tokenwire.record import Delivery, Emission, Place, Stream
+from tokenwire.record import Delivery, Emission, Place, Stream, fact
 from tokenwire.requirement import Level
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.alike import ROUNDING
@@ -138,68 +138,49 @@ class Target:
         return any(call.everything for call in aborts), frozenset().union(*(call.ids for call in aborts))
 
 
-class Heard(tuple[Stream, ...]):
-    """The answers of a run, and what is gathered from all of them for several checks; see `gather_once`."""
+class Answers(tuple[Stream, ...]):
+    """The answers of a run, and a cache of what several checks compute from all of them (`once_per_run`)."""
+
+    cache: dict[Any, Any]
+
+    def __new__(cls, streams: Iterable[Stream] = ()) -> Self:
+        self = super().__new__(cls, streams)
+        self.cache = {}
+        return self
 
 
-Gathered = TypeVar("Gathered")
+Computed = TypeVar("Computed")
 
 
-def gather_once(
-    gather: Callable[[tuple[Stream, ...]], Gathered],
-) -> Callable[[tuple[Stream, ...]], Gathered]:
-    """Keep with the answers of a run what is gathered from all of them: to look at each takes long where they
-    are many.
-    """
-    name = f"{gather.__module__}.{gather.__qualname__}"
+def once_per_run(
+    compute: Callable[[tuple[Stream, ...]], Computed],
+) -> Callable[[tuple[Stream, ...]], Computed]:
+    """Cache with the answers of a run what a function computes from them."""
 
-    @wraps(gather)
-    def gathered_or_kept(streams: tuple[Stream, ...]) -> Gathered:
-        kept = vars(streams) if isinstance(streams, Heard) else {}
-        if name not in kept:
-            kept[name] = gather(streams)
-        found: Gathered = kept[name]
-        return found
+    @wraps(compute)
+    def cached(streams: tuple[Stream, ...]) -> Computed:
+        cache = streams.cache if isinstance(streams, Answers) else {}
+        if compute not in cache:
+            cache[compute] = compute(streams)
+        return cast(Computed, cache[compute])
 
-    return gathered_or_kept
+    return cached
 
 
-def pick(holds: Callable[[Stream], object]) -> Callable[[tuple[Stream, ...]], Sequence[Stream]]:
-    """Let the answers be picked out of which something holds. Of a run, all that is ever picked out is so in
-    one pass: no check looks at each answer to find the few that it is about.
-    """
-    _PICKS.append(holds)
+def select(holds: Callable[[Stream], object]) -> Callable[[tuple[Stream, ...]], list[Stream]]:
+    """Select the answers of which a predicate holds; whether it does is a fact of each (`record.fact`)."""
 
+    @fact(Stream)
     @wraps(holds)
-    def picked(streams: tuple[Stream, ...]) -> Sequence[Stream]:
-        if isinstance(streams, Heard):
-            found = _all_picked(streams)[holds]
-            if isinstance(found, Exception):
-                raise found
-            return found
-        return [stream for stream in streams if holds(stream)]
+    def known(stream: Stream) -> bool:
+        return bool(holds(stream))
 
-    return picked
+    @once_per_run
+    @wraps(holds)
+    def selected(streams: tuple[Stream, ...]) -> list[Stream]:
+        return [stream for stream in streams if known(stream)]
 
-
-_PICKS: list[Callable[[Stream], object]] = []
-
-
-@gather_once
-def _all_picked(
-    streams: tuple[Stream, ...],
-) -> Mapping[Callable[[Stream], object], Sequence[Stream] | Exception]:
-    """What holds of which answers; an exception where it cannot be told, for those who ask for it alone."""
-    found: dict[Callable[[Stream], object], list[Stream]] = {holds: [] for holds in _PICKS}
-    failed: dict[Callable[[Stream], object], Exception] = {}
-    for stream in streams:
-        for holds, own in found.items():
-            try:
-                if holds(stream):
-                    own.append(stream)
-            except Exception as error:  # raised where it is asked for
-                failed.setdefault(holds, error)
-    return found | failed
+    return selected
 
 
 StreamCheck = Callable[[Stream, Target], Iterator[Observation]]

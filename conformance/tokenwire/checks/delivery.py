@@ -32,7 +32,7 @@ from tokenwire.checks.walk import (
     untold_count,
 )
 from tokenwire.dialects.dialect import dialect_of, policy_of
-from tokenwire.record import Choice, Delivery, Emission, Place, Stream, in_short
+from tokenwire.record import Choice, Delivery, Emission, Place, Stream, fact
 
 LONG_ANSWER = 50
 """Answers up to this many ids prove nothing about accumulation: servers may collect them in one piece.
@@ -341,7 +341,7 @@ def _first_steps(streams: tuple[Stream, ...], target: Target) -> Iterator[tuple[
                 yield place, new, interval
 
 
-@in_short(Stream)
+@fact(Stream)
 def _first_ids(stream: Stream) -> tuple[tuple[Place, int, int], ...]:
     """Of each choice where its first ids stand, how many they are, and how many there are in the end."""
     firsts = (
@@ -381,7 +381,7 @@ _SEVERAL = 2
 """A single stream may have had a late reader: so many have to come so."""
 
 
-@in_short(Stream)
+@fact(Stream)
 def _arrival(stream: Stream) -> tuple[int, float, float]:
     """How many emissions there are, and when the first and the last one came."""
     emissions = stream.emissions()

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from tokenwire.checks.abort import named_by_clients
 from tokenwire.checks.about import ended, finished_choices, is_error
-from tokenwire.checks.check import Observation, Target, check, check_run, demand, pick
+from tokenwire.checks.check import Observation, Target, check, check_run, demand, select
 from tokenwire.checks.moments import began, delivered_at, over, overlap
 from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, put_off
 from tokenwire.checks.walk import count_of, end_place, joined_ids, joined_text, read_once
@@ -80,7 +80,7 @@ def aborted_request_is_answered(stream: Stream, target: Target) -> Iterator[Obse
         )
 
 
-@pick
+@select
 def _aborted_empty(stream: Stream) -> bool:
     """The answers of which a choice was aborted before its first token."""
     empty = (choice for choice in finished_choices(stream) if _is_aborted(choice))

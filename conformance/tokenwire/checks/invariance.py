@@ -11,7 +11,7 @@ from tokenwire.checks.agreement import agree, as_declared, choice_pairs
 from tokenwire.checks.check import Observation, Target, check, check_run, demand
 from tokenwire.checks.isolation import beginnings
 from tokenwire.checks.walk import integer, sound_steps
-from tokenwire.record import Stream, in_short
+from tokenwire.record import Stream, fact
 from tokenwire.requirement import tolerance
 
 _LEAST_EVENTS = 64
@@ -26,7 +26,7 @@ def _most(stream: Stream, counter: str) -> int:
     return _highest(stream).get(counter, 0)
 
 
-@in_short(Stream)
+@fact(Stream)
 def _highest(stream: Stream) -> dict[str, int]:
     """The highest value of each counter in an answer."""
     highest: dict[str, int] = {}

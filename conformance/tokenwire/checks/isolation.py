@@ -8,7 +8,7 @@ from itertools import chain
 
 from tokenwire.checks.about import ended, finished_choices
 from tokenwire.checks.agreement import Side, agree, as_declared, choice_pairs, same_beginning
-from tokenwire.checks.check import Observation, Target, check_run, gather_once, observe, pick
+from tokenwire.checks.check import Observation, Target, check_run, observe, once_per_run, select
 from tokenwire.checks.moments import Timeline, began
 from tokenwire.checks.walk import joined_ids
 from tokenwire.record import Stream
@@ -51,7 +51,7 @@ def repeated(group: list[Stream]) -> Stream | None:
     return next((s for s, result in zip(group, results, strict=True) if times[result] > 1), None)
 
 
-@gather_once
+@once_per_run
 def beginnings(streams: tuple[Stream, ...]) -> list[list[Stream]]:
     """The complete answers of a run that begin alike, those together that do."""
     groups: dict[tuple[object, ...], list[Stream]] = {}
@@ -81,7 +81,7 @@ def neighbours_change_nothing(streams: tuple[Stream, ...], target: Target) -> It
                     yield from as_declared(agree(one, other, source), target)
 
 
-@pick
+@select
 def _in_batches(stream: Stream) -> bool:
     """The answers to batches of prompts, one sample of each."""
     asked = stream.asked

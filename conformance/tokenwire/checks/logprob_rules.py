@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tokenwire.checks.about import finished_choices
-from tokenwire.checks.check import Observation, Target, check_run, demand, gather_once, pick
+from tokenwire.checks.check import Observation, Target, check_run, demand, once_per_run, select
 from tokenwire.checks.logprob_entry import LogprobEntry, number_of, reported_at
 from tokenwire.checks.walk import sound_steps
-from tokenwire.record import Asked, Place, Stream, in_short
+from tokenwire.record import Asked, Place, Stream, fact
 from tokenwire.requirement import tolerance
 from tokenwire.target.advertised import LOGPROB_RULES
 
@@ -68,7 +68,7 @@ def _first_top(stream: Stream) -> _Top | None:
     return None if told is None else _Top(stream.dialect, stream.asked, *told)
 
 
-@in_short(Stream)
+@fact(Stream)
 def _top_told(stream: Stream) -> tuple[Place, dict[object, float]] | None:
     asked = stream.asked
     if not asked.top_logprobs or asked.prompts * asked.n != 1 or asked.other_sampling:
@@ -148,12 +148,12 @@ def _rule_of_truncation(top: _Top, base: _Top) -> str | None:
     return AFTER if all(abs(shift - due) <= _SHIFT for shift in shifts) else f"higher by {max(shifts):.2f}"
 
 
-@pick
+@select
 def _tells_top(stream: Stream) -> bool:
     return _top_told(stream) is not None
 
 
-@gather_once
+@once_per_run
 def _tops(streams: tuple[Stream, ...]) -> tuple[list[_Top], dict[tuple[str, str], _Top]]:
     """The top logprobs that answers begin with; and by dialect and prompt those of the model itself.
 

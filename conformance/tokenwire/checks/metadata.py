@@ -57,7 +57,7 @@ from tokenwire.checks.walk import (
     untold_count,
 )
 from tokenwire.dialects.dialect import is_chat, policy_of
-from tokenwire.record import Choice, Delivery, Emission, Place, Stream, Wanted, in_short
+from tokenwire.record import Choice, Delivery, Emission, Place, Stream, Wanted, fact
 from tokenwire.target.alike import alike
 from tokenwire.target.capability import LOGPROBS_LENGTH, MIRRORED_ID
 from tokenwire.wire.json_pointer import ABSENT, find, parse
@@ -254,7 +254,7 @@ class _Varying(NamedTuple):
     """The tokens, where the logprobs of all of them are 0."""
 
 
-@in_short(Stream)
+@fact(Stream)
 def _varying(stream: Stream) -> tuple[_Varying, ...]:
     found = []
     for emission, series, tokens, numbers in _sampled_logprobs(stream):

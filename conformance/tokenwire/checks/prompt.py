@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenwire.checks.about import about, ended, finished_choices, streamed
 from tokenwire.checks.chance import DRIFT, goes_apart, sampled_logprobs
-from tokenwire.checks.check import Observation, Target, check, check_run, compare, demand, observe, pick
+from tokenwire.checks.check import Observation, Target, check, check_run, compare, demand, observe, select
 from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.logprob_entry import (
     LISTS,
@@ -369,7 +369,7 @@ def _without_echo(one: Whole) -> tuple[object, ...]:
     return (one.stream.dialect, asked.prompt_key, *one.limits, one.sampling, asked.no_stop_trim)
 
 
-@pick
+@select
 def _echoes(stream: Stream) -> bool:
     return stream.asked.echo
 

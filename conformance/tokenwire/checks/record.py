@@ -28,7 +28,7 @@ from tokenwire.checks.walk import (
     witnessed,
 )
 from tokenwire.dialects.dialect import known_as, policy_of
-from tokenwire.record import Choice, Emission, Place, Stream, in_short
+from tokenwire.record import Choice, Emission, Place, Stream, fact
 from tokenwire.requirement import Level
 from tokenwire.wire.exchange import Ending
 
@@ -419,7 +419,7 @@ def request_id_is_the_clients(stream: Stream, _target: Target) -> Iterator[Obser
         yield observe(first.at("request_id"), expected=chosen, actual=told, message=message)
 
 
-@in_short(Stream)
+@fact(Stream)
 def _request_id(stream: Stream) -> tuple[Place, str] | None:
     """The first id that an answer gives its request, and where."""
     for emission in stream.emissions():

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
-from tokenwire.checks.check import Observation, Target, check, check_run, demand, pick
+from tokenwire.checks.check import Observation, Target, check, check_run, demand, select
 from tokenwire.checks.refusals import was_refused
 from tokenwire.checks.walk import end_place, start_place
 from tokenwire.record import Stream
@@ -34,7 +34,7 @@ def _place_of_words(error: object) -> str:
     return ""
 
 
-@pick
+@select
 def _refused(stream: Stream) -> bool:
     return stream.refused and was_refused(stream)
 

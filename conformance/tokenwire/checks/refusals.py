@@ -17,7 +17,7 @@ from tokenwire.checks.check import Observation, Target, check, check_run, demand
 from tokenwire.checks.difference import observe_sequence, observe_text
 from tokenwire.checks.walk import end_place, integer, joined_ids, joined_text, start_place
 from tokenwire.dialects.dialect import is_chat, names_of, policy_of
-from tokenwire.record import Asked, Stream, in_short
+from tokenwire.record import Asked, Stream, fact
 from tokenwire.target.death import ORDINARY
 from tokenwire.target.determinism import known_by
 from tokenwire.target.honesty import SCENARIO, UNKNOWN_PATH
@@ -215,7 +215,7 @@ def refusal_names_the_field(stream: Stream, target: Target) -> Iterator[Observat
     yield demand(start_place(stream), holds, expected=expected, actual=said, message=message)
 
 
-@in_short(Stream)
+@fact(Stream)
 def _misshapen(stream: Stream) -> bool:
     """Whether a request ought to be refused by any target, whatever its vocabulary."""
     unreadable = unreadable_body(stream.exchange.request)

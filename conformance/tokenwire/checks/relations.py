@@ -11,12 +11,12 @@ from typing import Any
 from tokenwire.checks.about import ended, finished_choices
 from tokenwire.checks.agreement import same_sampled
 from tokenwire.checks.chance import tells_sampled
-from tokenwire.checks.check import Observation, Target, check_run, demand, gather_once, pick
+from tokenwire.checks.check import Observation, Target, check_run, demand, once_per_run, select
 from tokenwire.checks.difference import observe_sequence
 from tokenwire.checks.sameness import same_ids, same_text
 from tokenwire.checks.walk import counts_its_ids, first_prompt_ids, prompt_sent, start_place, told_prompt
 from tokenwire.dialects.dialect import is_chat
-from tokenwire.record import Choice, Delivery, Place, Stream, in_short
+from tokenwire.record import Choice, Delivery, Place, Stream, fact
 from tokenwire.target.determinism import known_by, request_of
 
 Ids = tuple[Any, ...]
@@ -78,7 +78,7 @@ def _hashable(values: Sequence[Any] | None) -> Ids | None:
     return tuple(values) if values is not None and all(type(value) is int for value in values) else None
 
 
-@gather_once
+@once_per_run
 def related_streams(streams: tuple[Stream, ...]) -> list[Whole]:
     """The greedy answers of a run to one prompt and sample each, which reached their end undisturbed.
 
@@ -97,7 +97,7 @@ def firsts_of(wholes: Sequence[Whole]) -> list[tuple[Whole, int]]:
     return [(one, times[said]) for said, one in firsts.items()]
 
 
-@in_short(Stream)
+@fact(Stream)
 def _related(stream: Stream) -> tuple[Ids | None, Ids | None, int] | None:
     """The ids of the prompt and of the output of an answer that may be related to others, and by what those
     are known that say the same; else None.
@@ -286,7 +286,7 @@ def next_turn_begins_with_the_last(streams: tuple[Stream, ...], _target: Target)
             yield seen._replace(witnesses=times)
 
 
-@pick
+@select
 def _of_texts(stream: Stream) -> bool:
     """The answers to texts and messages alone."""
     return stream.asked.input_ids is None and stream.asked.text_prompt
@@ -367,7 +367,7 @@ def _text_of(stream: Stream) -> str:
     return stream.asked.prompt_key if stream.asked.input_ids is None else ""
 
 
-@pick
+@select
 def _with_media(stream: Stream) -> bool:
     """The answers to prompts with media."""
     return stream.asked.media

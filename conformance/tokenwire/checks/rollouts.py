@@ -12,7 +12,7 @@ from tokenwire.checks.check import Observation, Target, check_run, demand
 from tokenwire.checks.moments import began, delivered_at, over
 from tokenwire.checks.walk import end_place, joined_ids
 from tokenwire.dialects.control import Action, ControlCall
-from tokenwire.record import Choice, Place, Stream, in_short
+from tokenwire.record import Choice, Place, Stream, fact
 
 
 def _under_way(stream: Stream, call: ControlCall) -> bool:
@@ -125,7 +125,7 @@ def pause_changes_nothing(streams: tuple[Stream, ...], target: Target) -> Iterat
             )
 
 
-@in_short(Choice)
+@fact(Choice)
 def _last_weights(choice: Choice) -> Any:
     """What the last emission tells of the weights."""
     return choice.emissions[-1].details.get("weight_version")

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tokenwire.checks.about import ended, finished_choices
-from tokenwire.checks.check import Observation, Target, check_run, demand, pick
+from tokenwire.checks.check import Observation, Target, check_run, demand, select
 from tokenwire.checks.tito import told_once_for_all
 from tokenwire.checks.walk import count_of
-from tokenwire.record import Choice, Stream, in_short
+from tokenwire.record import Choice, Stream, fact
 
 _PROMPT_IDS = "prompt_token_ids"
 _NATURAL = ("stop", "length")
 
 
-@in_short(Choice)
+@fact(Choice)
 def _carried(choice: Choice) -> frozenset[str]:
     """The fields that hold something in any emission of a choice, by their names in the record."""
     names: set[str] = set()
@@ -52,7 +52,7 @@ def _to_look_at(stream: Stream) -> list[Choice]:
     ]
 
 
-@pick
+@select
 def _of_several(stream: Stream) -> bool:
     return stream.asked.n * stream.asked.prompts != 1
 

@@ -19,11 +19,11 @@ from tokenwire.checks.check import (
     check,
     check_run,
     demand,
-    pick,
+    select,
 )
 from tokenwire.checks.logprob_entry import Position, number_of, reported_along, sampled_entries
 from tokenwire.checks.walk import Step, check_choices, joined_ids, joined_text
-from tokenwire.record import Asked, Choice, Stream, in_short
+from tokenwire.record import Asked, Choice, Stream, fact
 from tokenwire.requirement import tolerance
 from tokenwire.target.determinism import completed
 
@@ -60,7 +60,7 @@ def _question(stream: Stream) -> tuple[Hashable, ...]:
     return (stream.dialect, asked.prompt_key, asked.ignore_eos, *ends, *shown)
 
 
-@pick
+@select
 def _biased_far(stream: Stream) -> bool:
     """The answers to requests with biases that leave no choice, and nothing else that shapes the tokens."""
     asked = stream.asked
@@ -143,7 +143,7 @@ def _tokens_told(choice: Choice) -> list[str]:
     return [text for one in sampled if one is not None and (text := one.whole_text) is not None]
 
 
-@pick
+@select
 def _penalised(stream: Stream) -> bool:
     """The answers to requests with a penalty for what was said before."""
     return stream.asked.frequency_penalty > 0 and not stream.asked.constrained
@@ -187,7 +187,7 @@ class _Drawn:
     """The logarithm of its probability; None where its logprobs do not tell."""
 
 
-@in_short(Choice)
+@fact(Choice)
 def _loglikelihood(choice: Choice) -> float | None:
     numbers = [number_of(entry.logprob) if entry else None for entry in sampled_entries(choice)]
     known = [number for number in numbers if number is not None]
@@ -211,7 +211,7 @@ def _is_plainly_sampled(asked: Asked) -> bool:
     return neutral and asked.temperature == 1.0 and asked.seed is None
 
 
-@pick
+@select
 def _warm(stream: Stream) -> bool:
     """The answers to one prompt each that are sampled from the distribution as it is."""
     asked = stream.asked
@@ -257,7 +257,7 @@ def temperature_is_kept(streams: tuple[Stream, ...], _target: Target) -> Iterato
         )
 
 
-@pick
+@select
 def _seeded(stream: Stream) -> bool:
     """The whole answers to requests that draw by a seed."""
     asked = stream.asked

@@ -12,8 +12,8 @@ from tokenwire.checks.check import (
     check,
     check_run,
     demand,
-    gather_once,
-    pick,
+    once_per_run,
+    select,
 )
 from tokenwire.checks.refusals import was_refused
 from tokenwire.checks.relations import Whole, related_streams
@@ -46,19 +46,19 @@ _ONE_TOKEN = 16
 StopOf = Callable[[Stream, Choice], str | None]
 
 
-@pick
+@select
 def _asks_for_stops(stream: Stream) -> bool:
     """The answers to requests with stop strings."""
     return bool(stream.asked.stop)
 
 
-@gather_once
+@once_per_run
 def _stopped(streams: tuple[Stream, ...]) -> list[Whole]:
     """The answers to requests with stop strings that may be held against the same requests without them."""
     return [one for one in related_streams(tuple(_asks_for_stops(streams))) if _prompt(one)]
 
 
-@gather_once
+@once_per_run
 def _twins(streams: tuple[Stream, ...]) -> Mapping[tuple[object, ...], Whole]:
     """The first answers to the same requests without stop strings, whatever way they travelled, and as a
     stream or whole.
@@ -74,7 +74,7 @@ def _twins(streams: tuple[Stream, ...]) -> Mapping[tuple[object, ...], Whole]:
     return found
 
 
-@gather_once
+@once_per_run
 def _stop_finder(streams: tuple[Stream, ...]) -> StopOf:
     """Tells which stop string ended a choice. Where the answer does not, the same request without stops does:
     it writes the string where the answer ends.
@@ -360,7 +360,7 @@ def kept_stop_ends_the_text(stream: Stream, _target: Target) -> Iterator[Observa
             )
 
 
-@pick
+@select
 def _asks_for_any_stop(stream: Stream) -> bool:
     """The answers to requests that say anything of stops."""
     return any(_stopping(stream.asked))
@@ -414,7 +414,7 @@ def _stopping(asked: Asked) -> tuple[object, ...]:
     return (asked.stop, asked.stop_token_ids, asked.stop_regex, asked.no_stop_trim)
 
 
-@pick
+@select
 def _asks_for_logprobs(stream: Stream) -> bool:
     return stream.asked.logprobs
 

@@ -20,7 +20,7 @@ from tokenwire.record import (
     Emission,
     Place,
     Stream,
-    in_short,
+    fact,
 )
 
 
@@ -342,7 +342,7 @@ def first_of_prompt(choice: Choice, name: str, *, empty: bool = True) -> tuple[E
     )
 
 
-@in_short(Choice)
+@fact(Choice)
 def names_of_prompt(choice: Choice) -> frozenset[str]:
     """The prompt-side series of a choice."""
     return frozenset(name for emission in choice.emissions for name in emission.prompt_series)
@@ -398,7 +398,7 @@ def prompt_sent(stream: Stream) -> tuple[Any, Mapping[str, Any]] | None:
     return (model, prompt) if isinstance(prompt, Mapping) else None
 
 
-@in_short(Stream)
+@fact(Stream)
 def _ends(stream: Stream) -> tuple[Place, Place]:
     nowhere = Place(stream.exchange.name)
     return (stream.events[0].place, stream.events[-1].place) if stream.events else (nowhere, nowhere)
@@ -413,7 +413,7 @@ def start_place(stream: Stream) -> Place:
     return _ends(stream)[0]
 
 
-@in_short(Choice)
+@fact(Choice)
 def told_prompt(choice: Choice) -> tuple[Place, list[Any]] | None:
     """The first list of prompt_token_ids of a choice, and where it stands; None where there is none."""
     found = first_prompt_ids(choice)

@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 from tokenwire.checks.about import Traits, traits_of
-from tokenwire.checks.check import CHECKS, Heard, Observation, RunCheck, StreamCheck, Target, demand
+from tokenwire.checks.check import CHECKS, Answers, Observation, RunCheck, StreamCheck, Target, demand
 from tokenwire.checks.refusals import suspicion
 from tokenwire.dialects.control import ControlCall
 from tokenwire.dialects.dialect import is_chat, load_dialects, vocabulary_told
@@ -23,7 +23,7 @@ from tokenwire.judging.tally import NOTHING, Growing, Tally, tally
 from tokenwire.judging.verdict import SEVERITY, Verdict
 from tokenwire.parrot.recognition import KnownModel, recognised
 from tokenwire.processes import shared_out, together
-from tokenwire.record import Place, Stream, in_short
+from tokenwire.record import Place, Stream, fact
 from tokenwire.requirement import Level, Requirement, load_requirements
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.capability import Capability, capabilities, shows
@@ -112,10 +112,10 @@ class Run:
         return next((death for death in self.deaths if death.final), None)
 
     @cached_property
-    def heard(self) -> Heard:
+    def heard(self) -> Answers:
         """The streams that are judged: all but those that a death of the server cut off."""
         cut = frozenset().union(*(death.cut for death in self.deaths))
-        return Heard(stream for stream in self.streams if stream.exchange.name not in cut)
+        return Answers(stream for stream in self.streams if stream.exchange.name not in cut)
 
     @cached_property
     def scenarios(self) -> tuple[str, ...]:
@@ -229,7 +229,7 @@ class Run:
         )
 
 
-@in_short(Stream)
+@fact(Stream)
 def has_record(stream: Stream) -> bool:
     """Whether an answer says anything: an id, a character, or why a choice finished."""
     choices = stream.choices if stream.answered else ()
@@ -363,7 +363,7 @@ def _look_at_run(requirement: Requirement, run: Run) -> Iterator[Look]:
         return
     heard = run.heard
     if run.clouded and requirement.oracle == _REFUSAL:
-        heard = Heard(stream for stream in heard if _may_see(requirement, stream, run))
+        heard = Answers(stream for stream in heard if _may_see(requirement, stream, run))
     gathered: dict[str, Growing] = defaultdict(Growing)
     crashed = tally(_gather, check, heard, run, gathered, position=0)
     yield requirement.id, NO_SCENARIO, crashed

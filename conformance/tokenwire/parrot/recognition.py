@@ -14,7 +14,7 @@ from tokenwire.parrot.encoding import Encode, chat_text, encoder
 from tokenwire.parrot.law import Law, Parrot, Repeater, positions_of
 from tokenwire.parrot.script import truth
 from tokenwire.parrot.vocabulary import Vocabulary, Words, words_of
-from tokenwire.record import Choice, Stream, in_short
+from tokenwire.record import Choice, Stream, fact
 
 Ids = tuple[int, ...]
 
@@ -73,7 +73,7 @@ def _prompts(stream: Stream, encode: Encode, ours: bool) -> list[Ids | None]:
     return [_told_prompt(stream) if text is None else encode(text)]
 
 
-@in_short(Stream)
+@fact(Stream)
 def _told_prompt(stream: Stream) -> Ids | None:
     emissions = (emission for choice in stream.choices for emission in choice.emissions)
     told = (emission.prompt_token_ids for emission in emissions)

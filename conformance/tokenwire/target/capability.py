@@ -17,7 +17,7 @@ from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.dialect import arrays_of, dialect_of, is_chat, names_of, policy_of
 from tokenwire.parrot.law import Parrot
 from tokenwire.parrot.recognition import KnownModel
-from tokenwire.record import Delivery, Emission, Stream, in_short
+from tokenwire.record import Delivery, Emission, Stream, fact
 from tokenwire.target.advertised import LOGPROB_RULES, Advertised
 
 LOGPROBS_LENGTH = "output_token_logprobs_length"
@@ -91,7 +91,7 @@ def _is_stream(stream: Stream) -> bool:
     return stream.asked.stream and (stream.answered or (is_one and not stream.refused))
 
 
-@in_short(Stream)
+@fact(Stream)
 def least_inner_step(stream: Stream) -> int:
     """The fewest ids that any event between a choice's first and last one brings; 0 where too few are there.
 
@@ -262,7 +262,7 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
 }
 
 
-@in_short(Stream)
+@fact(Stream)
 def _shown(stream: Stream) -> frozenset[str]:
     """The names of all that an answer shows."""
     return frozenset(name for name, (shows, _) in _SHOWN.items() if shows(stream))

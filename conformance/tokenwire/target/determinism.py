@@ -14,7 +14,7 @@ from marshal import dumps
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
-from tokenwire.record import Choice, Stream, in_short
+from tokenwire.record import Choice, Stream, fact
 from tokenwire.target.alike import ROUNDING, apart
 from tokenwire.wire.exchange import Ending
 
@@ -155,7 +155,7 @@ def known_by(value: Any) -> int:
     return hash(dumps(value, 2))
 
 
-@in_short(Stream)
+@fact(Stream)
 def _known_result(stream: Stream) -> int:
     """Equal for answers of one result."""
     return known_by(_result(stream))
@@ -254,7 +254,7 @@ def _series_apart(one: Choice, other: Choice) -> float:
     return furthest
 
 
-@in_short(Choice)
+@fact(Choice)
 def _numbers(choice: Choice) -> int:
     """Equal for choices that tell the same numbers."""
     own = {name: choice.series(name) for name in sorted(choice.series_names - choice.customized)}
@@ -276,7 +276,7 @@ def _entries_apart(ours: Any, theirs: Any) -> float:
     return max(map(apart, ours, theirs), default=0.0) if both and ours != theirs else 0.0
 
 
-@in_short(Stream)
+@fact(Stream)
 def details_named(stream: Stream) -> frozenset[str]:
     """The details that any choice of an answer tells."""
     emissions = (emission for choice in stream.choices for emission in choice.emissions)
