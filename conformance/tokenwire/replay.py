@@ -22,7 +22,7 @@ from tokenwire.shelved import Cabinet, ReadBy
 from tokenwire.target.advertised import advertised_by, information_path
 from tokenwire.target.beside import WORKER, apart
 from tokenwire.target.tokenizer import Tokenizer, told_by, way_of
-from tokenwire.wire.capture import CaptureError
+from tokenwire.wire.capture import CaptureError, Located
 from tokenwire.wire.exchange import Ending, Exchange
 from tokenwire.wire.foreign_capture import any_parcels
 
@@ -55,14 +55,14 @@ def captures(path: Path, cabinet: Cabinet | None = None) -> Iterator[tuple[str, 
     together.
     """
     cabinet = cabinet or Cabinet(held=sys.maxsize)
-    together: list[Exchange] = []
+    together: list[Located] = []
     parcels = chain.from_iterable(map(any_parcels, capture_files(path)))
     for file, read in groupby(cabinet.keep(parcels), key=itemgetter(0)):
-        exchanges = list(chain.from_iterable(some for _, some in read))
-        if len(exchanges) == 1 and path.is_dir():
-            together += exchanges
+        located = list(chain.from_iterable(some for _, some in read))
+        if len(located) == 1 and path.is_dir():
+            together += located
         else:
-            yield str(file), cabinet.put_away(exchanges)
+            yield str(file), cabinet.put_away(located)
     if together:
         yield str(path), sorted(cabinet.put_away(together), key=lambda exchange: exchange.started)
 

@@ -1,29 +1,28 @@
-"""Streams whose content is dropped: a short form is kept, and the events are read again if needed.
+"""Streams whose content is dropped: a short form is kept, and the capture is read again if needed.
 
 A run of many answers has to be known as a whole before the first is judged, and is too large to be held. What
 most checks ask of all answers (what was asked, how it ended, its ids and text) lies on a shelf in short; its
-events lie there as they came, and are read again, by the same dialect, when one of them is looked at. So
-nothing is known of a stream that its bytes do not say, and verdicts are the same.
+events stay in the capture, and the same dialect reads them again when a check needs one. So nothing is known
+of a stream that its bytes do not say, and verdicts are the same.
 """
 
 from __future__ import annotations
 
 import pickle
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import chain
 from pathlib import Path
 from sys import intern
 from typing import Any, NamedTuple
 
 from tokenwire.processes import shared_out, together
 from tokenwire.record import FACTS, Asked, Choice, Delivery, Stream, ToolCall
-from tokenwire.wire.capture import Parcel
-from tokenwire.wire.exchange import Exchange, HttpRequest, Read, Server
-from tokenwire.wire.shelf import AtHand, Packed, Shelf, Slip, packed
+from tokenwire.wire.capture import Located, Parcel, Span
+from tokenwire.wire.exchange import Exchange, HttpRequest, Server
+from tokenwire.wire.shelf import AtHand, Captures, Shelf, Slip, packed
 
 _HELD = 96 << 20
 """So many bytes of answers are held before all are put away, those of a standard run among them: what is read
@@ -56,6 +55,8 @@ class Cabinet:
         """Answers with all that they hold, by where it lies on the shelf."""
         self.short = AtHand(short)
         """What is kept of them in short."""
+        self.captures = Captures()
+        self._paths: dict[Path, Path] = {}
 
     @property
     def shelf(self) -> Shelf:
@@ -77,28 +78,36 @@ class Cabinet:
         """Whether there were more answers than are held."""
         return self._left < 0
 
-    def keep(self, parcels: Iterable[Parcel]) -> Iterator[tuple[Path, list[Exchange]]]:
+    def keep(self, parcels: Iterable[Parcel]) -> Iterator[tuple[Path, list[Located]]]:
         """The exchanges of captures, each with its file; once there are more than are held, put away.
 
         Raises CaptureError and OSError as `capture.parcels` does.
         """
         coming = iter(parcels)
         while not self.full and (parcel := next(coming, None)) is not None:
-            exchanges = list(parcel.exchanges())
-            self._left -= sum(exchange.size for exchange in exchanges)
-            yield parcel.path, exchanges
+            located = list(parcel.located())
+            self._left -= sum(one.exchange.size for one in located)
+            yield parcel.span.path, located
         parts = together(coming, lambda parcel: len(parcel.data))
         for path, every in chain.from_iterable(shared_out(_packed_exchanges, parts, self._jobs)):
-            yield path, [_ShelvedExchange(one, self) for one in every]
+            yield path, [self._put_away(one) for one in every]
 
-    def put_away(self, exchanges: Sequence[Exchange]) -> list[Exchange]:
-        """The same exchanges, on the shelf where there are more than are held."""
+    def put_away(self, located: Sequence[Located]) -> list[Exchange]:
+        """The exchanges, without their content where there are more than are held."""
         if not self.full:
-            return list(exchanges)
+            return [one.exchange for one in located]
         return [
-            one if isinstance(one, _ShelvedExchange) else _ShelvedExchange(_packed_exchange(one), self)
-            for one in exchanges
+            one.exchange
+            if isinstance(one.exchange, _ShelvedExchange)
+            else self._put_away(_packed_exchange(one)).exchange
+            for one in located
         ]
+
+    def _put_away(self, exchange: _PackedExchange) -> Located:
+        path = self._paths.setdefault(exchange.span.path, exchange.span.path)
+        span = exchange.span._replace(path=path)  # one object for all exchanges of a capture
+        self.captures.add(path)
+        return Located(_ShelvedExchange(exchange, span, self), span)
 
     def read(self, exchanges: Sequence[tuple[Exchange, ReadBy]]) -> list[Stream]:
         """What dialects read of exchanges; of those that were put away, in short."""
@@ -146,7 +155,7 @@ class _ShelvedRequest(HttpRequest):
 
     @property
     def _sent(self) -> HttpRequest:
-        return self._of.head[0]
+        return self._of.at_hand.request
 
     body, raw_body, headers = (_from("_sent", name) for name in ("body", "raw_body", "headers"))
 
@@ -164,45 +173,40 @@ class _PackedExchange(NamedTuple):
     method: str
     path: str
     size: int
-    head: Packed
-    reads: Packed
+    span: Span
 
 
-def _packed_exchange(exchange: Exchange) -> _PackedExchange:
-    data = exchange.body
-    arrivals = array("d", [read.time for read in exchange.reads])
-    sizes = array("q", [len(read.data) for read in exchange.reads])
+def _packed_exchange(located: Located) -> _PackedExchange:
+    exchange = located.exchange
     return _PackedExchange(
         tuple(getattr(exchange, name) for name in _KEPT),
         exchange.scenario,
         exchange.server,
         exchange.request.method,
         exchange.request.path,
-        len(data),
-        packed((exchange.request, exchange.headers)),
-        packed((data, arrivals, sizes), compressed=True),
+        exchange.size,
+        located.span,
     )
 
 
 def _packed_exchanges(parcels: Iterable[Parcel]) -> list[tuple[Path, list[_PackedExchange]]]:
-    return [(parcel.path, list(map(_packed_exchange, parcel.exchanges()))) for parcel in parcels]
+    return [(parcel.span.path, list(map(_packed_exchange, parcel.located()))) for parcel in parcels]
 
 
 class _ShelvedExchange(Exchange):
-    """An exchange whose reads, bodies and headers are on the shelf."""
+    """An exchange whose request, headers and reads are in its capture."""
 
     __slots__ = (
         *("name", "request", "scenario", "status", "ending", "detail", "duration", "started", "server"),
-        *("last_read", "cabinet", "size", "_head", "_reads"),
+        *("last_read", "cabinet", "size", "_span"),
     )
     __new__ = _held
     cabinet: Cabinet
     size: int
     """Bytes of the answer."""
-    _head: Slip
-    _reads: Slip
+    _span: Span
 
-    def __init__(self, exchange: _PackedExchange, cabinet: Cabinet) -> None:
+    def __init__(self, exchange: _PackedExchange, span: Span, cabinet: Cabinet) -> None:
         _set(
             self,
             **dict(zip(_KEPT, exchange.kept, strict=True)),
@@ -211,50 +215,20 @@ class _ShelvedExchange(Exchange):
             server=cabinet.server(exchange.server),
             cabinet=cabinet,
             size=exchange.size,
-            _head=cabinet.shelf.put(exchange.head),
-            _reads=cabinet.shelf.put(exchange.reads),
+            _span=span,
         )
 
     @property
-    def head(self) -> tuple[HttpRequest, tuple[tuple[str, str], ...]]:
-        return self.cabinet.short.get(self._head, self._head.size, self._fetch_head)
+    def at_hand(self) -> Exchange:
+        """The same as `whole`, from memory where it was read a short time ago."""
+        return self.cabinet.content.get(self._span, self._span.size, lambda: self.whole)
 
-    def _fetch_head(self) -> tuple[HttpRequest, tuple[tuple[str, str], ...]]:
-        head: tuple[HttpRequest, tuple[tuple[str, str], ...]] = self.cabinet.shelf.fetch(self._head)
-        return head
-
-    @property
-    def headers(self) -> tuple[tuple[str, str], ...]:
-        return self.head[1]
-
-    @property
-    def reads(self) -> tuple[Read, ...]:
-        return self.cabinet.content.get(self._reads, self.size, self._fetch_reads)
-
-    def _fetch_reads(self) -> tuple[Read, ...]:
-        data, arrivals, sizes = self.cabinet.shelf.fetch(self._reads)
-        ends = accumulate(sizes)
-        return tuple(
-            Read(time, data[end - size : end]) for time, size, end in zip(arrivals, sizes, ends, strict=True)
-        )
+    headers, reads = _from("at_hand", "headers"), _from("at_hand", "reads")
 
     @property
     def whole(self) -> Exchange:
-        """The same exchange, with all that it holds."""
-        request, headers = self.head
-        return Exchange(
-            self.name,
-            request,
-            self.scenario,
-            self.status,
-            headers,
-            self._fetch_reads(),
-            self.ending,
-            self.detail,
-            self.duration,
-            self.started,
-            self.server,
-        )
+        """The same exchange, with all that it holds. Raises CaptureError where its capture has changed."""
+        return self.cabinet.captures.exchange(self.name, self._span)
 
 
 _AT_A_GLANCE = ("delivery", "refused", "answered")
@@ -299,7 +273,7 @@ class _PackedStream(NamedTuple):
     seen: tuple[Any, ...]
     """The fields that `_AT_A_GLANCE` names."""
     flags: dict[str, bool]
-    short: Packed
+    short: bytes
 
 
 def _packed_stream(whole: Stream) -> _PackedStream:

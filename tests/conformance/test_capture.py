@@ -199,13 +199,13 @@ def test_parcels_of_any_size_hold_the_same_exchanges(tmp_path: Path, monkeypatch
     for cut in (0, 30, len(json.dumps(begun[-1])) + 30):
         path.write_text(text[: len(text) - cut])
         at_once = replace(next(capture_parcels(path)), data=path.read_bytes())
-        given = list(at_once.exchanges())
-        assert [one.ending is Ending.COMPLETE for one in given] == [True, True, False, True, False]
+        given = list(at_once.located())
+        assert [one.exchange.ending is Ending.COMPLETE for one in given] == [True, True, False, True, False]
         for size in (*range(1, 300, 7), 700, 1500):
             monkeypatch.setattr(capture, "_PIECE", size)
             several = list(capture_parcels(path))
             assert b"".join(parcel.data for parcel in several) == at_once.data
-            assert [one for parcel in several for one in parcel.exchanges()] == given
+            assert [one for parcel in several for one in parcel.located()] == given
         assert len(several) > 2
         monkeypatch.undo()
 

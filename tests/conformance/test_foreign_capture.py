@@ -10,8 +10,9 @@ import pytest
 
 from tokenwire.wire.capture import CaptureError, CaptureWriter
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
-from tokenwire.wire.foreign_capture import read_any_capture, read_foreign_capture
+from tokenwire.wire.foreign_capture import foreign_parcels, read_any_capture, read_foreign_capture
 from tokenwire.wire.redaction import REDACTED
+from tokenwire.wire.shelf import Captures
 
 _BODY = "data: 好\n\ndata: [DONE]\n\n"
 
@@ -130,3 +131,15 @@ def test_either_form_is_told_by_its_first_line(tmp_path: Path) -> None:
     empty = tmp_path / "empty.jsonl"
     empty.write_bytes(b"")
     assert list(read_any_capture(empty)) == []
+
+
+def test_an_exchange_is_read_again_from_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    ours = read(path, line(), line(status=400), line(body={"text": "好" * 9}))
+    located = [one for parcel in foreign_parcels(path) for one in parcel.located()]
+    captures = Captures()
+    captures.add(path)
+    assert [captures.exchange("b_stream", one.span) for one in reversed(located)] == ours[::-1]
+    path.write_text(path.read_text().replace("b_stream", "c_stream"))
+    with pytest.raises(CaptureError, match=r"x\.jsonl has changed"):
+        captures.exchange("b_stream", located[0].span)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import pickle
+import re
 import signal
 import weakref
 from collections.abc import Iterator
@@ -31,9 +34,17 @@ from tokenwire.report.trace import trace
 from tokenwire.requirement import load_requirements
 from tokenwire.shelved import Cabinet
 from tokenwire.wire import capture
-from tokenwire.wire.capture import CaptureError, Parcel, read_capture
-from tokenwire.wire.exchange import Exchange
-from tokenwire.wire.shelf import AtHand, Shelf, Slip, packed
+from tokenwire.wire.capture import (
+    CaptureError,
+    Located,
+    Parcel,
+    capture_parcels,
+    exchange_lines,
+    read_capture,
+)
+from tokenwire.wire.exchange import Ending, Exchange
+from tokenwire.wire.foreign_capture import any_parcels
+from tokenwire.wire.shelf import AtHand, Captures, Shelf, Slip, packed
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 CAPTURE = FIXTURES / "litellm" / "1.106.2" / "live-before-vllm.jsonl.gz"
@@ -227,22 +238,23 @@ def test_processes_that_share_the_reading_make_the_same_report(tmp_path: Path, f
 def test_what_processes_share_the_parent_does_not_read_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parent, read, decoded = os.getpid(), Dialect.read, Parcel.exchanges
+    parent, read, decoded = os.getpid(), Dialect.read, Parcel.located
     here: list[str] = []
 
     def noted(self: Dialect, exchange: Exchange, *, delivery_hint: Delivery | None = None) -> Stream:
         here.extend([exchange.name] * (os.getpid() == parent))
         return read(self, exchange, delivery_hint=delivery_hint)
 
-    def noted_too(self: Parcel) -> Iterator[Exchange]:
-        here.extend([str(self.path)] * (os.getpid() == parent))
+    def noted_too(self: Parcel) -> Iterator[Located]:
+        here.extend([str(self.span.path)] * (os.getpid() == parent))
         return decoded(self)
 
     monkeypatch.setattr(Dialect, "read", noted)
-    monkeypatch.setattr(Parcel, "exchanges", noted_too)
-    folder = write_folder(tmp_path / "folder", *map(whole, "abcdefgh"))
+    monkeypatch.setattr(Parcel, "located", noted_too)
+    names = [f"sglang-generate/by-hand/{letter}" for letter in "abcdefgh"]  # they tell the dialect
+    folder = write_folder(tmp_path / "folder", *map(whole, names))
     (run,) = replay([folder], cabinet=Cabinet(held=-1, jobs=2)).runs
-    assert [stream.exchange.name for stream in run.streams] == list("abcdefgh")
+    assert [stream.exchange.name for stream in run.streams] == names
     assert [stream.choices[0].text for stream in run.streams] == ["hello!"] * 8
     assert here == []
 
@@ -292,8 +304,60 @@ def test_a_process_that_is_killed_ends_the_replay_in_one_sentence(
 def test_a_shelf_gives_back_what_was_put_down() -> None:
     shelf = Shelf()
     values = [{"a": [1, 1.0, True, None]}, b"x" * 100_000, "\ud800"]
-    slips = [shelf.put(packed(value, compressed=bool(at % 2))) for at, value in enumerate(values)]
+    slips = [shelf.put(packed(value)) for value in values]
     assert [shelf.fetch(slip) for slip in reversed(slips)] == values[::-1]
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_an_exchange_is_read_again_from_its_lines(tmp_path: Path, zipped: bool) -> None:
+    """Also one without its end, before another one and at the end of a capture that was cut off."""
+    lines = [json.dumps(line).encode() for name in "abc" for line in exchange_lines(whole(name))]
+    ends = [at for at, line in enumerate(lines) if b'"kind": "end"' in line]
+    del lines[ends[1]]
+    data = b"\n".join(lines)[:-30]
+    path = tmp_path / ("cut.jsonl.gz" if zipped else "cut.jsonl")
+    path.write_bytes(gzip.compress(data)[:-3] if zipped else data)
+    located = [one for parcel in capture_parcels(path) for one in parcel.located()]
+    assert [one.exchange.name for one in located] == list("abc")
+    assert [one.exchange.ending for one in located] == [
+        Ending.COMPLETE,
+        Ending.CANCELLED,
+        Ending.CANCELLED,
+    ]
+    captures = Captures()
+    captures.add(path)
+    again = [captures.exchange(one.exchange.name, one.span) for one in reversed(located)]
+    assert again == [one.exchange for one in reversed(located)]
+    assert "".join(one.detail for one in again).count("cut off in line") == 1
+
+
+def test_all_exchanges_of_a_recording_are_read_again() -> None:
+    located = [one for parcel in any_parcels(CAPTURE) for one in parcel.located()]
+    captures = Captures()
+    captures.add(CAPTURE)
+    again = [captures.exchange(one.exchange.name, one.span) for one in located]
+    assert again == [one.exchange for one in located]
+
+
+@pytest.mark.parametrize("change", ["removed", "shortened", "rewritten", "other"])
+def test_a_capture_that_changes_while_it_is_replayed_is_named(tmp_path: Path, change: str) -> None:
+    folder = write_folder(tmp_path / "folder", *map(whole, "ab"))
+    (run,) = replay([folder], cabinet=nothing_held()).runs
+    path = next(folder.rglob("a.jsonl"))
+    if change == "removed":
+        path.unlink()
+    elif change == "shortened":
+        path.write_bytes(path.read_bytes()[:100])
+    elif change == "rewritten":
+        path.write_bytes(b"\n" + path.read_bytes())
+    else:
+        path.write_bytes(next(folder.rglob("b.jsonl")).read_bytes())
+    for stream in run.streams:
+        if stream.exchange.name == "a":
+            with pytest.raises(CaptureError, match=re.escape(str(path))):
+                _ = stream.whole
+        else:
+            assert stream.whole.events
 
 
 def test_as_much_is_at_hand_as_there_is_room_for() -> None:
@@ -304,7 +368,7 @@ def test_as_much_is_at_hand_as_there_is_room_for() -> None:
             fetched.append(key)
             return key
 
-        return at_hand.get(Slip(key, size, compressed=False), size, fetch)
+        return at_hand.get(Slip(key, size), size, fetch)
 
     for key in range(100):
         assert get(key, 4) == key

@@ -22,10 +22,9 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
-from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self, cast
+from typing import Any, BinaryIO, NamedTuple, Self, cast
 from urllib.parse import quote
 
 import jiter
@@ -36,7 +35,7 @@ from tokenwire.wire.redaction import Headers, redact, redact_headers
 FORMAT = 1
 _PIECE = 1 << 20
 _GZIP = 16 + zlib.MAX_WBITS
-Line = Mapping[str, Any]
+JsonLine = Mapping[str, Any]
 
 
 class CaptureError(ValueError):
@@ -50,13 +49,13 @@ def _bytes_to_json(data: bytes) -> dict[str, str]:
         return {"base64": base64.b64encode(data).decode("ascii")}
 
 
-def _bytes_from_json(line: Line) -> bytes:
+def _bytes_from_json(line: JsonLine) -> bytes:
     if "base64" in line:
         return base64.b64decode(text_of(line, "base64"), validate=True)
     return text_of(line, "text").encode()
 
 
-def text_of(line: Line, member: str) -> str:
+def text_of(line: JsonLine, member: str) -> str:
     """Raises TypeError for a member that is no text."""
     value = line[member]
     if not isinstance(value, str):
@@ -186,7 +185,7 @@ class ExchangeWriter:
             with self._losing():
                 file.close()
 
-    def _write(self, line: Line) -> None:
+    def _write(self, line: JsonLine) -> None:
         if not self._lost:
             with self._losing():
                 data = json.dumps(line, separators=(",", ":"), allow_nan=False).encode("ascii")
@@ -260,15 +259,19 @@ class CaptureWriter:
             self._on_loss(self.lost)
 
 
-def _pieces(path: Path) -> Iterator[bytes]:
+def is_zipped(path: Path) -> bool:
+    return path.suffix == ".gz"
+
+
+def pieces(path: Path) -> Iterator[bytes]:
     """What a plain or gzipped file holds, piece by piece; what is left of a gzipped file that was cut off."""
     with path.open("rb") as file:
-        pieces = iter(lambda: file.read(_PIECE), b"")
-        if path.suffix != ".gz":
-            yield from pieces
+        zipped_pieces = iter(lambda: file.read(_PIECE), b"")
+        if not is_zipped(path):
+            yield from zipped_pieces
             return
         unzip = zlib.decompressobj(_GZIP)
-        for piece in pieces:
+        for piece in zipped_pieces:
             zipped = piece
             while zipped:
                 if unzip.eof:
@@ -280,47 +283,86 @@ def _pieces(path: Path) -> Iterator[bytes]:
                 zipped = unzip.unused_data
 
 
-@dataclass(frozen=True)
-class Parcel:
-    """Some lines of a capture: whole exchanges, to be read without those before and behind them."""
+class Span(NamedTuple):
+    """Some lines of a capture: whole exchanges, which can be read without those before and behind them."""
 
     path: Path
     number: int
-    """The number of its first line, from 1."""
+    """The number of the first line, from 1."""
+    offset: int
+    """Bytes before it; of a gzipped file those that are unzipped."""
+    size: int
+    read: Callable[[Parcel], Iterator[Located]]
+    """What reads the exchanges."""
+
+
+class Located(NamedTuple):
+    """An exchange of a capture, and the lines that hold it."""
+
+    exchange: Exchange
+    span: Span
+
+
+class Line(NamedTuple):
+    """A line of a capture."""
+
+    number: int
+    start: int
+    """Its first byte within the span that was read."""
     data: bytes
-    read: Callable[[Parcel], Iterator[Exchange]]
-    """What reads it; see `exchanges`."""
 
-    def exchanges(self) -> Iterator[Exchange]:
-        """Raises CaptureError for a complete line that is not a line of a capture."""
-        return self.read(self)
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.data)
 
-    def lines(self) -> Iterator[tuple[int, bytes, bool]]:
-        """The lines: number, bytes, and whether they end in a line end: those of a file's last may not."""
-        for number, line in enumerate(BytesIO(self.data), self.number):
-            yield number, line, line.endswith(b"\n")
+    @property
+    def complete(self) -> bool:
+        """Whether it ends in a line end: the last one of a file may not."""
+        return self.data.endswith(b"\n")
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """The bytes of a span."""
+
+    span: Span
+    data: bytes
+
+    def located(self) -> Iterator[Located]:
+        """The exchanges in it. Raises CaptureError for a complete line that is not a line of a capture."""
+        return self.span.read(self)
+
+    def lines(self) -> Iterator[Line]:
+        start = 0
+        for number, data in enumerate(BytesIO(self.data), self.span.number):
+            yield Line(number, start, data)
+            start += len(data)
+
+    def part(self, number: int, start: int, stop: int) -> Span:
+        """Some of its lines: the number of the first one, and the range of their bytes."""
+        return self.span._replace(number=number, offset=self.span.offset + start, size=stop - start)
 
 
 Cut = Callable[[bytearray, int, int], int]
 """Tells where a parcel may end and the next begin, between two ends of lines; 0 where it may not."""
 
 
-def parcels(path: Path, cut: Cut, read: Callable[[Parcel], Iterator[Exchange]]) -> Iterator[Parcel]:
+def parcels(path: Path, cut: Cut, read: Callable[[Parcel], Iterator[Located]]) -> Iterator[Parcel]:
     """The lines of a plain or gzipped file, in order; at least one parcel, though of no line.
 
     A gzipped file that was cut off gives the lines that can still be read. Raises CaptureError for a file
     that ends in `.gz` and is not gzipped, OSError for one that cannot be read.
     """
-    number, begun, looked = 1, bytearray(), 0
-    for piece in _pieces(path):
+    number, offset, begun, looked = 1, 0, bytearray(), 0
+    for piece in pieces(path):
         begun += piece
         complete = begun.rfind(b"\n", looked) + 1
         if at := cut(begun, looked, complete):
-            yield Parcel(path, number, bytes(memoryview(begun)[:at]), read)
-            number += begun.count(b"\n", 0, at)
+            yield Parcel(Span(path, number, offset, at, read), bytes(memoryview(begun)[:at]))
+            number, offset = number + begun.count(b"\n", 0, at), offset + at
             del begun[:at]
         looked = max(looked, complete) - at
-    yield Parcel(path, number, bytes(begun), read)
+    yield Parcel(Span(path, number, offset, len(begun), read), bytes(begun))
 
 
 _KIND = re.compile(rb'"kind"\s*:\s*\Z')
@@ -340,7 +382,7 @@ def _before_the_last_request(lines: bytearray, start: int, end: int) -> int:
 class _Unfinished:
     """An exchange whose lines are still coming."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: JsonLine) -> None:
         self._name = text_of(line, "name")
         self._scenario = text_of(line, "scenario")
         self._started = text_of(line, "started")
@@ -356,7 +398,7 @@ class _Unfinished:
         self._headers: Headers = ()
         self._reads: list[Read] = []
 
-    def take(self, line: Line) -> Exchange | None:
+    def take(self, line: JsonLine) -> Exchange | None:
         """The exchange, once its end line came."""
         match line["kind"]:
             case "response":
@@ -388,11 +430,11 @@ class _Unfinished:
         )
 
 
-def _headers(line: Line) -> Headers:
+def _headers(line: JsonLine) -> Headers:
     return tuple(header_of(*pair) for pair in line["headers"])
 
 
-def server_of(told: Line) -> Server:
+def server_of(told: JsonLine) -> Server:
     """Raises TypeError where what is told of a server are no texts."""
     name, version = (text_of({member: "", **told}, member) for member in ("name", "version"))
     flags = told.get("flags", ())
@@ -401,7 +443,7 @@ def server_of(told: Line) -> Server:
     return Server(name, version, tuple(flags))
 
 
-def exchange_of(lines: Iterable[Line]) -> Exchange:
+def exchange_of(lines: Iterable[JsonLine]) -> Exchange:
     """The exchange that `exchange_lines` tells.
 
     Raises ValueError, KeyError, TypeError or AttributeError for lines that are not those of one.
@@ -422,7 +464,7 @@ def _loads(data: bytes) -> Any:
         return json.loads(data)
 
 
-def _taken(unfinished: _Unfinished | None, line: Line) -> Exchange | None:
+def _taken(unfinished: _Unfinished | None, line: JsonLine) -> Exchange | None:
     if unfinished is None:
         raise ValueError(f"a {line['kind']!r} line stands before any request line")
     return unfinished.take(line)
@@ -435,7 +477,12 @@ def read_capture(path: Path) -> Iterator[Exchange]:
     did. A last line that was cut off is left out. Raises CaptureError for a complete line that is not a line
     of a capture, OSError for a file that cannot be read.
     """
-    return chain.from_iterable(map(Parcel.exchanges, capture_parcels(path)))
+    return exchanges_of(capture_parcels(path))
+
+
+def exchanges_of(parcels: Iterable[Parcel]) -> Iterator[Exchange]:
+    """Raises CaptureError and OSError, as the parcels do."""
+    return (located.exchange for parcel in parcels for located in parcel.located())
 
 
 def capture_parcels(path: Path) -> Iterator[Parcel]:
@@ -443,28 +490,31 @@ def capture_parcels(path: Path) -> Iterator[Parcel]:
     return parcels(path, _before_the_last_request, _exchanges)
 
 
-def _exchanges(parcel: Parcel) -> Iterator[Exchange]:
+def _exchanges(parcel: Parcel) -> Iterator[Located]:
     unfinished: _Unfinished | None = None
+    first = Line(parcel.span.number, 0, b"")
     cut_off = "the capture has no end line for this exchange"
-    for number, data, complete in parcel.lines():
-        if not complete:
-            cut_off = f"the capture was cut off in line {number}"
+    for line in parcel.lines():
+        if not line.complete:
+            cut_off = f"the capture was cut off in line {line.number}"
             break
         try:
-            line = _loads(data)
-            begun = _Unfinished(line) if line["kind"] == "request" else None
-            exchange = None if begun else _taken(unfinished, line)
+            value = _loads(line.data)
+            begun = _Unfinished(value) if value["kind"] == "request" else None
+            exchange = None if begun else _taken(unfinished, value)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CaptureError(
-                f"{parcel.path}, line {number}: not a line of a capture: {error!r}; "
+                f"{parcel.span.path}, line {line.number}: not a line of a capture: {error!r}; "
                 "see spec/schemas/exchange.json"
             ) from error
         if begun is not None:
             if unfinished is not None:
-                yield unfinished.finish(Ending.CANCELLED, cut_off)
-            unfinished = begun
+                span = parcel.part(first.number, first.start, line.start)
+                yield Located(unfinished.finish(Ending.CANCELLED, cut_off), span)
+            unfinished, first = begun, line
         elif exchange is not None:
-            yield exchange
+            yield Located(exchange, parcel.part(first.number, first.start, line.stop))
             unfinished = None
     if unfinished is not None:
-        yield unfinished.finish(Ending.CANCELLED, cut_off)
+        span = parcel.part(first.number, first.start, len(parcel.data))
+        yield Located(unfinished.finish(Ending.CANCELLED, cut_off), span)

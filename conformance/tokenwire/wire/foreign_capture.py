@@ -11,14 +11,15 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from tokenwire.wire.capture import (
     CaptureError,
+    Located,
     Parcel,
     capture_parcels,
+    exchanges_of,
     header_of,
     parcels,
     seconds_of,
@@ -106,21 +107,21 @@ def _exchange(line: Mapping[str, Any], scenario: str) -> Exchange:
     )
 
 
-def _exchanges(parcel: Parcel) -> Iterator[Exchange]:
+def _exchanges(parcel: Parcel) -> Iterator[Located]:
     """Those of a foreign capture; its file's name is their scenario. A last line that was cut off is left
     out.
     """
-    for number, data, complete in parcel.lines():
+    for line in parcel.lines():
         try:
-            line = json.loads(data)
-            exchange = _exchange(line, parcel.path.name.split(".")[0])
+            exchange = _exchange(json.loads(line.data), parcel.span.path.name.split(".")[0])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            if not complete:
+            if not line.complete:
                 return
             raise CaptureError(
-                f"{parcel.path}, line {number}: not an exchange with name, request and response: {error!r}"
+                f"{parcel.span.path}, line {line.number}: "
+                f"not an exchange with name, request and response: {error!r}"
             ) from error
-        yield exchange
+        yield Located(exchange, parcel.part(line.number, line.start, line.stop))
 
 
 def _after_every_line(_lines: bytearray, _start: int, end: int) -> int:
@@ -134,8 +135,8 @@ def foreign_parcels(path: Path) -> Iterator[Parcel]:
 
 def any_parcels(path: Path) -> Iterator[Parcel]:
     """The exchanges of a capture of either form, told apart by the first line."""
-    _, first, _ = next(next(foreign_parcels(path)).lines(), (0, b"", False))
-    own = b'"kind"' in first and b'"response"' not in first
+    first = next(next(foreign_parcels(path)).lines(), None)
+    own = first is not None and b'"kind"' in first.data and b'"response"' not in first.data
     return capture_parcels(path) if own else foreign_parcels(path)
 
 
@@ -145,9 +146,9 @@ def read_foreign_capture(path: Path) -> Iterator[Exchange]:
     Raises CaptureError for a complete line that is not such an exchange, OSError for a file that cannot be
     read.
     """
-    return chain.from_iterable(map(Parcel.exchanges, foreign_parcels(path)))
+    return exchanges_of(foreign_parcels(path))
 
 
 def read_any_capture(path: Path) -> Iterator[Exchange]:
     """The exchanges of a capture of either form."""
-    return chain.from_iterable(map(Parcel.exchanges, any_parcels(path)))
+    return exchanges_of(any_parcels(path))
