@@ -416,6 +416,13 @@ class Asked:
     constrained: bool = False
     """Something shapes the tokens that this class does not tell, such as a grammar."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields that have another value than by default: most requests set few, and many are pickled.
+
+        What was unpickled has the others of its class.
+        """
+        return {name: value for name, value in vars(self).items() if not _is_default(name, value)}
+
     def of(self, choice: int) -> Asked:
         """The same, as far as one choice is asked for otherwise than those of other prompts."""
         prompt = choice // max(self.n, 1)
@@ -435,6 +442,12 @@ class Asked:
     def truncated(self) -> bool:
         """Whether a part of the distribution is not sampled from."""
         return (self.top_k or 0) > 0 or (self.top_p or 1.0) < 1.0 or (self.min_p or 0.0) > 0.0
+
+
+def _is_default(name: str, value: object) -> bool:
+    """Whether a field of what was asked has its default: the same value of the same type."""
+    default = getattr(Asked, name, ...)  # a mutable default is none of the class
+    return type(value) is type(default) and value == default
 
 
 @dataclass(frozen=True)

@@ -1,25 +1,22 @@
-"""Streams whose content is dropped: a short form is kept, and the capture is read again if needed.
+"""Streams whose content is dropped: their facts are kept, and the capture is read again if needed.
 
 A run of many answers has to be known as a whole before the first is judged, and is too large to be held. What
-most checks ask of all answers (what was asked, how it ended, its ids and text) lies on a shelf in short; its
-events stay in the capture, and the same dialect reads them again when a check needs one. So nothing is known
-of a stream that its bytes do not say, and verdicts are the same.
+most checks ask of all answers (`Facts`: what was asked, how it ended, its ids and text) lies in a temporary
+file; its events stay in the capture, and the same dialect reads them again when a check needs one. So nothing
+is known of a stream that its bytes do not say, and verdicts are the same.
 """
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import MISSING, fields
-from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from sys import intern
 from typing import Any, NamedTuple
 
+from tokenwire.facts import ChoiceFacts, Facts
 from tokenwire.processes import shared_out, together
-from tokenwire.record import FACTS, Asked, Choice, Delivery, Stream, ToolCall
+from tokenwire.record import Choice, Stream, ToolCall
 from tokenwire.wire.capture import Located, Parcel, Span
 from tokenwire.wire.exchange import Exchange, HttpRequest, Server
 from tokenwire.wire.shelf import AtHand, Captures, Shelf, Slip, packed
@@ -28,8 +25,8 @@ _HELD = 96 << 20
 """So many bytes of answers are held before all are put away, those of a standard run among them: what is read
 of them takes some six times as much memory, and from the shelf a replay takes three times as long.
 """
-_CONTENT_AT_HAND, _SHORT_AT_HAND = 2 << 20, 8 << 20
-"""Bytes of answers whose content is at hand, and bytes of what is said in short."""
+_CONTENT_AT_HAND, _FACTS_AT_HAND = 2 << 20, 8 << 20
+"""Bytes of answers whose content is at hand, and bytes of facts."""
 
 ReadBy = Callable[[Exchange], Stream]
 
@@ -41,7 +38,7 @@ class Cabinet:
         self,
         held: int = _HELD,
         content: int = _CONTENT_AT_HAND,
-        short: int = _SHORT_AT_HAND,
+        facts: int = _FACTS_AT_HAND,
         *,
         jobs: int = 1,
     ) -> None:
@@ -53,8 +50,8 @@ class Cabinet:
         self._flags: dict[frozenset[tuple[str, bool]], Mapping[str, bool]] = {}
         self.content = AtHand(content, _clear_caches)
         """Answers with all that they hold, by where it lies on the shelf."""
-        self.short = AtHand(short)
-        """What is kept of them in short."""
+        self.facts = AtHand(facts)
+        """What is kept of them."""
         self.captures = Captures()
         self._paths: dict[Path, Path] = {}
 
@@ -110,14 +107,14 @@ class Cabinet:
         return Located(_ShelvedExchange(exchange, span, self), span)
 
     def read(self, exchanges: Sequence[tuple[Exchange, ReadBy]]) -> list[Stream]:
-        """What dialects read of exchanges; of those that were put away, in short."""
+        """What dialects read of exchanges; of those that were put away, their facts."""
         there = [(one, read) for one, read in exchanges if isinstance(one, _ShelvedExchange)]
 
-        def in_short(part: Sequence[int]) -> list[_PackedStream]:
+        def facts_of(part: Sequence[int]) -> list[_PackedStream]:
             return [_packed_stream(read(one.whole)) for one, read in map(there.__getitem__, part)]
 
         parts = together(range(len(there)), lambda at: there[at][0].size)
-        told = chain.from_iterable(shared_out(in_short, parts, self._jobs))
+        told = chain.from_iterable(shared_out(facts_of, parts, self._jobs))
         return [
             _ShelvedStream(one, read, next(told)) if isinstance(one, _ShelvedExchange) else read(one)
             for one, read in exchanges
@@ -233,37 +230,13 @@ class _ShelvedExchange(Exchange):
 
 _AT_A_GLANCE = ("delivery", "refused", "answered")
 """What all of a run are asked for again and again."""
-_SAID = ("error", "usage", "usage_place", "schema", "undecodable_at")
-_USUAL = {one.name: one.default for one in fields(Asked) if one.default is not MISSING}
-_OF_A_CHOICE = ("output_ids", "text", "reasoning", "finish", "series_names", "parsed")
 
 
-class _Short:
-    """What a stream says in short, as it comes from the shelf; what is seldom looked at is unpacked then."""
+class _Known(NamedTuple):
+    """The facts of a stream, as they come from the shelf, and its choices."""
 
-    def __init__(self, stream: _ShelvedStream, said: tuple[Any, ...], asked: bytes, more: bytes) -> None:
-        vars(self).update(zip(_SAID, said, strict=True))
-        self._stream, self._asked, self._more = stream, asked, more
-
-    @cached_property
-    def asked(self) -> Asked:
-        asked = object.__new__(Asked)
-        vars(asked).update(_USUAL | pickle.loads(self._asked))
-        return asked
-
-    @cached_property
-    def _told(self) -> tuple[list[tuple[Any, ...]], dict[str, Any]]:
-        told: tuple[list[tuple[Any, ...]], dict[str, Any]] = pickle.loads(self._more)
-        return told
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        return self._told[1]
-
-    @cached_property
-    def choices(self) -> tuple[Choice, ...]:
-        told = enumerate(self._told[0])
-        return tuple(_ShelvedChoice(self._stream, at, self._stream.delivery, *one) for at, one in told)
+    facts: Facts
+    choices: tuple[Choice, ...]
 
 
 class _PackedStream(NamedTuple):
@@ -273,30 +246,27 @@ class _PackedStream(NamedTuple):
     seen: tuple[Any, ...]
     """The fields that `_AT_A_GLANCE` names."""
     flags: dict[str, bool]
-    short: bytes
+    facts: bytes
 
 
 def _packed_stream(whole: Stream) -> _PackedStream:
-    said = tuple(getattr(whole, name) for name in _SAID)
-    facts = _facts(whole)
-    flags = {name: facts.pop(name) for name, value in list(facts.items()) if isinstance(value, bool)}
-    unusual = {name: value for name, value in vars(whole.asked).items() if not _is_usual(name, value)}
-    more = [_said_of(choice) for choice in whole.choices], facts
-    short = packed((said, *(pickle.dumps(part, 5) for part in (unusual, more))))
+    facts, flags = Facts.of(whole)
     whole.clear_caches()
-    return _PackedStream(whole.dialect, tuple(getattr(whole, name) for name in _AT_A_GLANCE), flags, short)
+    return _PackedStream(
+        whole.dialect, tuple(getattr(whole, name) for name in _AT_A_GLANCE), flags, packed(facts)
+    )
 
 
 class _ShelvedStream(Stream):
-    """A stream whose content is on the shelf."""
+    """A stream whose content is in the capture; a run holds its place there and in the file of facts."""
 
-    __slots__ = ("_read", "_short", "dialect", "exchange", "flags", *_AT_A_GLANCE)
+    __slots__ = ("_read", "_slip", "dialect", "exchange", "flags", *_AT_A_GLANCE)
     __new__ = _held
     exchange: _ShelvedExchange
     flags: Mapping[str, bool]
     """The facts that are true or false."""
     _read: ReadBy
-    _short: Slip
+    _slip: Slip
 
     def __init__(self, exchange: _ShelvedExchange, read: ReadBy, stream: _PackedStream) -> None:
         _set(
@@ -306,7 +276,7 @@ class _ShelvedStream(Stream):
             dialect=intern(stream.dialect),
             flags=exchange.cabinet.flags(stream.flags),
             _read=read,
-            _short=exchange.cabinet.shelf.put(stream.short),
+            _slip=exchange.cabinet.shelf.put(stream.facts),
         )
 
     __eq__ = object.__eq__
@@ -315,73 +285,54 @@ class _ShelvedStream(Stream):
     @property
     def whole(self) -> Stream:
         exchange = self.exchange
-        return exchange.cabinet.content.get(self._short, exchange.size, lambda: self._read(exchange.whole))
+        return exchange.cabinet.content.get(self._slip, exchange.size, lambda: self._read(exchange.whole))
 
     @property
-    def in_short(self) -> _Short:
-        return self.exchange.cabinet.short.get(self._short, self._short.size, self._fetch_short)
+    def _known(self) -> _Known:
+        return self.exchange.cabinet.facts.get(self._slip, self._slip.size, self._fetch_known)
 
-    def _fetch_short(self) -> _Short:
-        return _Short(self, *self.exchange.cabinet.shelf.fetch(self._short))
+    def _fetch_known(self) -> _Known:
+        facts: Facts = self.exchange.cabinet.shelf.fetch(self._slip)
+        return _Known(facts, tuple(_ShelvedChoice(self, at, one) for at, one in enumerate(facts.choices)))
 
     at_hand = property(lambda _: False)
+
+    @property
+    def facts(self) -> Facts:
+        return self._known.facts
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        return self._known.choices
 
     def fact(self, name: str, compute: Callable[[Stream], Any]) -> Any:
         if name in self.flags:
             return self.flags[name]
-        facts = self.in_short.facts
-        if name not in facts:
-            facts[name] = compute(self.whole)
-        return facts[name]
+        known = self.facts.computed
+        if name not in known:
+            known[name] = compute(self.whole)
+        return known[name]
 
-    error, usage, usage_place, schema, undecodable_at = (_from("in_short", name) for name in _SAID)
-    asked, choices = _from("in_short", "asked"), _from("in_short", "choices")
+    asked, error, usage, usage_place, schema, undecodable_at = (
+        _from("facts", name)
+        for name in ("asked", "error", "usage", "usage_place", "schema", "undecodable_at")
+    )
     events, usages, unterminated, error_events, _emissions = (
         _from("whole", name) for name in ("events", "usages", "unterminated", "error_events", "_emissions")
     )
 
 
-def _facts(source: Stream | Choice) -> dict[str, Any]:
-    """All facts of a stream or choice, but for those whose computation raises."""
-    facts = {}
-    for name, compute in FACTS[type(source)].items():
-        with suppress(Exception):  # it is computed again where it is asked for, and raises there
-            facts[name] = source.fact(name, compute)
-    return facts
-
-
-def _is_usual(name: str, value: object) -> bool:
-    """Whether a field of what was asked has its default: the same value of the same type."""
-    usual = _USUAL.get(name, MISSING)
-    return type(value) is type(usual) and value == usual
-
-
-def _said_of(choice: Choice) -> tuple[Any, ...]:
-    """What a choice says in short."""
-    kept = {name: getattr(choice, name) for name in _OF_A_CHOICE}
-    names = {name for emission in choice.emissions for name in emission.counters}
-    counters = {name: choice.counter(name) for name in names}
-    facts = _facts(choice)
-    called, customized = bool(choice.calls), choice.customized
-    own = {"index": choice.index, "likeliest": choice.likeliest}
-    return own | kept | {"cache": facts}, counters, called, customized
-
-
 class _ShelvedChoice(Choice):
-    """A choice whose emissions are on the shelf."""
+    """A choice whose emissions are in the capture."""
 
     __new__ = _held
     _stream: _ShelvedStream
     _at: int
-    _counters: dict[str, int | None]
-    _called: bool
-    _customized: frozenset[str]
+    _facts: ChoiceFacts
 
-    def __init__(
-        self, stream: _ShelvedStream, at: int, delivery: Delivery, kept: dict[str, Any], *short: Any
-    ) -> None:
-        vars(self).update(kept, delivery=delivery, _stream=stream, _at=at)
-        _set(self, **dict(zip(("_counters", "_called", "_customized"), short, strict=True)))
+    def __init__(self, stream: _ShelvedStream, at: int, facts: ChoiceFacts) -> None:
+        _set(self, index=facts.index, delivery=stream.delivery, likeliest=facts.likeliest)
+        _set(self, cache=facts.computed, _stream=stream, _at=at, _facts=facts)
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
@@ -392,16 +343,17 @@ class _ShelvedChoice(Choice):
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        return self.whole.calls if self._called else ()
+        return self.whole.calls if self._facts.called else ()
 
-    @property
-    def customized(self) -> frozenset[str]:
-        return self._customized
+    output_ids, text, reasoning, finish, series_names, customized, parsed = (
+        _from("_facts", name)
+        for name in ("output_ids", "text", "reasoning", "finish", "series_names", "customized", "parsed")
+    )
 
     def series(self, name: str) -> list[Any] | None:
         return self.whole.series(name) if name in self.series_names else None
 
     def counter(self, name: str) -> int | None:
-        return self._counters.get(name)
+        return self._facts.counters.get(name)
 
     emissions = _from("whole", "emissions")

@@ -60,7 +60,7 @@ def report(subject: Subject, judgements: list[Judgement]) -> tuple[object, ...]:
 
 
 def nothing_held(jobs: int = 1) -> Cabinet:
-    return Cabinet(held=0, content=1, short=1, jobs=jobs)
+    return Cabinet(held=0, content=1, facts=1, jobs=jobs)
 
 
 @pytest.fixture
@@ -124,13 +124,13 @@ _OFTEN = 34
 
 def test_checks_of_a_whole_run_share_what_they_read(monkeypatch: pytest.MonkeyPatch) -> None:
     fetched: list[str] = []
-    fetch = shelved._ShelvedStream._fetch_short
+    fetch = shelved._ShelvedStream._fetch_known
 
-    def counted(self: shelved._ShelvedStream) -> shelved._Short:
+    def counted(self: shelved._ShelvedStream) -> shelved._Known:
         fetched.append(self.exchange.name)
         return fetch(self)
 
-    monkeypatch.setattr(shelved._ShelvedStream, "_fetch_short", counted)
+    monkeypatch.setattr(shelved._ShelvedStream, "_fetch_known", counted)
     (run,) = replay([CAPTURE], cabinet=nothing_held()).runs
     fetched.clear()
     judge([run])
@@ -152,7 +152,7 @@ def test_a_selection_reads_nothing_again(monkeypatch: pytest.MonkeyPatch, most_a
     (held,) = replay([CAPTURE]).runs
     names = [stream.exchange.name for stream in held.streams if stream.asked.stream]
     fetched: list[object] = []
-    monkeypatch.setattr(shelved._ShelvedStream, "_fetch_short", fetched.append)
+    monkeypatch.setattr(shelved._ShelvedStream, "_fetch_known", fetched.append)
     most_alive.clear()
     assert [stream.exchange.name for stream in streamed(run.streams)] == names
     assert not fetched

@@ -1,0 +1,101 @@
+"""Facts: what a run keeps of an answer whose content it does not hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from typing import Any
+
+from tokenwire.record import FACTS, Asked, Choice, Finish, Place, Stream
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceFacts:
+    """What is kept of a choice; the fields are named as those of `Choice`."""
+
+    index: int
+    likeliest: bool
+    output_ids: tuple[Any, ...] | None
+    text: str | None
+    reasoning: str | None
+    finish: Finish | None
+    series_names: frozenset[str]
+    customized: frozenset[str]
+    parsed: bool
+    called: bool
+    """Whether it has any tool calls."""
+    counters: Mapping[str, int | None]
+    """The last value of each."""
+    computed: dict[str, Any]
+    """The facts of choices that functions compute, by name; see `record.fact`."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ChoiceFacts, _values(self)
+
+    @classmethod
+    def of(cls, choice: Choice) -> ChoiceFacts:
+        names = {name for emission in choice.emissions for name in emission.counters}
+        return cls(
+            index=choice.index,
+            likeliest=choice.likeliest,
+            output_ids=choice.output_ids,
+            text=choice.text,
+            reasoning=choice.reasoning,
+            finish=choice.finish,
+            series_names=choice.series_names,
+            customized=choice.customized,
+            parsed=choice.parsed,
+            called=bool(choice.calls),
+            counters={name: choice.counter(name) for name in names},
+            computed=computed(choice),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is kept of an answer; the fields are named as those of `Stream`."""
+
+    asked: Asked
+    choices: tuple[ChoiceFacts, ...]
+    error: Any
+    usage: Mapping[str, Any] | None
+    usage_place: Place | None
+    schema: str
+    undecodable_at: int | None
+    computed: dict[str, Any]
+    """The facts of streams that functions compute, by name, but for those that are true or false."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Facts, _values(self)
+
+    @classmethod
+    def of(cls, stream: Stream) -> tuple[Facts, dict[str, bool]]:
+        """The facts of a stream, and by name those that are true or false: a run holds these in memory."""
+        every = computed(stream)
+        flags = {name: value for name, value in every.items() if isinstance(value, bool)}
+        facts = cls(
+            asked=stream.asked,
+            choices=tuple(map(ChoiceFacts.of, stream.choices)),
+            error=stream.error,
+            usage=stream.usage,
+            usage_place=stream.usage_place,
+            schema=stream.schema,
+            undecodable_at=stream.undecodable_at,
+            computed={name: value for name, value in every.items() if name not in flags},
+        )
+        return facts, flags
+
+
+def computed(source: Stream | Choice) -> dict[str, Any]:
+    """The facts that functions compute of a stream or choice, but for those whose computation raises."""
+    known = {}
+    for name, compute in FACTS[type(source)].items():
+        with suppress(Exception):  # it is computed again where it is asked for, and raises there
+            known[name] = source.fact(name, compute)
+    return known
+
+
+def _values(facts: Facts | ChoiceFacts) -> tuple[Any, ...]:
+    """What makes them anew: many are unpickled, and what dataclasses do takes several times as long."""
+    return tuple(getattr(facts, field.name) for field in fields(facts))
