@@ -54,37 +54,28 @@ class ChoiceFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is kept of an answer; the fields are named as those of `Stream`."""
+    """What is kept of an answer, but its choices and `computed`; the fields are named as in `Stream`."""
 
     asked: Asked
-    choices: tuple[ChoiceFacts, ...]
     error: Any
     usage: Mapping[str, Any] | None
     usage_place: Place | None
     schema: str
     undecodable_at: int | None
-    computed: dict[str, Any]
-    """The facts of streams that functions compute, by name, but for those that are true or false."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Facts, _values(self)
 
     @classmethod
-    def of(cls, stream: Stream) -> tuple[Facts, dict[str, bool]]:
-        """The facts of a stream, and by name those that are true or false: a run holds these in memory."""
-        every = computed(stream)
-        flags = {name: value for name, value in every.items() if isinstance(value, bool)}
-        facts = cls(
+    def of(cls, stream: Stream) -> Facts:
+        return cls(
             asked=stream.asked,
-            choices=tuple(map(ChoiceFacts.of, stream.choices)),
             error=stream.error,
             usage=stream.usage,
             usage_place=stream.usage_place,
             schema=stream.schema,
             undecodable_at=stream.undecodable_at,
-            computed={name: value for name, value in every.items() if name not in flags},
         )
-        return facts, flags
 
 
 def computed(source: Stream | Choice) -> dict[str, Any]:

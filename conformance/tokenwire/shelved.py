@@ -14,7 +14,7 @@ from pathlib import Path
 from sys import intern
 from typing import Any, NamedTuple
 
-from tokenwire.facts import ChoiceFacts, Facts
+from tokenwire.facts import ChoiceFacts, Facts, computed
 from tokenwire.processes import shared_out, together
 from tokenwire.record import Choice, Stream, ToolCall
 from tokenwire.wire.capture import Located, Parcel, Span
@@ -232,13 +232,6 @@ _AT_A_GLANCE = ("delivery", "refused", "answered")
 """What all of a run are asked for again and again."""
 
 
-class _Known(NamedTuple):
-    """The facts of a stream, as they come from the shelf, and its choices."""
-
-    facts: Facts
-    choices: tuple[Choice, ...]
-
-
 class _PackedStream(NamedTuple):
     """What is kept of a stream."""
 
@@ -247,26 +240,32 @@ class _PackedStream(NamedTuple):
     """The fields that `_AT_A_GLANCE` names."""
     flags: dict[str, bool]
     facts: bytes
+    computed: bytes
+    choices: bytes
+    """Their facts. The three are by themselves: unpickling takes time, and a check seldom needs all."""
 
 
 def _packed_stream(whole: Stream) -> _PackedStream:
-    facts, flags = Facts.of(whole)
+    facts, known = Facts.of(whole), computed(whole)
+    flags = {name: known.pop(name) for name, value in list(known.items()) if isinstance(value, bool)}
+    choices = [ChoiceFacts.of(choice) for choice in whole.choices]
     whole.clear_caches()
-    return _PackedStream(
-        whole.dialect, tuple(getattr(whole, name) for name in _AT_A_GLANCE), flags, packed(facts)
-    )
+    seen = tuple(getattr(whole, name) for name in _AT_A_GLANCE)
+    return _PackedStream(whole.dialect, seen, flags, packed(facts), packed(known), packed(choices))
 
 
 class _ShelvedStream(Stream):
     """A stream whose content is in the capture; a run holds its place there and in the file of facts."""
 
-    __slots__ = ("_read", "_slip", "dialect", "exchange", "flags", *_AT_A_GLANCE)
+    __slots__ = ("_read", "_facts", "_computed", "_choices", "dialect", "exchange", "flags", *_AT_A_GLANCE)
     __new__ = _held
     exchange: _ShelvedExchange
     flags: Mapping[str, bool]
     """The facts that are true or false."""
     _read: ReadBy
-    _slip: Slip
+    _facts: Slip
+    _computed: Slip
+    _choices: Slip
 
     def __init__(self, exchange: _ShelvedExchange, read: ReadBy, stream: _PackedStream) -> None:
         _set(
@@ -276,7 +275,9 @@ class _ShelvedStream(Stream):
             dialect=intern(stream.dialect),
             flags=exchange.cabinet.flags(stream.flags),
             _read=read,
-            _slip=exchange.cabinet.shelf.put(stream.facts),
+            _facts=exchange.cabinet.shelf.put(stream.facts),
+            _computed=exchange.cabinet.shelf.put(stream.computed),
+            _choices=exchange.cabinet.shelf.put(stream.choices),
         )
 
     __eq__ = object.__eq__
@@ -285,30 +286,34 @@ class _ShelvedStream(Stream):
     @property
     def whole(self) -> Stream:
         exchange = self.exchange
-        return exchange.cabinet.content.get(self._slip, exchange.size, lambda: self._read(exchange.whole))
-
-    @property
-    def _known(self) -> _Known:
-        return self.exchange.cabinet.facts.get(self._slip, self._slip.size, self._fetch_known)
-
-    def _fetch_known(self) -> _Known:
-        facts: Facts = self.exchange.cabinet.shelf.fetch(self._slip)
-        return _Known(facts, tuple(_ShelvedChoice(self, at, one) for at, one in enumerate(facts.choices)))
+        return exchange.cabinet.content.get(self._facts, exchange.size, lambda: self._read(exchange.whole))
 
     at_hand = property(lambda _: False)
 
     @property
     def facts(self) -> Facts:
-        return self._known.facts
+        return self.exchange.cabinet.facts.get(self._facts, self._facts.size, self._fetch_facts)
+
+    def _fetch_facts(self) -> Facts:
+        facts: Facts = self.exchange.cabinet.shelf.fetch(self._facts)
+        return facts
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        return self._known.choices
+        return self.exchange.cabinet.facts.get(self._choices, self._choices.size, self._fetch_choices)
+
+    def _fetch_choices(self) -> tuple[Choice, ...]:
+        every: list[ChoiceFacts] = self.exchange.cabinet.shelf.fetch(self._choices)
+        return tuple(_ShelvedChoice(self, at, one) for at, one in enumerate(every))
+
+    def _fetch_computed(self) -> dict[str, Any]:
+        known: dict[str, Any] = self.exchange.cabinet.shelf.fetch(self._computed)
+        return known
 
     def fact(self, name: str, compute: Callable[[Stream], Any]) -> Any:
         if name in self.flags:
             return self.flags[name]
-        known = self.facts.computed
+        known = self.exchange.cabinet.facts.get(self._computed, self._computed.size, self._fetch_computed)
         if name not in known:
             known[name] = compute(self.whole)
         return known[name]

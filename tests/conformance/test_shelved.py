@@ -118,23 +118,25 @@ def test_what_is_little_is_held_and_of_what_is_much_nothing(tmp_path: Path) -> N
     assert at_hand(many) == {False}
 
 
-_OFTEN = 34
-"""So often an answer is read in short where none is at hand but the last one, be there ever so many."""
-
-
-def test_checks_of_a_whole_run_share_what_they_read(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("fetch", "most"), [("_fetch_facts", 33), ("_fetch_computed", 12), ("_fetch_choices", 19)]
+)
+def test_checks_of_a_whole_run_share_what_they_read(
+    monkeypatch: pytest.MonkeyPatch, fetch: str, most: int
+) -> None:
+    """How often the facts of an answer are read where none are at hand but the last."""
     fetched: list[str] = []
-    fetch = shelved._ShelvedStream._fetch_known
+    really = getattr(shelved._ShelvedStream, fetch)
 
-    def counted(self: shelved._ShelvedStream) -> shelved._Known:
+    def counted(self: shelved._ShelvedStream) -> object:
         fetched.append(self.exchange.name)
-        return fetch(self)
+        return really(self)
 
-    monkeypatch.setattr(shelved._ShelvedStream, "_fetch_known", counted)
+    monkeypatch.setattr(shelved._ShelvedStream, fetch, counted)
     (run,) = replay([CAPTURE], cabinet=nothing_held()).runs
     fetched.clear()
     judge([run])
-    assert len(fetched) < _OFTEN * len(run.streams)
+    assert len(fetched) < most * len(run.streams)
 
 
 def test_a_selection_reads_nothing_again(monkeypatch: pytest.MonkeyPatch, most_alive: list[int]) -> None:
@@ -152,7 +154,8 @@ def test_a_selection_reads_nothing_again(monkeypatch: pytest.MonkeyPatch, most_a
     (held,) = replay([CAPTURE]).runs
     names = [stream.exchange.name for stream in held.streams if stream.asked.stream]
     fetched: list[object] = []
-    monkeypatch.setattr(shelved._ShelvedStream, "_fetch_known", fetched.append)
+    for fetch in ("_fetch_facts", "_fetch_computed", "_fetch_choices"):
+        monkeypatch.setattr(shelved._ShelvedStream, fetch, fetched.append)
     most_alive.clear()
     assert [stream.exchange.name for stream in streamed(run.streams)] == names
     assert not fetched
