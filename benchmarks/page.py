@@ -33,8 +33,9 @@ CHECK = """## Whose time a check takes
 exchange was under way, from the start of the process on (loading, waiting between exchanges, judging,
 reporting), and the processor time that it took itself while some were. What it computes counts as its
 own even where the server worked beside it on another core, so the share is never told too small.
-Against the reference, which answers from a model without weights, it was 40 % of a quick run (7.0 of
-17.7 s) and 34 % of a standard run (21.2 of 61.8 s). A server whose model takes longer has more of it.
+Against the reference, which answers from a model without weights, it was, at commit 5e6e51f, 40 % of a
+quick run (7.0 of 17.7 s) and 34 % of a standard run (21.2 of 61.8 s). A server whose model takes longer
+has more of it.
 """
 
 
@@ -43,9 +44,10 @@ STANDARD = """## Replay of a standard run
 `python benchmarks/replay.py --beside CHECKOUT CAPTURE` replays a capture by two checkouts at once. The
 standard run of the reference (2,496 exchanges, 74 MB of answers), beside commit 952385a, the first that
 was run against other servers, which looks for 167 requirements and not for 245; and such a run as that
-commit itself recorded it (2,041 exchanges):
+commit itself recorded it (2,041 exchanges). Measured at commit 5e6e51f; since then the captures of
+`fixtures/` take some 1.2 times as long:
 
-| capture | before | now | at most | ratio |
+| capture | 952385a | 5e6e51f | at most | ratio |
 | ---: | ---: | ---: | ---: | ---: |
 | recorded now | 41.9 s | 12.2 s | 549 MB | 0.29 |
 | recorded before | 27.3 s | 9.2 s | 339 MB | 0.34 |
@@ -245,7 +247,7 @@ def large_captures(told: list[list[str]]) -> list[str]:
         "logprobs (`python benchmarks/large_captures.py`). Processor time of the process that was started,",
         "and of the N that it forked off; how much faster the clock says that is than one process, and how",
         "much faster it would be on as many idle cores, by these processor times. Memory of the largest",
-        "process, and of all together.",
+        "process, and of all together. Measured at commit 5e6e51f.",
         *table(heads, rows),
     ]
 
