@@ -69,6 +69,11 @@ class Observation(NamedTuple):
         return self if isinstance(self.source, Place) else self._replace(source=self.place, field="")
 
 
+def equal(expected: object, actual: object) -> bool:
+    """Whether two values are equal and of one JSON type: 1 is not true."""
+    return bool(expected == actual) and isinstance(expected, bool) == isinstance(actual, bool)
+
+
 def observe(
     place: Place,
     *,
@@ -79,7 +84,7 @@ def observe(
     by_chance: bool = False,
 ) -> Observation:
     """Look whether two values are equal, of the same JSON type."""
-    holds = bool(expected == actual) and isinstance(expected, bool) == isinstance(actual, bool)
+    holds = equal(expected, actual)
     return Observation(place, expected, actual, holds, message, related, by_chance=by_chance)
 
 

@@ -13,7 +13,7 @@ from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeVar, cast
 
 from tokenwire.checks.about import ANY, About, is_error
-from tokenwire.checks.check import Observation, Target, check, in_wire_order
+from tokenwire.checks.check import Observation, Target, check, equal, in_wire_order
 from tokenwire.record import (
     Choice,
     Delivery,
@@ -96,7 +96,7 @@ class Step(NamedTuple):
     ) -> Observation:
         """Observe a field of the emission: whether two values are equal and of one JSON type, or `holds`."""
         if holds is None:
-            holds = _equal(expected, actual)
+            holds = equal(expected, actual)
         return Observation(self.emission, expected, actual, holds, message, field=field)
 
 
@@ -210,15 +210,10 @@ def demand_each(rows: Iterable[tuple[Step, str, bool, Any, Any]], words: str) ->
         yield step.expect(field, expected, actual, holds=True)._replace(witnesses=count)
 
 
-def _equal(expected: object, actual: object) -> bool:
-    """Whether two values are equal and of one JSON type: 1 is not true."""
-    return bool(expected == actual) and isinstance(expected, bool) == isinstance(actual, bool)
-
-
 def expect_each(rows: Iterable[tuple[Step, str, Any, Any]], words: str) -> Iterator[Observation]:
     """The same, for values that must be equal and of one JSON type: step, field, expected, actual."""
     compared = (
-        (step, field, _equal(expected, actual), expected, actual) for step, field, expected, actual in rows
+        (step, field, equal(expected, actual), expected, actual) for step, field, expected, actual in rows
     )
     yield from demand_each(compared, words)
 
