@@ -26,10 +26,10 @@ from rich.table import Table
 from transformers import AttentionInterface, GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
-from tokenwire_reference.engine.engine import Engine
-from tokenwire_reference.models.attention import ATTENTION_NAME, paged_attention
-from tokenwire_reference.models.loaded_model import LoadedModel, probe_shapes
-from tokenwire_reference.request import Request, SamplingParams
+from tokenwire_reference.core.attention import ATTENTION_NAME, paged_attention
+from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.core.loaded_model import LoadedModel, probe_shapes
+from tokenwire_reference.core.request import Request, SamplingParams
 
 REQUESTS = 32
 Asked = Sequence[tuple[tuple[int, ...], int]]

@@ -33,11 +33,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from tokenwire_reference.engine.engine import Engine
-from tokenwire_reference.models.attention import ATTENTION_NAME
-from tokenwire_reference.models.loaded_model import LoadedModel, probe_shapes
-from tokenwire_reference.models.loading import load_model
-from tokenwire_reference.request import Request, SamplingParams
+from tokenwire_reference.core.attention import ATTENTION_NAME
+from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.core.loaded_model import LoadedModel, probe_shapes
+from tokenwire_reference.core.request import Request, SamplingParams
+from tokenwire_reference.loading import load_model
 
 ROOT = Path(__file__).parents[1]
 MODELS = ROOT / "fixtures" / "models"
@@ -106,7 +106,7 @@ def check_graphs(name: str, device: str, dtype: str) -> Outcome:
 
 def check_kernel(device: str) -> Outcome:
     """The kernel beside the formula in float64, over a ragged batch of pages in no order."""
-    from tokenwire_reference.models.paged_attention_kernel import attend_to_pages
+    from tokenwire_reference.extras.paged_attention_kernel import attend_to_pages
 
     torch.manual_seed(0)
     page, heads, kv_heads, dim, lengths = 16, 4, 2, 64, [1, 15, 16, 17, 40, 63]
@@ -244,7 +244,7 @@ def qwen3(attention: str, device: str, *, small: bool) -> Any:
     """Random weights in the shapes of Qwen3-0.6B; `small` ones to try all this without a GPU."""
     from transformers import AttentionInterface, Qwen3Config, Qwen3ForCausalLM
 
-    from tokenwire_reference.models.attention import paged_attention
+    from tokenwire_reference.core.attention import paged_attention
 
     AttentionInterface.register(ATTENTION_NAME, paged_attention)
     config = Qwen3Config(

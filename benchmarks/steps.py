@@ -42,9 +42,9 @@ CASES: dict[str, dict[str, Any]] = {
 
 def microseconds(asked: dict[str, Any], models: dict[str, Any]) -> float:
     """For each step, over all steps of some requests."""
-    from tokenwire_reference.engine.engine import Engine
-    from tokenwire_reference.models.loading import load_model
-    from tokenwire_reference.request import Request, SamplingParams
+    from tokenwire_reference.core.engine import Engine
+    from tokenwire_reference.core.request import Request, SamplingParams
+    from tokenwire_reference.loading import load_model
 
     told = dict(asked)
     name, rows, apart, new = (

@@ -9,9 +9,9 @@ import pytest
 import torch
 import transformers
 
-from tokenwire_reference.engine.engine import Engine
-from tokenwire_reference.models.loading import load_model
-from tokenwire_reference.request import Request, SamplingParams
+from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.core.request import Request, SamplingParams
+from tokenwire_reference.loading import load_model
 
 MODEL = Path(__file__).parents[1] / "fixtures" / "models" / "tiny-qwen2"
 REQUESTS, NEW_TOKENS = 16, 64

@@ -11,11 +11,11 @@ import re2
 import torch
 from torch import Tensor
 
-from tokenwire_reference.models.builtin import TRAINING_TEXT, byte_level_tokenizer
-from tokenwire_reference.request import SamplingParams
-from tokenwire_reference.sampling.sampling import OutputCounts, SamplingRow, adjust
-from tokenwire_reference.scheduling.stopping import StopRules
-from tokenwire_reference.text.detokenizer import Detokenizer, Spelling, spelling
+from tokenwire_reference.core.detokenizer import Detokenizer, Spelling, spelling
+from tokenwire_reference.core.request import SamplingParams
+from tokenwire_reference.core.sampling import OutputCounts, SamplingRow, adjust
+from tokenwire_reference.core.stopping import StopRules
+from tokenwire_reference.extras.builtin import TRAINING_TEXT, byte_level_tokenizer
 
 TOKENIZER = byte_level_tokenizer()
 IDS: list[int] = (TOKENIZER.encode(" ".join(TRAINING_TEXT)) * 100)[:4000]

@@ -38,9 +38,7 @@ CODE = {
     "the judge": [
         f"conformance/tokenwire/{name}" for name in ("checks", "dialects", "judging", "target", "wire")
     ],
-    "the engine": [
-        f"{_REFERENCE}/{name}" for name in ("engine", "scheduling", "cache", "sampling", "delivery")
-    ],
+    "the engine": [f"{_REFERENCE}/{name}" for name in ("core", "extras")],
 }
 TESTS = {"the judge": "tests/conformance", "the engine": "tests/reference"}
 """What tries the mutants: no test that runs our programs in processes of their own, where no mutant is."""

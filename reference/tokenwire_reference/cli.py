@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from tokenwire_reference.api.limits import limits_in_words
+from tokenwire_reference.doors.limits import limits_in_words
 from tokenwire_reference.server_args import ServerArgs, spelled
 
 app = typer.Typer(

@@ -21,19 +21,19 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from tokenwire_reference.api.app import build_app
-from tokenwire_reference.api.event_stream import OUTLET
-from tokenwire_reference.api.served import Served
-from tokenwire_reference.crash_hook import CrashAfter, crash_soon
-from tokenwire_reference.delivery.engine_runner import EngineOnLoop, EngineRunner, EngineThread
-from tokenwire_reference.delivery.handover import Handover
-from tokenwire_reference.delivery.output_streamer import OutputStreamer
-from tokenwire_reference.delivery.request_manager import RequestManager
-from tokenwire_reference.engine.engine import Engine
-from tokenwire_reference.engine.invariance_probe import probe_invariance
-from tokenwire_reference.models.loading import load_model
-from tokenwire_reference.models.model import Model
-from tokenwire_reference.request import OutputRow
+from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.core.engine_runner import EngineOnLoop, EngineRunner, EngineThread
+from tokenwire_reference.core.handover import Handover
+from tokenwire_reference.core.model import Model
+from tokenwire_reference.core.output_streamer import OutputStreamer
+from tokenwire_reference.core.request import OutputRow
+from tokenwire_reference.doors.app import build_app
+from tokenwire_reference.doors.event_stream import OUTLET
+from tokenwire_reference.doors.request_manager import RequestManager
+from tokenwire_reference.doors.served import Served
+from tokenwire_reference.extras.crash_hook import CrashAfter, crash_soon
+from tokenwire_reference.extras.invariance_probe import probe_invariance
+from tokenwire_reference.loading import load_model
 from tokenwire_reference.server_args import ServerArgs
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from tokenwire_reference.channels.formats import REASONING, TOOL_CALLS
+from tokenwire_reference.extras.channels.formats import REASONING, TOOL_CALLS
 
 _INT32 = 2**31 - 1
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tokenwire_reference.cache.kv import PagePool
 from tokenwire_reference.cli import main as serve
+from tokenwire_reference.core.kv import PagePool
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import json
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile  # noqa: A004 - what Triton calls it
 
-from tokenwire_reference.models.paged_attention_kernel import _attend, sizes
+from tokenwire_reference.extras.paged_attention_kernel import _attend, sizes
 
 POINTERS = ("query", "keys", "values", "output")
 TABLES = ("tiles", "sequence_of", "positions", "page_table")

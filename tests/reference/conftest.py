@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tokenwire_reference.engine.engine import Engine
-    from tokenwire_reference.models.loaded_model import LoadedModel
-    from tokenwire_reference.models.scripted import ScriptedModel
-    from tokenwire_reference.request import Request
+    from tokenwire_reference.core.engine import Engine
+    from tokenwire_reference.core.loaded_model import LoadedModel
+    from tokenwire_reference.core.request import Request
+    from tokenwire_reference.extras.scripted import ScriptedModel
 
 DEVICES = ["cpu", "cuda"]
 if shutil.which("nvidia-smi") is None:
@@ -45,21 +45,21 @@ def device(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def tiny(device: str) -> LoadedModel:
-    from tokenwire_reference.models.loading import load_model
+    from tokenwire_reference.loading import load_model
 
     return load_model("builtin:tiny", device=device)
 
 
 @pytest.fixture(scope="session")
 def scripted() -> ScriptedModel:
-    from tokenwire_reference.models.scripted import ScriptedModel
+    from tokenwire_reference.extras.scripted import ScriptedModel
 
     return ScriptedModel()
 
 
 @pytest.fixture(scope="session")
 def tiny_qwen2(device: str) -> LoadedModel:
-    from tokenwire_reference.models.loading import load_model
+    from tokenwire_reference.loading import load_model
 
     return load_model(str(MODELS / "tiny-qwen2"), context_length=512, device=device)
 
@@ -70,7 +70,7 @@ def _no_engine_leaks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     if request.path.parent != Path(__file__).parent:
         yield
         return
-    from tokenwire_reference.engine.engine import Engine
+    from tokenwire_reference.core.engine import Engine
 
     engines: list[Engine] = []
     start = Engine.__init__

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tokenwire_reference.request import Request, SamplingParams
+from tokenwire_reference.core.request import Request, SamplingParams
 
 PROMPT = tuple(range(10, 95))
 GREEDY = {"temperature": 0.0}

@@ -17,8 +17,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from tokenwire_reference.models.attention import PagedCache, TritonPagedAttention
-from tokenwire_reference.models.loaded_model import LoadedModel
+from tokenwire_reference.core.attention import PagedCache, TritonPagedAttention
+from tokenwire_reference.core.loaded_model import LoadedModel
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -145,7 +145,7 @@ def attend_by_the_book(
 
 def use_the_book(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let attention over pages be computed by the formula instead of the kernel."""
-    from tokenwire_reference.models import paged_attention_kernel
+    from tokenwire_reference.extras import paged_attention_kernel
 
     monkeypatch.setattr(paged_attention_kernel, "attend_to_pages", attend_by_the_book)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from tokenizers import AddedToken, Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from tokenwire_reference.models.builtin import byte_level_tokenizer
+from tokenwire_reference.extras.builtin import byte_level_tokenizer
 
 
 class Letters:

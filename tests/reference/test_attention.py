@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
-from tokenwire_reference.models.attention import (
+from tokenwire_reference.core.attention import (
     AttentionShape,
     SdpaPagedAttention,
     UnsupportedModelError,
     paged_attention,
 )
-from tokenwire_reference.scheduling.batch import Batch
+from tokenwire_reference.core.batch import Batch
 
 PAGE, CONTEXT = 16, 160
 
@@ -173,7 +173,7 @@ def _bits_depend_on_nothing_but_the_position(
 def kernel() -> ModuleType:
     """The Triton kernel: on the GPU, or without one in Triton's interpreter (see conftest.py)."""
     pytest.importorskip("triton", reason="triton cannot be imported here")
-    from tokenwire_reference.models import paged_attention_kernel
+    from tokenwire_reference.extras import paged_attention_kernel
 
     return paged_attention_kernel
 

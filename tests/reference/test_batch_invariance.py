@@ -9,14 +9,14 @@ import pytest
 import torch
 from engine_requests import GREEDY, SEEDED, neighbours, record, scored
 
-from tokenwire_reference.engine.engine import Engine
-from tokenwire_reference.engine.invariance_probe import probe_invariance
-from tokenwire_reference.models.attention import PagedCache
-from tokenwire_reference.models.loaded_model import LoadedModel
-from tokenwire_reference.models.loading import load_model
-from tokenwire_reference.models.scripted import ScriptedModel
-from tokenwire_reference.request import Request
-from tokenwire_reference.scheduling.batch import Batch
+from tokenwire_reference.core.attention import PagedCache
+from tokenwire_reference.core.batch import Batch
+from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.core.loaded_model import LoadedModel
+from tokenwire_reference.core.request import Request
+from tokenwire_reference.extras.invariance_probe import probe_invariance
+from tokenwire_reference.extras.scripted import ScriptedModel
+from tokenwire_reference.loading import load_model
 
 Run = Callable[..., list[Request]]
 

@@ -13,18 +13,18 @@ from engine_requests import ask
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenwire_reference.engine.engine import Engine
-from tokenwire_reference.models.attention import ATTENTION_NAME
-from tokenwire_reference.models.builtin import (
+from tokenwire_reference.core.attention import ATTENTION_NAME
+from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.core.loaded_model import LoadedModel
+from tokenwire_reference.core.request import Request, SamplingParams
+from tokenwire_reference.extras.builtin import (
     SPECIAL_TOKENS,
     VOCAB_SIZE,
     build_builtin,
     byte_level_tokenizer,
     register_builtin,
 )
-from tokenwire_reference.models.loaded_model import LoadedModel
-from tokenwire_reference.models.loading import load_model
-from tokenwire_reference.request import Request, SamplingParams
+from tokenwire_reference.loading import load_model
 
 TOKENIZER = byte_level_tokenizer()
 Run = Callable[..., list[Request]]

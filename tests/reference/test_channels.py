@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tokenwire_reference.channels.formats import REASONING, TOOL_CALLS, channel_format
-from tokenwire_reference.channels.parser import Call, Channel, ChannelParser, Delta, Message
+from tokenwire_reference.extras.channels.formats import REASONING, TOOL_CALLS, channel_format
+from tokenwire_reference.extras.channels.parser import Call, Channel, ChannelParser, Delta, Message
 
 TYPES = {"get_weather": {"city": ("string",), "days": ("integer",), "q": ("object", "null")}}
 

@@ -15,10 +15,10 @@ import torch
 from engine_requests import ask, neighbours, record, scored
 from gpu_stand_ins import PretendedCuda, RecordedGraph, record_graphs, triton_pages, use_the_book
 
-from tokenwire_reference.engine.engine import Engine
-from tokenwire_reference.models.loaded_model import LoadedModel
-from tokenwire_reference.models.loading import load_model
-from tokenwire_reference.request import Request
+from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.core.loaded_model import LoadedModel
+from tokenwire_reference.core.request import Request
+from tokenwire_reference.loading import load_model
 
 pytest.importorskip("triton", reason="triton cannot be imported here")
 TINY = {"context_length": 512}

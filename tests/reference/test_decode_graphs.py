@@ -12,14 +12,14 @@ from engine_requests import ask, neighbours, record, scored
 from gpu_stand_ins import RecordedGraph, record_graphs, triton_pages, use_the_book
 from torch import Tensor, nn
 
-from tokenwire_reference.engine.engine import Engine
-from tokenwire_reference.models.attention import PagedCache
-from tokenwire_reference.models.decode_graphs import DecodeGraphs
-from tokenwire_reference.models.host_sync import HostSyncError, NoHostSync
-from tokenwire_reference.models.loaded_model import LoadedModel
-from tokenwire_reference.models.loading import load_model
-from tokenwire_reference.request import Request
-from tokenwire_reference.scheduling.batch import Batch
+from tokenwire_reference.core.attention import PagedCache
+from tokenwire_reference.core.batch import Batch
+from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.core.loaded_model import LoadedModel
+from tokenwire_reference.core.request import Request
+from tokenwire_reference.extras.decode_graphs import DecodeGraphs
+from tokenwire_reference.extras.host_sync import HostSyncError, NoHostSync
+from tokenwire_reference.loading import load_model
 
 Run = Callable[..., list[Request]]
 

@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tokenwire_reference.cache.kv import PageAccountingError
-from tokenwire_reference.engine.engine import Engine
-from tokenwire_reference.models.loaded_model import LoadedModel
-from tokenwire_reference.models.loading import load_model
-from tokenwire_reference.request import FinishReason, Request
-from tokenwire_reference.sampling import backends
-from tokenwire_reference.sampling.backends import register_sampler_backend
-from tokenwire_reference.sampling.sampling import SamplingRow
-from tokenwire_reference.scheduling.batch import Batch
+from tokenwire_reference.core import backends
+from tokenwire_reference.core.backends import register_sampler_backend
+from tokenwire_reference.core.batch import Batch
+from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.core.kv import PageAccountingError
+from tokenwire_reference.core.loaded_model import LoadedModel
+from tokenwire_reference.core.request import FinishReason, Request
+from tokenwire_reference.core.sampling import SamplingRow
+from tokenwire_reference.loading import load_model
 
 Run = Callable[..., list[Request]]
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from engine_requests import GREEDY, PROMPT, SEEDED, ask, neighbours, record, scored
 
-from tokenwire_reference.engine.engine import Engine, PauseMode
-from tokenwire_reference.engine.load import QueueFullError
-from tokenwire_reference.models.loaded_model import LoadedModel
-from tokenwire_reference.models.scripted import ScriptedModel
-from tokenwire_reference.request import FinishReason, Request
+from tokenwire_reference.core.engine import Engine, PauseMode
+from tokenwire_reference.core.load import QueueFullError
+from tokenwire_reference.core.loaded_model import LoadedModel
+from tokenwire_reference.core.request import FinishReason, Request
+from tokenwire_reference.extras.scripted import ScriptedModel
 
 Run = Callable[..., list[Request]]
 

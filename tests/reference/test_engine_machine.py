@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from torch import Tensor
 
-from tokenwire_reference.engine.engine import Engine, PauseMode
-from tokenwire_reference.engine.load import QueueFullError
-from tokenwire_reference.models.scripted import ScriptedModel
-from tokenwire_reference.request import Request
-from tokenwire_reference.sampling.sampling import SamplingRow
+from tokenwire_reference.core.engine import Engine, PauseMode
+from tokenwire_reference.core.load import QueueFullError
+from tokenwire_reference.core.request import Request
+from tokenwire_reference.core.sampling import SamplingRow
+from tokenwire_reference.extras.scripted import ScriptedModel
 
 MODEL = ScriptedModel(tokenizer=False)
 PAGE = 2

@@ -8,11 +8,17 @@ from collections.abc import Callable
 import pytest
 from engine_requests import ask
 
-from tokenwire_reference.engine.engine import Engine
-from tokenwire_reference.models.loaded_model import LoadedModel
-from tokenwire_reference.models.loading import load_model
-from tokenwire_reference.request import Request
-from tokenwire_reference.text.images import PLACEHOLDER, TOKENS_PER_IMAGE, image_text, put_images, read_image
+from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.core.loaded_model import LoadedModel
+from tokenwire_reference.core.request import Request
+from tokenwire_reference.extras.images import (
+    PLACEHOLDER,
+    TOKENS_PER_IMAGE,
+    image_text,
+    put_images,
+    read_image,
+)
+from tokenwire_reference.loading import load_model
 
 Run = Callable[..., list[Request]]
 CAT, DOG = (base64.b64encode(animal).decode() for animal in (b"a cat", b"a dog"))

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from tokenwire_reference.cache import prefix_keys
-from tokenwire_reference.cache.kv import PADDING_PAGE, OutOfPagesError, PageAccountingError, PagePool
-from tokenwire_reference.cache.prefix_keys import PageKey, PrefixKeys
+from tokenwire_reference.core import prefix_keys
+from tokenwire_reference.core.kv import PADDING_PAGE, OutOfPagesError, PageAccountingError, PagePool
+from tokenwire_reference.core.prefix_keys import PageKey, PrefixKeys
 
 SIZE = 4
 token_lists = st.lists(st.integers(0, 1), min_size=1, max_size=5 * SIZE)

@@ -13,13 +13,13 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from tokenwire_reference.engine.engine import Engine
-from tokenwire_reference.engine.invariance_probe import probe_invariance
-from tokenwire_reference.models.attention import UnsupportedModelError
-from tokenwire_reference.models.loaded_model import LoadedModel
-from tokenwire_reference.models.loading import load_model
-from tokenwire_reference.models.row_sizes import stable_row_sizes
-from tokenwire_reference.request import Request, SamplingParams
+from tokenwire_reference.core.attention import UnsupportedModelError
+from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.core.loaded_model import LoadedModel
+from tokenwire_reference.core.request import Request, SamplingParams
+from tokenwire_reference.core.row_sizes import stable_row_sizes
+from tokenwire_reference.extras.invariance_probe import probe_invariance
+from tokenwire_reference.loading import load_model
 
 MODELS = Path(__file__).parents[2] / "fixtures" / "models"
 

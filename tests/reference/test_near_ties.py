@@ -8,10 +8,10 @@ import pytest
 import torch
 from engine_requests import ask, scored
 
-from tokenwire_reference.sampling.near_ties import JITTER, NEAR, NearTies
+from tokenwire_reference.extras.near_ties import JITTER, NEAR, NearTies
 
 if TYPE_CHECKING:
-    from tokenwire_reference.models.loaded_model import LoadedModel
+    from tokenwire_reference.core.loaded_model import LoadedModel
 
 TIE = [2.0, 2.0 - NEAR / 2, 0.0]
 
@@ -53,7 +53,7 @@ def test_logits_move_a_little_and_never_in_a_server_that_repeats_itself() -> Non
 
 
 def test_an_engine_answers_one_request_in_several_ways(tiny: LoadedModel) -> None:
-    from tokenwire_reference.engine.engine import Engine
+    from tokenwire_reference.core.engine import Engine
 
     engine = Engine(tiny, near_ties=1.0, random_seed=1)
     answers: dict[int, set[tuple[int, ...]]] = {}

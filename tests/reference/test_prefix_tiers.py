@@ -17,14 +17,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from tokenwire_reference.cache.kv import PagePool
-from tokenwire_reference.cache.page_files import PageFiles
-from tokenwire_reference.cache.prefix_keys import PageKey, PrefixKeys
-from tokenwire_reference.cache.prefix_tiers import PrefixTiers, StoredPage, TierError
-from tokenwire_reference.engine.engine import Engine
-from tokenwire_reference.models.loaded_model import LoadedModel
-from tokenwire_reference.models.loading import load_model
-from tokenwire_reference.request import Request
+from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.core.kv import PagePool
+from tokenwire_reference.core.loaded_model import LoadedModel
+from tokenwire_reference.core.prefix_keys import PageKey, PrefixKeys
+from tokenwire_reference.core.request import Request
+from tokenwire_reference.extras.page_files import PageFiles
+from tokenwire_reference.extras.prefix_tiers import PrefixTiers, StoredPage, TierError
+from tokenwire_reference.loading import load_model
 
 Run = Callable[..., list[Request]]
 PROMPT = tuple(range(10, 80))

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenwire_reference.request import Request, SamplingParams
-from tokenwire_reference.sampling import logprobs
-from tokenwire_reference.sampling.backends import make_sampler_backend, register_sampler_backend
-from tokenwire_reference.sampling.sampling import (
+from tokenwire_reference.core import logprobs
+from tokenwire_reference.core.backends import make_sampler_backend, register_sampler_backend
+from tokenwire_reference.core.request import Request, SamplingParams
+from tokenwire_reference.core.sampling import (
     OutputCounts,
     SamplingRow,
     adjust,

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenwire_reference.cache.kv import PagePool
-from tokenwire_reference.request import Request, SamplingParams
-from tokenwire_reference.scheduling.scheduler import Scheduler, Segment, Sequence
-from tokenwire_reference.scheduling.stopping import StopRules
+from tokenwire_reference.core.kv import PagePool
+from tokenwire_reference.core.request import Request, SamplingParams
+from tokenwire_reference.core.scheduler import Scheduler, Segment, Sequence
+from tokenwire_reference.core.stopping import StopRules
 
 PAGE, CHUNK = 4, 8
 
@@ -141,7 +141,7 @@ def test_settings_that_cannot_work_are_refused(options: dict[str, int], message:
 
 
 def test_who_schedules_and_emits_needs_no_torch() -> None:
-    modules = "cache.kv", "scheduling.scheduler", "scheduling.stopping", "delivery.output_streamer"
-    imports = "; ".join(f"import tokenwire_reference.{module}" for module in modules)
+    modules = "kv", "scheduler", "stopping", "output_streamer"
+    imports = "; ".join(f"import tokenwire_reference.core.{module}" for module in modules)
     code = f"import sys; {imports}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -12,12 +12,12 @@ from engine_requests import ask, record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenwire_reference.engine.engine import Engine
-from tokenwire_reference.models.builtin import IM_END, VOCAB_SIZE
-from tokenwire_reference.models.loaded_model import LoadedModel
-from tokenwire_reference.models.loading import load_model
-from tokenwire_reference.models.scripted import Script, ScriptedModel
-from tokenwire_reference.request import FinishReason, Request
+from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.core.loaded_model import LoadedModel
+from tokenwire_reference.core.request import FinishReason, Request
+from tokenwire_reference.extras.builtin import IM_END, VOCAB_SIZE
+from tokenwire_reference.extras.scripted import Script, ScriptedModel
+from tokenwire_reference.loading import load_model
 
 Run = Callable[..., list[Request]]
 PROMPT = (20, 21, 22)
@@ -94,7 +94,7 @@ def test_a_slow_step_sleeps_before_it_speaks(
     slept: list[tuple[float, int]] = []
     request = scripted_ask([[5], {"sleep_ms": 20}, {"ids": [6, 7], "sleep_ms": 30}, [8]])
     monkeypatch.setattr(
-        "tokenwire_reference.models.scripted.time.sleep",
+        "tokenwire_reference.extras.scripted.time.sleep",
         lambda seconds: slept.append((seconds, len(request.output_ids))),
     )
     steps(Engine(scripted), request)

@@ -10,11 +10,11 @@ from engine_requests import GREEDY, SEEDED, neighbours, record, scored
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenwire_reference.engine.engine import Engine
-from tokenwire_reference.models.loaded_model import LoadedModel
-from tokenwire_reference.models.loading import load_model
-from tokenwire_reference.request import FinishReason, Request
-from tokenwire_reference.scheduling.drafting import LONGEST, NgramDrafter
+from tokenwire_reference.core.drafting import LONGEST, NgramDrafter
+from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.core.loaded_model import LoadedModel
+from tokenwire_reference.core.request import FinishReason, Request
+from tokenwire_reference.loading import load_model
 
 Run = Callable[..., list[Request]]
 REPETITIVE = {5: 14.0, 6: 14.0, 7: 14.0}

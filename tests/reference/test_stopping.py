@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tokenizers import sentencepiece
 
-from tokenwire_reference.request import FinishReason, SamplingParams
-from tokenwire_reference.scheduling.stopping import (
+from tokenwire_reference.core.detokenizer import Detokenizer, Spelling, spelling
+from tokenwire_reference.core.request import FinishReason, SamplingParams
+from tokenwire_reference.core.stopping import (
     LONGEST_MATCH,
     MOST_STEPS,
     StopPattern,
     StopRules,
     may_become_stop,
 )
-from tokenwire_reference.text.detokenizer import Detokenizer, Spelling, spelling
 
 EOS = 0
 

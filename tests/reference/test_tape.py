@@ -10,11 +10,11 @@ import torch
 from engine_requests import ask, neighbours, record
 from torch import Tensor, nn
 
-from tokenwire_reference.engine.engine import Engine
-from tokenwire_reference.models.loaded_model import LoadedModel
-from tokenwire_reference.models.loading import load_model
-from tokenwire_reference.models.tape import Tapes
-from tokenwire_reference.request import Request
+from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.core.loaded_model import LoadedModel
+from tokenwire_reference.core.request import Request
+from tokenwire_reference.extras.tape import Tapes
+from tokenwire_reference.loading import load_model
 
 Run = Callable[..., list[Request]]
 

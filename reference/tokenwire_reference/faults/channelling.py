@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tokenwire_reference.channels.formats import (
+from tokenwire_reference.extras.channels.formats import (
     END_THINK,
     END_TOOL_CALL,
     THINK,
@@ -15,7 +15,7 @@ from tokenwire_reference.channels.formats import (
     channel_format,
     hermes,
 )
-from tokenwire_reference.channels.parser import (
+from tokenwire_reference.extras.channels.parser import (
     Call,
     Channel,
     ChannelParser,

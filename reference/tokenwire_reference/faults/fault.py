@@ -11,12 +11,12 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tokenwire_reference.channels.parser import ChannelParser, Delta, Format
-    from tokenwire_reference.delivery.request_manager import Emission, Record
-    from tokenwire_reference.request import OutputRow, Request
-    from tokenwire_reference.scheduling.stopping import StopRules
-    from tokenwire_reference.text.detokenizer import Detokenizer
-    from tokenwire_reference.text.tokenizer import Tokenizer
+    from tokenwire_reference.core.detokenizer import Detokenizer
+    from tokenwire_reference.core.request import OutputRow, Request
+    from tokenwire_reference.core.stopping import StopRules
+    from tokenwire_reference.core.tokenizer import Tokenizer
+    from tokenwire_reference.doors.request_manager import Emission, Record
+    from tokenwire_reference.extras.channels.parser import ChannelParser, Delta, Format
 
 Json = Any
 """What JSON can say."""

@@ -6,8 +6,8 @@ import orjson
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tokenwire_reference.api.errors import RefusalError, refusal_answer
-from tokenwire_reference.api.json_answer import to_json
+from tokenwire_reference.doors.errors import RefusalError, refusal_answer
+from tokenwire_reference.doors.json_answer import to_json
 from tokenwire_reference.faults.catalogue import make_fault
 from tokenwire_reference.faults.fault import Fault, commit
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from tokenwire_reference.delivery.request_manager import Emission, Record
+from tokenwire_reference.doors.request_manager import Emission, Record
 from tokenwire_reference.faults.answer_shape import choices_of, finish_of
 from tokenwire_reference.faults.catalogue import STREAMED, WHOLE, fault
 from tokenwire_reference.faults.fault import Fault, Json

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tokenwire_reference.delivery.request_manager import Emission, Record
+from tokenwire_reference.doors.request_manager import Emission, Record
 from tokenwire_reference.faults.catalogue import fault
 from tokenwire_reference.faults.fault import Fault
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tokenwire_reference.delivery.request_manager import Emission, Record
+from tokenwire_reference.doors.request_manager import Emission, Record
 from tokenwire_reference.faults.catalogue import CUMULATIVE, INCREMENTAL, STREAMED, fault
 from tokenwire_reference.faults.fault import Fault
 

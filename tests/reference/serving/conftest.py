@@ -15,13 +15,13 @@ import pytest
 from starlette.applications import Starlette
 from transformers import AutoTokenizer
 
-from tokenwire_reference.api.app import build_app
-from tokenwire_reference.api.served import Served
-from tokenwire_reference.delivery.engine_runner import EngineThread
-from tokenwire_reference.delivery.output_streamer import OutputStreamer
-from tokenwire_reference.delivery.request_manager import RequestManager
-from tokenwire_reference.engine.load import EngineLoad, QueueFullError
-from tokenwire_reference.request import FinishReason, OutputRow, Request
+from tokenwire_reference.core.engine_runner import EngineThread
+from tokenwire_reference.core.load import EngineLoad, QueueFullError
+from tokenwire_reference.core.output_streamer import OutputStreamer
+from tokenwire_reference.core.request import FinishReason, OutputRow, Request
+from tokenwire_reference.doors.app import build_app
+from tokenwire_reference.doors.request_manager import RequestManager
+from tokenwire_reference.doors.served import Served
 from tokenwire_reference.server_args import ServerArgs
 
 MODELS = Path(__file__).parents[3] / "fixtures" / "models"

@@ -8,7 +8,7 @@ import jsonschema_rs
 import pytest
 
 from tokenwire.spec_files import load_schema
-from tokenwire_reference.request import FinishReason
+from tokenwire_reference.core.request import FinishReason
 
 PATH = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello there"}]
@@ -218,7 +218,7 @@ def test_samples_share_no_state(say, dialect):
 
 
 def test_tools_reach_the_template_of_the_model(answer, scripted_engine, tiny_tokenizer):
-    from tokenwire_reference.models.builtin import byte_level_tokenizer
+    from tokenwire_reference.extras.builtin import byte_level_tokenizer
 
     called = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": PARIS}}
     turns = [

@@ -6,7 +6,7 @@ import jsonschema_rs
 import pytest
 
 from tokenwire.spec_files import load_schema
-from tokenwire_reference.request import FinishReason
+from tokenwire_reference.core.request import FinishReason
 
 PATH = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello there"}]

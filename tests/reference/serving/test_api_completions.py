@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tokenwire_reference.request import FinishReason
+from tokenwire_reference.core.request import FinishReason
 
 PATH = "/v1/completions"
 # 語 in three byte tokens, "spec", and the end of the message.

@@ -8,7 +8,7 @@ import jsonschema_rs
 import pytest
 
 from tokenwire.spec_files import load_schema
-from tokenwire_reference.request import FinishReason
+from tokenwire_reference.core.request import FinishReason
 
 IDS = [1262, 1059, 542, 88, 1806, 1238]
 PIECES = ["spec", "andlers", " option", "u", "ily", "ties"]

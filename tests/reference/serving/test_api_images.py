@@ -6,8 +6,8 @@ import base64
 
 import pytest
 
-from tokenwire_reference.models.builtin import build_tiny_mm
-from tokenwire_reference.text.images import PLACEHOLDER, TOKENS_PER_IMAGE, image_text
+from tokenwire_reference.extras.builtin import build_tiny_mm
+from tokenwire_reference.extras.images import PLACEHOLDER, TOKENS_PER_IMAGE, image_text
 
 CAT = base64.b64encode(b"a cat").decode()
 CAT_PART = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{CAT}"}}

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from starlette.routing import Route
 
-from tokenwire_reference.api import app
-from tokenwire_reference.api.keys import OPEN_PATHS
+from tokenwire_reference.doors import app
+from tokenwire_reference.doors.keys import OPEN_PATHS
 from tokenwire_reference.server_args import ServerArgs
 
 KEY = {"authorization": "Bearer the-key"}

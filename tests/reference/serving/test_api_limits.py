@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tokenwire_reference.api.limits import LIMITS
+from tokenwire_reference.doors.limits import LIMITS
 
 DOORS = {
     "/generate": ("input_ids", True),

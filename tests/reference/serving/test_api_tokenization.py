@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tokenwire_reference.models.builtin import byte_level_tokenizer
+from tokenwire_reference.extras.builtin import byte_level_tokenizer
 
 HELLO = [{"role": "user", "content": "Hello there"}]
 HELLO_IDS = [1, 88, 458, 202, 43, 72, 363, 82, 1028, 2, 202, 1, 425, 387, 478, 202]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenwire_reference.api.vllm.logprob_shapes import TextOffsets, token_text
-from tokenwire_reference.request import FinishReason, SamplingParams
+from tokenwire_reference.core.request import FinishReason, SamplingParams
+from tokenwire_reference.doors.vllm.logprob_shapes import TextOffsets, token_text
 
 CHAT, COMPLETIONS, GENERATE = "/v1/chat/completions", "/v1/completions", "/inference/v1/generate"
 HELLO = [{"role": "user", "content": "Hello there"}]

@@ -9,10 +9,10 @@ import loopback
 
 SERVER = """
 import sys
-from tokenwire_reference.cache.kv import PageAccountingError
+from tokenwire_reference.core.kv import PageAccountingError
 from tokenwire_reference.cli import main
-from tokenwire_reference.delivery.engine_runner import EngineOnLoop
-from tokenwire_reference.scheduling.scheduler import Scheduler
+from tokenwire_reference.core.engine_runner import EngineOnLoop
+from tokenwire_reference.core.scheduler import Scheduler
 
 def advance(*_):
     raise PageAccountingError("page 7 is in two places at once")

@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from tokenwire_reference.api.event_stream import OUTLET
+from tokenwire_reference.doors.event_stream import OUTLET
 from tokenwire_reference.serve import Connection, Protocol, Server
 from tokenwire_reference.server_args import ServerArgs
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from forked_program import served_forked
 
-from tokenwire_reference.crash_hook import CRASH_STATUS, CrashAfter
+from tokenwire_reference.extras.crash_hook import CRASH_STATUS, CrashAfter
 
 
 def test_it_counts_rows_and_then_delivers_nothing():

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tokenwire_reference.models.builtin import byte_level_tokenizer
-from tokenwire_reference.request import FinishReason, SamplingParams
-from tokenwire_reference.text.detokenizer import Detokenizer, Spelling, finish_text, spelling
+from tokenwire_reference.core.detokenizer import Detokenizer, Spelling, finish_text, spelling
+from tokenwire_reference.core.request import FinishReason, SamplingParams
+from tokenwire_reference.extras.builtin import byte_level_tokenizer
 
 ids_and_cuts = st.tuples(
     st.lists(st.integers(0, 1999), max_size=40), st.lists(st.integers(0, 40), max_size=12)

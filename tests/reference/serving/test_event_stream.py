@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from tokenwire_reference.api.errors import RefusalError
-from tokenwire_reference.api.event_stream import OUTLET, WRITE_BYTES, EventStream
-from tokenwire_reference.delivery.request_manager import Delivery, RequestManager
-from tokenwire_reference.request import FinishReason, OutputRow, Request, SamplingParams
+from tokenwire_reference.core.request import FinishReason, OutputRow, Request, SamplingParams
+from tokenwire_reference.doors.errors import RefusalError
+from tokenwire_reference.doors.event_stream import OUTLET, WRITE_BYTES, EventStream
+from tokenwire_reference.doors.request_manager import Delivery, RequestManager
 
 END = FinishReason("length", length=1)
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_tokenizers import Letters
 
-from tokenwire_reference.delivery.output_streamer import OutputStreamer
-from tokenwire_reference.delivery.request_manager import Delivery, RequestManager
-from tokenwire_reference.request import FinishReason, Request, SamplingParams
+from tokenwire_reference.core.output_streamer import OutputStreamer
+from tokenwire_reference.core.request import FinishReason, Request, SamplingParams
+from tokenwire_reference.doors.request_manager import Delivery, RequestManager
 
 LOGPROBS = "output_token_logprobs"
 KEYS = ("early", "late")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import jsonschema
 import pytest
 
-from tokenwire_reference.api import body
-from tokenwire_reference.api.keys import OPEN_PATHS
+from tokenwire_reference.doors import body
+from tokenwire_reference.doors.keys import OPEN_PATHS
 
 SMALLEST = {
     "/generate": {"input_ids": [5]},

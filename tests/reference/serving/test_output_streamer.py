@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tokenwire_reference.delivery.output_streamer import OutputStreamer, cached_tokens_details
-from tokenwire_reference.request import FinishReason, Request, SamplingParams
+from tokenwire_reference.core.output_streamer import OutputStreamer, cached_tokens_details
+from tokenwire_reference.core.request import FinishReason, Request, SamplingParams
 
 
 def request(text="", *, stream=True, interval=None, **fields):

@@ -25,8 +25,8 @@ from tokenwire.parrot.vocabulary import SIZE, Vocabulary, words_of
 from tokenwire.record import Stream
 from tokenwire.requirement import load_requirements
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
-from tokenwire_reference.engine.engine import Engine
-from tokenwire_reference.models.loading import load_model
+from tokenwire_reference.core.engine import Engine
+from tokenwire_reference.loading import load_model
 
 LAW = Parrot(SIZE)
 WORDS = words_of(Vocabulary.BYTE_LEVEL)

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_tokenizers import Letters
 
-from tokenwire_reference.delivery import request_manager
-from tokenwire_reference.delivery.output_streamer import OutputStreamer
-from tokenwire_reference.delivery.request_manager import Delivery, DuplicateRequestIdError, RequestManager
-from tokenwire_reference.request import FinishReason, OutputRow, Request, SamplingParams
-from tokenwire_reference.scheduling.stopping import StopRules
-from tokenwire_reference.text.detokenizer import Detokenizer, Spelling
+from tokenwire_reference.core.detokenizer import Detokenizer, Spelling
+from tokenwire_reference.core.output_streamer import OutputStreamer
+from tokenwire_reference.core.request import FinishReason, OutputRow, Request, SamplingParams
+from tokenwire_reference.core.stopping import StopRules
+from tokenwire_reference.doors import request_manager
+from tokenwire_reference.doors.request_manager import Delivery, DuplicateRequestIdError, RequestManager
 
 LOGPROBS = "output_token_logprobs"
 

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from tokenwire_reference.models.loading import load_model
+from tokenwire_reference.loading import load_model
 from tokenwire_reference.serve import assemble
 from tokenwire_reference.server_args import ServerArgs
 

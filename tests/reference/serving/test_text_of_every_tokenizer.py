@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_tokenizers import KINDS
 
-from tokenwire_reference.delivery.output_streamer import OutputStreamer
-from tokenwire_reference.delivery.request_manager import Delivery, RequestManager
-from tokenwire_reference.request import FinishReason, Request, SamplingParams
-from tokenwire_reference.scheduling.stopping import StopRules
-from tokenwire_reference.text.detokenizer import Detokenizer, Kind, Spelling, spelling
+from tokenwire_reference.core.detokenizer import Detokenizer, Kind, Spelling, spelling
+from tokenwire_reference.core.output_streamer import OutputStreamer
+from tokenwire_reference.core.request import FinishReason, Request, SamplingParams
+from tokenwire_reference.core.stopping import StopRules
+from tokenwire_reference.doors.request_manager import Delivery, RequestManager
 
 BUDGET = 16
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenwire_reference.text.tokenizer import token_bytes
+from tokenwire_reference.core.tokenizer import token_bytes
 
 
 @given(ids=st.lists(st.integers(4, 1999), max_size=20))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from tokenwire_reference.cli import main as serve
-from tokenwire_reference.models.attention import PagedCache
-from tokenwire_reference.models.loaded_model import LoadedModel
-from tokenwire_reference.scheduling.batch import Batch
+from tokenwire_reference.core.attention import PagedCache
+from tokenwire_reference.core.batch import Batch
+from tokenwire_reference.core.loaded_model import LoadedModel
 
 
 def main() -> None:

@@ -1,5 +1,0 @@
-"""vLLM's endpoints on the same engine: chat and completions in its shapes, and `/inference/v1/generate`."""
-
-from tokenwire_reference.api.vllm import chat, completions, generate, server
-
-__all__ = ["chat", "completions", "generate", "server"]

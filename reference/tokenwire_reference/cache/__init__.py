@@ -1,1 +1,0 @@
-"""The paged KV cache: who holds its pages, which prefixes they store, and where evicted ones go."""

@@ -1,0 +1,201 @@
+"""From the logits of a step to the records of its requests.
+
+Without drafts a sequence has one row and gets one token. With drafts, row j was computed as if the first j
+drafts had come. Its token is accepted as long as they really came: so a draft changes how many tokens a step
+gives, never which. Stop rules look at each accepted token, as if it had a step of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from torch import Tensor
+
+from tokenwire_reference.core import logprobs
+from tokenwire_reference.core.backends import make_sampler_backend
+from tokenwire_reference.core.batch import WantedRows
+from tokenwire_reference.core.request import FinishReason, Request
+from tokenwire_reference.core.sampling import (
+    OutputCounts,
+    SamplingRow,
+    adjust,
+    choose,
+    rows_without_numbers,
+    support,
+)
+from tokenwire_reference.core.scheduler import Segment
+from tokenwire_reference.extras.near_ties import NearTies
+
+MASK, MASK_LOGPROBS = "output_token_sampling_mask", "output_token_sampling_logprobs"
+HIDDEN_STATES = "hidden_states"
+RESERVED_KEYS = frozenset(f"output_{family}" for family in logprobs.FAMILIES) | {
+    MASK,
+    MASK_LOGPROBS,
+    HIDDEN_STATES,
+}
+"""Series that a sampler backend may not write."""
+
+NOTHING: frozenset[int] = frozenset()
+
+
+class TokenAcceptance:
+    """Samples and accepts, with the sampler backend of one engine."""
+
+    def __init__(self, sampling_backend: str, eos_token_ids: frozenset[int], near_ties: NearTies) -> None:
+        self.sampling_backend = sampling_backend
+        self._backend = make_sampler_backend(sampling_backend)
+        self._eos_token_ids = eos_token_ids
+        self._near_ties = near_ties
+        self._counts: dict[str, OutputCounts] = {}
+        """Of the requests with penalties of the last step, by id. Who pauses is counted anew."""
+
+    def accept(self, wanted: Sequence[WantedRows], logits: Tensor) -> list[int]:
+        """Give every segment that samples its tokens; how many drafts were right, for each of `wanted`."""
+        sampled = [rows for rows in wanted if rows.sampled]
+        if not sampled:
+            return [0] * len(wanted)
+        requests = [rows.segment.sequence.request for rows in sampled for _ in rows.sampled]
+        self._follow(requests, logits)
+        sampling = [self._sampling_row(rows.segment, j) for rows in sampled for j in range(len(rows.sampled))]
+        adjusted = adjust(_rows(logits, sampled), sampling)
+        if self._near_ties.share:
+            positions = [
+                (rows.segment.sequence.request, len(rows.segment.sequence.request.output_ids) + j)
+                for rows in sampled
+                for j in range(len(rows.sampled))
+            ]
+            adjusted = self._near_ties.sway(adjusted, positions)
+        token_ids = choose(adjusted, sampling)
+        customized_info = self._customized_info(adjusted, sampling, token_ids)
+        for row in rows_without_numbers(adjusted):
+            customized_info[row] = ArithmeticError("the model's logits are no finite numbers")
+        entries = _scored(adjusted, token_ids, requests)
+        for row, masks in _masks(adjusted, sampling, token_ids, requests).items():
+            entries[row] = {**entries[row], **masks}
+        for row, request in enumerate(requests):
+            if request.return_hidden_states:
+                # The first token has the rows of the prompt, each later one its own.
+                states = request.hidden_rows[-1] if request.output_ids else request.hidden_rows
+                entries[row], request.hidden_rows = {**entries[row], HIDDEN_STATES: states}, []
+        accepted, row = [], 0
+        for rows in wanted:
+            last = row + len(rows.sampled)
+            request = rows.segment.sequence.request
+            said = entries[row:last], customized_info[row:last]
+            try:
+                accepted.append(_extend(rows.segment, token_ids[row:last], *said))
+            except Exception as error:  # the rules are one request's: so is their failure
+                request.finish = FinishReason.of_failure(error)
+                accepted.append(0)
+            row = last
+        return accepted
+
+    def _follow(self, requests: Sequence[Request], logits: Tensor) -> None:
+        """Keep counting the outputs of those requests with penalties that have a row in this step."""
+        counts: dict[str, OutputCounts] = {}
+        for request in requests:
+            if request.sampling.penalises and request.rid not in counts:
+                known = self._counts.get(request.rid)
+                if known is None or known.output_ids is not request.output_ids:
+                    known = OutputCounts(request.output_ids, logits)
+                counts[request.rid] = known
+        self._counts = counts
+
+    def _sampling_row(self, segment: Segment, right: int) -> SamplingRow:
+        """What the row after `right` drafts is sampled with, if these are right."""
+        request = segment.sequence.request
+        early = len(request.output_ids) + right < request.sampling.min_new_tokens
+        banned = self._eos_token_ids.union(request.sampling.stop_token_ids) if early else NOTHING
+        counts = self._counts.get(request.rid) if self._counts else None
+        times = None if counts is None else counts.times(segment.drafts[:right])
+        return SamplingRow(request.sampling, request.seed, segment.end - 1 + right, times, banned)
+
+    def _customized_info(
+        self, adjusted: Tensor, rows: Sequence[SamplingRow], token_ids: Sequence[int]
+    ) -> list[Mapping[str, Any] | Exception]:
+        """What the backend says of each row; the error of a row at which it fails.
+
+        It is asked for all rows at once. If that fails, it is asked for each alone, to know whose row it was.
+        Raises ValueError for an answer that fits no rows: then the backend is wrong, and not a request.
+        """
+        try:
+            customized_info = self._backend(adjusted, rows, token_ids)
+        except Exception as error:
+            if len(rows) == 1:
+                return [error]
+            each = [slice(row, row + 1) for row in range(len(rows))]
+            return [self._customized_info(adjusted[one], rows[one], token_ids[one])[0] for one in each]
+        if not customized_info:
+            return [{}] * len(rows)
+        for key, values in customized_info.items():
+            if len(values) != len(token_ids) or key in RESERVED_KEYS:
+                raise ValueError(
+                    f"sampler backend {self.sampling_backend!r} gave {len(values)} values under {key!r} for "
+                    f"{len(token_ids)} rows; give one for each row, under a key that is not the engine's own"
+                )
+        return [{key: values[i] for key, values in customized_info.items()} for i in range(len(rows))]
+
+
+def _rows(logits: Tensor, sampled: Sequence[WantedRows]) -> Tensor:
+    """The rows of logits that choose tokens; no copy where they stand in a row, as those of decodes do."""
+    first, last = sampled[0].sampled.start, sampled[-1].sampled.stop
+    if last - first == sum(len(rows.sampled) for rows in sampled):
+        return logits[first:last]
+    return logits[[row for rows in sampled for row in rows.sampled]]
+
+
+def _scored(
+    adjusted: Tensor, token_ids: Sequence[int], requests: Sequence[Request]
+) -> list[Mapping[str, Any]]:
+    """The entries of each row's series; none where its request asked for none."""
+    asking = [row for row, request in enumerate(requests) if request.return_logprob]
+    entries: list[Mapping[str, Any]] = [{}] * len(requests)
+    if asking:
+        logits = adjusted if len(asking) == len(requests) else adjusted[asking]
+        scored = logprobs.score(logits, [token_ids[row] for row in asking], [requests[row] for row in asking])
+        for row, families in zip(asking, scored, strict=True):
+            entries[row] = {f"output_{family}": entry for family, entry in families.items()}
+    return entries
+
+
+def _masks(
+    adjusted: Tensor, rows: Sequence[SamplingRow], token_ids: Sequence[int], requests: Sequence[Request]
+) -> dict[int, dict[str, Any]]:
+    """What each row was chosen from, by row; only of rows whose request asked for it."""
+    asking = [row for row, request in enumerate(requests) if request.return_sampling_mask]
+    if not asking:
+        return {}
+    found = support(adjusted[asking], [rows[row] for row in asking], [token_ids[row] for row in asking])
+    return {
+        row: {MASK: ids, MASK_LOGPROBS: logprob} for row, (ids, logprob) in zip(asking, found, strict=True)
+    }
+
+
+def _extend(
+    segment: Segment,
+    token_ids: Sequence[int],
+    entries: Sequence[Mapping[str, Any]],
+    infos: Sequence[Mapping[str, Any] | Exception],
+) -> int:
+    """Append tokens up to the first that no draft foretold, or that ends the request; count right drafts.
+
+    A request that has failed in this step gets none. Raises what a row's rule or backend raises.
+    """
+    sequence, request = segment.sequence, segment.sequence.request
+    right = 0
+    if request.finish is not None:
+        return right
+    for row, (token_id, draft) in enumerate(zip_longest(token_ids, segment.drafts)):
+        info = infos[row]
+        if isinstance(info, Exception):
+            raise info
+        request.append(token_id, entries[row], info)
+        sequence.token_ids.append(token_id)
+        request.finish = sequence.rules.check(request.output_ids)
+        request.held_back = request.stream and sequence.rules.hold_back(request.output_ids)
+        if request.finish is not None or token_id != draft:
+            break
+        right += 1
+    return right

@@ -1,0 +1,90 @@
+"""What a request must be to run at all, and how its record begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tokenwire_reference.core import logprobs
+from tokenwire_reference.core.acceptance import HIDDEN_STATES, MASK, MASK_LOGPROBS
+from tokenwire_reference.core.detokenizer import Detokenizer, spelling
+from tokenwire_reference.core.drafting import Drafter, NgramDrafter
+from tokenwire_reference.core.model import Model
+from tokenwire_reference.core.request import Request
+from tokenwire_reference.core.scheduler import Sequence
+from tokenwire_reference.core.stopping import StopRules
+
+
+def sequence_of(request: Request, model: Model, *, capacity: int, num_draft_tokens: int) -> Sequence:
+    """The sequence of a request. Raises ValueError, naming the numbers, for one that can never run.
+
+    `capacity` is the size of the KV cache in positions.
+    """
+    prompt, sampling = request.prompt_token_ids, request.sampling
+    room = model.context_length - len(prompt)
+    budget = sampling.max_new_tokens
+    if not prompt:
+        raise ValueError("the prompt is empty; give at least one token id")
+    if request.wants_embedding and not model.hidden_states.available:
+        raise ValueError(f"{model.name} has no hidden states to embed with; serve another model")
+    if request.return_hidden_states and (num_draft_tokens or not model.hidden_states.available):
+        raise ValueError(
+            f"return_hidden_states needs a model with a last layer, and no drafts; {model.name} has "
+            f"{num_draft_tokens} drafts; leave it out"
+        )
+    if request.routed_experts_start is not None and not model.experts.available:
+        raise ValueError(
+            f"{model.name} has no experts, and return_routed_experts asks for them; leave it out"
+        )
+    if room < (budget or 0) or room < 0:
+        raise ValueError(
+            f"{len(prompt)} prompt tokens and max_new_tokens {budget} exceed the context length of "
+            f"{model.context_length} tokens"
+        )
+    _check_ids(model, "prompt_token_ids", prompt)
+    _check_ids(model, "logit_bias", sampling.logit_bias)
+    _check_ids(model, "stop_token_ids", sampling.stop_token_ids)
+    _check_ids(model, "token_ids_logprob", request.token_ids_logprob)
+    if request.logprob_start_len > len(prompt):
+        raise ValueError(
+            f"logprob_start_len is {request.logprob_start_len}, and the prompt has {len(prompt)} tokens"
+        )
+    if budget is None:
+        budget = max(0, min(room, capacity - len(prompt)))
+    detokenizer = None
+    if model.tokenizer is not None:
+        # Stops are sought in the text that is shown.
+        spelled = spelling(
+            model.tokenizer,
+            skip_special_tokens=sampling.skip_special_tokens,
+            spaces_between_special_tokens=sampling.spaces_between_special_tokens,
+        )
+        detokenizer = Detokenizer(spelled, prompt)
+    rules = StopRules(sampling, model.eos_token_ids, budget, detokenizer)
+    drafter: Drafter | None = model.drafter(request)
+    if drafter is None and num_draft_tokens:
+        drafter = NgramDrafter(num_draft_tokens)
+    return Sequence(request, request.fault.stop_rules(rules), list(prompt), drafter)
+
+
+def begin_series(sequence: Sequence) -> None:
+    """Give the logprob series that a request asked for, and that have no entry yet."""
+    request = sequence.request
+    if request.return_sampling_mask:
+        request.series |= {MASK: [], MASK_LOGPROBS: []}
+    if request.return_hidden_states:
+        request.series[HIDDEN_STATES] = []
+    for family in logprobs.families(request):
+        request.series[f"output_{family}"] = []
+        request.prompt_series[f"input_{family}"] = []
+        if sequence.scores_prompt and request.logprob_start_len == 0:
+            # Nothing precedes the first token of a prompt, so nothing scores it.
+            token = [None, request.prompt_token_ids[0], None]
+            request.prompt_series[f"input_{family}"].append(token if family == "token_logprobs" else None)
+
+
+def _check_ids(model: Model, name: str, ids: Iterable[int]) -> None:
+    wrong = next((i for i in ids if not 0 <= i < model.vocab_size), None)
+    if wrong is not None:
+        raise ValueError(
+            f"{name} contains out-of-vocabulary token id {wrong}; valid range is [0, {model.vocab_size})"
+        )

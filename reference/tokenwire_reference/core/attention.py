@@ -1,0 +1,429 @@
+"""Attention over paged keys and values, hooked into any transformers model.
+
+The model runs one packed row of tokens and keeps no cache of its own. Its attention layers call
+`paged_attention`, which writes the new keys and values into their pages and lets each query attend to its own
+sequence.
+
+Both backends make the result of a token depend on nothing but its position and the ids up to it: not on its
+neighbours, not on how a prefill was cut into chunks, not on what came from the prefix cache, not on whether
+the token was computed by prefill or by decode. So pages may be shared, whichever request computed them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from mmap import mmap
+from operator import itemgetter
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tokenwire_reference.core.batch import Batch
+from tokenwire_reference.core.kv import PADDING_PAGE
+from tokenwire_reference.extras.prefix_tiers import PageStore
+
+ATTENTION_NAME = "tokenwire_paged"
+IGNORED_ARGUMENTS = frozenset(
+    {
+        "dropout",
+        "is_causal",
+        "output_router_logits",
+        "position_ids",
+        "use_cache",
+        "output_attentions",
+        "cache_position",
+    }
+)
+"""What layers pass along that means nothing here: no training, always causal, positions already applied."""
+
+
+class UnsupportedModelError(ValueError):
+    """The model needs something that this engine does not implement."""
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """What one attention layer stores for a position."""
+
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    group: int = 1
+    """Query heads for each key-value head."""
+
+
+class PagedAttention(Protocol):
+    """Where the layers of a step find keys and values."""
+
+    def plan(self, batch: Batch) -> None:
+        """Prepare for the layers of one step."""
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, *, scaling: float, window: int | None
+    ) -> Tensor:
+        """Store key [1, Hkv, T, D] and value, and give the attention of query [1, H, T, D]: [1, T, H, Dv]."""
+
+
+class PagedCache(PagedAttention, PageStore, Protocol):
+    """Keys and values of one engine: for attention, and page by page for lower tiers of the prefix cache."""
+
+
+def paged_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    paged: PagedAttention,
+    **arguments: Any,
+) -> tuple[Tensor, None]:
+    """The attention function that transformers calls in every layer.
+
+    Raises UnsupportedModelError for an argument that would change the result and is not implemented.
+    """
+    if attention_mask is not None:
+        raise UnsupportedModelError(f"{type(module).__name__} builds an attention mask of its own")
+    unknown = sorted(k for k, v in arguments.items() if v is not None and k not in IGNORED_ARGUMENTS)
+    if unknown:
+        raise UnsupportedModelError(
+            f"{type(module).__name__} passes {', '.join(unknown)} to its attention, which is not implemented"
+        )
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    layer: int = module.layer_idx  # type: ignore[assignment]  # transformers numbers every attention module
+    return paged.attend(layer, query, key, value, scaling=scale, window=sliding_window), None
+
+
+class PagedTensors:
+    """Keys and values of every layer, page by page: [slots, heads, dimension] each."""
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    page_size: int
+
+    def read_page(self, page: int) -> list[Tensor]:
+        """Copies of one page's keys and values, on the CPU."""
+        return [tensor.to("cpu", copy=True) for tensor in self._page(page)]
+
+    def write_page(self, page: int, payload: Sequence[Tensor]) -> None:
+        for tensor, content in zip(self._page(page), payload, strict=True):
+            tensor.copy_(content)
+
+    def same_page(self, page: int, payload: Sequence[Tensor]) -> bool:
+        """Whether a page still has these contents, to the last bit."""
+        return all(torch.equal(a.cpu(), b) for a, b in zip(self._page(page), payload, strict=True))
+
+    def _page(self, page: int) -> list[Tensor]:
+        slots = slice(page * self.page_size, (page + 1) * self.page_size)
+        return [tensor[slots] for tensor in (*self.keys, *self.values)]
+
+
+class ShapeProbe:
+    """Learns the shapes of all layers from one forward pass; its attention returns zeros."""
+
+    def __init__(self) -> None:
+        self.shapes: dict[int, AttentionShape] = {}
+
+    def plan(self, batch: Batch) -> None:
+        """Nothing to prepare."""
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, *, scaling: float, window: int | None
+    ) -> Tensor:
+        del scaling, window
+        if layer in self.shapes:
+            raise UnsupportedModelError(f"attention layer {layer} is called twice in one forward pass")
+        _, kv_heads, tokens, key_dim = key.shape
+        group = query.shape[1] // kv_heads
+        self.shapes[layer] = AttentionShape(kv_heads, key_dim, value.shape[-1], group)
+        return query.new_zeros(1, tokens, query.shape[1], value.shape[-1])
+
+
+_Tile = tuple[int, int, int]
+"""How many pages it reads, its segment, its number in its sequence."""
+
+
+class _Tiles(NamedTuple):
+    """Tiles that attend to equally many pages, computed in one call."""
+
+    pages: int
+    """Of each tile."""
+    positions: Tensor
+    """Of their rows: [tiles, rows] int64."""
+    tables: Tensor | None
+    """The pages of all tiles, one after another; those of a single sequence if `shared`: [pages] int64."""
+    first_slot: int
+    """Where the pages of a single sequence begin, if they follow one another: then nothing is copied."""
+    shared: bool
+    """Whether all tiles are of one sequence, and read the same keys."""
+
+
+def _zeros(*shape: int) -> Tensor:
+    """Zeros that take no memory before they are written: `torch.zeros` writes every one of them."""
+    memory = mmap(-1, math.prod(shape) * torch.float32.itemsize)
+    return torch.frombuffer(memory, dtype=torch.float32).view(shape)
+
+
+class SdpaPagedAttention(PagedTensors):
+    """Attention on the CPU, in float32: `scaled_dot_product_attention` over tiles.
+
+    A *tile* is the queries of a few neighbouring positions: always so many rows, each at its own offset,
+    whether all of them are wanted or not. It attends to whole pages from the first on, under a causal mask.
+    So the shape of the computation, and with it every bit of its result, follows from the position alone.
+
+    What is masked is multiplied by zero, and zero times NaN is NaN: so a page is emptied when its first
+    position is stored, padding stores nothing, and a tile reads no page that its sequence has not begun.
+
+    Tiles over equally many pages run in one call, in which each is computed by itself. Their keys are copied
+    side by side. Large keys are not: the tiles of one sequence run by themselves then, and without a copy
+    where its pages follow one another.
+    """
+
+    TILE = 4
+    """Of a decode one row is wanted; a prefill reads its keys once for all rows."""
+    LARGE = 1 << 18
+    """Bytes of keys that take longer to copy than a call of their own."""
+
+    def __init__(
+        self, shapes: Sequence[AttentionShape], num_pages: int, page_size: int, context_length: int
+    ) -> None:
+        slots = num_pages * page_size
+        self.page_size = page_size
+        self.tile = math.gcd(page_size, self.TILE)
+        self.context_length = -(-context_length // page_size) * page_size
+        self.keys = [_zeros(slots, s.kv_heads, s.key_dim) for s in shapes]
+        self.values = [_zeros(slots, s.kv_heads, s.value_dim) for s in shapes]
+        page_bytes = max(page_size * s.kv_heads * s.key_dim * torch.float32.itemsize for s in shapes)
+        self._few_pages = self.LARGE // page_bytes
+        self._slots = self._rows = self._places = self._begun = torch.empty(0, dtype=torch.int64)
+        self._groups: list[_Tiles] = []
+        self._masks: dict[tuple[int, int | None], list[Tensor]] = {}
+        """Of the groups, in order."""
+        self._bands: dict[int | None, Tensor] = {}
+
+    def plan(self, batch: Batch) -> None:
+        tile, parts = self.tile, self.page_size // self.tile
+        # By pages, then by sequence: (pages to read, segment, number of the tile in its sequence).
+        tiles = sorted(
+            (self._pages_read(number // parts + 1), segment, number)
+            for segment, (start, end) in enumerate(batch.spans)
+            for number in range(start // tile, (end - 1) // tile + 1)
+        )
+        self._masks = {}
+        self._groups = []
+        for pages, same in groupby(tiles, key=itemgetter(0)):
+            if pages <= self._few_pages:
+                self._groups.append(self._together(pages, list(same), batch.page_lists))
+            else:
+                self._groups += [
+                    self._alone(pages, list(own), batch.page_lists[segment])
+                    for segment, own in groupby(same, key=itemgetter(1))
+                ]
+        rank = {each[1:]: at * tile for at, each in enumerate(tiles)}
+        places = [
+            rank[segment, position // tile] + position % tile
+            for segment, (start, end) in enumerate(batch.spans)
+            for position in range(start, end)
+        ]
+        # Any row may stand where a tile has none: what it gives is not read.
+        rows = [0] * (len(tiles) * tile)
+        for row, place in enumerate(places):
+            rows[place] = row
+        self._slots = batch.slots[: len(places)]
+        size = self.page_size
+        begun = [
+            pages[position // size]
+            for (start, end), pages in zip(batch.spans, batch.page_lists, strict=True)
+            for position in range(-(-start // size) * size, end, size)
+        ]
+        self._begun = torch.tensor(begun, dtype=torch.int64)
+        self._rows = torch.tensor(rows)
+        self._places = torch.tensor(places + [0] * (batch.slots.shape[0] - len(places)))
+
+    def _pages_read(self, pages: int) -> int:
+        """How many pages a tile of the last of some pages reads.
+
+        Few are rounded up, to two numbers for each doubling, so that fewer calls do; the rest is not seen.
+        """
+        if pages > self._few_pages:
+            return pages
+        half = 1 << max(0, pages.bit_length() - 2)
+        return -(-pages // half) * half
+
+    def _together(self, pages: int, tiles: Sequence[_Tile], page_lists: Sequence[Sequence[int]]) -> _Tiles:
+        tables: list[int] = []
+        for _, segment, number in tiles:
+            own = page_lists[segment][: number * self.tile // self.page_size + 1]
+            tables += own
+            tables += [PADDING_PAGE] * (pages - len(own))
+        return _Tiles(pages, self._positions(tiles), torch.tensor(tables), 0, shared=False)
+
+    def _alone(self, pages: int, tiles: Sequence[_Tile], own: Sequence[int]) -> _Tiles:
+        table, first = own[:pages], own[0]
+        follow = list(table) == list(range(first, first + pages))
+        tables = None if follow else torch.tensor(table)
+        return _Tiles(pages, self._positions(tiles), tables, first * self.page_size, shared=True)
+
+    def _positions(self, tiles: Sequence[_Tile]) -> Tensor:
+        first = torch.tensor([number * self.tile for _, _, number in tiles])
+        return first[:, None] + torch.arange(self.tile)
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, *, scaling: float, window: int | None
+    ) -> Tensor:
+        keys, values, tile = self.keys[layer], self.values[layer], self.tile
+        for stored, new in ((keys, key), (values, value)):
+            if self._begun.numel():
+                stored.view(-1, self.page_size, *stored.shape[1:]).index_fill_(0, self._begun, 0.0)
+            stored.index_copy_(0, self._slots, new[0, :, : self._slots.numel()].transpose(0, 1).float())
+        heads, dim, kv_heads = query.shape[1], query.shape[-1], key.shape[1]
+        # The query heads of one key-value head are further rows of the same tile.
+        tiles = query[0].transpose(0, 1).float().index_select(0, self._rows)
+        tiles = tiles.view(-1, tile, kv_heads, heads // kv_heads, dim).permute(0, 2, 3, 1, 4)
+        tiles = tiles.reshape(-1, kv_heads, heads // kv_heads * tile, dim)
+        outputs, first = [], 0
+        for group, mask in zip(self._groups, self._seen(heads // kv_heads, window), strict=True):
+            end = first + mask.shape[0]
+            outputs.append(
+                functional.scaled_dot_product_attention(
+                    tiles[first:end],
+                    self._read(keys, group),
+                    self._read(values, group),
+                    attn_mask=mask,
+                    scale=scaling,
+                ).transpose(1, 2)
+            )
+            first = end
+        output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        output = output.reshape(-1, heads // kv_heads, tile, kv_heads, value.shape[-1]).permute(0, 2, 3, 1, 4)
+        output = output.reshape(-1, heads, value.shape[-1])
+        return output.index_select(0, self._places).to(query.dtype)[None]
+
+    def _read(self, pool: Tensor, group: _Tiles) -> Tensor:
+        """The keys or values of a group: [tiles, Hkv, positions, D]."""
+        positions, shape = group.pages * self.page_size, pool.shape[1:]
+        if group.tables is None:
+            found = pool.narrow(0, group.first_slot, positions)
+        else:
+            found = pool.view(-1, self.page_size * shape.numel()).index_select(0, group.tables)
+        found = found.view(-1, positions, *shape).transpose(1, 2)
+        return found.expand(group.positions.shape[0], -1, -1, -1) if group.shared else found
+
+    def _seen(self, shared: int, window: int | None) -> list[Tensor]:
+        """The mask of each group, the same in all layers: [tiles, 1, shared * rows, positions]."""
+        if (shared, window) not in self._masks:
+            self._masks[shared, window] = [
+                self._band(window)
+                .unfold(0, group.pages * self.page_size, 1)
+                .index_select(0, (self.context_length - group.positions).repeat(1, shared).flatten())
+                .view(group.positions.shape[0], 1, shared * self.tile, -1)
+                for group in self._groups
+            ]
+        return self._masks[shared, window]
+
+    def _band(self, window: int | None) -> Tensor:
+        """What is added to a score, by how far behind its query a key stands; none at `context_length`.
+
+        As long as the positions of a query and of all pages that its tile may read.
+        """
+        if window not in self._bands:
+            behind = torch.arange(self.context_length, -2 * self.context_length - self.page_size, -1)
+            seen = behind >= 0
+            if window is not None:
+                seen &= behind < window
+            self._bands[window] = torch.zeros(seen.shape).masked_fill_(~seen, float("-inf"))
+        return self._bands[window]
+
+
+class TritonPagedAttention(PagedTensors):
+    """Attention on the GPU: our kernel, one program for each tile and key-value head, pages in order."""
+
+    def __init__(
+        self,
+        shapes: Sequence[AttentionShape],
+        num_pages: int,
+        page_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        page_table: tuple[int, int],
+    ) -> None:
+        """`page_table`: how many seats there are, and how many pages a sequence may have."""
+        if any(shape.key_dim != shape.value_dim for shape in shapes):
+            raise UnsupportedModelError("the GPU kernel needs keys and values of one size")
+        if page_size < 16 or page_size & (page_size - 1):
+            raise ValueError(f"page_size is {page_size}; the GPU kernel needs a power of two, at least 16")
+        slots = num_pages * page_size
+        self.page_size = page_size
+        self.keys = [torch.zeros(slots, s.kv_heads, s.key_dim, dtype=dtype, device=device) for s in shapes]
+        self.values = [
+            torch.zeros(slots, s.kv_heads, s.value_dim, dtype=dtype, device=device) for s in shapes
+        ]
+        self._batch: Batch | None = None
+        self._groups = {shape.group for shape in shapes}
+        self._tiles: dict[int, Tensor] = {}
+        """Of the batch, by the number of query heads for each key-value head."""
+        self._singles: dict[int, Tensor] = {}
+        """A tile for each token, by the number of tokens. What a graph has captured stays where it is."""
+        self._page_table = torch.zeros(page_table, dtype=torch.int64, device=device)
+        self._seated: dict[int, Sequence[int]] = {}
+        """The pages of each seat, as they stand in its row of the table."""
+
+    def plan(self, batch: Batch) -> None:
+        """A captured pass finds all that it needs in the tensors of its batch and in the page table.
+
+        A sequence gets all its pages at once when it begins to run, so few steps change the table.
+        """
+        for seat, pages in zip(batch.seats, batch.page_lists, strict=True):
+            if self._seated.get(seat) is not pages:
+                self._seated[seat] = pages
+                row = torch.tensor(pages, dtype=torch.int64)
+                self._page_table[seat, : len(pages)].copy_(row.to(self._page_table.device))
+        self._tiles = {group: self._tiled(batch, group) for group in self._groups}
+        self._batch = batch
+
+    def _tiled(self, batch: Batch, group: int) -> Tensor:
+        """The tiles of a batch: [tiles, 2], the first token and how many there are."""
+        from tokenwire_reference.extras.paged_attention_kernel import tile_of
+
+        device = self._page_table.device
+        if batch.all_rows_wanted:  # a decode: the same tiles in every step of so many rows
+            tokens = batch.packed.shape[1]
+            if tokens not in self._singles:
+                self._singles[tokens] = torch.tensor([[at, 1] for at in range(tokens)], device=device)
+            return self._singles[tokens]
+        tile, tiles, token = tile_of(group), [], 0
+        for start, end in batch.spans:
+            tiles += [(token + at, min(tile, end - start - at)) for at in range(0, end - start, tile)]
+            token += end - start
+        return torch.tensor(tiles, device=device)
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, *, scaling: float, window: int | None
+    ) -> Tensor:
+        from tokenwire_reference.extras.paged_attention_kernel import attend_to_pages
+
+        batch = self._batch
+        assert batch is not None, "plan comes before attend"
+        self.keys[layer].index_copy_(0, batch.slots, key[0].transpose(0, 1))
+        self.values[layer].index_copy_(0, batch.slots, value[0].transpose(0, 1))
+        output = attend_to_pages(
+            query[0].transpose(0, 1).contiguous(),
+            self.keys[layer],
+            self.values[layer],
+            tiles=self._tiles[query.shape[1] // key.shape[1]],
+            sequence_of=batch.seat_of,
+            positions=batch.positions,
+            page_table=self._page_table,
+            page_size=self.page_size,
+            scaling=scaling,
+            window=window,
+        )
+        return output[None]

@@ -1,0 +1,65 @@
+"""Sampler backends, registered by name: what they say of a token travels with it as `customized_info`.
+
+A backend sees the adjusted logits and the chosen ids of one step, and may give one value for each row under
+any key:
+
+    def entropy(logits, rows, token_ids):
+        p = logits.softmax(-1)
+        return {"entropy": (-(p * p.log()).nansum(-1)).tolist()}
+
+    register_sampler_backend("entropy", lambda: entropy)
+
+and `--sampling-backend entropy` puts `meta_info.entropy` beside every id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from tokenwire_reference.core.sampling import SamplingRow
+
+SamplerBackend = Callable[[Tensor, Sequence[SamplingRow], Sequence[int]], Mapping[str, Sequence[Any]]]
+"""(adjusted logits [R, V], rows, chosen ids) to key -> one JSON value for each row."""
+
+_factories: dict[str, Callable[[], SamplerBackend]] = {}
+
+
+def mirror(
+    logits: Tensor, rows: Sequence[SamplingRow], token_ids: Sequence[int]
+) -> Mapping[str, Sequence[int]]:
+    """`mirror_token_id`: the id; `mirror_position`: the position whose logits chose it.
+
+    A client sees at once if `customized_info` is shifted, lost or mixed up on its way (sgl-project/sglang PR
+    #27205).
+    """
+    del logits
+    return {"mirror_token_id": list(token_ids), "mirror_position": [row.position for row in rows]}
+
+
+def register_sampler_backend(name: str, factory: Callable[[], SamplerBackend]) -> None:
+    """Make a backend available under `name`. Raises ValueError for a name that is taken."""
+    if name in _factories:
+        raise ValueError(f"sampler backend {name!r} is registered already")
+    _factories[name] = factory
+
+
+def make_sampler_backend(name: str) -> SamplerBackend:
+    """A new backend. Raises ValueError, naming what there is."""
+    if name not in _factories:
+        raise ValueError(f"there is no sampler backend {name!r}; there are: {', '.join(sorted(_factories))}")
+    return _factories[name]()
+
+
+def silent(
+    logits: Tensor, rows: Sequence[SamplingRow], token_ids: Sequence[int]
+) -> Mapping[str, Sequence[Any]]:
+    """The default backend, `pytorch`: nothing to say."""
+    del logits, rows, token_ids
+    return {}
+
+
+register_sampler_backend("pytorch", lambda: silent)
+register_sampler_backend("mirror", lambda: mirror)

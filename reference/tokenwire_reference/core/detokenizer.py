@@ -1,0 +1,214 @@
+"""Token ids to text, a few at a time, so that the pieces join to exactly what the ids say at once."""
+
+from __future__ import annotations
+
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import cache, lru_cache, partial
+from itertools import dropwhile, groupby, islice
+
+from tokenwire_reference.core.request import FinishReason, SamplingParams
+from tokenwire_reference.core.tokenizer import BYTE_PIECE, Tokenizer, token_bytes
+
+CONTEXT = 5
+"""Ids kept before the text that waits: decoders write the first token of a text differently."""
+HALF = "\ufffd"
+"""What the bytes of an incomplete character are written as."""
+MOST_BYTES = 4
+"""Of a character in UTF-8."""
+
+
+class Kind(Enum):
+    """What a decoder makes of an id."""
+
+    WORD = "word"
+    """Text that is decoded by itself, but for half a character at its end."""
+    BYTE = "byte"
+    """A single byte of a vocabulary with byte fallback, such as `<0x0A>`."""
+    SILENT = "silent"
+    """Nothing, as of a special token that is skipped: other ids are decoded as if it were not there."""
+
+
+class Spelling:
+    """How a tokenizer writes ids as text."""
+
+    def __init__(
+        self,
+        decode: Callable[[Sequence[int]], str],
+        name_of: Callable[[int], str | None] = lambda _: None,
+        bytes_of: Callable[[int], bytes] | None = None,
+        *,
+        joins_bytes: bool = False,
+    ) -> None:
+        """Take a decoder, the name of an id in the vocabulary, by which byte tokens are known, and the bytes
+        of an id. `joins_bytes`: ids mean the same bytes in any company, so that whole characters may be
+        decoded apart.
+        """
+        alone = cache(lambda token_id: decode([token_id]))
+
+        def kind(token_id: int) -> Kind:
+            if BYTE_PIECE.fullmatch(name_of(token_id) or ""):
+                return Kind.BYTE
+            # Twice, as decoders strip the space that a text begins with: it may be all that an id has.
+            return Kind.WORD if decode([token_id, token_id]) else Kind.SILENT
+
+        def apart(token_id: int) -> str | None:
+            text = alone(token_id) if joins_bytes and self.kind(token_id) is Kind.WORD else HALF
+            return None if text.endswith(HALF) else text
+
+        self.decode: Callable[[Sequence[int]], str] = lambda ids: (
+            alone(ids[0]) if len(ids) == 1 else decode(ids)
+        )
+        self.joins_bytes = joins_bytes
+        self.kind = cache(kind)
+        self.apart = cache(apart)
+        """The text of an id that is the same in any company; None of another."""
+        self._bytes_of = bytes_of and cache(bytes_of)
+
+    def is_open(self, ids: Sequence[int]) -> bool:
+        """Whether a text that ends in U+FFFD may end in a character that later ids make whole."""
+        if self._bytes_of is None:
+            return True
+        decoder = getincrementaldecoder("utf-8")("replace")
+        decoder.decode(b"".join(map(self._bytes_of, ids)))
+        waiting = decoder.getstate()[0]
+        return bool(waiting) and not b"\xed\xa0" <= waiting <= b"\xed\xbf"  # half a surrogate is none
+
+
+@lru_cache(maxsize=8)
+def spelling(
+    tokenizer: Tokenizer, *, skip_special_tokens: bool, spaces_between_special_tokens: bool = True
+) -> Spelling:
+    """How a tokenizer spells for requests that want special tokens like this."""
+
+    def decode(ids: Sequence[int]) -> str:
+        return tokenizer.decode(
+            ids,
+            skip_special_tokens=skip_special_tokens,
+            spaces_between_special_tokens=spaces_between_special_tokens,
+        )
+
+    joins_bytes = type(getattr(tokenizer, "decoder", None)).__name__ == "ByteLevel"
+    return Spelling(
+        decode, tokenizer.convert_ids_to_tokens, partial(token_bytes, tokenizer), joins_bytes=joins_bytes
+    )
+
+
+class Detokenizer:
+    """The text of one sequence. What it gives is final: no later id changes it.
+
+    Decoders look at more than one id, so two things have to wait:
+
+    - U+FFFD at the end, if it is half a character of a byte-level vocabulary. What stands before it is
+      final, for an incomplete character is written as one U+FFFD.
+    - A run of byte tokens (`<0x..>`). It is decoded as a whole: one byte that fits nowhere turns all of it
+      into U+FFFD. So it waits for the token behind it, however long it is.
+
+    What is final is decoded again only as a short context, so the cost of an id does not grow with the text.
+    """
+
+    def __init__(self, spelling: Spelling, prompt_token_ids: Sequence[int] = ()) -> None:
+        self._spelling = spelling
+        spoken = (i for i in reversed(prompt_token_ids) if spelling.kind(i) is not Kind.SILENT)
+        # What may be half a character of the prompt must not swallow the beginning of the output.
+        whole = dropwhile(
+            lambda i: spelling.kind(i) is Kind.BYTE or spelling.decode([i]).endswith(HALF), spoken
+        )
+        self._context = [] if spelling.joins_bytes else list(islice(whole, CONTEXT))[::-1]
+        """Final ids that the next ones are decoded behind."""
+        self._before = len(spelling.decode(self._context)) if self._context else 0
+        self._open: list[int] = []
+        """Ids whose text is not final to its end. The last is a byte token in a run, and only there."""
+        self._given = 0
+        """How many characters of their text have been given."""
+        self._unread: list[int] = []
+        """The byte tokens at the end of a run that are no whole character."""
+        self.tail = ""
+        """The whole characters of an open run, as far as it is UTF-8. A wrong byte unmakes them."""
+        self.waiting = 0
+        """How many ids there are from the beginning of an open run on."""
+
+    def push(self, ids: Sequence[int]) -> str:
+        """Add ids and give the text that is final with them; it may be empty."""
+        if len(ids) == 1 and not self._open and (text := self._spelling.apart(ids[0])) is not None:
+            return text  # as most ids are: nothing waits before it or behind it
+        pieces = []
+        for kind, group in groupby(ids, key=self._spelling.kind):
+            match kind:
+                case Kind.WORD:
+                    pieces.append(self._push_words(list(group)))
+                case Kind.BYTE:
+                    pieces.append(self._push_bytes(list(group)))
+                case Kind.SILENT if self.waiting:
+                    self.waiting += len(list(group))
+        return "".join(pieces)
+
+    def _push_words(self, ids: Sequence[int]) -> str:
+        self._open += ids
+        self._unread, self.tail, self.waiting = [], "", 0
+        text = self._text(self._open)
+        waits = text.endswith(HALF) and self._spelling.is_open(self._open)
+        final = text.removesuffix(HALF) if waits else text
+        piece = final[self._given :]
+        self._given = len(final)
+        if final == text:
+            self._settle(len(self._open), text, apart=self._spelling.joins_bytes)
+        elif final.startswith(but_last := self._text(self._open[:-1])):
+            # No later id reaches back beyond the last: halves that nothing completes do not pile up.
+            self._settle(len(self._open) - 1, but_last)
+        return piece
+
+    def _push_bytes(self, ids: Sequence[int]) -> str:
+        piece = ""
+        if not self.waiting:
+            # No byte token is the other half of a character that a word began.
+            piece = self.flush()
+            self._settle(len(self._open), self._text(self._open))
+        self._open += ids
+        self.waiting += len(ids)
+        for token_id in ids:
+            if len(self._unread) == MOST_BYTES:
+                break  # These are no character, so the run is broken for good.
+            self._unread.append(token_id)
+            text = self._text(self._unread)
+            if text != HALF * len(self._unread):
+                self.tail += text
+                self._unread = []
+        return piece
+
+    def _settle(self, count: int, text: str, *, apart: bool = False) -> None:
+        """Move on: `count` open ids are `text`, whatever comes. `apart`: that may be decoded without them."""
+        self._context = [] if apart else [*self._context, *self._open[:count]][-CONTEXT:]
+        self._before = len(self._spelling.decode(self._context)) if self._context else 0
+        self._given = max(0, self._given - len(text))
+        del self._open[:count]
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return self._spelling.decode([*self._context, *ids])[self._before :]
+
+    def flush(self) -> str:
+        """Give what waited for ids that will not come."""
+        return self._text(self._open)[self._given :]
+
+
+def finish_text(
+    detokenizer: Detokenizer, text: str, ids: Sequence[int], finish: FinishReason, sampling: SamplingParams
+) -> str:
+    """Give the whole text of a request, from the text so far and the ids of its last row.
+
+    A stop id's own text is left out, and the text is cut before the stop string that ended the generation: at
+    its first occurrence that the last id completed. An earlier one, which the stop rules did not see, stays.
+    A stop pattern's match stays. `no_stop_trim` keeps the stop id's text, and the stop string but nothing
+    behind it.
+    """
+    matched, keep = finish.matched, sampling.no_stop_trim
+    text += detokenizer.push(ids[:-1])
+    before_last = len(text + detokenizer.tail)
+    if isinstance(matched, int) and not keep:
+        return text + detokenizer.flush()
+    text += detokenizer.push(ids[-1:]) + detokenizer.flush()
+    if isinstance(matched, str) and matched in sampling.stop:
+        at = text.find(matched, max(0, before_last - len(matched) + 1))
+        return text if at < 0 else text[: at + len(matched) * keep]
+    return text

@@ -1,0 +1,223 @@
+"""Runs an engine: requests go in through an inbox, rows come out by one call for each step.
+
+`EngineThread` has a thread of its own, so that the event loop is free while a model computes. An engine that
+takes no time, as that of a script, runs on the event loop (`EngineOnLoop`): two threads would share one
+interpreter, and spend more on changing hands than on their work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, TypeVar
+
+from tokenwire_reference.core.load import QueueFullError
+from tokenwire_reference.core.output_streamer import OutputStreamer
+from tokenwire_reference.core.request import FinishReason, OutputRow, Request
+
+if TYPE_CHECKING:
+    from tokenwire_reference.core.engine import Engine
+
+logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+STOP_SECONDS = 1.0
+"""How long the end of a step is waited for."""
+
+
+class EngineRunner(ABC):
+    """Runs an engine. The public methods may be called from any thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        streamer: OutputStreamer,
+        deliver: Callable[[Sequence[OutputRow]], None],
+    ) -> None:
+        """`deliver` is called where the engine runs, at most once a step, with at least one row."""
+        self._engine = engine
+        self._streamer = streamer
+        self._deliver = deliver
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._stopping = False
+        self.failure: BaseException | None = None
+        """What broke the engine for good, or None."""
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called where the engine runs, once, when the engine is broken and every client was told."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin to run it."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Let it end after its current step; wait for that a while, and so not on the event loop."""
+
+    def add(self, request: Request) -> None:
+        self._ask(lambda: self._add(request))
+
+    def abort(self, rid: str) -> None:
+        self._ask(lambda: self._abort(rid))
+
+    def call(self, function: Callable[[], Result]) -> Future[Result]:
+        """Run a function between two steps, where the engine runs."""
+        future: Future[Result] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return  # who asked has left
+            try:
+                future.set_result(function())
+            except Exception as error:
+                future.set_exception(error)
+
+        self._ask(run)
+        return future
+
+    def _ask(self, task: Callable[[], None]) -> None:
+        self._inbox.put(task)
+
+    @property
+    def _has_nothing_to_do(self) -> bool:
+        return self.failure is not None or self._engine.idle
+
+    def _drain_inbox(self) -> None:
+        """Do what was asked."""
+        while not self._stopping:
+            try:
+                task = self._inbox.get_nowait()
+            except queue.Empty:
+                return
+            task()
+
+    def _add(self, request: Request) -> None:
+        self._streamer.admit(request)
+        if self.failure is not None:
+            self._end_all(self.failure)
+            return
+        try:
+            self._engine.add(request)
+        except ValueError as error:
+            status = 503 if isinstance(error, QueueFullError) else 400
+            request.finish = FinishReason("abort", message=str(error), status_code=status)
+            self._emit([request])
+        except Exception as error:  # the request could not even be queued: no other one notices
+            logger.exception("request %r could not be queued", request.rid)
+            self._engine.abort(request.rid)
+            request.finish = FinishReason.of_failure(error)
+            self._emit([request])
+
+    def _emit(self, touched: Sequence[Request]) -> None:
+        rows = self._streamer.stream(touched)
+        for row in rows:
+            if row.finish is not None and row.finish.failed:
+                # It may have failed on its way out, when the engine still has it.
+                self._abort(row.rid)
+        if rows:
+            self._deliver(rows)
+
+    def _fail(self, error: BaseException) -> None:
+        """End every request with a server error: a client must not wait for an engine that is gone."""
+        logger.critical("the engine stopped: %s", error, exc_info=error)
+        first, self.failure = self.failure is None, error
+        self._end_all(error)
+        if first:
+            self.on_failure()
+
+    def _end_all(self, error: BaseException) -> None:
+        broken = self._streamer.live
+        for request in broken:
+            request.finish = FinishReason("abort", message=f"the engine stopped: {error}", status_code=500)
+        self._emit(broken)
+
+    def _abort(self, rid: str) -> None:
+        if self.failure is None:
+            self._engine.abort(rid)
+
+    def _stop(self) -> None:
+        self._stopping = True
+
+
+class EngineThread(EngineRunner):
+    """Runs an engine on a thread of its own."""
+
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        # A daemon: a long step must not keep a process alive that was told to end.
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ask(self._stop)
+        if self._thread is not None:
+            self._thread.join(STOP_SECONDS)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                if self._has_nothing_to_do:
+                    self._inbox.get()()
+                self._drain_inbox()
+                if not self._has_nothing_to_do and not self._stopping:
+                    self._emit(self._engine.step())
+            except Exception as error:
+                self._fail(error)
+            except BaseException as error:
+                self._fail(error)
+                raise
+
+
+class EngineOnLoop(EngineRunner):
+    """Runs an engine on the event loop, a step for each of its turns; a step that takes time, in a thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        streamer: OutputStreamer,
+        deliver: Callable[[Sequence[OutputRow]], None],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(engine, streamer, deliver)
+        self._loop = loop
+        self._asked = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._running = self._loop.create_task(self._run())
+
+    def stop(self) -> None:
+        self._ask(self._stop)
+        if self._running is None:
+            return
+        end = asyncio.wait([self._running], timeout=STOP_SECONDS)
+        if self._loop.is_running():
+            asyncio.run_coroutine_threadsafe(end, self._loop).result()
+        else:
+            self._loop.run_until_complete(end)
+
+    def _ask(self, task: Callable[[], None]) -> None:
+        super()._ask(task)
+        self._loop.call_soon_threadsafe(self._asked.set)
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            try:
+                self._drain_inbox()
+                if self._stopping:
+                    break
+                if self._has_nothing_to_do:
+                    self._asked.clear()
+                    await self._asked.wait()
+                elif self._engine.takes_time:
+                    self._emit(await asyncio.to_thread(self._engine.step))
+                else:
+                    self._emit(self._engine.step())
+                    await asyncio.sleep(0)  # behind the consumers that these rows have woken
+            except Exception as error:
+                self._fail(error)

@@ -1,0 +1,44 @@
+"""From the engine's thread to the event loop: the rows of one step at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+
+from tokenwire_reference.core.request import OutputRow
+
+LOOK_SECONDS = 0.1
+"""How often a thread that waits for the loop looks whether it still runs."""
+
+
+class Handover:
+    """Lets the loop deliver the rows of a step, and all their consumers take them, before it brings the next.
+
+    The two threads share one interpreter. An engine that runs ahead would take it away after every write to a
+    connection, and most of the time would go into changing hands; outputs would pile up meanwhile. It may run
+    one step ahead: what a device computes costs the loop nothing.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, deliver: Callable[[Sequence[OutputRow]], None]
+    ) -> None:
+        self._loop = loop
+        self._deliver = deliver
+        self._taken = threading.Event()
+        self._taken.set()
+
+    def __call__(self, rows: Sequence[OutputRow]) -> None:
+        """Bring the rows of a step. For the engine's thread; it waits until those before them are taken."""
+        while not self._taken.wait(LOOK_SECONDS):
+            if not self._loop.is_running():
+                return  # the event loop that would take them is gone
+        self._taken.clear()
+        self._loop.call_soon_threadsafe(self._arrive, rows)
+
+    def _arrive(self, rows: Sequence[OutputRow]) -> None:
+        try:
+            self._deliver(rows)
+        finally:
+            # Behind the consumers that these rows have woken.
+            self._loop.call_soon(self._taken.set)

@@ -1,0 +1,164 @@
+"""Pages of the KV cache: who holds them, which prefixes they store. No torch.
+
+A page stores the keys and values of `page_size` consecutive positions. Page 0 belongs to no request: padding
+rows write there. A full page can be *published* under a key that stands for everything up to its end; a later
+request with the same prefix then holds the same page. A published page without a holder stays until its room
+is needed, least recently used first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+
+from tokenwire_reference.core.prefix_keys import PageKey
+from tokenwire_reference.extras.prefix_tiers import PrefixTiers, StoredPage
+
+PADDING_PAGE = 0
+
+
+class OutOfPagesError(RuntimeError):
+    """More pages were asked for than are free or evictable."""
+
+
+class PageAccountingError(AssertionError):
+    """A page is lost, or held by a sequence that does not know it."""
+
+
+class PagePool:
+    """`num_pages` pages of `page_size` positions, reference-counted, with a prefix index.
+
+    With `prefix_caching` off nothing is ever published, so nothing is ever shared. `tiers` keep what is
+    evicted.
+    """
+
+    def __init__(
+        self,
+        num_pages: int,
+        page_size: int,
+        *,
+        prefix_caching: bool = True,
+        tiers: PrefixTiers | None = None,
+    ) -> None:
+        if num_pages < 2 or page_size < 1:
+            raise ValueError(
+                f"a pool of {num_pages} pages of {page_size} positions holds nothing; "
+                "give at least 2 pages, for page 0 is padding"
+            )
+        self.num_pages = num_pages
+        self.page_size = page_size
+        self.prefix_caching = prefix_caching
+        self._tiers = tiers
+        self._free = list(range(num_pages - 1, PADDING_PAGE, -1))
+        self._holders: Counter[int] = Counter()
+        self._page_of: dict[PageKey, int] = {}
+        self._key_of: dict[int, PageKey] = {}
+        self._evictable: OrderedDict[int, None] = OrderedDict()
+
+    @property
+    def capacity(self) -> int:
+        """Positions that all pages together can store."""
+        return (self.num_pages - 1) * self.page_size
+
+    @property
+    def available(self) -> int:
+        """Pages that `allocate` can hand out now."""
+        return len(self._free) + len(self._evictable)
+
+    def pages_for(self, positions: int) -> int:
+        return -(-positions // self.page_size)
+
+    def hold_prefix(self, keys: Sequence[PageKey]) -> list[int]:
+        """Hold the published pages of a prefix, up to the first of `keys` that has none."""
+        held: list[int] = []
+        for key in keys:
+            page = self._page_of.get(key)
+            if page is None:
+                break
+            held.append(page)
+        for page in held:
+            self._evictable.pop(page, None)
+            self._holders[page] += 1
+        return held
+
+    def find_stored(self, keys: Sequence[PageKey]) -> list[StoredPage]:
+        """Pages of lower tiers, up to the first of `keys` that has none."""
+        stored: list[StoredPage] = []
+        if self._tiers is not None:
+            for key in keys:
+                page = self._tiers.find(key)
+                if page is None:
+                    break
+                stored.append(page)
+        return stored
+
+    def restore(self, pages: Sequence[int], stored: Sequence[StoredPage]) -> None:
+        """Fill the first of `pages`, freshly allocated, with what `find_stored` found."""
+        if self._tiers is not None:
+            for page, content in zip(pages, stored, strict=False):
+                self._tiers.restore(page, content)
+
+    def allocate(self, count: int) -> list[int]:
+        """Hold `count` fresh pages. Raises OutOfPagesError, and changes nothing, when they are not there."""
+        if count > self.available:
+            raise OutOfPagesError(
+                f"{count} pages asked for, {self.available} of {self.num_pages - 1} available"
+            )
+        pages = [self._free.pop() if self._free else self._evict() for _ in range(count)]
+        self._holders.update(pages)
+        return pages
+
+    def publish(self, keys: Sequence[PageKey], pages: Sequence[int]) -> None:
+        """Let others share `pages`, which are full and store what `keys` say, in the same order."""
+        if not self.prefix_caching:
+            return
+        for page, key in zip(pages, keys, strict=True):
+            if key not in self._page_of and page not in self._key_of:
+                self._page_of[key] = page
+                self._key_of[page] = key
+
+    def release(self, pages: Sequence[int]) -> None:
+        """Give pages back. The end of a prefix goes first, since it is useless without its beginning."""
+        for page in reversed(pages):
+            self._holders[page] -= 1
+            if self._holders[page] == 0:
+                del self._holders[page]
+                if page in self._key_of:
+                    self._evictable[page] = None
+                else:
+                    self._free.append(page)
+
+    def flush(self) -> None:
+        """Forget every published prefix, on the device and in host memory; storage stays.
+
+        Pages in use stay with their holders, but are no longer shared.
+        """
+        if self._tiers is not None:
+            self._tiers.flush()
+        self._free.extend(reversed(self._evictable))
+        self._evictable.clear()
+        self._page_of.clear()
+        self._key_of.clear()
+
+    def check_integrity(self, held: Iterable[Sequence[int]]) -> None:
+        """Raise PageAccountingError unless `held`, one list of pages for each holder, explains every page."""
+        expected = Counter(page for pages in held for page in pages)
+        if expected != self._holders:
+            wrong = sorted((expected - self._holders) + (self._holders - expected))
+            raise PageAccountingError(f"pages {wrong} are not held as often as the requests hold them")
+        places = Counter([*self._free, *self._evictable, *self._holders])
+        wrong = sorted(page for page in range(1, self.num_pages) if places[page] != 1)
+        if wrong or places[PADDING_PAGE]:
+            raise PageAccountingError(f"pages {wrong or [PADDING_PAGE]} are lost, or in two places at once")
+        if {page: key for key, page in self._page_of.items()} != self._key_of:
+            raise PageAccountingError("the prefix index and the pages do not agree")
+        if self._tiers is not None:
+            self._tiers.check_integrity(self._page_of)
+
+    def _evict(self) -> int:
+        page, _ = self._evictable.popitem(last=False)
+        key = self._key_of.pop(page)
+        del self._page_of[key]
+        if self._tiers is not None:
+            self._tiers.keep(key, page)
+        return page

@@ -1,0 +1,142 @@
+"""Any causal language model of transformers, run over packed batches and paged keys and values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import blake2b
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tokenwire_reference.core.attention import (
+    AttentionShape,
+    PagedAttention,
+    PagedCache,
+    SdpaPagedAttention,
+    ShapeProbe,
+    TritonPagedAttention,
+    UnsupportedModelError,
+)
+from tokenwire_reference.core.batch import Batch
+from tokenwire_reference.core.drafting import Drafter
+from tokenwire_reference.core.request import Request
+from tokenwire_reference.core.row_sizes import ROW_MULTIPLE, stable_row_sizes
+from tokenwire_reference.extras.hidden_state import HiddenStateTap
+from tokenwire_reference.extras.packed_linear import pack_linear_layers
+from tokenwire_reference.extras.routing import RoutedExperts
+from tokenwire_reference.extras.scripted import SCRIPTED
+from tokenwire_reference.extras.tape import Tapes
+
+
+@dataclass
+class LoadedModel:
+    """A model that is ready to run, with its tokenizer."""
+
+    name: str
+    module: Any
+    """The transformers model."""
+    tokenizer: Any
+    """A transformers tokenizer; None where there is none."""
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+    context_length: int
+    shapes: tuple[AttentionShape, ...]
+    row_sizes: tuple[int, ...] = field(default=())
+    """Numbers of rows at which every linear layer gives a row the same bits; set by `probe_row_sizes`."""
+
+    def __post_init__(self) -> None:
+        # Of the module they are properties that search all weights.
+        self.device: torch.device = self.module.device
+        self.dtype: torch.dtype = self.module.dtype
+        pack_linear_layers(self.module)
+        self.hidden_states = HiddenStateTap(self.module)
+        self.experts = RoutedExperts(self.module)
+        weights = (*self.module.parameters(), *self.module.buffers())
+        self.tapes = Tapes(partial(run_packed, self.module), weights)
+
+    def drafter(self, request: Request) -> Drafter | None:
+        """None: this model knows nothing beforehand."""
+        if "script" in (request.sampling.custom_params or {}):
+            raise ValueError(f"custom_params.script is for {SCRIPTED}, and this server runs {self.name}")
+        return None
+
+    def bytes_per_token(self) -> int:
+        """What a position of the KV cache takes, all layers together."""
+        width = 4 if self.device.type == "cpu" else self.dtype.itemsize
+        return sum(s.kv_heads * (s.key_dim + s.value_dim) for s in self.shapes) * width
+
+    def fingerprint(self) -> str:
+        """Of the configuration, the weights' shapes and beginnings, and what else decides a page's bits."""
+        digest = blake2b(f"{torch.__version__} {self.device} {self.dtype}".encode(), digest_size=16)
+        digest.update(self.module.config.to_json_string(use_diff=False).encode())
+        for name, weight in self.module.state_dict().items():
+            digest.update(f"{name} {tuple(weight.shape)} {weight.flatten()[:64].tolist()}".encode())
+        return digest.hexdigest()
+
+    def new_cache(self, num_pages: int, page_size: int, seats: int) -> PagedCache:
+        """Room for `num_pages` pages in every layer, and for the page tables of so many sequences."""
+        if self.device.type == "cpu":
+            return SdpaPagedAttention(self.shapes, num_pages, page_size, self.context_length)
+        return TritonPagedAttention(
+            self.shapes,
+            num_pages,
+            page_size,
+            self.dtype,
+            self.device,
+            page_table=(seats, -(-self.context_length // page_size)),
+        )
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch, cache: PagedAttention) -> Tensor:
+        """Run a batch that `cache.plan` knows. The logits of its `logit_rows`: [R, vocabulary], float32."""
+        inputs = batch.input_ids, batch.positions, batch.logit_rows
+        # A tape keeps no hidden states and no choice of experts, and a GPU has its graphs.
+        if batch.wants_hidden_states or self.experts.available or self.device.type != "cpu":
+            return run_packed(self.module, cache, *inputs)
+        return self.tapes.run(cache, *inputs)
+
+    def pad_rows(self, rows: int) -> int:
+        """The number of rows to which a batch of `rows` rows is padded."""
+        multiple = -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
+        return next((size for size in self.row_sizes if size >= rows), multiple)
+
+    @torch.inference_mode()
+    def probe_row_sizes(self, largest: int) -> None:
+        """Probe the linear layers up to `largest` rows. What was found for larger numbers stays as it is."""
+        if not self.row_sizes or self.row_sizes[-1] < largest:
+            self.row_sizes = stable_row_sizes(self.module, largest)
+
+
+def run_packed(
+    module: Any, paged: PagedAttention, input_ids: Tensor, positions: Tensor, logit_rows: Tensor
+) -> Tensor:
+    """Run a transformers model over one packed row of tokens. The logits of `logit_rows`, in float32."""
+    output = module(
+        input_ids=input_ids[None],
+        position_ids=positions[None],
+        use_cache=False,
+        logits_to_keep=logit_rows,
+        paged=paged,
+    )
+    logits: Tensor = output.logits[0].float()
+    return logits
+
+
+@torch.inference_mode()
+def probe_shapes(module: Any) -> tuple[AttentionShape, ...]:
+    """Run one pass and see what every attention layer stores: tensors know better than configurations."""
+    probe = ShapeProbe()
+    zeros = torch.zeros(ROW_MULTIPLE, dtype=torch.int64, device=module.device)
+    logits = run_packed(module, probe, zeros, zeros, zeros)
+    name = type(module).__name__
+    if logits.shape[0] != ROW_MULTIPLE:
+        raise UnsupportedModelError(f"{name} ignores logits_to_keep")
+    layers = module.config.get_text_config().num_hidden_layers
+    if sorted(probe.shapes) != list(range(layers)):
+        raise UnsupportedModelError(
+            f"{name} has {layers} layers, of which {sorted(probe.shapes)} use attention; "
+            "models with other layers, such as recurrent ones, keep state that this engine does not"
+        )
+    return tuple(probe.shapes[layer] for layer in range(layers))

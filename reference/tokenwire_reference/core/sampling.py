@@ -1,0 +1,189 @@
+"""From logits to token ids. Every row is decided by itself: neighbours change nothing, not even a bit.
+
+Greedy rows take the highest logit, ties by the lower id. Other rows add Gumbel noise to their
+log-probabilities and take the highest, which draws from exactly that distribution. The noise is a hash of
+(seed, position, token id): no generator, no state, so a seeded request gives the same ids in any company, and
+when it is resumed from its ids.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tokenwire_reference.core.request import SamplingParams
+
+MASK32 = 0xFFFFFFFF
+CERTAIN = 1 << 53
+"""A probability of 1, as a whole number."""
+
+
+class SamplingRow(NamedTuple):
+    """What one row of logits is sampled with."""
+
+    sampling: SamplingParams
+    seed: int
+    position: int
+    """The absolute position of the token whose logits these are."""
+    times: Tensor | None = None
+    """How often each id was sampled before [V]; None without penalties, which need it."""
+    banned_ids: frozenset[int] = frozenset()
+    """Ids that may not be chosen yet: what would stop the request before `min_new_tokens`."""
+
+    @property
+    def changes_logits(self) -> bool:
+        """Whether anything but the temperature changes them."""
+        return self.times is not None or bool(self.banned_ids or self.sampling.logit_bias)
+
+
+def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
+    """Logits [R, V] after penalties, bans, bias and temperature. Output logprobs speak of these.
+
+    A temperature below 1e-6 means greedy, and is taken as 1. The order is that of sgl-project/sglang:
+    frequency and presence, repetition, `logit_bias`, temperature; but what is banned stays banned. Penalties
+    count output ids only.
+    """
+    changed = [at for at, row in enumerate(rows) if row.changes_logits]
+    if changed:
+        logits = logits.clone()
+    for at in changed:
+        values, row = logits[at], rows[at]
+        if row.times is not None:
+            _penalise(values, row.sampling, row.times)
+        for token_id, bias in row.sampling.logit_bias.items():
+            values[token_id] += bias
+        if row.banned_ids:
+            # Last: no bias brings back what may not come yet.
+            values[list(row.banned_ids)] = float("-inf")
+    temperatures = [1.0 if row.sampling.temperature < 1e-6 else row.sampling.temperature for row in rows]
+    if all(temperature == 1.0 for temperature in temperatures):
+        return logits
+    return logits / torch.tensor(temperatures, dtype=logits.dtype, device=logits.device)[:, None]
+
+
+def _penalise(values: Tensor, p: SamplingParams, times: Tensor) -> None:
+    """Change one row of logits [V] by how often each id was sampled before [V]."""
+    less = values - (p.frequency_penalty * times + p.presence_penalty)
+    less = torch.where(less > 0, less / p.repetition_penalty, less * p.repetition_penalty)
+    values.copy_(torch.where(times > 0, less, values))
+
+
+class OutputCounts:
+    """How often each id stands in a list of ids that grows. Each id is counted once, when it is new."""
+
+    def __init__(self, output_ids: Sequence[int], logits: Tensor) -> None:
+        """Begin with a list; `logits` [..., V] tell of what size, kind and device its counts are."""
+        self.output_ids = output_ids
+        self._times = logits.new_zeros(logits.shape[-1])
+        self._counted = 0
+
+    def times(self, drafts: Sequence[int] = ()) -> Tensor:
+        """The counts of the list as it is now [V], and of drafts behind it."""
+        _count(self._times, self.output_ids[self._counted :])
+        self._counted = len(self.output_ids)
+        return _count(self._times.clone(), drafts) if drafts else self._times
+
+
+def _count(times: Tensor, ids: Sequence[int]) -> Tensor:
+    at = torch.tensor(ids, dtype=torch.int64, device=times.device)
+    return times.index_add_(0, at, torch.ones_like(at, dtype=times.dtype))
+
+
+def rows_without_numbers(adjusted: Tensor) -> list[int]:
+    """The rows of adjusted logits [R, V] from which no id can be chosen: one is NaN or infinite, or all are
+    banned.
+
+    A checkpoint may have such a weight for a single id. What `choose` gives for these rows means nothing.
+    """
+    return [at for at, best in enumerate(adjusted.amax(-1).tolist()) if not math.isfinite(best)]
+
+
+def choose(adjusted: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
+    """One token id for each row of adjusted logits [R, V]."""
+    chosen: list[int] = adjusted.argmax(-1).tolist()
+    drawn = [at for at, row in enumerate(rows) if not row.sampling.greedy]
+    if drawn:
+        logits = adjusted if len(drawn) == len(rows) else adjusted[drawn]
+        kept = _truncate(torch.log_softmax(logits.double(), -1), [rows[at].sampling for at in drawn])
+        keys = [noise_key(rows[at].seed, rows[at].position) for at in drawn]
+        noisy = kept + gumbel_noise(keys, adjusted.shape[-1], adjusted.device)
+        for at, token_id in zip(drawn, noisy.argmax(-1).tolist(), strict=True):
+            chosen[at] = token_id
+    return chosen
+
+
+def support(
+    adjusted: Tensor, rows: Sequence[SamplingRow], chosen: Sequence[int]
+) -> list[tuple[list[int], float]]:
+    """Of each row of adjusted logits [R, V], the ids that could be chosen, best first, and the logprob of the
+    chosen one among them.
+    """
+    kept = _truncate(torch.log_softmax(adjusted.double(), -1), [row.sampling for row in rows])
+    kept -= kept.logsumexp(-1, keepdim=True)
+    found = []
+    for values, row, token_id in zip(kept, rows, chosen, strict=True):
+        ids: list[int] = values.argsort(descending=True, stable=True)[: int(values.isfinite().sum())].tolist()
+        # A greedy choice is one of one, whatever its temperature.
+        found.append(([token_id], 0.0) if row.sampling.greedy else (ids, min(float(values[token_id]), 0.0)))
+    return found
+
+
+def _truncate(logprobs: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """Set to -inf what top_k, top_p and min_p exclude. All three judge the whole distribution, best first.
+
+    Equal probabilities rank by id. The best id always stays.
+    """
+    if all(p.top_k < 1 and p.top_p >= 1.0 and p.min_p <= 0.0 for p in params):
+        return logprobs
+    ranked, ids = logprobs.sort(dim=-1, descending=True, stable=True)
+    # As whole numbers: their sums are the same in whatever order a device adds them.
+    probabilities = (ranked.exp() * CERTAIN).long()
+    vocab_size = logprobs.shape[-1]
+
+    def column(values: list[float]) -> Tensor:
+        return torch.tensor(values, dtype=logprobs.dtype, device=logprobs.device)[:, None]
+
+    rank = torch.arange(vocab_size, device=logprobs.device)[None, :]
+    before = probabilities.cumsum(-1) - probabilities
+    dropped = rank >= column([p.top_k if p.top_k > 0 else vocab_size for p in params])
+    dropped |= before > column([p.top_p * CERTAIN for p in params])
+    dropped |= probabilities < probabilities[:, :1] * column([p.min_p for p in params])
+    return logprobs.scatter(-1, ids, ranked.masked_fill(dropped, float("-inf")))
+
+
+def noise_key(seed: int, position: int) -> int:
+    """32 bits that stand for a seed (64 bits, signed or not) and a position."""
+    key = 0
+    for word in (seed & MASK32, seed >> 32 & MASK32, position & MASK32):
+        key = _mix(key ^ word)
+    return key
+
+
+def gumbel_noise(keys: Sequence[int], vocab_size: int, device: torch.device) -> Tensor:
+    """[len(keys), vocab_size] float64: independent standard Gumbel noise, a pure function of key and id."""
+    ids = torch.arange(1, vocab_size + 1, dtype=torch.int64, device=device)
+    key = torch.tensor(keys, dtype=torch.int64, device=device)[:, None]
+    bits = _mix_tensor(_mix_tensor(ids)[None, :] ^ key)
+    uniform = (bits.double() + 0.5) / 2**32
+    return -torch.log(-torch.log(uniform))
+
+
+def _mix(word: int) -> int:
+    """Spread 32 bits over 32 bits: the finaliser of MurmurHash3."""
+    word ^= word >> 16
+    word = word * 0x85EBCA6B & MASK32
+    word ^= word >> 13
+    word = word * 0xC2B2AE35 & MASK32
+    return word ^ word >> 16
+
+
+def _mix_tensor(words: Tensor) -> Tensor:
+    words = words ^ words >> 16
+    words = words * 0x85EBCA6B & MASK32
+    words = words ^ words >> 13
+    words = words * 0xC2B2AE35 & MASK32
+    return words ^ words >> 16

@@ -1,0 +1,240 @@
+"""Who runs in the next step. First come, first served, continuous batching, chunked prefill. No torch.
+
+One rule covers prefill, decode and recomputation after a retraction: a running sequence owns `token_ids` and
+has `computed` of them in the KV cache. Each step computes its next *segment*, up to the next absolute
+multiple of `chunked_prefill_size`; where the segment reaches the last id, the next token is sampled.
+
+A sequence is admitted only when all the pages that it can ever need are there, so nothing is ever preempted
+for want of memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tokenwire_reference.core.drafting import Drafter
+from tokenwire_reference.core.kv import PageAccountingError, PagePool
+from tokenwire_reference.core.prefix_keys import PrefixKeys
+from tokenwire_reference.core.request import Request
+from tokenwire_reference.core.stopping import StopRules
+
+
+@dataclass(eq=False)
+class Sequence:
+    """A request on its way through the engine."""
+
+    request: Request
+    rules: StopRules
+    token_ids: list[int]
+    """The prompt, then everything sampled."""
+    drafter: Drafter | None = None
+    computed: int = 0
+    """How many of `token_ids` have their keys and values in `pages`."""
+    pages: list[int] = field(default_factory=list)
+    """Never changed, but replaced."""
+    seat: int = -1
+    """One of as many numbers as requests may run: its own while it runs."""
+    keys: PrefixKeys = field(init=False, repr=False)
+    """Of its full pages. Set when the sequence is queued: the pool decides how large a page is."""
+
+    @property
+    def prompt_len(self) -> int:
+        return len(self.request.prompt_token_ids)
+
+    @property
+    def positions(self) -> int:
+        """Positions whose keys and values may ever be needed; the last token is never run."""
+        return max(self.prompt_len, self.prompt_len + self.rules.max_new_tokens - 1)
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether logprobs of prompt tokens are wanted."""
+        return self.request.return_logprob and 0 <= self.request.logprob_start_len < self.prompt_len
+
+    @property
+    def next_prompt_logprob(self) -> int:
+        """The first position whose logits a prompt logprob waits for; past the last id when none does."""
+        if self.scores_prompt:
+            entries = len(self.request.prompt_series["input_token_logprobs"])
+            # A token is scored by the logits of the one before it.
+            position = self.request.logprob_start_len + entries - 1
+            if position < self.prompt_len - 1:
+                return position
+        return len(self.token_ids)
+
+
+class Segment(NamedTuple):
+    """Positions `start` to `end` of one sequence, computed in one step, and `drafts` of what follows them."""
+
+    sequence: Sequence
+    start: int
+    end: int
+    drafts: tuple[int, ...] = ()
+
+    @property
+    def positions(self) -> range:
+        """What the step computes, drafts included."""
+        return range(self.start, self.end + len(self.drafts))
+
+    @property
+    def samples(self) -> bool:
+        """Whether the logits of the last position choose a new token (or would, were there a budget)."""
+        return self.end == len(self.sequence.token_ids)
+
+    @property
+    def prompt_logprob_positions(self) -> range:
+        """Positions in this segment whose logits score the prompt token that follows."""
+        sequence = self.sequence
+        if not sequence.scores_prompt:
+            return range(0)
+        return range(max(self.start, sequence.next_prompt_logprob), min(self.end, sequence.prompt_len - 1))
+
+
+class Scheduler:
+    """Waiting and running sequences over a pool of pages."""
+
+    def __init__(self, pool: PagePool, *, max_running_requests: int, chunked_prefill_size: int) -> None:
+        if max_running_requests < 1:
+            raise ValueError(f"max_running_requests is {max_running_requests}; at least 1 is needed")
+        if chunked_prefill_size < 1 or chunked_prefill_size % pool.page_size:
+            raise ValueError(
+                f"chunked_prefill_size is {chunked_prefill_size}; "
+                f"it must be a multiple of the page size {pool.page_size}"
+            )
+        self.pool = pool
+        self.max_running_requests = max_running_requests
+        self.chunked_prefill_size = chunked_prefill_size
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self._sequences: dict[str, Sequence] = {}
+        """All of these, by the id of their request."""
+        self._seats = list(range(max_running_requests))
+        """Those that are free."""
+
+    @property
+    def max_step_tokens(self) -> int:
+        """The token budget of a step, drafts aside: every decode, and room for one whole chunk."""
+        return self.chunked_prefill_size + self.max_running_requests
+
+    def __iter__(self) -> Iterator[Sequence]:
+        yield from self.running
+        yield from self.waiting
+
+    @property
+    def empty(self) -> bool:
+        return not self._sequences
+
+    def find(self, rid: str) -> Sequence | None:
+        return self._sequences.get(rid)
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence. Raises ValueError for one that the pool can never hold."""
+        if sequence.positions > self.pool.capacity:
+            raise ValueError(
+                f"request {sequence.request.rid} may need {sequence.positions} positions of the KV cache, "
+                f"which holds {self.pool.capacity}; lower max_new_tokens or raise max_total_tokens"
+            )
+        sequence.keys = PrefixKeys(self.pool.page_size, sequence.request.extra_key)
+        self._sequences[sequence.request.rid] = sequence
+        self.waiting.append(sequence)
+
+    def next_step(self) -> list[Segment]:
+        """The next step: decodes, then chunks of prefill in order of arrival. Empty when idle."""
+        decodes = [s for s in self.running if s.computed == len(s.token_ids) - 1]
+        step = [Segment(s, s.computed, len(s.token_ids)) for s in decodes]
+        budget = self.max_step_tokens - len(step)
+        for sequence in self._prefills():
+            segment = self._next_segment(sequence)
+            budget -= segment.end - segment.start
+            if budget < 0:
+                break
+            step.append(segment)
+        return step
+
+    def advance(self, segment: Segment, accepted: int = 0) -> None:
+        """Note that a segment and its first `accepted` drafts are in the cache; share full pages."""
+        sequence = segment.sequence
+        sequence.computed = segment.end + accepted
+        self._publish(sequence, segment.start)
+
+    def retract(self, sequence: Sequence) -> None:
+        """Take a running sequence's pages away and let it wait, first in line. All that it sampled stays."""
+        self.remove(sequence)
+        sequence.request.num_retractions += 1
+        self._sequences[sequence.request.rid] = sequence
+        self.waiting.appendleft(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a sequence and give its pages back."""
+        del self._sequences[sequence.request.rid]
+        if sequence.seat >= 0:
+            self.running.remove(sequence)
+            self._seats.append(sequence.seat)
+            sequence.seat = -1
+        else:
+            self.waiting.remove(sequence)
+        self.pool.release(sequence.pages)
+        sequence.pages = []
+        sequence.computed = 0
+
+    def check_integrity(self) -> None:
+        """Raise PageAccountingError when pages or seats do not add up to those of the running sequences."""
+        self.pool.check_integrity(sequence.pages for sequence in self)
+        seats = sorted([*self._seats, *(sequence.seat for sequence in self.running)])
+        if seats != list(range(self.max_running_requests)):
+            raise PageAccountingError(f"the seats are {seats}, free and taken together")
+
+    def _prefills(self) -> Iterator[Sequence]:
+        """Running sequences with more than one id to compute, then waiting ones, admitted when reached."""
+        yield from [s for s in self.running if s.computed < len(s.token_ids) - 1]
+        while self.waiting and len(self.running) < self.max_running_requests and self._admit(self.waiting[0]):
+            sequence = self.waiting.popleft()
+            sequence.seat = self._seats.pop()
+            self.running.append(sequence)
+            yield sequence
+
+    def _admit(self, sequence: Sequence) -> bool:
+        """Reserve every page that the sequence can need; False when they are not all there."""
+        # The last id is always run again: its logits choose the next token.
+        limit = min(len(sequence.token_ids) - 1, sequence.next_prompt_logprob)
+        pool, keys = self.pool, self._keys(sequence).pages(0, limit)
+        prefix = pool.hold_prefix(keys)
+        missing = pool.pages_for(sequence.positions) - len(prefix)
+        if missing > pool.available:
+            pool.release(prefix)
+            return False
+        # Looked up before allocation evicts anything: what is found now cannot be lost on the way.
+        stored = pool.find_stored(keys[len(prefix) :])
+        fresh = pool.allocate(missing)
+        pool.restore(fresh, stored)
+        sequence.pages = prefix + fresh
+        sequence.computed = (len(prefix) + len(stored)) * pool.page_size
+        self._publish(sequence, len(prefix) * pool.page_size)
+        if sequence.request.num_retractions == 0:
+            request, below = sequence.request, Counter(page.tier for page in stored)
+            request.cached_tokens_device = len(prefix) * pool.page_size
+            request.cached_tokens_host = below["host"] * pool.page_size
+            request.cached_tokens_storage = below["storage"] * pool.page_size
+        return True
+
+    def _publish(self, sequence: Sequence, start: int) -> None:
+        """Share the pages that became full with the positions from `start` on."""
+        size = self.pool.page_size
+        first, end = start // size, sequence.computed // size
+        if end > first:
+            keys = self._keys(sequence).pages(start, sequence.computed)
+            self.pool.publish(keys, sequence.pages[first:end])
+
+    def _keys(self, sequence: Sequence) -> PrefixKeys:
+        """The keys of a sequence's full pages, up to its last id."""
+        sequence.keys.grow(sequence.token_ids)
+        return sequence.keys
+
+    def _next_segment(self, sequence: Sequence) -> Segment:
+        # Boundaries lie at absolute multiples, never at what a busy step has left over.
+        size = self.chunked_prefill_size
+        boundary = (sequence.computed // size + 1) * size
+        return Segment(sequence, sequence.computed, min(len(sequence.token_ids), boundary))

@@ -1,0 +1,214 @@
+"""When a request is done. No torch.
+
+Checked after every sampled token, in this order: stop string, stop pattern, stop token or end of sequence,
+budget. So a stop that completes exactly at the budget is reported as a stop (upstream: sgl-project/sglang
+`Req`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import re2
+
+from tokenwire_reference.core.detokenizer import Detokenizer
+from tokenwire_reference.core.request import FinishReason, SamplingParams
+
+LONGEST_MATCH = 4096
+"""Bytes of UTF-8. What a stop pattern matches beyond that may go unseen."""
+MOST_STEPS = LONGEST_MATCH
+"""Of RE2's programs for all patterns of a request. No step takes two bytes: each has a match that is seen."""
+_NEAR = 64
+"""Characters that a few ids add at most, as a rule."""
+
+
+@cache
+def _quiet() -> Any:
+    options = re2.Options()
+    options.log_errors = False
+    return options
+
+
+class StopPattern:
+    """A regular expression of RE2, looked for in a text that grows. Raises ValueError for any other.
+
+    RE2 has no backtracking, so no look-around and no back-references either: the time of a search is linear
+    in the text, whatever the pattern. It runs on the engine's thread, where every other request waits for it.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        try:
+            self._anywhere = re2.compile(pattern, options=_quiet())
+            # RE2 reads what is bound to the end backwards, and no further than a match can reach.
+            self._near_the_end = re2.compile(rf"(?:{pattern})(?s:.{{0,{_NEAR}}})\z", options=_quiet())
+        except (re2.error, UnicodeEncodeError) as error:
+            raise ValueError(
+                f"stop_regex {pattern!r} is not a regular expression of RE2 (no look-around, no "
+                f"back-references): {error.args[0].decode() if isinstance(error, re2.error) else error}"
+            ) from error
+        self.steps: int = self._anywhere.programsize
+
+    def ends_in(self, text: bytes, start: int, new: int) -> bool:
+        """Whether a match from `start` on ends in the last `new` characters of a text, or right before them.
+
+        Without them, the text had no match. So it has none that ends earlier: what assertions see there, up
+        to the next character, is what it was. They see what stands before `start`, too.
+        """
+        return bool((self._near_the_end if new <= _NEAR else self._anywhere).search(text, start))
+
+
+def stop_patterns(patterns: Sequence[str]) -> tuple[StopPattern, ...]:
+    """The patterns of one request, small enough together to be looked for after every token.
+
+    Raises ValueError.
+    """
+    compiled = tuple(map(StopPattern, patterns))
+    if (steps := sum(pattern.steps for pattern in compiled)) > MOST_STEPS:
+        raise ValueError(
+            f"stop_regex compiles to {steps} steps of RE2, and may have {MOST_STEPS} in all; ask for fewer "
+            "patterns, repetitions and classes of characters"
+        )
+    return compiled
+
+
+class StopRules:
+    """The stop conditions of one request.
+
+    `max_new_tokens` is the resolved budget. `detokenizer` spells as the request wants, and is needed for stop
+    strings and patterns only; ValueError when they are asked for without it, or when a pattern is not a
+    regular expression.
+    """
+
+    def __init__(
+        self,
+        sampling: SamplingParams,
+        eos_token_ids: frozenset[int],
+        max_new_tokens: int,
+        detokenizer: Detokenizer | None,
+    ) -> None:
+        if detokenizer is None and (sampling.stop or sampling.stop_regex):
+            raise ValueError(
+                "stop and stop_regex need a tokenizer, and this server runs without one; use stop_token_ids"
+            )
+        self.max_new_tokens = max_new_tokens
+        self.stop_ids = eos_token_ids.union(sampling.stop_token_ids)
+        if sampling.ignore_eos:
+            self.stop_ids = frozenset(sampling.stop_token_ids if sampling.vllm_stops else ())
+        self._strings = sampling.stop
+        self._no_strings_within = sampling.min_new_tokens if sampling.vllm_stops else 0
+        self._patterns = stop_patterns(sampling.stop_regex)
+        self._text: _RunningText | None = None
+        self._longest = max(map(len, self._strings), default=0)
+        if detokenizer is not None and (self._strings or self._patterns):
+            keep = 4 * self._longest + 256
+            self._text = _RunningText(detokenizer, max(keep, LONGEST_MATCH + 1) if self._patterns else keep)
+
+    def check(self, output_ids: Sequence[int]) -> FinishReason | None:
+        """The reason to end after the last of `output_ids`, or None."""
+        if self._text is not None and output_ids:
+            text, before = self._text.of(output_ids, self._longest)
+            if len(output_ids) > self._no_strings_within:
+                ends = {
+                    string: at + len(string)
+                    for string in self._strings
+                    # The last id must complete it: what was completed too early does not count later.
+                    if (at := text.find(string, max(0, before - len(string) + 1))) >= 0
+                }
+                if ends:
+                    # The one that was complete first: the text before any other would still show it.
+                    return FinishReason("stop", matched=min(ends, key=ends.__getitem__))
+            if self._patterns:
+                recent = self._text.recent()
+                for pattern in self._patterns:
+                    if pattern.ends_in(*recent):
+                        return FinishReason("stop", matched=pattern.pattern)
+        if output_ids and output_ids[-1] in self.stop_ids:
+            return FinishReason("stop", matched=output_ids[-1])
+        if len(output_ids) >= self.max_new_tokens:
+            return FinishReason("length", length=self.max_new_tokens)
+        return None
+
+    def hold_back(self, output_ids: Sequence[int]) -> bool:
+        """Whether the text of `output_ids` may be turning into a stop string, and is not to be shown yet."""
+        if self._text is None or not self._strings:
+            return False
+        # Every id spells at least one byte, so no stop string began before these.
+        reach = max(len(stop.encode()) for stop in self._strings) + 4
+        return may_become_stop(self._text.final(output_ids, reach), self._strings)
+
+
+class _RunningText:
+    """What a growing list of ids says, and how far each of them has brought it.
+
+    `keep` is how many characters before those of the last id are remembered at least.
+    """
+
+    def __init__(self, detokenizer: Detokenizer, keep: int) -> None:
+        self._detokenizer = detokenizer
+        self._keep = keep
+        self._final = ""
+        self._forgotten = 0
+        """How many characters there were before `_final`."""
+        self._ends = [0]
+        """Where the text ended after so many ids."""
+        self._known = 0
+        """How many characters stand as they did when what is recent was asked for last."""
+
+    def recent(self) -> tuple[bytes, int, int]:
+        """The end of the text in UTF-8, where in it a match may begin, and how many characters are new.
+
+        New are those since this was asked last, and those of byte tokens that a wrong byte has unmade.
+        """
+        new, self._known = self._ends[-1] - self._known, self._ends[-1]
+        text = self._last(1 + LONGEST_MATCH + new)
+        is_whole = len(text) == self._ends[-1]
+        return _encoded(text), 0 if is_whole else len(_encoded(text[0])), new
+
+    def of(self, ids: Sequence[int], reach: int) -> tuple[str, int]:
+        """The text of ids from so many characters before the last of them on, and where that begins in it."""
+        self._read(ids)
+        before, end = self._ends[len(ids) - 1 : len(ids) + 1]
+        text = self._last(self._ends[-1] - before + reach)
+        start = self._ends[-1] - len(text)
+        return text[: end - start], max(0, before - start)
+
+    def final(self, ids: Sequence[int], last: int) -> str:
+        """As much of the text of the `last` ids as no id to come changes."""
+        self._read(ids)
+        return self._final[max(0, self._ends[max(0, len(ids) - last)] - self._forgotten) :]
+
+    def _last(self, count: int) -> str:
+        """So many characters of the end of the text, or what is remembered of them."""
+        tail = self._detokenizer.tail[-count:]
+        return self._final[max(0, len(self._final) + len(tail) - count) :] + tail
+
+    def _read(self, ids: Sequence[int]) -> None:
+        for token_id in ids[len(self._ends) - 1 :]:
+            shown = self._detokenizer.tail
+            piece = self._detokenizer.push([token_id])
+            if not piece.startswith(shown) and not self._detokenizer.tail:
+                self._known = min(self._known, self._forgotten + len(self._final))
+            if len(self._final) > 2 * self._keep:
+                self._forgotten += len(self._final) - self._keep
+                self._final = self._final[-self._keep :]
+            self._final += piece
+            self._ends.append(self._forgotten + len(self._final) + len(self._detokenizer.tail))
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "replace")
+
+
+def may_become_stop(text: str, stops: Sequence[str]) -> bool:
+    """Whether a text contains a stop string, or ends in a proper prefix of one."""
+    return any(stop in text or _begins_at_the_end_of(text, stop) for stop in stops)
+
+
+def _begins_at_the_end_of(text: str, stop: str) -> bool:
+    at = text.find(stop[0], max(0, len(text) - len(stop) + 1))
+    while at >= 0 and not stop.startswith(text[at:]):
+        at = text.find(stop[0], at + 1)
+    return at >= 0

@@ -1,1 +1,0 @@
-"""The way out: from the engine's thread to what a consumer takes."""

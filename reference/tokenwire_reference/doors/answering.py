@@ -1,0 +1,101 @@
+"""From requests to an answer: whole or as a stream, refused, or dropped when the client leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from tokenwire_reference.core.request import Request
+from tokenwire_reference.doors.errors import RefusalError
+from tokenwire_reference.doors.event_stream import (
+    Chunks,
+    EventStream,
+    once_client_leaves,
+    unless_client_leaves,
+)
+from tokenwire_reference.doors.json_answer import Json, json_answer
+from tokenwire_reference.doors.limits import (
+    refuse_many_hidden_states,
+    refuse_many_logprobs,
+    refuse_wide_masks,
+)
+from tokenwire_reference.doors.request_manager import (
+    Delivery,
+    DuplicateRequestIdError,
+    Emission,
+    Generation,
+)
+from tokenwire_reference.doors.served import Served
+
+
+def submit(served: Served, requests: Sequence[Request], *, group: str | None) -> Generation:
+    """Start the requests of one call.
+
+    Raises RefusalError if they ask for too much, if an id is in use or if nothing is taken any more.
+    """
+    if (reason := served.why_closed) is not None:
+        raise RefusalError(reason, type="503", status=503)
+    refuse_wide_masks(requests)
+    refuse_many_hidden_states(requests)
+    refuse_many_logprobs(requests)
+    try:
+        return served.manager.submit(requests, group=group)
+    except DuplicateRequestIdError as error:
+        raise RefusalError(str(error)) from error
+
+
+def raise_for_server_abort(emissions: Sequence[Emission], *, unless_it_has_ids: bool = False) -> None:
+    """Raise RefusalError where the server aborted one of these; in a stream, sampled ids come first."""
+    for emission in emissions:
+        refusal = RefusalError.of_abort(emission.finish) if emission.finish else None
+        if refusal and not (unless_it_has_ids and emission.output_ids):
+            raise refusal
+
+
+async def answer_whole(
+    http_request: HttpRequest,
+    served: Served,
+    requests: Sequence[Request],
+    *,
+    group: str | None,
+    write: Callable[[Sequence[Emission]], Json],
+) -> Response:
+    """Run requests to their end and answer once. Raises RefusalError where the server aborted one."""
+    generation = submit(served, requests, group=group)
+    try:
+        choices = await unless_client_leaves(http_request, generation.whole())
+    finally:
+        generation.close()
+    raise_for_server_abort(choices)
+    return json_answer(write(choices))
+
+
+async def answer(
+    http_request: HttpRequest,
+    served: Served,
+    requests: Sequence[Request],
+    *,
+    group: str | None,
+    stream: bool,
+    write: Callable[[Sequence[Emission]], Json],
+    chunks: Callable[[], Chunks],
+    last_words: Callable[[RefusalError], Json],
+    delivery: Delivery = Delivery.INCREMENTAL,
+) -> Response:
+    """Run requests and answer once, or as they go. What fails before the first token is a refusal, not a
+    stream.
+    """
+    if not stream:
+        return await answer_whole(http_request, served, requests, group=group, write=write)
+    generation = submit(served, requests, group=group)
+    leaving = once_client_leaves(http_request, generation.hang_up)
+    try:
+        first = await generation.first(delivery)
+        raise_for_server_abort([first], unless_it_has_ids=True)
+    except BaseException:
+        leaving.cancel()
+        generation.close()
+        raise
+    return EventStream(generation, first, chunks(), leaving=leaving, delivery=delivery, last_words=last_words)

@@ -1,0 +1,104 @@
+"""The routes of the server."""
+
+from __future__ import annotations
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tokenwire_reference.doors import embeddings, info, load, openapi, tokenization, vllm
+from tokenwire_reference.doors.errors import RefusalError, refusal_answer
+from tokenwire_reference.doors.json_answer import json_answer
+from tokenwire_reference.doors.keys import RequireKey
+from tokenwire_reference.doors.request_manager import ClientLeftError
+from tokenwire_reference.doors.served import Served, served_by
+from tokenwire_reference.doors.sglang import control
+from tokenwire_reference.doors.sglang.chat import PATH as CHAT_PATH
+from tokenwire_reference.doors.sglang.chat import chat_completions
+from tokenwire_reference.doors.sglang.completions import PATH as COMPLETIONS_PATH
+from tokenwire_reference.doors.sglang.completions import completions
+from tokenwire_reference.doors.sglang.generate import generate
+from tokenwire_reference.faults.faulty_wire import FaultyWire
+
+SGLANG_ROUTES = [
+    Route(CHAT_PATH, chat_completions, methods=["POST"]),
+    Route(COMPLETIONS_PATH, completions, methods=["POST"]),
+]
+VLLM_ROUTES = [
+    Route(CHAT_PATH, vllm.chat.chat_completions, methods=["POST"]),
+    Route(COMPLETIONS_PATH, vllm.completions.completions, methods=["POST"]),
+    Route("/load", load.server_load, methods=["GET", "POST"]),
+]
+ROUTES = [
+    Route("/generate", generate, methods=["POST", "PUT"]),
+    Route("/inference/v1/generate", vllm.generate.generate, methods=["POST"]),
+    Route("/inference/v1/abort_requests", vllm.server.abort_requests, methods=["POST"]),
+    Route("/version", vllm.server.version),
+    Route("/v1/embeddings", embeddings.embeddings, methods=["POST"]),
+    Route("/encode", embeddings.encode, methods=["POST", "PUT"]),
+    Route("/tokenize", tokenization.tokenize, methods=["POST"]),
+    Route("/v1/tokenize", tokenization.tokenize, methods=["POST"]),
+    Route("/detokenize", tokenization.detokenize, methods=["POST"]),
+    Route("/v1/detokenize", tokenization.detokenize, methods=["POST"]),
+    Route("/server_info", info.server_info),
+    Route("/get_server_info", info.server_info),
+    Route("/model_info", info.model_info),
+    Route("/get_model_info", info.model_info),
+    Route("/v1/models", info.models),
+    Route("/v1/models/{name:path}", info.model),
+    Route("/health", info.health),
+    Route("/health_generate", info.health),
+    Route("/ready", info.ping),
+    Route("/ping", info.ping),
+    Route("/", info.root),
+    Route("/openapi.json", openapi.openapi),
+    Route("/v1/loads", load.loads),
+    Route("/get_load", load.get_load),
+    Route("/metrics", load.metrics),
+    Route("/abort_request", control.abort_request, methods=["POST"]),
+    Route("/flush_cache", control.flush_cache, methods=["POST"]),
+    Route("/pause_generation", control.pause_generation, methods=["POST"]),
+    Route("/continue_generation", control.continue_generation, methods=["POST"]),
+]
+
+
+def build_app(served: Served) -> Starlette:
+    """Put the routes before what they serve."""
+    app = Starlette(
+        routes=[*ROUTES, *(VLLM_ROUTES if served.args.api_dialect == "vllm" else SGLANG_ROUTES)],
+        middleware=[
+            Middleware(RequireKey, args=served.args),
+            Middleware(FaultyWire, enabled=served.args.enable_faults),
+        ],
+        exception_handlers={
+            RefusalError: _refused,
+            ClientLeftError: _client_left,
+            HTTPException: _http_error,
+            Exception: _failed,
+        },
+    )
+    app.state.served = served
+    return app
+
+
+async def _refused(http_request: HttpRequest, error: Exception) -> Response:
+    assert isinstance(error, RefusalError)
+    return refusal_answer(http_request.url.path, error, served_by(http_request).args.api_dialect)
+
+
+async def _client_left(_: HttpRequest, __: Exception) -> Response:
+    return Response(status_code=499)
+
+
+async def _http_error(_: HttpRequest, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    answer = json_answer({"detail": error.detail}, error.status_code)
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+async def _failed(http_request: HttpRequest, error: Exception) -> Response:
+    return await _refused(http_request, RefusalError.of_failure(error))

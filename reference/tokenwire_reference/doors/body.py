@@ -1,0 +1,152 @@
+"""Request bodies: read, parsed strictly, and held against their schema."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, TypeVar
+
+import jsonschema_rs
+import orjson
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpRequest
+
+from tokenwire_reference.doors.errors import INVALID, MALFORMED, RefusalError
+from tokenwire_reference.doors.json_answer import Json
+from tokenwire_reference.doors.request_manager import ClientLeftError
+from tokenwire_reference.doors.schemas import request_schema
+from tokenwire_reference.doors.served import served_by
+
+LONG_BODY_BYTES = 32 * 1024
+"""What takes longer to read than a thread takes to start."""
+
+Read = TypeVar("Read")
+
+
+async def understood(http_request: HttpRequest, read: Callable[[], Read]) -> Read:
+    """Let a function make sense of a body that was read: off the event loop, if it is long."""
+    if http_request.state.body_bytes <= LONG_BODY_BYTES:
+        return read()
+    return await asyncio.to_thread(read)
+
+
+async def read_object(http_request: HttpRequest, *, empty: bool = False) -> dict[str, Any]:
+    """The JSON object that a request carries; with `empty`, no body is an empty object.
+
+    Raises RefusalError if it carries anything else.
+    """
+    content = await _read(http_request, served_by(http_request).args.max_body_bytes)
+    http_request.state.body_bytes = len(content)
+    if empty and not content:
+        return {}
+    content_type = http_request.headers.get("content-type", "")
+    if content_type.split(";")[0].strip().lower() != "application/json":
+        raise RefusalError(
+            f"content-type is {content_type!r}; send the body as application/json", type=MALFORMED
+        )
+    try:
+        body = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise RefusalError(f"the body is not JSON: {error}", type=MALFORMED) from error
+    if not isinstance(body, dict):
+        raise RefusalError(f"the body is a JSON {type(body).__name__}; send an object", type=MALFORMED)
+    return body
+
+
+async def _read(http_request: HttpRequest, most: int) -> bytes:
+    """The bytes of a body. Raises RefusalError for too many, ClientLeftError for a body that is cut."""
+    body = bytearray()
+    try:
+        async for part in http_request.stream():
+            body += part
+            if len(body) > most:
+                raise RefusalError(
+                    f"the body has more than {most} bytes; send less, or start the server with a larger "
+                    "--max-body-bytes",
+                    status=413,
+                    type=MALFORMED,
+                )
+    except ClientDisconnect as left:
+        raise ClientLeftError from left
+    return bytes(body)
+
+
+def hold_against_schema(body: dict[str, Any], schema: str) -> None:
+    """Raise RefusalError for the first thing in a body that its schema refuses."""
+    try:
+        error = next(_validator(schema).iter_errors(body), None)
+    except ValueError as too_deep:  # what the validator says of arrays nested some 250 deep
+        raise RefusalError(f"the body cannot be checked: {too_deep}; nest less", type=MALFORMED) from too_deep
+    if error is not None:
+        problems = _most_telling(error)
+        where = _where(problems[0].instance_path) or "the body"
+        message = ", and ".join(dict.fromkeys(problem.message for problem in problems))
+        malformed = any(isinstance(problem.kind, _KINDS_OF_SHAPE) for problem in problems)
+        raise RefusalError(
+            f"{where}: {_shortened(message)}", type=MALFORMED if malformed else INVALID, param=where
+        )
+    _refuse_integral_floats(body, ())
+
+
+def _shortened(message: str) -> str:
+    """A message without the middle of a long value: what is wrong with it stands at the end."""
+    return message if len(message) <= 300 else f"{message[:100]} … {message[-150:]}"
+
+
+_KINDS_OF_SHAPE = (
+    jsonschema_rs.ValidationErrorKind.Type,
+    jsonschema_rs.ValidationErrorKind.Required,
+    jsonschema_rs.ValidationErrorKind.AdditionalProperties,
+    jsonschema_rs.ValidationErrorKind.Enum,
+)
+"""What is wrong with the shape of a body, and not with a value in it."""
+
+
+@cache
+def _validator(schema: str) -> jsonschema_rs.Validator:
+    return jsonschema_rs.validator_for(request_schema(schema))
+
+
+def _most_telling(error: jsonschema_rs.ValidationError) -> list[jsonschema_rs.ValidationError]:
+    """Of alternatives that all failed, the one that the value fits best; all where it fits none."""
+    alternatives = [branch[0] for branch in getattr(error.kind, "context", ()) if branch]
+    if not alternatives:
+        return [error]
+    best = max(alternatives, key=_fit)
+    if _fit(best) == (False, len(error.instance_path)):
+        return alternatives
+    return _most_telling(best)
+
+
+def _fit(error: jsonschema_rs.ValidationError) -> tuple[bool, int]:
+    """How well a value fits an alternative: whether its types are right, else how far into it they are."""
+    return not isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Type), len(error.instance_path)
+
+
+_INTEGERS = {
+    *("input_ids", "logprob_start_len", "top_logprobs_num", "token_ids_logprob"),
+    *("max_new_tokens", "min_new_tokens", "n", "stop_token_ids", "top_k", "stream_interval", "sampling_seed"),
+    *("max_tokens", "max_completion_tokens", "min_tokens", "seed", "top_logprobs"),
+    *("prompt", "input", "tokens", "token_ids", "dimensions", "logprobs", "prompt_logprobs"),
+}
+
+
+def _refuse_integral_floats(value: Json, path: tuple[str | int, ...]) -> None:
+    """Refuse 6.0 where an integer is due: JSON Schema takes it for one, the specification does not."""
+    match value:
+        case float():
+            raise RefusalError(f"{_where(path)}: {value} is not an integer", type=MALFORMED)
+        case list():
+            for index, inner in enumerate(value):
+                _refuse_integral_floats(inner, (*path, index))
+        case dict():
+            for key, inner in value.items():
+                if key in _INTEGERS or key == "sampling_params":
+                    _refuse_integral_floats(inner, (*path, key))
+
+
+def _where(path: Sequence[str | int]) -> str:
+    """A path as people write it: sampling_params[0].stop."""
+    words = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return words.lstrip(".")

@@ -1,0 +1,177 @@
+"""Channels of a chat: what a request says of tools and reasoning, and each choice taken apart as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tokenwire_reference.core.detokenizer import Detokenizer, spelling
+from tokenwire_reference.core.request import FinishReason, Request
+from tokenwire_reference.core.tokenizer import Tokenizer
+from tokenwire_reference.doors.errors import RefusalError
+from tokenwire_reference.doors.request_manager import Emission
+from tokenwire_reference.doors.served import Served
+from tokenwire_reference.extras.channels.formats import TOOL_CALLS, channel_format
+from tokenwire_reference.extras.channels.parser import Channel, ChannelParser, Delta, Format, Message
+
+
+@dataclass(frozen=True)
+class ChannelsAsked:
+    """What a chat request says of the channels of its answer."""
+
+    format: Format | None = None
+    """None where all text is content."""
+    template: Mapping[str, Any] = field(default_factory=dict)
+    """What the chat template is given beside the messages."""
+    hides_reasoning: bool = False
+
+
+def read_channels(body: Mapping[str, Any], served: Served) -> ChannelsAsked:
+    """Read `tools`, `tool_choice`, `chat_template_kwargs` and their like. Raises RefusalError."""
+    tools: Sequence[Mapping[str, Any]] = body.get("tools") or ()
+    choice = body.get("tool_choice") or "auto"
+    thinking = _thinking(body.get("chat_template_kwargs") or {})
+    if choice not in ("auto", "none"):
+        raise RefusalError(
+            f"tool_choice is {choice!r}, and calls cannot be enforced without a grammar, which the reference "
+            "engine has not; send auto or none",
+            param="tool_choice",
+        )
+    if body.get("stream_reasoning") is False:
+        raise RefusalError("stream_reasoning is false, and reasoning is not held back here; leave it out")
+    if tools:
+        _refuse_promises(body, tools, served)
+    calls = bool(tools) and choice == "auto"
+    offered = {"tools": tools} if calls else {}
+    return ChannelsAsked(
+        format=None
+        if served.tokenizer is None
+        else channel_format(
+            served.args.tool_call_parser if calls else None,
+            served.args.reasoning_parser,
+            {tool["function"]["name"]: _types(tool["function"]) for tool in tools},
+            begins_thinking=thinking is not False,
+            separate_reasoning=body.get("separate_reasoning") is not False,
+        ),
+        template=offered | ({} if thinking is None else {"enable_thinking": thinking}),
+        hides_reasoning=body.get("include_reasoning") is False,
+    )
+
+
+def _thinking(template_kwargs: Mapping[str, Any]) -> bool | None:
+    """Whether a request wants reasoning; None where it does not say."""
+    for name, value in template_kwargs.items():
+        if name != "enable_thinking" or not isinstance(value, bool):
+            raise RefusalError(
+                f"chat_template_kwargs.{name} is {value!r}; there is enable_thinking, true or false, and "
+                "nothing else",
+                param="chat_template_kwargs",
+            )
+    return template_kwargs.get("enable_thinking")
+
+
+def _refuse_promises(body: Mapping[str, Any], tools: Sequence[Mapping[str, Any]], served: Served) -> None:
+    """Raise RefusalError for what the server cannot keep of a request with tools."""
+    if served.tokenizer is None:
+        raise RefusalError("tools need a tokenizer and the server runs without one", param="tools")
+    if served.args.tool_call_parser is None:
+        raise RefusalError(
+            "tools need a server that knows how its model calls them; start it with --tool-call-parser "
+            f"({', '.join(TOOL_CALLS)})",
+            param="tools",
+        )
+    if body.get("parallel_tool_calls") is False:
+        raise RefusalError(
+            "parallel_tool_calls is false, and calls cannot be limited without a grammar, which the "
+            "reference engine has not; leave it out",
+            param="parallel_tool_calls",
+        )
+    for index, tool in enumerate(tools):
+        if tool["function"].get("strict"):
+            raise RefusalError(
+                f"tools[{index}].function.strict is true, and arguments cannot be held to a schema without a "
+                "grammar, which the reference engine has not; leave it out",
+                param="tools",
+            )
+
+
+def _types(function: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The JSON types that each parameter of a function may have; none where its schema does not say."""
+    match function.get("parameters"):
+        case {"properties": {**properties}}:
+            return {str(name): _named(schema) for name, schema in properties.items()}
+        case _:
+            return {}
+
+
+def _named(schema: object) -> tuple[str, ...]:
+    match schema:
+        case {"type": str(one)}:
+            return (one,)
+        case {"type": [*several]}:
+            return tuple(map(str, several))
+        case _:
+            return ()
+
+
+class Speech:
+    """One choice: what was heard of it, in channels."""
+
+    def __init__(self, request: Request, channels: ChannelsAsked, tokenizer: Tokenizer | None) -> None:
+        self.message = Message()
+        self._hides_reasoning = channels.hides_reasoning
+        self._fault = request.fault
+        self._parser = None if channels.format is None else ChannelParser(self._fault.format(channels.format))
+        self._places = None if tokenizer is None or self._parser is None else _Places(tokenizer, request)
+
+    def hear(self, emission: Emission) -> list[Delta]:
+        """Take what is new of the choice apart. No id and no logprob waits for its text."""
+        if self._parser is None:
+            deltas = [Delta(Channel.CONTENT, emission.text)] if emission.text else []
+        else:
+            assert self._places is not None, "text is parsed where there is a tokenizer"
+            self._places.add(emission.output_ids)
+            ended = emission.finish is not None
+            deltas = self._parser.push(emission.text) + (self._parser.finish() if ended else [])
+            deltas = self._fault.deltas(self._parser, deltas, ended=ended)
+            if self._hides_reasoning:
+                deltas = [delta for delta in deltas if delta.channel is not Channel.REASONING]
+        self.message.add(deltas)
+        return deltas
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """How many ids say a part of the reasoning; its markers are none."""
+        if self._parser is None or self._places is None or self._parser.reasoning is None:
+            return 0
+        return self._places.within(*self._parser.reasoning)
+
+    def finish_reason(self, finish: FinishReason) -> str:
+        """Why the choice ended: its calls are the reason only if nothing cut them, and all can be made."""
+        return "tool_calls" if finish.type == "stop" and self.message.calls_tools else finish.type
+
+
+class _Places:
+    """Where the text of each id begins and ends."""
+
+    def __init__(self, tokenizer: Tokenizer, request: Request) -> None:
+        spelled = spelling(
+            tokenizer,
+            skip_special_tokens=request.sampling.skip_special_tokens,
+            spaces_between_special_tokens=request.sampling.spaces_between_special_tokens,
+        )
+        self._detokenizer = Detokenizer(spelled, request.prompt_token_ids)
+        self._ends: list[int] = []
+
+    def add(self, ids: Sequence[int]) -> None:
+        for token_id in ids:
+            before = self._ends[-1] if self._ends else 0
+            self._ends.append(before + len(self._detokenizer.push([token_id])))
+
+    def within(self, begin: int, end: int | None) -> int:
+        """How many ids have text between two places, or the beginning of a character that ends there."""
+        spans = zip([0, *self._ends], self._ends, strict=False)
+        return sum(
+            (end is None or first < end) and (begin < last or begin <= first == last) for first, last in spans
+        )

@@ -1,0 +1,146 @@
+"""`/v1/embeddings` and `/encode`: prompts in, one vector each out."""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from tokenwire_reference.core.request import Request, SamplingParams
+from tokenwire_reference.doors.answering import answer_whole
+from tokenwire_reference.doors.body import hold_against_schema, read_object, understood
+from tokenwire_reference.doors.errors import RefusalError
+from tokenwire_reference.doors.json_answer import Json
+from tokenwire_reference.doors.prompts import read_prompts
+from tokenwire_reference.doors.request_manager import Emission
+from tokenwire_reference.doors.sampling_fields import refuse_what_does_not_fit
+from tokenwire_reference.doors.served import Served, served_by
+from tokenwire_reference.doors.usage import Consumed
+
+_NOTHING_SAMPLED = SamplingParams(max_new_tokens=0)
+
+
+async def embeddings(http_request: HttpRequest) -> Response:
+    """Answer POST /v1/embeddings, in the shape of OpenAI."""
+    served = served_by(http_request)
+    body = await read_object(http_request)
+    if body.get("input") in ("", []):
+        raise RefusalError("input is empty; send a text or token ids", param="input")
+    await understood(http_request, lambda: hold_against_schema(body, "embedding-request"))
+    prompts, _ = await understood(http_request, lambda: read_prompts(body["input"], "input", served))
+    requests = _requests([uuid.uuid4().hex for _ in prompts], prompts, served)
+    return await answer_whole(
+        http_request, served, requests, group=None, write=lambda results: _listed(results, body, served)
+    )
+
+
+def _listed(results: Sequence[Emission], body: Mapping[str, Any], served: Served) -> dict[str, Any]:
+    as_base64 = body.get("encoding_format") == "base64"
+    data = []
+    for result in results:
+        vector = _shortened(_embedding(result), body.get("dimensions"))
+        item: dict[str, Any] = {
+            "object": "embedding",
+            "embedding": _packed(vector) if as_base64 else vector,
+            "index": result.index,
+        }
+        if body.get("return_prompt_token_ids"):
+            item["prompt_token_ids"] = result.prompt_token_ids
+        data.append(item)
+    totals = Consumed.by(results, 1).totals
+    return {
+        "object": "list",
+        "data": data,
+        "model": body.get("model") or served.args.model_name,
+        "usage": {name: totals[name] for name in ("prompt_tokens", "total_tokens")},
+    }
+
+
+async def encode(http_request: HttpRequest) -> Response:
+    """Answer POST and PUT /encode, SGLang's native endpoint: one object, or a list of them for a batch."""
+    served = served_by(http_request)
+    body = await read_object(http_request)
+    for name in ("text", "input_ids"):
+        if body.get(name) in ("", []):
+            raise RefusalError(f"{name} is empty; send a prompt that has tokens", param=name)
+    await understood(http_request, lambda: hold_against_schema(body, "encode-request"))
+    name = "text" if body.get("input_ids") is None else "input_ids"
+    if body.get(name) is None:
+        raise RefusalError("neither text nor input_ids is given; send one of them as the prompt")
+    prompts, is_batch = await understood(http_request, lambda: read_prompts(body[name], name, served))
+    rid = body.get("rid")
+    requests = _requests(_rids(rid, len(prompts), is_batch=is_batch), prompts, served)
+
+    def write(results: Sequence[Emission]) -> Json:
+        with_ids = bool(body.get("return_prompt_token_ids"))
+        answers = [_encoded(result, served, with_ids=with_ids) for result in results]
+        return answers if is_batch else answers[0]
+
+    group = rid if isinstance(rid, str) else None
+    return await answer_whole(http_request, served, requests, group=group, write=write)
+
+
+def _rids(rid: str | Sequence[str] | None, count: int, *, is_batch: bool) -> list[str]:
+    if rid is None:
+        return [uuid.uuid4().hex for _ in range(count)]
+    if isinstance(rid, str):
+        return [f"{rid}_{i}" for i in range(count)] if is_batch else [rid]
+    if len(rid) != count:
+        raise RefusalError(f"rid has {len(rid)} entries for {count} prompts; send one for each", param="rid")
+    return list(rid)
+
+
+def _requests(rids: Sequence[str], prompts: Sequence[Sequence[int]], served: Served) -> list[Request]:
+    for prompt in prompts:
+        refuse_what_does_not_fit(len(prompt), _NOTHING_SAMPLED, served.model.context_length)
+    return [
+        Request(rid=rid, prompt_token_ids=tuple(prompt), sampling=_NOTHING_SAMPLED, wants_embedding=True)
+        for rid, prompt in zip(rids, prompts, strict=True)
+    ]
+
+
+def _embedding(result: Emission) -> Sequence[float]:
+    if result.embedding is None:
+        raise RefusalError(f"request {result.rid!r} was aborted before it had an embedding")
+    return result.embedding
+
+
+def _encoded(result: Emission, served: Served, *, with_ids: bool) -> dict[str, Any]:
+    answer = {
+        "embedding": _embedding(result),
+        "meta_info": {
+            "id": result.rid,
+            "finish_reason": result.finish.to_wire() if result.finish else None,
+            "prompt_tokens": len(result.prompt_token_ids),
+            "weight_version": served.args.weight_version,
+            "num_retractions": result.num_retractions,
+            "cached_tokens": result.cached_tokens,
+            "e2e_latency": result.seconds,
+        },
+    }
+    return answer | ({"prompt_token_ids": result.prompt_token_ids} if with_ids else {})
+
+
+def _shortened(vector: Sequence[float], dimensions: int | None) -> list[float]:
+    """The first dimensions of a vector, again of length 1."""
+    if dimensions is None:
+        return list(vector)
+    if dimensions > len(vector):
+        raise RefusalError(
+            f"dimensions is {dimensions}, and the embedding has {len(vector)}; ask for fewer",
+            param="dimensions",
+        )
+    head = vector[:dimensions]
+    length = math.hypot(*head) or 1.0
+    return [value / length for value in head]
+
+
+def _packed(vector: Sequence[float]) -> str:
+    """Little-endian float32 in base64, as OpenAI's client asks for."""
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()

@@ -1,0 +1,96 @@
+"""How a request is refused, in the shapes that SGLang and vLLM answer with."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from starlette.responses import Response
+
+from tokenwire_reference.core.request import FinishReason
+from tokenwire_reference.doors.json_answer import json_answer
+
+MALFORMED = "Bad Request"
+"""`type` of a body that is not JSON or does not fit its schema."""
+INVALID = "BadRequestError"
+"""`type` of a value that cannot be used."""
+UNCONVERTIBLE = "BadRequest"
+"""`type` of a chat request that cannot be turned into one for the engine."""
+UNAUTHORIZED = "AuthenticationError"
+"""`type` of a request without the key that it takes."""
+
+
+class RefusalError(Exception):
+    """A request that is answered with an error. The message names the field, its value and the way out."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        type: str = INVALID,  # noqa: A002
+        status: int = 400,
+        param: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.type = type
+        self.status = status
+        self.param = param
+
+    @classmethod
+    def of_abort(cls, finish: FinishReason) -> RefusalError | None:
+        """The refusal that an abort by the server stands for; None for any other finish."""
+        status = finish.status_code
+        if finish.type != "abort" or status is None:
+            return None
+        message = finish.message or HTTPStatus(status).phrase
+        return cls(message, type=INVALID if status == 400 else str(status), status=status)
+
+    @classmethod
+    def of_failure(cls, error: Exception) -> RefusalError:
+        """The refusal that stands for any error: itself, or what went wrong in the server."""
+        if isinstance(error, cls):
+            return error
+        return cls(f"{type(error).__name__}: {error}", type="InternalServerError", status=500)
+
+    def native_event(self) -> dict[str, Any]:
+        """The last event of a `/generate` stream that failed."""
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        error = {"message": self.message, "type": kind, "code": self.status, "retryable": False}
+        return {"error": error}
+
+    def flat_event(self) -> dict[str, Any]:
+        """The last event of a stream of SGLang's OpenAI routes that failed."""
+        return {"error": self.flat()}
+
+    def nested(self) -> dict[str, Any]:
+        """What vLLM answers with, also as an event."""
+        fields = {"message": self.message, "type": self.type, "param": self.param, "code": self.status}
+        return {"error": fields}
+
+    def flat(self) -> dict[str, Any]:
+        """The error object of the OpenAI routes, and of bodies that could not be read."""
+        return {
+            "object": "error",
+            "message": self.message,
+            "type": self.type,
+            "param": None,
+            "code": self.status,
+        }
+
+
+def refusal_answer(path: str, refusal: RefusalError, dialect: str = "sglang") -> Response:
+    """The answer to a refused request. `/generate` nests what is wrong with it; all else is flat.
+
+    vLLM nests everything, and so do its own endpoints, whatever the dialect.
+    """
+    if path.startswith("/inference/") or (dialect == "vllm" and path != "/generate"):
+        shape = refusal.nested()
+    elif path == "/generate" and refusal.type in {INVALID, MALFORMED, UNAUTHORIZED}:
+        shape = {"error": {"message": refusal.message}}
+    else:
+        shape = refusal.flat()
+    answer = json_answer(shape, refusal.status)
+    if refusal.status == 401:
+        answer.headers["www-authenticate"] = "Bearer"
+    return answer

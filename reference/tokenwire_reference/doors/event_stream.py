@@ -1,0 +1,190 @@
+"""Streams: one unnamed event for each value, then `[DONE]`; and noticing that the client has left."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import partial
+from itertools import chain
+from typing import Protocol, TypeVar
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from tokenwire_reference.doors.errors import RefusalError
+from tokenwire_reference.doors.json_answer import Json, to_json
+from tokenwire_reference.doors.request_manager import ClientLeftError, Delivery, Emission, Generation
+
+logger = logging.getLogger(__name__)
+Value = TypeVar("Value")
+
+DONE = b"data: [DONE]\n\n"
+WRITE_BYTES = 1 << 16
+"""Events that are due together are written together, up to about this many bytes."""
+
+
+class Outlet(Protocol):
+    """Where a server lets the parts of a body that has begun be written without a coroutine for each.
+
+    An extension of ASGI, in `scope["extensions"][OUTLET]` where there is one.
+    """
+
+    @property
+    def free(self) -> bool:
+        """Whether the connection takes more without a wait."""
+
+    def write(self, part: bytes) -> None:
+        """Write a part; nothing where the client has left."""
+
+
+OUTLET = "tokenwire.outlet"
+
+
+class Chunks(Protocol):
+    """What a route makes of the emissions of a call. An error ends the stream, behind what was given."""
+
+    def of(self, emission: Emission) -> Iterable[Json]:
+        """The events of an emission."""
+
+    def closing(self) -> Iterable[Json]:
+        """The events after all emissions."""
+
+
+class EventStream(Response):
+    """An answer of events, written as they become due; its generation is closed in the end, however it ends.
+
+    What fails on the way becomes the last event, in the shape that `last_words` gives it. A client that reads
+    slowly is waited for with each write: what becomes due meanwhile is then taken as one emission. Where the
+    server offers an outlet, the events of a step are written as its rows are delivered, and no task is woken.
+    """
+
+    def __init__(
+        self,
+        generation: Generation,
+        first: Emission,
+        chunks: Chunks,
+        *,
+        leaving: asyncio.Future[None],
+        delivery: Delivery,
+        last_words: Callable[[RefusalError], Json],
+    ) -> None:
+        """`first` was taken already; `leaving` watches the client, and is done once it left."""
+        self.status_code = 200
+        self.media_type = "text/event-stream"
+        self.background = None
+        self.init_headers()
+        self._generation = generation
+        self._first: Emission | None = first
+        self._chunks = chunks
+        self._leaving = leaving
+        self._delivery = delivery
+        self._last_words = last_words
+        self._parts: Iterator[bytes] = iter(())
+        """What was taken and is not written."""
+        self._over = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del receive
+        outlet: Outlet | None = scope.get("extensions", {}).get(OUTLET)
+        at_once = None if outlet is None else partial(self._write_at_once, outlet)
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            while True:
+                for part in chain(self._parts, _joined(self._due())):
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
+                if self._over:
+                    break
+                await self._generation.woken(at_once)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except ClientLeftError:
+            return
+        finally:
+            self._leaving.cancel()
+            self._generation.close()
+
+    def _write_at_once(self, outlet: Outlet) -> bool:
+        """Write what is due, as far as the connection takes it; False where more is to be done."""
+        if not outlet.free:
+            return False
+        self._parts = _joined(self._due())
+        for part in self._parts:
+            outlet.write(part)
+            if not outlet.free:
+                return False
+        return not self._over
+
+    def _due(self) -> Iterator[bytes]:
+        """Take what is due, framed."""
+        if self._over:
+            return
+        try:
+            for emission in self._emissions():
+                yield from map(_framed, self._chunks.of(emission))
+            if self._generation.ended:
+                yield from map(_framed, self._chunks.closing())
+                self._over = True
+        except Exception as error:
+            if not isinstance(error, RefusalError):
+                logger.exception("a stream failed")
+            yield _framed(self._last_words(RefusalError.of_failure(error)))
+            self._over = True
+        if self._over:
+            yield DONE
+
+    def _emissions(self) -> Iterator[Emission]:
+        if self._first is not None:
+            first, self._first = self._first, None
+            yield first
+        yield from self._generation.take(self._delivery)
+
+
+def _framed(value: Json) -> bytes:
+    return b"data: " + to_json(value) + b"\n\n"
+
+
+def _joined(frames: Iterable[bytes]) -> Iterator[bytes]:
+    """Frames that are there at once, in few pieces."""
+    waiting: list[bytes] = []
+    size = 0
+    for frame in frames:
+        waiting.append(frame)
+        size += len(frame)
+        if size >= WRITE_BYTES:
+            yield b"".join(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield b"".join(waiting)
+
+
+async def unless_client_leaves(http_request: HttpRequest, work: Awaitable[Value]) -> Value:
+    """Await some work; a client that closes the connection first cancels it, which raises ClientLeftError.
+
+    The body of the request must have been read.
+    """
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_disconnect(http_request.receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientLeftError
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()
+
+
+def once_client_leaves(http_request: HttpRequest, call: Callable[[], None]) -> asyncio.Future[None]:
+    """Call a function once the client has closed the connection, or this is cancelled.
+
+    The body of the request must have been read.
+    """
+    leaving = asyncio.ensure_future(_disconnect(http_request.receive))
+    leaving.add_done_callback(lambda _: call())
+    return leaving
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,76 @@
+"""Who may call: the API keys of a server, what is open without one, and what takes that of its admin."""
+
+from __future__ import annotations
+
+from secrets import compare_digest
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.requests import Request as HttpRequest
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tokenwire_reference.doors.errors import UNAUTHORIZED, RefusalError, refusal_answer
+from tokenwire_reference.doors.served import served_by
+from tokenwire_reference.server_args import ServerArgs
+
+OPEN_PATHS = frozenset({"/health", "/health_generate", "/ping", "/ready", "/metrics"})
+"""What supervisors and Prometheus ask, which seldom hold a key. SGLang and vLLM leave it open too."""
+
+
+class RequireKey:
+    """Refuses a request without a key before anything but its head is read.
+
+    With `--api-key`, that key or the admin's opens everything but control calls, which
+    `refuse_control` guards.
+    """
+
+    def __init__(self, app: ASGIApp, *, args: ServerArgs) -> None:
+        self._app = app
+        self._args = args
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        args = self._args
+        if scope["type"] == "http" and args.api_key is not None and scope["path"] not in OPEN_PATHS:
+            headers = Headers(scope=scope)
+            if not (_sent(headers, args.api_key) or _sent(headers, args.admin_api_key)):
+                answer = refusal_answer(scope["path"], _unauthorized("API key"), args.api_dialect)
+                await answer(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def refuse_control(http_request: HttpRequest) -> None:
+    """Raise RefusalError for who may not control the server.
+
+    With `--admin-api-key`, only that key may. A web page of another origin never may: browsers let it post
+    an empty body to any address without asking.
+    """
+    args, headers = served_by(http_request).args, http_request.headers
+    origin = headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != headers.get("host"):
+        raise RefusalError(
+            f"the web page {origin!r:.100} may not control this server", type=UNAUTHORIZED, status=403
+        )
+    if args.admin_api_key is None or _sent(headers, args.admin_api_key):
+        return
+    if args.api_key is not None:  # which was sent, or the request would not have come so far
+        raise RefusalError(
+            "this call takes the key of --admin-api-key, and that of --api-key was sent",
+            type=UNAUTHORIZED,
+            status=403,
+        )
+    raise _unauthorized("admin API key")
+
+
+def _sent(headers: Headers, key: str | None) -> bool:
+    """Whether a request bears a key. How long this takes tells nothing of the key."""
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    return key is not None and scheme.lower() == "bearer" and compare_digest(given.encode(), key.encode())
+
+
+def _unauthorized(kind: str) -> RefusalError:
+    return RefusalError(
+        f"the {kind} of this server was not sent; send it as the header 'Authorization: Bearer KEY'",
+        type=UNAUTHORIZED,
+        status=401,
+    )

@@ -1,0 +1,140 @@
+"""What one request may ask for. Whatever a client says is bounded here, before anything is computed from it.
+
+`LIMITS` stand in the request schemas of this server, which bodies are held against, and `--help` lists them.
+What depends on several fields, or on the model, is held to the functions below; beyond these, the context
+length bounds prompts and budgets, and the vocabulary bounds ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from tokenwire_reference.core.request import Request
+from tokenwire_reference.core.stopping import LONGEST_MATCH, MOST_STEPS
+from tokenwire_reference.doors.errors import RefusalError
+
+Number = int | float
+
+_ID = {"minLength": 1, "maxLength": 256}  # repeated in every event
+_PROMPTS = {"maxItems": 1024}  # in one batch
+LIMITS: Mapping[str, Mapping[str, Number]] = {
+    "temperature": {"minimum": 0, "maximum": 100},
+    "repetition_penalty": {"minimum": 0.01, "maximum": 2},
+    "frequency_penalty": {"minimum": -2, "maximum": 2},
+    "presence_penalty": {"minimum": -2, "maximum": 2},
+    # OpenAI has 100; SGLang has no limit.
+    "logit_bias": {"maxProperties": 1024, "minimum": -10_000, "maximum": 10_000},
+    "n": {"minimum": 1, "maximum": 128},
+    # What may become a stop string is looked for after every token.
+    "stop": {"maxItems": 32, "maxLength": 1024},
+    "stop_regex": {"maxItems": 32, "maxLength": 256},
+    "rid": _ID,
+    "request_id": _ID,
+    "request_ids": {"maxItems": 4096, **_ID},
+    "text": _PROMPTS,
+    "input_ids": _PROMPTS,
+    "prompt": _PROMPTS,
+    "input": _PROMPTS,
+    "tokens": _PROMPTS,
+    # OpenAI's number; each stands in the prompt.
+    "tools": {"maxItems": 128},
+    "name": {"maxLength": 256},
+    "chat_template_kwargs": {"maxProperties": 8},
+}
+"""Of the fields of requests, in the words of JSON Schema. Within them, no logit of float32 overflows."""
+MOST_SAMPLES = 4096
+"""Prompts times samples of one request."""
+MOST_LOGPROB_ENTRIES = 500_000
+"""Top logprobs and chosen ids of one request, times the positions that have them."""
+MOST_HIDDEN_ROWS = 20_000
+"""Of hidden states, in all events of an answer."""
+MOST_MASKED_IDS = 256
+"""Ids of a sampling mask."""
+MOST_CHARACTERS_PER_TOKEN = 64
+"""A longer text than this for each position of the context is refused before it is tokenized."""
+
+
+def limits_in_words() -> str:
+    """The limits of the fields, as `--help` tells them."""
+    fields = "; ".join(f"{name} {', '.join(_in_words(limits))}" for name, limits in LIMITS.items())
+    patterns = f"all of stop_regex at most {MOST_STEPS} steps of RE2"
+    return f"{fields}; {patterns}, and of a match longer than {LONGEST_MATCH} bytes no end is promised"
+
+
+def _in_words(limits: Mapping[str, Number]) -> Iterator[str]:
+    for what, unit in (
+        ("Properties", " entries"),
+        ("Items", " items"),
+        ("Length", " characters"),
+        ("imum", ""),
+    ):
+        least, most = limits.get(f"min{what}"), limits.get(f"max{what}")
+        if most is not None:
+            yield (f"at most {most}" if least is None else f"{least} to {most}") + unit
+
+
+def refuse_more(name: str, count: int, most: int, unit: str) -> None:
+    """Raise RefusalError for more of something than there may be."""
+    if count > most:
+        raise RefusalError(f"{name} has {count} {unit}, and may have {most}", param=name)
+
+
+def refuse_wide_masks(requests: Sequence[Request]) -> None:
+    """Raise RefusalError where a sampling mask could hold the vocabulary, or more than one answer may."""
+    for sampling in (request.sampling for request in requests if request.return_sampling_mask):
+        if not (sampling.greedy or 1 <= sampling.top_k <= MOST_MASKED_IDS):
+            raise RefusalError(
+                f"return_sampling_mask needs a top_k of 1 to {MOST_MASKED_IDS}; it is {sampling.top_k}",
+                param="return_sampling_mask",
+            )
+
+
+def refuse_many_hidden_states(requests: Sequence[Request]) -> None:
+    """Raise RefusalError for more rows of hidden states than one call may be answered with. A stream has all
+    so far in each event.
+    """
+    rows = 0
+    for request in requests:
+        if request.return_hidden_states:
+            budget = request.sampling.max_new_tokens or 0
+            rows += (len(request.prompt_token_ids) + budget) * (budget if request.stream else 1)
+    if rows > MOST_HIDDEN_ROWS:
+        raise RefusalError(
+            f"return_hidden_states makes {rows} rows, more than {MOST_HIDDEN_ROWS}; ask for fewer tokens",
+            param="return_hidden_states",
+        )
+
+
+def refuse_many_logprobs(requests: Sequence[Request]) -> None:
+    """Raise RefusalError for more logprob entries than one call may be answered with."""
+    entries = sum(
+        (request.top_logprobs_num + len(request.token_ids_logprob)) * _scored_positions(request)
+        for request in requests
+        if request.return_logprob
+    ) + sum(
+        request.sampling.top_k * (request.sampling.max_new_tokens or 0)
+        for request in requests
+        if request.return_sampling_mask and not request.sampling.greedy
+    )
+    if entries > MOST_LOGPROB_ENTRIES:
+        raise RefusalError(
+            f"top logprobs, chosen ids and sampling masks make {entries} entries, more than "
+            f"{MOST_LOGPROB_ENTRIES}; ask for fewer of them, or for fewer tokens"
+        )
+
+
+def _scored_positions(request: Request) -> int:
+    """How many positions of a request may have logprobs."""
+    start = request.logprob_start_len
+    prompt = len(request.prompt_token_ids) - start if start >= 0 else 0
+    return prompt + (request.sampling.max_new_tokens or 0)
+
+
+def refuse_long_text(name: str, text: str, context_length: int) -> None:
+    """Raise RefusalError for a text that cannot fit the context, without tokenizing it."""
+    most = MOST_CHARACTERS_PER_TOKEN * context_length
+    if len(text) > most:
+        raise RefusalError(
+            f"{name} has {len(text)} characters; a context of {context_length} tokens holds {most} at most",
+            param=name,
+        )

@@ -1,0 +1,85 @@
+"""How busy the server is: `/v1/loads`, `/get_load`, vLLM's `/load`, and `/metrics`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request as HttpRequest
+from starlette.responses import PlainTextResponse, Response
+
+from tokenwire_reference import __version__
+from tokenwire_reference.core.load import EngineLoad
+from tokenwire_reference.doors.json_answer import json_answer
+from tokenwire_reference.doors.prometheus import METRICS_TYPE, exposition
+from tokenwire_reference.doors.served import Served, served_by
+
+
+async def _engine_load(served: Served) -> EngineLoad:
+    return await asyncio.wrap_future(served.runner.call(lambda: served.engine.load))
+
+
+async def loads(http_request: HttpRequest) -> Response:
+    """Answer GET /v1/loads: one load, since there is one engine."""
+    served = served_by(http_request)
+    load = await _engine_load(served)
+    meters = served.manager.meters
+    usage = load.used_tokens / load.total_tokens
+    hits = meters.cached_tokens / meters.prompt_tokens if meters.prompt_tokens else 0.0
+    return json_answer(
+        {
+            "timestamp": datetime.now(UTC).isoformat(),
+            "version": __version__,
+            "accelerator": None if served.args.device == "cpu" else served.args.device,
+            "num_accelerators": 1,
+            "loads": [
+                {
+                    "timestamp": time.time(),
+                    "dp_rank": 0,
+                    "num_running_reqs": load.running,
+                    "num_waiting_reqs": load.waiting,
+                    "num_used_tokens": load.used_tokens,
+                    "num_total_tokens": load.used_tokens,
+                    "max_total_num_tokens": load.total_tokens,
+                    "max_running_requests": served.args.max_running_requests,
+                    "token_usage": usage,
+                    "cache_hit_rate": hits,
+                    "utilization": load.running / served.args.max_running_requests,
+                    "memory": {"token_capacity": load.total_tokens},
+                    "disaggregation": {"mode": "null"},
+                    "queues": {"waiting": load.waiting},
+                }
+            ],
+        }
+    )
+
+
+async def get_load(http_request: HttpRequest) -> Response:
+    """Answer GET /get_load, the older endpoint that gateways still ask."""
+    load = await _engine_load(served_by(http_request))
+    return json_answer(
+        [
+            {
+                "dp_rank": 0,
+                "num_reqs": load.running + load.waiting,
+                "num_waiting_reqs": load.waiting,
+                "num_tokens": load.used_tokens,
+            }
+        ]
+    )
+
+
+async def server_load(http_request: HttpRequest) -> Response:
+    """Answer GET /load, vLLM's number of requests under way."""
+    return json_answer({"server_load": served_by(http_request).manager.live})
+
+
+async def metrics(http_request: HttpRequest) -> Response:
+    """Answer GET /metrics in Prometheus' text format; 404 where the server was not told to measure."""
+    served = served_by(http_request)
+    if not served.args.enable_metrics and served.args.api_dialect == "sglang":
+        raise HTTPException(404)
+    text = exposition(served.args, served.manager.meters, await _engine_load(served))
+    return PlainTextResponse(text, media_type=METRICS_TYPE)

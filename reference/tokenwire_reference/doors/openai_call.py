@@ -1,0 +1,74 @@
+"""What calls of OpenAI's endpoints have in common, in SGLang's dialect and in vLLM's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from tokenwire_reference.core.request import Request, SamplingParams
+from tokenwire_reference.core.tokenizer import Tokenizer
+from tokenwire_reference.doors.limits import MOST_SAMPLES, refuse_more
+from tokenwire_reference.doors.sampling_fields import with_own_seed
+from tokenwire_reference.doors.served import Served
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenAICall:
+    """One call, ready for the engine. Requests stand prompt by prompt, `n` samples each."""
+
+    id: str
+    model: str
+    tokenizer: Tokenizer | None
+    requests: Sequence[Request]
+    n: int
+    stream: bool
+    include_usage: bool
+    continuous_usage: bool
+    return_token_ids: bool
+
+    @classmethod
+    def read(
+        cls,
+        body: Mapping[str, Any],
+        served: Served,
+        *,
+        id: str,  # noqa: A002
+        prompts: Sequence[Sequence[int]],
+        sampling: SamplingParams,
+        wanted: Mapping[str, Any],
+        is_batch: bool = False,
+        **own: Any,
+    ) -> Self:
+        """Put a call together. `wanted` is what each request asks for besides, `own` what this kind of call
+        holds besides. The only request of a call that is no batch has the id of the call.
+
+        Raises RefusalError for too many samples.
+        """
+        n, stream = sampling.n, bool(body.get("stream"))
+        refuse_more("n", n * len(prompts), MOST_SAMPLES, "samples of all prompts together")
+        single = not is_batch and n * len(prompts) == 1
+        options = body.get("stream_options") or {}
+        return cls(
+            id=id,
+            model=body.get("model") or served.args.model_name,
+            tokenizer=served.tokenizer,
+            requests=[
+                Request(
+                    rid=id if single else f"{id}_{i * n + j}",
+                    prompt_token_ids=tuple(prompt),
+                    sampling=with_own_seed(sampling, j),
+                    stream=stream,
+                    **wanted,
+                )
+                for i, prompt in enumerate(prompts)
+                for j in range(n)
+            ],
+            n=n,
+            stream=stream,
+            include_usage=bool(options.get("include_usage"))
+            or served.args.stream_response_default_include_usage,
+            continuous_usage=bool(options.get("continuous_usage_stats")),
+            return_token_ids=bool(body.get("return_token_ids")),
+            **own,
+        )

@@ -1,0 +1,109 @@
+"""Prompts of a body as token ids: ids just as they came, text through the tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any
+
+from jinja2 import TemplateError
+
+from tokenwire_reference.core.tokenizer import Tokenizer
+from tokenwire_reference.doors.errors import RefusalError
+from tokenwire_reference.doors.limits import refuse_long_text
+from tokenwire_reference.doors.sampling_fields import refuse_unknown_ids
+from tokenwire_reference.doors.served import Served
+from tokenwire_reference.extras.images import image_text, read_image, takes_images
+
+
+def read_prompts(value: str | list[Any], name: str, served: Served) -> tuple[list[list[int]], bool]:
+    """The prompts in one field, and whether they are a batch. Raises RefusalError.
+
+    The value is a text, a list of texts, a list of ids or a list of lists of ids, and none is empty.
+    """
+    if isinstance(value, str):
+        return [encode(value, name, served)], False
+    if isinstance(value[0], str):
+        return [encode(text, f"{name}[{i}]", served) for i, text in enumerate(value)], True
+    if isinstance(value[0], list):
+        for i, ids in enumerate(value):
+            refuse_unknown_ids(f"{name}[{i}]", ids, served.model.vocab_size)
+        return [list(ids) for ids in value], True
+    refuse_unknown_ids(name, value, served.model.vocab_size)
+    return [list(value)], False
+
+
+def encode(text: str, name: str, served: Served) -> list[int]:
+    """The ids of a text. Raises RefusalError where there is no tokenizer, or where it makes none."""
+    if served.tokenizer is None:
+        raise RefusalError(
+            f"{name} needs a tokenizer and the server runs without one; send ids (input_ids or prompt)",
+            param=name,
+        )
+    refuse_long_text(name, text, served.model.context_length)
+    ids = served.tokenizer.encode(text)
+    if not ids:
+        raise RefusalError(f"{name} {text!r} has no tokens; send a prompt that has", param=name)
+    return ids
+
+
+def template_ids(
+    messages: Sequence[Mapping[str, Any]],
+    tokenizer: Tokenizer,
+    *,
+    context_length: int | None = None,
+    add_generation_prompt: bool = True,
+    template: Mapping[str, Any] = MappingProxyType({}),
+) -> list[int]:
+    """The ids of messages, put through the chat template. `template` is what else it is given;
+    without `context_length` they may have any length.
+
+    Raises RefusalError.
+    """
+    if not tokenizer.chat_template:
+        raise RefusalError(
+            "messages need a chat template and this model has none; send input_ids beside them",
+            param="messages",
+        )
+    images = takes_images(tokenizer)
+    texts = [_as_text(i, message, images=images) for i, message in enumerate(messages)]
+    try:
+        text = tokenizer.apply_chat_template(
+            texts, tokenize=False, add_generation_prompt=add_generation_prompt, **template
+        )
+    except (TemplateError, TypeError, AttributeError) as error:  # what code in a template may raise
+        words = f"messages do not fit the model's chat template: {error}"
+        raise RefusalError(words, param="messages") from error
+    if context_length is not None:
+        refuse_long_text("messages", text, context_length)
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
+def _as_text(index: int, message: Mapping[str, Any], *, images: bool) -> dict[str, Any]:
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "".join(_part(f"messages[{index}]", part, images=images) for part in content)
+    return {**message, "content": content or ""}
+
+
+def _part(name: str, part: Mapping[str, Any], *, images: bool) -> str:
+    match part:
+        case {"type": "text"}:
+            return str(part.get("text", ""))
+        case {"type": "image_url", "image_url": {"url": str(url)}} if images:
+            with refused(name):
+                return image_text(read_image(url))
+    takes = "text and image_url with its url" if images else "text only"
+    raise RefusalError(
+        f"{name} has a part of type {part['type']!r}; this model takes {takes}", param="messages"
+    )
+
+
+@contextmanager
+def refused(name: str) -> Iterator[None]:
+    """Make a ValueError inside the refusal of a field."""
+    try:
+        yield
+    except ValueError as error:
+        raise RefusalError(f"{name}: {error}", param=name) from error

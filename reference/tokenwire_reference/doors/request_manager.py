@@ -1,0 +1,382 @@
+"""The event loop's side of every request: one append-only record each, and what a consumer takes of it.
+
+Rows append to the record; a consumer that wakes up takes everything that is pending, as one slice of ids,
+text and every series alike. Coalescing is therefore lossless by construction (sgl-project/sglang PR #27205),
+and an emission never holds a list that is still growing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, NamedTuple
+
+from tokenwire_reference.core.detokenizer import Detokenizer, finish_text, spelling
+from tokenwire_reference.core.engine_runner import EngineRunner
+from tokenwire_reference.core.request import DraftCounts, FinishReason, OutputRow, Request, SamplingParams
+from tokenwire_reference.core.tokenizer import Tokenizer
+from tokenwire_reference.doors.meters import Meters
+from tokenwire_reference.faults.fault import Fault, current_fault
+
+logger = logging.getLogger(__name__)
+
+
+class Delivery(Enum):
+    """How much of a record an emission carries."""
+
+    CUMULATIVE = "cumulative"
+    """Everything so far. The final state of a record, taken once, is a whole answer."""
+    INCREMENTAL = "incremental"
+    """What no emission before it carried."""
+
+
+@dataclass(slots=True)
+class Emission:
+    """What a consumer took of one record. Every list is its own and covers the same range of tokens.
+
+    Not frozen, as there is one for each token: a frozen one takes three times as long to make.
+    """
+
+    index: int
+    rid: str
+    first: bool
+    output_ids: Sequence[int]
+    text: str
+    series: Mapping[str, Sequence[Any]]
+    customized_info_keys: frozenset[str]
+    prompt_series: Mapping[str, Sequence[Any]]
+    prompt_token_ids: Sequence[int]
+    completion_tokens: int
+    """All tokens up to and including this emission, in either delivery."""
+    cached_tokens: int
+    cached_tokens_details: Mapping[str, Any] | None
+    num_retractions: int
+    finish: FinishReason | None
+    seconds: float
+    """Since the request came in."""
+    embedding: Sequence[float] | None = None
+    drafts: DraftCounts | None = None
+    routed_experts: str | None = None
+
+
+@dataclass
+class Record:
+    """All that is known of one request, and how much of it its consumer has taken."""
+
+    index: int
+    rid: str
+    prompt_token_ids: Sequence[int]
+    sampling: SamplingParams
+    detokenizer: Detokenizer | None
+    fault: Fault = field(default_factory=current_fault)
+    started: float = field(default_factory=time.monotonic)
+    output_ids: list[int] = field(default_factory=list)
+    shown: list[str] = field(default_factory=list)
+    """The text that has been taken, in pieces: they are joined where a whole text is wanted."""
+    new: list[str] = field(default_factory=list)
+    """That which has not."""
+    series: dict[str, list[Any]] = field(default_factory=dict)
+    customized_info_keys: frozenset[str] = frozenset()
+    prompt_series: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    latest: OutputRow | None = None
+    """The row that came last: what it says of the whole request stands."""
+    grown: float = 0.0
+    """When it came."""
+    taken_ids: int = 0
+    taken_text: int = 0
+    taken_finish: bool = False
+
+    @property
+    def finish(self) -> FinishReason | None:
+        return self.latest.finish if self.latest else None
+
+    @property
+    def text(self) -> str:
+        if len(self.shown) > 1:
+            self.shown = ["".join(self.shown)]
+        return "".join([*self.shown, *self.new])
+
+    def append(self, row: OutputRow) -> None:
+        """Add a row. Raises ValueError for one that does not begin where the record ends."""
+        if row.start != len(self.output_ids) or self.finish is not None:
+            raise ValueError(
+                f"row {row.start}:{row.end} of request {self.rid!r} does not follow its "
+                f"{len(self.output_ids)} tokens"
+            )
+        self.output_ids += row.output_ids
+        for name, entries in row.series.items():
+            # A key that starts late has nulls for the tokens before it.
+            self.series.setdefault(name, [None] * row.start).extend(entries)
+        for values in self.series.values():
+            values.extend([None] * (row.end - len(values)))
+        self.customized_info_keys |= row.customized_info_keys
+        if row.prompt_series:
+            self.prompt_series = row.prompt_series
+        self.latest, self.grown = row, time.monotonic()
+        if self.detokenizer is not None:
+            if row.finish is None:
+                self.new.append(self.detokenizer.push(row.output_ids))
+            else:
+                text = finish_text(self.detokenizer, self.text, row.output_ids, row.finish, self.sampling)
+                text = self.fault.text(self, text)
+                self.shown, self.new = [text[: self.taken_text]], [text[self.taken_text :]]
+
+    def fail(self, row: OutputRow, error: Exception) -> None:
+        """End the record with a failure of the server; it keeps what it has."""
+        self.latest, self.grown = replace(row, finish=FinishReason.of_failure(error)), time.monotonic()
+
+    @property
+    def ready(self) -> int:
+        """How many ids can be taken: where text waits for more than half a character, its ids wait too."""
+        waiting = 0 if self.detokenizer is None or self.finish else self.detokenizer.waiting
+        return len(self.output_ids) - waiting
+
+    @property
+    def pending(self) -> bool:
+        return self.taken_ids < self.ready or (self.finish is not None and not self.taken_finish)
+
+    def take(self, delivery: Delivery) -> Emission:
+        """Take everything that is pending, as one emission."""
+        latest = self.latest
+        assert latest is not None, "nothing is pending before the first row"
+        incremental = delivery is Delivery.INCREMENTAL
+        tokens = slice(self.taken_ids if incremental else 0, self.ready)
+        emission = Emission(
+            index=self.index,
+            rid=self.rid,
+            # What has no ids is a finish, and nothing follows it.
+            first=self.taken_ids == 0,
+            output_ids=self.output_ids[tokens],
+            text="".join(self.new) if incremental else self.text,
+            series={name: values[tokens] for name, values in self.series.items()},
+            customized_info_keys=self.customized_info_keys,
+            prompt_series=self.prompt_series,
+            prompt_token_ids=self.prompt_token_ids,
+            completion_tokens=tokens.stop,
+            cached_tokens=latest.cached_tokens,
+            cached_tokens_details=latest.cached_tokens_details,
+            num_retractions=latest.num_retractions,
+            finish=latest.finish,
+            seconds=(self.grown if latest.finish else time.monotonic()) - self.started,
+            embedding=latest.embedding,
+            drafts=latest.drafts,
+            routed_experts=latest.routed_experts,
+        )
+        emission = self.fault.taken(self, emission)
+        self.shown += self.new
+        self.taken_text += sum(map(len, self.new))
+        self.taken_ids, self.new = tokens.stop, []
+        self.taken_finish = latest.finish is not None
+        return emission
+
+
+class DuplicateRequestIdError(ValueError):
+    """A request id that a live request has."""
+
+
+class ClientLeftError(Exception):
+    """The connection was closed before there was an answer."""
+
+
+class Generation:
+    """The records of one HTTP request, in the order of their index."""
+
+    def __init__(self, records: Sequence[Record], abort: Callable[[str], None]) -> None:
+        self.records = records
+        self._abort = abort
+        self._wake = asyncio.Event()
+        self._at_once: Callable[[], bool] | None = None
+        self._error: Exception | None = None
+        self._left = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether each record has given its finish."""
+        return all(record.taken_finish for record in self.records)
+
+    def hang_up(self) -> None:
+        """Tell the consumer that its client has left: it waits for nothing more."""
+        self._left = True
+        self._wake.set()
+
+    def rows_came(self) -> None:
+        """Let the consumer know, once for all rows of a step."""
+        try:
+            if self._at_once is not None and not self._wake.is_set() and self._at_once():
+                return
+        except Exception as error:  # the consumer's: no other one notices
+            self._error = error
+        self._wake.set()
+
+    async def woken(self, at_once: Callable[[], bool] | None = None) -> None:
+        """Wait until something came since the last time. Raises ClientLeftError after `hang_up`.
+
+        Nothing lies between the waker and the consumer: what a step brings is taken before the next step.
+        A consumer that can do so without waiting takes it `at_once`, while it stays asleep: it is woken where
+        that gives False. What that raises is raised here.
+        """
+        self._at_once = at_once
+        try:
+            await self._wake.wait()
+        finally:
+            self._at_once = None
+        self._wake.clear()
+        if self._error is not None:
+            raise self._error
+        if self._left:
+            raise ClientLeftError
+
+    def take(self, delivery: Delivery) -> Iterator[Emission]:
+        """Take what is pending, an emission of each record that has something."""
+        for record in self.records:
+            if record.pending:
+                yield record.take(delivery)
+
+    async def first(self, delivery: Delivery) -> Emission:
+        """Wait for the first emission, of any record, and take it."""
+        while True:
+            await self.woken()
+            for emission in self.take(delivery):
+                return emission
+
+    async def whole(self) -> list[Emission]:
+        """Wait for the end of every record and give each as a whole."""
+        while not all(record.finish for record in self.records):
+            await self.woken()
+        return [record.take(Delivery.CUMULATIVE) for record in self.records]
+
+    def close(self) -> None:
+        """Abort what has not ended: the client is gone."""
+        for record in self.records:
+            if record.finish is None and record.fault.leaving():
+                self._abort(record.rid)
+
+
+class _Live(NamedTuple):
+    """A request that has not ended."""
+
+    record: Record
+    generation: Generation
+
+
+class RequestManager:
+    """Knows every live request by its id. Lives on the event loop: no other thread may call it."""
+
+    def __init__(
+        self,
+        engine: EngineRunner,
+        tokenizer: Tokenizer | None,
+    ) -> None:
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self.meters = Meters()
+        self._live: dict[str, _Live] = {}
+        self._groups: dict[str, dict[str, None]] = {}
+        """The live requests of each group, in order."""
+        self._group_of: dict[str, str] = {}
+        """The group of each live request that has one, by the request's id."""
+
+    @property
+    def live(self) -> int:
+        """How many requests have not ended."""
+        return len(self._live)
+
+    def submit(self, requests: Sequence[Request], *, group: str | None = None) -> Generation:
+        """Start the requests of one call. `group` is the id by which they can be aborted together.
+
+        Raises DuplicateRequestIdError where an id is in use or stands twice; nothing is started then.
+        """
+        names = [request.rid for request in requests]
+        if twice := [name for name, times in Counter(names).items() if times > 1]:
+            raise DuplicateRequestIdError(f"rid {twice[0]!r} stands twice; give each request its own")
+        for name in {*names, group} - {None}:
+            if name in self._live or name in self._groups:
+                current_fault().colliding(str(name), self._abort_live)
+                raise DuplicateRequestIdError(
+                    f"rid {name!r} is the id of a request that has not ended; choose another or send none"
+                )
+        records = [self._record(index, request) for index, request in enumerate(requests)]
+        generation = Generation(records, self._engine.abort)
+        if group is not None and group not in names:
+            self._groups[group] = dict.fromkeys(names)
+            self._group_of.update(dict.fromkeys(names, group))
+        for request, record in zip(requests, records, strict=True):
+            self._live[request.rid] = _Live(record, generation)
+            self._engine.add(request)
+        return generation
+
+    def _record(self, index: int, request: Request) -> Record:
+        detokenizer = None
+        if self._tokenizer is not None:
+            spelled = spelling(
+                self._tokenizer,
+                skip_special_tokens=request.sampling.skip_special_tokens,
+                spaces_between_special_tokens=request.sampling.spaces_between_special_tokens,
+            )
+            detokenizer = request.fault.detokenizer(Detokenizer(spelled, request.prompt_token_ids))
+        return Record(index, request.rid, request.prompt_token_ids, request.sampling, detokenizer)
+
+    def deliver(self, rows: Sequence[OutputRow]) -> None:
+        """Append the rows of one step to their records, forget requests that ended, tell the consumers."""
+        consumers: dict[Generation, None] = {}
+        for row in rows:
+            live = self._live.get(row.rid)
+            if live is None:  # its record failed before the engine heard of it
+                continue
+            record, generation = live
+            last = record.grown or record.started
+            try:
+                record.append(row)
+            except Exception as error:  # the record is one request's: the rows of the others are delivered
+                logger.exception(
+                    "row %d:%d of request %r could not be delivered", row.start, row.end, row.rid
+                )
+                record.fail(row, error)
+                self._engine.abort(row.rid)
+            self._measure(record, row, last)
+            if record.finish is not None:
+                del self._live[row.rid]
+                self._forget_group_of(row.rid)
+                record.fault.ended(row.rid, self._abort_live)
+            consumers[generation] = None
+        for generation in consumers:
+            generation.rows_came()
+
+    def _measure(self, record: Record, row: OutputRow, last: float) -> None:
+        """Count a row; `last` is when the record had grown before."""
+        since_start = record.grown - record.started
+        self.meters.emitted(row.end - row.start, row.start, since_start, record.grown - last)
+        if row.finish is not None:
+            self.meters.ended(
+                prompt_tokens=row.prompt_tokens,
+                cached_tokens=row.cached_tokens,
+                seconds=since_start,
+                aborted=row.finish.type == "abort",
+            )
+
+    def _forget_group_of(self, rid: str) -> None:
+        """Forget the group of a request that ended, if it was the last of it."""
+        group = self._group_of.pop(rid, None)
+        if group is not None:
+            del self._groups[group][rid]
+            if not self._groups[group]:
+                del self._groups[group]
+
+    def abort(self, rid: str) -> None:
+        """Abort the request, or the group of requests, with exactly this id; an unknown id has no effect."""
+        for name in current_fault().aborting(rid, list(self._groups.get(rid, (rid,))), self._live):
+            self._abort_live(name)
+
+    def _abort_live(self, rid: str) -> None:
+        if rid in self._live:
+            self._engine.abort(rid)
+
+    def abort_all(self) -> None:
+        """Abort everything that has not ended."""
+        for name in list(self._live):
+            self._engine.abort(name)

@@ -1,0 +1,128 @@
+"""Sampling parameters of a body, checked beyond what a schema can say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from tokenwire_reference.core.request import SamplingParams
+from tokenwire_reference.core.stopping import stop_patterns
+from tokenwire_reference.doors.errors import RefusalError
+from tokenwire_reference.doors.served import Served
+
+_GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
+_KNOWN = {field.name for field in fields(SamplingParams)}
+
+
+def read_sampling_params(given: Mapping[str, Any], served: Served) -> SamplingParams:
+    """Sampling parameters from their wire names. Raises RefusalError for values that cannot be used.
+
+    Absent and null fields have the defaults of `SamplingParams`; a null `max_new_tokens` means what fits.
+    """
+    for name in _GRAMMARS:
+        if given.get(name) is not None:
+            raise RefusalError(f"{name} is not supported by the reference engine; leave it out", param=name)
+    if given.get("custom_params") is not None and not served.args.model_path.startswith("builtin:scripted"):
+        raise RefusalError("custom_params is for builtin:scripted only; leave it out", param="custom_params")
+    if (given.get("beam_width") or 1) > 1:
+        raise RefusalError("beam_width above 1 is not supported by the reference engine; leave it out")
+    values = {
+        name: value
+        for name, value in given.items()
+        if name in _KNOWN and (value is not None or name == "max_new_tokens")
+    }
+    values["stop"] = _strings(values.get("stop"), "stop", served)
+    values["stop_regex"] = _strings(values.get("stop_regex"), "stop_regex", served)
+    try:
+        stop_patterns(values["stop_regex"])
+    except ValueError as error:
+        raise RefusalError(str(error), param="stop_regex") from error
+    values["stop_token_ids"] = tuple(values.get("stop_token_ids", ()))
+    values["logit_bias"] = _logit_bias(values.get("logit_bias", {}), served.model.vocab_size)
+    sampling = SamplingParams(**values)
+    if sampling.max_new_tokens is not None and sampling.min_new_tokens > sampling.max_new_tokens:
+        raise RefusalError(
+            f"min_new_tokens {sampling.min_new_tokens} is above max_new_tokens {sampling.max_new_tokens}"
+        )
+    if sampling.min_new_tokens and not sampling.ignore_eos:
+        ending = served.model.eos_token_ids.union(sampling.stop_token_ids)
+        if len(ending) >= served.model.vocab_size:
+            raise RefusalError(
+                f"min_new_tokens is {sampling.min_new_tokens} and every id of the vocabulary stops; "
+                "leave some out of stop_token_ids",
+                param="stop_token_ids",
+            )
+    return sampling
+
+
+def _logit_bias(given: Mapping[str, float], vocab_size: int) -> dict[int, float]:
+    """Biases by id. Raises RefusalError for an unknown id."""
+    digits = len(str(vocab_size))
+    unknown = next((key for key in given if len(key) > digits), None)
+    if unknown is not None:
+        raise RefusalError(
+            f"logit_bias has the id {unknown[:20]}…; ids are 0 to {vocab_size - 1}", param="logit_bias"
+        )
+    biases = {int(key): bias for key, bias in given.items()}
+    refuse_unknown_ids("logit_bias", list(biases), vocab_size)
+    return biases
+
+
+def _strings(value: str | Sequence[str] | None, name: str, served: Served) -> tuple[str, ...]:
+    strings = (value,) if isinstance(value, str) else tuple(value or ())
+    if strings and served.tokenizer is None:
+        raise RefusalError(f"{name} needs a tokenizer; start the server without --skip-tokenizer-init")
+    if "" in strings:
+        raise RefusalError(f"{name} holds an empty string, which every text contains; leave it out")
+    return strings
+
+
+def refuse_unknown_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
+    """Raise RefusalError for the first id that is not in the vocabulary."""
+    for position, token_id in enumerate(ids):
+        if not 0 <= token_id < vocab_size:
+            raise RefusalError(
+                f"{name}[{position}] is {token_id}, which is not in the vocabulary; "
+                f"ids are 0 to {vocab_size - 1}"
+            )
+
+
+def refuse_what_does_not_fit(prompt_tokens: int, sampling: SamplingParams, context_length: int) -> None:
+    """Raise RefusalError for a prompt, or a prompt with its budget, that the context does not hold."""
+    if prompt_tokens >= context_length:
+        raise RefusalError(
+            f"the prompt (input_ids, text or messages) has {prompt_tokens} tokens and leaves no room in the "
+            f"context length of {context_length}; shorten it"
+        )
+    budget = sampling.max_new_tokens or 0
+    if prompt_tokens + budget > context_length:
+        raise RefusalError(
+            f"{prompt_tokens} prompt tokens and {budget} new tokens (max_new_tokens, max_tokens) make "
+            f"{prompt_tokens + budget}, more than the context length of {context_length}; shorten the prompt "
+            "or ask for fewer"
+        )
+
+
+def with_own_seed(sampling: SamplingParams, sample: int) -> SamplingParams:
+    """Give each of several samples a seed of its own; sample 0 is what n=1 would give."""
+    if sampling.sampling_seed is None or sample == 0:
+        return sampling
+    return replace(sampling, sampling_seed=(sampling.sampling_seed + sample) % 2**63)
+
+
+_SAME_NAME = (
+    *("temperature", "top_p", "top_k", "min_p"),
+    *("frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias"),
+    *("stop", "stop_token_ids", "stop_regex", "no_stop_trim", "ignore_eos", "n"),
+    *("skip_special_tokens", "spaces_between_special_tokens", "stream_interval", "custom_params"),
+)
+
+
+def native_sampling_fields(body: Mapping[str, Any], max_new_tokens: int | None) -> dict[str, Any]:
+    """What a body says of sampling; a budget of None is what the context holds."""
+    given = {name: body[name] for name in _SAME_NAME if body.get(name) is not None}
+    given["max_new_tokens"] = max_new_tokens
+    given["min_new_tokens"] = body.get("min_tokens")
+    given["sampling_seed"] = body.get("seed")
+    return given

@@ -1,0 +1,55 @@
+"""What the HTTP routes work with: one served model, its manager and what runs its engine."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request as HttpRequest
+
+from tokenwire_reference.core.engine_runner import EngineRunner
+from tokenwire_reference.core.tokenizer import Tokenizer
+from tokenwire_reference.doors.request_manager import RequestManager
+from tokenwire_reference.server_args import ServerArgs
+
+if TYPE_CHECKING:
+    from tokenwire_reference.core.engine import Engine
+    from tokenwire_reference.core.model import Model
+
+
+@dataclass(frozen=True)
+class Served:
+    """All that stands behind the routes of one server."""
+
+    args: ServerArgs
+    model: Model
+    tokenizer: Tokenizer | None
+    """None with `--skip-tokenizer-init`."""
+    engine: Engine
+    runner: EngineRunner
+    manager: RequestManager
+    draining: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the server was told to end: what runs may finish, and nothing new is taken."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What the engine tells of itself, for `/server_info`."""
+    started: float = field(default_factory=time.time)
+
+    @property
+    def batch_invariant(self) -> bool:
+        """Whether ids and logprobs depend on nothing but the request, by the probe at the start."""
+        return not self.args.near_ties and all(self.facts.get("batch_invariance", {}).values())
+
+    @property
+    def why_closed(self) -> str | None:
+        """Why no new request is taken, or None."""
+        if (failure := self.runner.failure) is not None:
+            return f"the engine stopped: {failure}; restart the server"
+        return "the server is about to end; ask another one" if self.draining.is_set() else None
+
+
+def served_by(http_request: HttpRequest) -> Served:
+    """What stands behind the app that a request came to."""
+    served: Served = http_request.app.state.served
+    return served

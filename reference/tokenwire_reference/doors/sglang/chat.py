@@ -1,0 +1,227 @@
+"""`/v1/chat/completions`, with token-in-token-out."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from tokenwire_reference.core.tokenizer import Tokenizer
+from tokenwire_reference.doors.answering import answer
+from tokenwire_reference.doors.body import read_object, understood
+from tokenwire_reference.doors.chat_channels import Speech
+from tokenwire_reference.doors.errors import RefusalError
+from tokenwire_reference.doors.json_answer import Json
+from tokenwire_reference.doors.request_manager import Emission
+from tokenwire_reference.doors.served import Served, served_by
+from tokenwire_reference.doors.sglang.chat_request import ChatCall, read_chat_call
+from tokenwire_reference.doors.sglang.meta_info import LogprobsAsked, answer_metadata, meta_info
+from tokenwire_reference.doors.sglang.token_names import bytes_of_token, token_name
+from tokenwire_reference.doors.usage import Consumed
+from tokenwire_reference.extras.channels.parser import Channel, Delta
+
+PATH = "/v1/chat/completions"
+
+
+async def chat_completions(http_request: HttpRequest) -> Response:
+    """Answer POST /v1/chat/completions."""
+    served = served_by(http_request)
+    body = await read_object(http_request)
+    call = await understood(http_request, lambda: read_chat_call(body, http_request.headers, served))
+    return await answer(
+        http_request,
+        served,
+        call.requests,
+        group=call.id,
+        stream=call.stream,
+        write=lambda choices: _completion(choices, call, served),
+        chunks=lambda: _Chunks(call, served),
+        last_words=RefusalError.flat_event,
+    )
+
+
+def _speeches(call: ChatCall) -> list[Speech]:
+    return [Speech(request, call.channels, call.tokenizer) for request in call.requests]
+
+
+def _completion(choices: Sequence[Emission], call: ChatCall, served: Served) -> dict[str, Any]:
+    speeches = _speeches(call)
+    for choice in choices:
+        speeches[choice.index].hear(choice)
+    answer = {
+        "id": call.id,
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": call.model,
+        "choices": [_choice(choice, speeches[choice.index], call, served) for choice in choices],
+        "usage": _usage(choices, speeches, served),
+        "metadata": answer_metadata(served.args.weight_version, choices),
+    }
+    if sglext := _sglext(choices, call):
+        answer["sglext"] = sglext
+    return answer
+
+
+def _choice(choice: Emission, speech: Speech, call: ChatCall, served: Served) -> dict[str, Any]:
+    said = speech.message
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": said.content,
+        "reasoning_content": said.reasoning or None,
+    }
+    if said.calls:
+        message["tool_calls"] = [
+            _call(index, each.name, each.arguments) for index, each in enumerate(said.calls)
+        ]
+    answer: dict[str, Any] = {
+        "index": choice.index,
+        "message": message,
+        "logprobs": _logprobs(choice, call),
+        **_finish(choice, speech),
+    }
+    if call.return_prompt_token_ids:
+        answer["prompt_token_ids"] = choice.prompt_token_ids
+    if call.return_token_ids:
+        answer["response_token_ids"] = choice.output_ids
+    if call.return_meta_info:
+        asked = LogprobsAsked.by(call.requests[choice.index], call.tokenizer)
+        answer["meta_info"] = meta_info(
+            choice,
+            asked,
+            weight_version=served.args.weight_version,
+            reasoning_tokens=speech.reasoning_tokens,
+        )
+    return answer
+
+
+class _Chunks:
+    """A role chunk before the first content of each choice, content, and the finishes after all content.
+
+    Each chunk has text of one channel. A step whose ids show no text yet has a chunk with empty content where
+    logprobs were asked for: no entry is lost. An abort by the server ends the whole stream with an error.
+    """
+
+    def __init__(self, call: ChatCall, served: Served) -> None:
+        self._call = call
+        self._served = served
+        self._created = int(time.time())
+        self._speeches = _speeches(call)
+        self._last: dict[int, Emission] = {}
+        self._ids: dict[int, list[int]] = {}
+
+    def _chunk(self, choices: list[dict[str, Any]], **more: Json) -> dict[str, Any]:
+        call = self._call
+        head = {"id": call.id, "object": "chat.completion.chunk", "created": self._created}
+        return {**head, "model": call.model, "choices": choices, **more}
+
+    def of(self, emission: Emission) -> Iterator[dict[str, Any]]:
+        call, speech = self._call, self._speeches[emission.index]
+        self._last[emission.index] = emission
+        self._ids.setdefault(emission.index, []).extend(emission.output_ids)
+        if emission.first:
+            yield self._chunk([_delta(emission.index, role="assistant", content="")])
+        logprobs = _logprobs(emission, call)
+        deltas = list(map(_said, speech.hear(emission)))
+        if not deltas and logprobs and logprobs["content"]:
+            deltas = [{"content": ""}]
+        for place, delta in enumerate(deltas, 1):
+            more = {"usage": _usage([emission], [speech], self._served)} if call.continuous_usage else {}
+            of_step = logprobs if place == len(deltas) else None
+            yield self._chunk([_delta(emission.index, of_step, **delta)], **more)
+        if emission.finish and (refusal := RefusalError.of_abort(emission.finish)):
+            raise refusal
+
+    def closing(self) -> Iterator[dict[str, Any]]:
+        finals = [self._last[index] for index in sorted(self._last)]
+        for final in finals:
+            yield self._chunk([{**_delta(final.index), **_finish(final, self._speeches[final.index])}])
+        if sglext := _sglext(finals, self._call, [self._ids[final.index] for final in finals]):
+            yield self._chunk([], usage=None, sglext=sglext)
+        if self._call.include_usage:
+            yield self._chunk([], usage=_usage(finals, self._speeches, self._served))
+
+
+def _said(delta: Delta) -> dict[str, Any]:
+    """What is new in a message."""
+    match delta.channel:
+        case Channel.CONTENT:
+            return {"content": delta.text}
+        case Channel.REASONING:
+            return {"reasoning_content": delta.text}
+        case Channel.CALL:
+            return {"tool_calls": [_call(delta.call, delta.name, delta.text)]}
+
+
+def _call(index: int, name: str | None, arguments: str) -> dict[str, Any]:
+    """A call, or what is new of it: its id and its name stand where it begins."""
+    return {
+        "id": None if name is None else f"call_{uuid.uuid4().hex[:24]}",
+        "index": index,
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
+
+
+def _delta(index: int, logprobs: dict[str, Any] | None = None, **delta: Any) -> dict[str, Any]:
+    return {
+        "index": index,
+        "delta": {"reasoning_content": None, **delta},
+        "logprobs": logprobs,
+        "finish_reason": None,
+        "matched_stop": None,
+    }
+
+
+def _finish(choice: Emission, speech: Speech) -> dict[str, Any]:
+    assert choice.finish is not None, "only an ended choice has a finish"
+    return {"finish_reason": speech.finish_reason(choice.finish), "matched_stop": choice.finish.matched}
+
+
+def _logprobs(emission: Emission, call: ChatCall) -> dict[str, Any] | None:
+    if not call.logprobs:
+        return None
+    selected = emission.series.get("output_token_logprobs", ())
+    rows = emission.series.get("output_top_logprobs") or [()] * len(selected)
+    return {
+        "content": [
+            {
+                **_token_logprob(entry, call.tokenizer),
+                "top_logprobs": [_token_logprob(other, call.tokenizer) for other in row or ()],
+            }
+            for entry, row in zip(selected, rows, strict=True)
+        ]
+    }
+
+
+def _token_logprob(entry: Sequence[Any], tokenizer: Tokenizer | None) -> dict[str, Any]:
+    logprob, token_id = entry[0], entry[1]
+    return {
+        "token": token_name(tokenizer, token_id),
+        "bytes": bytes_of_token(tokenizer, token_id),
+        "logprob": logprob,
+    }
+
+
+def _usage(choices: Sequence[Emission], speeches: Sequence[Speech], served: Served) -> dict[str, Any]:
+    reasoning = sum(speech.reasoning_tokens for speech in speeches)
+    consumed = Consumed.by(choices, len(choices), reasoning)
+    return consumed.sglang(cache_report=served.args.enable_cache_report)
+
+
+def _sglext(
+    choices: Sequence[Emission], call: ChatCall, output_ids: Sequence[Sequence[int]] | None = None
+) -> dict[str, Any]:
+    """SGLang's additions for the answer as a whole; empty where none was asked for."""
+    sglext: dict[str, Any] = {}
+    if call.cached_tokens_details:
+        details = [choice.cached_tokens_details for choice in choices if choice.cached_tokens_details]
+        sglext |= {"cached_tokens_details": details[0]} if details else {}
+    if call.input_ids_in_sglext:
+        sglext["input_ids"] = choices[0].prompt_token_ids
+    if call.output_ids_in_sglext:
+        sglext["output_ids"] = output_ids or [choice.output_ids for choice in choices]
+    return sglext

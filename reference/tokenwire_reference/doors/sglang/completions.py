@@ -1,0 +1,127 @@
+"""`/v1/completions`: text or token ids in, text and token ids out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from tokenwire_reference.doors.answering import answer
+from tokenwire_reference.doors.body import read_object, understood
+from tokenwire_reference.doors.errors import RefusalError
+from tokenwire_reference.doors.json_answer import Json
+from tokenwire_reference.doors.request_manager import Emission
+from tokenwire_reference.doors.served import Served, served_by
+from tokenwire_reference.doors.sglang.completions_request import CompletionCall, read_completion_call
+from tokenwire_reference.doors.sglang.meta_info import answer_metadata
+from tokenwire_reference.doors.sglang.token_names import token_name
+from tokenwire_reference.doors.usage import Consumed
+
+PATH = "/v1/completions"
+
+
+async def completions(http_request: HttpRequest) -> Response:
+    """Answer POST /v1/completions."""
+    served = served_by(http_request)
+    body = await read_object(http_request)
+    call = await understood(http_request, lambda: read_completion_call(body, served))
+    return await answer(
+        http_request,
+        served,
+        call.requests,
+        group=call.id,
+        stream=call.stream,
+        write=lambda choices: _completion(choices, call, served),
+        chunks=lambda: _Chunks(call, served),
+        last_words=RefusalError.flat_event,
+    )
+
+
+def _completion(choices: Sequence[Emission], call: CompletionCall, served: Served) -> dict[str, Any]:
+    return {
+        **_head(call),
+        "choices": [_choice(choice, call) for choice in choices],
+        "usage": Consumed.by(choices, call.n).sglang(cache_report=served.args.enable_cache_report),
+        "metadata": answer_metadata(served.args.weight_version, choices),
+    }
+
+
+def _head(call: CompletionCall) -> dict[str, Any]:
+    return {
+        "id": call.id,
+        "object": "text_completion",
+        "created": int(time.time()),
+        "model": call.model,
+    }
+
+
+def _choice(emission: Emission, call: CompletionCall) -> dict[str, Any]:
+    """A choice, or what is new of it; the prompt and its ids stand where the choice begins."""
+    echo = call.echoes[emission.index // call.n] if emission.first else ""
+    choice = {
+        "index": emission.index,
+        "text": echo + emission.text,
+        "logprobs": _logprobs(emission, call) if call.logprobs else None,
+        "finish_reason": emission.finish.type if emission.finish else None,
+        "matched_stop": emission.finish.matched if emission.finish else None,
+    }
+    if call.return_token_ids:
+        choice["token_ids"] = emission.output_ids
+        if emission.first:
+            choice["prompt_token_ids"] = emission.prompt_token_ids
+    return choice
+
+
+class _Chunks:
+    """One chunk for each emission, and the usage after all. A server's abort ends it with an error."""
+
+    def __init__(self, call: CompletionCall, served: Served) -> None:
+        self._call = call
+        self._cache_report = served.args.enable_cache_report
+        self._head = _head(call)
+        self._last: dict[int, Emission] = {}
+
+    def of(self, emission: Emission) -> Iterator[dict[str, Any]]:
+        call = self._call
+        self._last[emission.index] = emission
+        usage = Consumed.by([emission], 1).sglang(cache_report=False) if call.continuous_usage else None
+        refusal = RefusalError.of_abort(emission.finish) if emission.finish else None
+        if not refusal or emission.output_ids:
+            yield {**self._head, "choices": [_choice(emission, call)], "usage": usage}
+        if refusal:
+            raise refusal
+
+    def closing(self) -> Iterator[dict[str, Any]]:
+        if self._call.include_usage:
+            consumed = Consumed.by([self._last[index] for index in sorted(self._last)], self._call.n)
+            usage = consumed.sglang(cache_report=self._cache_report)
+            known = {name: value for name, value in usage.items() if value is not None}
+            yield {**self._head, "choices": [], "usage": known}
+
+
+def _logprobs(emission: Emission, call: CompletionCall) -> dict[str, Any]:
+    """Logprobs in the shape of OpenAI's completions; with an echo, those of the prompt first."""
+    echoed = emission.prompt_series if emission.first else {}
+    entries: list[Json] = [
+        *echoed.get("input_token_logprobs", ()),
+        *emission.series.get("output_token_logprobs", ()),
+    ]
+    rows = chain(echoed.get("input_top_logprobs", ()), emission.series.get("output_top_logprobs", ()))
+    return {
+        "text_offset": [-1] * len(entries),
+        "token_logprobs": [entry[0] for entry in entries],
+        "tokens": [token_name(call.tokenizer, entry[1]) for entry in entries],
+        "top_logprobs": [None if row is None else _by_name(row, call) for row in rows],
+    }
+
+
+def _by_name(row: Sequence[Any], call: CompletionCall) -> dict[str, float]:
+    """Logprobs by the text of their tokens; the first, which is the best, of those with the same text."""
+    named: dict[str, float] = {}
+    for entry in row:
+        named.setdefault(token_name(call.tokenizer, entry[1]), entry[0])
+    return named

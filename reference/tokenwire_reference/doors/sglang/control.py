@@ -1,0 +1,65 @@
+"""Aborting requests, flushing the cache, pausing the engine: all by POST."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import PlainTextResponse, Response
+
+from tokenwire_reference.doors.body import hold_against_schema, read_object
+from tokenwire_reference.doors.json_answer import json_answer
+from tokenwire_reference.doors.keys import refuse_control
+from tokenwire_reference.doors.served import served_by
+
+
+async def abort_request(http_request: HttpRequest) -> Response:
+    """Abort `rid`, or everything with `abort_all`.
+
+    An id that no request has is no error: the request may just have ended. An id is matched whole, never as a
+    prefix; that of a batch or of several samples aborts them all.
+    """
+    served = served_by(http_request)
+    body = await read_object(http_request)
+    hold_against_schema(body, "abort-request")
+    rid = body.get("rid")
+    if body.get("abort_all"):
+        refuse_control(http_request)
+        served.manager.abort_all()
+    elif rid is not None:
+        served.manager.abort(rid)
+    return Response()
+
+
+async def flush_cache(http_request: HttpRequest) -> Response:
+    """Forget all cached prefixes; refused while requests are running or waiting."""
+    refuse_control(http_request)
+    served = served_by(http_request)
+    flushed = await asyncio.wrap_future(served.runner.call(served.engine.flush_cache))
+    if flushed:
+        return PlainTextResponse("Cache flushed.\n")
+    return PlainTextResponse("Cache not flushed: requests are running or waiting.\n", status_code=400)
+
+
+async def pause_generation(http_request: HttpRequest) -> Response:
+    """Stop computing, until `/continue_generation`.
+
+    What runs and waits is ended with what it has (`abort`), loses its cache and waits (`retract`), or stays
+    as it is (`in_place`). New requests wait.
+    """
+    refuse_control(http_request)
+    served = served_by(http_request)
+    body = await read_object(http_request)
+    hold_against_schema(body, "pause-request")
+    mode = body.get("mode", "abort")
+    await asyncio.wrap_future(served.runner.call(lambda: served.engine.pause(mode)))
+    return json_answer({"message": "Generation paused successfully.", "status": "ok"})
+
+
+async def continue_generation(http_request: HttpRequest) -> Response:
+    """Compute again after a pause; without a pause, nothing changes. The body may be empty."""
+    refuse_control(http_request)
+    served = served_by(http_request)
+    hold_against_schema(await read_object(http_request, empty=True), "continue-request")
+    await asyncio.wrap_future(served.runner.call(served.engine.continue_generation))
+    return json_answer({"message": "Generation continued successfully.", "status": "ok"})

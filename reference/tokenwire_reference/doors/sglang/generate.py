@@ -1,0 +1,289 @@
+"""`/generate`: prompts in, text and token ids out, whole or as a stream."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from tokenwire_reference.core.request import Request, SamplingParams
+from tokenwire_reference.doors.answering import answer
+from tokenwire_reference.doors.body import hold_against_schema, read_object, understood
+from tokenwire_reference.doors.errors import RefusalError
+from tokenwire_reference.doors.json_answer import Json
+from tokenwire_reference.doors.limits import MOST_SAMPLES, refuse_more
+from tokenwire_reference.doors.prompts import read_prompts, refused
+from tokenwire_reference.doors.request_manager import Delivery, Emission
+from tokenwire_reference.doors.sampling_fields import (
+    read_sampling_params,
+    refuse_unknown_ids,
+    refuse_what_does_not_fit,
+    with_own_seed,
+)
+from tokenwire_reference.doors.served import Served, served_by
+from tokenwire_reference.doors.sglang.meta_info import LogprobsAsked, meta_info
+from tokenwire_reference.extras.images import put_images, takes_images
+
+_UNSUPPORTED = (
+    *("input_embeds", "video_data", "audio_data", "lora_path", "session_params", "session_id"),
+    "return_indexer_topk",
+    *("return_flat_raw_top_logprobs", "return_flat_raw_output_top_logprobs", "custom_logit_processor"),
+    *("max_thinking_tokens", "watermark"),
+)
+
+
+@dataclass(frozen=True)
+class GenerateCall:
+    """One call of `/generate`, ready for the engine."""
+
+    requests: Sequence[Request]
+    is_batch: bool
+    """The answer is a list, and events carry an index."""
+    group: str | None
+    stream: bool
+    return_prompt_token_ids: bool
+    return_text_in_logprobs: bool
+
+
+async def generate(http_request: HttpRequest) -> Response:
+    """Answer POST and PUT /generate."""
+    served = served_by(http_request)
+    body = await read_object(http_request)
+    call = await understood(http_request, lambda: read_call(body, served))
+    incremental = served.args.incremental_streaming_output
+    return await answer(
+        http_request,
+        served,
+        call.requests,
+        group=call.group,
+        stream=call.stream,
+        write=lambda choices: _whole(choices, call, served),
+        chunks=lambda: _Events(call, served),
+        last_words=RefusalError.native_event,
+        delivery=Delivery.INCREMENTAL if incremental else Delivery.CUMULATIVE,
+    )
+
+
+def _whole(choices: Sequence[Emission], call: GenerateCall, served: Served) -> Json:
+    asked = _logprobs_asked(call, served)
+    answers = [_answer(choice, call, asked[choice.index], served) for choice in choices]
+    return answers if call.is_batch else answers[0]
+
+
+class _Events:
+    """An event for each emission."""
+
+    def __init__(self, call: GenerateCall, served: Served) -> None:
+        self._call = call
+        self._served = served
+        self._asked = _logprobs_asked(call, served)
+        self._states: dict[int, list[Any]] = {}
+        """The hidden states that were told, by choice."""
+
+    def of(self, emission: Emission) -> Iterable[dict[str, Any]]:
+        event = _answer(emission, self._call, self._asked[emission.index], self._served)
+        if self._served.args.incremental_streaming_output and "hidden_states" in event["meta_info"]:
+            # As in SGLang, whole in every event.
+            told = self._states.setdefault(emission.index, [])
+            told += event["meta_info"]["hidden_states"]
+            event["meta_info"]["hidden_states"] = list(told)
+        if self._call.is_batch:
+            event["index"] = emission.index
+        return [event]
+
+    def closing(self) -> Iterable[Json]:
+        return ()
+
+
+def _logprobs_asked(call: GenerateCall, served: Served) -> list[LogprobsAsked]:
+    tokenizer = served.tokenizer if call.return_text_in_logprobs else None
+    return [LogprobsAsked.by(request, tokenizer) for request in call.requests]
+
+
+def _answer(emission: Emission, call: GenerateCall, asked: LogprobsAsked, served: Served) -> dict[str, Any]:
+    answer: dict[str, Any] = {} if served.tokenizer is None else {"text": emission.text}
+    answer["output_ids"] = emission.output_ids
+    answer["meta_info"] = meta_info(emission, asked, weight_version=served.args.weight_version)
+    if call.return_prompt_token_ids:
+        answer["prompt_token_ids"] = emission.prompt_token_ids
+    return answer
+
+
+def read_call(body: dict[str, Any], served: Served) -> GenerateCall:
+    """Read a body into requests, prompt by prompt and sample by sample. Raises RefusalError.
+
+    A single rid names a single request; `rid_0`, `rid_1`, … the requests of a batch or of several samples,
+    which can be aborted together by the rid itself.
+    """
+    for name in _UNSUPPORTED:
+        if body.get(name):
+            raise RefusalError(f"{name} is not supported by the reference engine; leave it out")
+    if body.get("text") is None and body.get("input_ids") is None:
+        raise RefusalError("neither text nor input_ids is given; send one of them as the prompt")
+    if body.get("input_ids") == []:
+        raise RefusalError("input_ids is empty; send at least one token id")
+    hold_against_schema(body, "generate-request")
+    if body.get("return_text_in_logprobs") and served.tokenizer is None:
+        raise RefusalError(
+            "return_text_in_logprobs needs a tokenizer; start the server without --skip-tokenizer-init"
+        )
+    prompts, is_batch = _prompts(body, served)
+    sampling = [
+        read_sampling_params(params or {}, served)
+        for params in _for_each(body.get("sampling_params"), "sampling_params", len(prompts))
+    ]
+    counts = {params.n for params in sampling}
+    if len(counts) > 1:
+        raise RefusalError(f"n differs between the prompts of a batch: {sorted(counts)}; send one n for all")
+    n = counts.pop()
+    columns = {
+        name: _for_each(body.get(name), name, len(prompts))
+        for name in (
+            "return_logprob",
+            "logprob_start_len",
+            "top_logprobs_num",
+            "extra_key",
+            "return_sampling_mask",
+        )
+    }
+    for name in ("return_routed_experts", "routed_experts_start_len", "return_hidden_states"):
+        columns[name] = [body.get(name)] * len(prompts)
+    columns["token_ids_logprob"] = _id_lists(body.get("token_ids_logprob"), len(prompts))
+    refuse_more("n", n * len(prompts), MOST_SAMPLES, "samples of all prompts together")
+    rids = _rids(body.get("rid"), len(prompts), n, is_batch)
+    stream = body.get("stream", False)
+    requests = [
+        _request(
+            rids[i * n + j],
+            prompt,
+            with_own_seed(sampling[i], j),
+            {k: v[i] for k, v in columns.items()},
+            stream,
+        )
+        for i, prompt in enumerate(prompts)
+        for j in range(n)
+    ]
+    _refuse_logprobs_without_asking(body, columns)
+    for request in requests:
+        _check(request, served)
+    rid = body.get("rid")
+    return GenerateCall(
+        requests=requests,
+        is_batch=is_batch or n > 1,
+        group=rid if isinstance(rid, str) else None,
+        stream=stream,
+        return_prompt_token_ids=body.get("return_prompt_token_ids", False),
+        return_text_in_logprobs=body.get("return_text_in_logprobs", False),
+    )
+
+
+def _prompts(body: dict[str, Any], served: Served) -> tuple[list[list[int]], bool]:
+    """The prompts as ids, and whether they came as a batch. input_ids beat text and its images."""
+    images = body.get("image_data")
+    if images and not takes_images(served.tokenizer):
+        raise RefusalError("image_data is not supported by this model; leave it out", param="image_data")
+    if (ids := body.get("input_ids")) is not None:
+        return read_prompts(ids, "input_ids", served)
+    return read_prompts(_with_images(body["text"], images) if images else body["text"], "text", served)
+
+
+def _with_images(text: str | list[str], images: Json) -> str | list[str]:
+    """Texts with their images put in: image_data is one or a list of them, in a batch one such for each."""
+    if isinstance(text, list):
+        each = _for_each(images, "image_data", len(text))
+        return [str(_with_images(one, own)) if own else one for one, own in zip(text, each, strict=True)]
+    sources = images if isinstance(images, list) else [images]
+    if not all(isinstance(source, str) for source in sources):
+        raise RefusalError(f"image_data is {images!r:.60}; send base64 strings", param="image_data")
+    with refused("image_data"):
+        return put_images(text, sources)
+
+
+def _for_each(value: Json, name: str, count: int) -> list[Any]:
+    """One value for each prompt: a list as it is, anything else repeated."""
+    if not isinstance(value, list):
+        return [value] * count
+    if len(value) != count:
+        raise RefusalError(
+            f"{name} has {len(value)} entries for {count} prompts; send one value, or one for each"
+        )
+    return value
+
+
+def _id_lists(value: list[Any] | None, count: int) -> list[list[int]]:
+    """token_ids_logprob for each prompt: one list for all, or a list of lists."""
+    if value and isinstance(value[0], list):
+        return _for_each(value, "token_ids_logprob", count)
+    return [value or []] * count
+
+
+def _rids(rid: str | list[str] | None, prompts: int, n: int, is_batch: bool) -> list[str]:
+    if rid is None:
+        return [uuid.uuid4().hex for _ in range(prompts * n)]
+    if isinstance(rid, str):
+        return [rid] if not is_batch and n == 1 else [f"{rid}_{i}" for i in range(prompts * n)]
+    names = _for_each(rid, "rid", prompts)
+    return names if n == 1 else [f"{name}_{j}" for name in names for j in range(n)]
+
+
+def _refuse_logprobs_without_asking(body: Mapping[str, Any], columns: Mapping[str, list[Any]]) -> None:
+    """Refuse what would be ignored in silence: logprob fields where no prompt asks for logprobs."""
+    nothing = {"top_logprobs_num": 0, "token_ids_logprob": [], "logprob_start_len": -1}
+    named = [name for name, default in nothing.items() if body.get(name) not in (None, default)]
+    if named and not any(columns["return_logprob"]):
+        raise RefusalError(
+            f"{' and '.join(named)} asks for logprobs, and return_logprob does not; set it to true"
+        )
+
+
+def _request(
+    rid: str, prompt: list[int], sampling: SamplingParams, asked: Mapping[str, Any], stream: bool
+) -> Request:
+    request = Request(
+        rid=rid,
+        prompt_token_ids=tuple(prompt),
+        sampling=sampling,
+        stream=stream,
+        return_logprob=bool(asked["return_logprob"]),
+        extra_key=asked["extra_key"] or None,
+        return_sampling_mask=bool(asked["return_sampling_mask"]),
+        routed_experts_start=asked["routed_experts_start_len"] or 0
+        if asked["return_routed_experts"]
+        else None,
+    )
+    request.return_hidden_states = bool(asked["return_hidden_states"])
+    if request.return_logprob:
+        start = asked["logprob_start_len"]
+        request.logprob_start_len = -1 if start is None else start
+        request.top_logprobs_num = asked["top_logprobs_num"] or 0
+        request.token_ids_logprob = tuple(asked["token_ids_logprob"])
+    return request
+
+
+def _check(request: Request, served: Served) -> None:
+    prompt_tokens = len(request.prompt_token_ids)
+    refuse_what_does_not_fit(prompt_tokens, request.sampling, served.model.context_length)
+    refuse_unknown_ids("token_ids_logprob", request.token_ids_logprob, served.model.vocab_size)
+    if request.top_logprobs_num > served.model.vocab_size:
+        raise RefusalError(
+            f"top_logprobs_num {request.top_logprobs_num} is above the vocabulary of "
+            f"{served.model.vocab_size} tokens"
+        )
+    if (request.routed_experts_start or 0) > prompt_tokens:
+        raise RefusalError(
+            f"routed_experts_start_len {request.routed_experts_start} is beyond the prompt of "
+            f"{prompt_tokens} tokens; send a smaller one"
+        )
+    if request.routed_experts_start is not None and served.args.enable_hierarchical_cache:
+        raise RefusalError(
+            "return_routed_experts needs a cache of one tier: pages that come back to the device have none"
+        )
+    if request.logprob_start_len > prompt_tokens:
+        raise RefusalError(
+            f"logprob_start_len {request.logprob_start_len} is beyond the prompt of {prompt_tokens} tokens; "
+            "send a smaller one, or -1 for no prompt logprobs"
+        )

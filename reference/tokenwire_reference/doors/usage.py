@@ -1,0 +1,60 @@
+"""How many tokens a call consumed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokenwire_reference.doors.request_manager import Emission
+
+
+@dataclass(frozen=True)
+class Consumed:
+    """Tokens of some choices: each prompt once, the output of every choice."""
+
+    prompt: int
+    completion: int
+    cached: int
+    reasoning: int | None = None
+    """Of the completion; None where nothing tells it apart."""
+
+    @classmethod
+    def by(cls, choices: Sequence[Emission], n: int, reasoning: int | None = None) -> Consumed:
+        """Count choices that stand prompt by prompt, `n` samples each."""
+        firsts = range(0, len(choices), n)
+        return cls(
+            prompt=sum(len(choices[i].prompt_token_ids) for i in firsts),
+            completion=sum(choice.completion_tokens for choice in choices),
+            cached=sum(max(choice.cached_tokens for choice in choices[i : i + n]) for i in firsts),
+            reasoning=reasoning,
+        )
+
+    @property
+    def totals(self) -> dict[str, Any]:
+        """The three numbers that every server gives, in the order of SGLang and vLLM."""
+        return {
+            "prompt_tokens": self.prompt,
+            "total_tokens": self.prompt + self.completion,
+            "completion_tokens": self.completion,
+        }
+
+    def sglang(self, *, cache_report: bool) -> dict[str, Any]:
+        return {
+            **self.totals,
+            "prompt_tokens_details": {"cached_tokens": self.cached} if cache_report else None,
+            "reasoning_tokens": self.reasoning or 0,
+            "completion_tokens_details": {"reasoning_tokens": self.reasoning} if self.reasoning else None,
+        }
+
+    def vllm(self, *, cache_report: bool) -> dict[str, Any]:
+        return {
+            **self.totals,
+            "prompt_tokens_details": {"cached_tokens": self.cached} if cache_report else None,
+            "completion_tokens_details": self.details,
+        }
+
+    @property
+    def details(self) -> dict[str, int] | None:
+        """The `completion_tokens_details` of vLLM."""
+        return None if self.reasoning is None else {"reasoning_tokens": self.reasoning}

@@ -1,0 +1,108 @@
+"""What the calls of vLLM's endpoints have in common: who asks, for what, of which prompts."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from starlette.datastructures import Headers
+
+from tokenwire_reference.doors.errors import RefusalError
+from tokenwire_reference.doors.limits import LIMITS, refuse_more
+from tokenwire_reference.doors.openai_call import OpenAICall
+from tokenwire_reference.doors.request_manager import Emission
+from tokenwire_reference.doors.sampling_fields import read_sampling_params
+from tokenwire_reference.doors.served import Served
+from tokenwire_reference.doors.vllm.sampling import native_fields, refuse_what_does_not_fit
+
+
+@dataclass(frozen=True)
+class LogprobsAsked:
+    """Which logprobs a call wants, and how they name their tokens."""
+
+    top: int | None
+    """So many of the likeliest tokens beside each chosen one; None for no logprobs at all."""
+    prompt: int | None
+    """The same for the tokens of the prompt."""
+    as_token_ids: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class VllmCall(OpenAICall):
+    """One call, ready for the engine. Without usage at the end of a stream, there is none in its events."""
+
+    logprobs: LogprobsAsked
+
+    def finish_fields(self, emission: Emission) -> dict[str, Any]:
+        """`finish_reason`, and `stop_reason`: the stop string or stop id; null for the end of sequence."""
+        finish = emission.finish
+        if finish is None:
+            return {"finish_reason": None, "stop_reason": None}
+        matched = finish.matched
+        stop_ids = self.requests[emission.index].sampling.stop_token_ids
+        by_itself = isinstance(matched, int) and matched not in stop_ids
+        return {"finish_reason": finish.type, "stop_reason": None if by_itself else matched}
+
+
+def read_call(
+    body: Mapping[str, Any],
+    sampling: Mapping[str, Any],
+    prompts: Sequence[Sequence[int]],
+    served: Served,
+    *,
+    id: str,  # noqa: A002
+    budget: int | None,
+    logprobs: LogprobsAsked,
+) -> VllmCall:
+    """Put a call together. `sampling` is where its sampling parameters stand. Raises RefusalError.
+
+    A budget of None is what the context holds.
+    """
+    refuse_other_models(body, served)
+    stream = bool(body.get("stream"))
+    if body.get("stream_options") and not stream:
+        raise RefusalError("stream_options is set and stream is not; set stream too", param="stream_options")
+    if sampling.get("prompt_logprobs") is not None and stream:
+        raise RefusalError(
+            "prompt_logprobs are not given in a stream; set stream=false", param="prompt_logprobs"
+        )
+    for prompt in prompts:
+        refuse_what_does_not_fit(len(prompt), budget, served.model.context_length)
+    params = read_sampling_params(native_fields(sampling, budget, served.args.stream_interval), served)
+    wanted = [count for count in (logprobs.top, logprobs.prompt) if count is not None]
+    call = VllmCall.read(
+        body,
+        served,
+        id=id,
+        prompts=prompts,
+        sampling=params,
+        wanted={
+            "return_logprob": bool(wanted),
+            "logprob_start_len": -1 if logprobs.prompt is None else 0,
+            "top_logprobs_num": served.model.vocab_size if -1 in wanted else max(wanted, default=0),
+            "return_ranks": bool(wanted),
+        },
+        logprobs=logprobs,
+    )
+    return replace(call, continuous_usage=call.include_usage and call.continuous_usage)
+
+
+def call_id(prefix: str, body: Mapping[str, Any], headers: Headers) -> str:
+    """The id of a call: the header's, else the body's, else a new one."""
+    named = headers.get("x-request-id", "")
+    refuse_more("x-request-id", len(named), int(LIMITS["request_id"]["maxLength"]), "characters")
+    return prefix + (named or body.get("request_id") or uuid.uuid4().hex[:16])
+
+
+def refuse_other_models(body: Mapping[str, Any], served: Served) -> None:
+    """Raise RefusalError for a model that is not served here."""
+    name = body.get("model")
+    if name and name != served.args.model_name:
+        raise RefusalError(
+            f"the model {name!r} does not exist here; this server has {served.args.model_name!r}",
+            type="NotFoundError",
+            status=404,
+            param="model",
+        )

@@ -1,0 +1,203 @@
+"""vLLM's `/v1/chat/completions`, with token ids in whole answers and in streams."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from tokenwire_reference.doors.body import hold_against_schema, read_object, understood
+from tokenwire_reference.doors.chat_channels import ChannelsAsked, Speech, read_channels
+from tokenwire_reference.doors.errors import RefusalError
+from tokenwire_reference.doors.prompts import template_ids
+from tokenwire_reference.doors.request_manager import Emission
+from tokenwire_reference.doors.served import Served, served_by
+from tokenwire_reference.doors.usage import Consumed
+from tokenwire_reference.doors.vllm.answering import FINGERPRINT, answer, whole_usage
+from tokenwire_reference.doors.vllm.call import LogprobsAsked, VllmCall, call_id, read_call
+from tokenwire_reference.doors.vllm.logprob_shapes import LogprobWriter
+from tokenwire_reference.doors.vllm.sampling import refuse_unsupported
+from tokenwire_reference.extras.channels.parser import Channel, Delta
+
+
+async def chat_completions(http_request: HttpRequest) -> Response:
+    """Answer POST /v1/chat/completions in vLLM's shapes."""
+    served = served_by(http_request)
+    body = await read_object(http_request)
+    await understood(http_request, lambda: hold_against_schema(body, "vllm-chat-request"))
+    refuse_unsupported(body, offered=("tools",))
+    if served.tokenizer is None:
+        raise RefusalError(
+            "messages need a tokenizer and the server runs without one; use /inference/v1/generate",
+            param="messages",
+        )
+    tokenizer, opening = served.tokenizer, body.get("add_generation_prompt", True)
+    channels = read_channels(body, served)
+    prompt = await understood(
+        http_request,
+        lambda: template_ids(
+            body["messages"],
+            tokenizer,
+            context_length=served.model.context_length,
+            add_generation_prompt=opening,
+            template=channels.template,
+        ),
+    )
+    if body.get("top_logprobs") and not body.get("logprobs"):
+        raise RefusalError("top_logprobs is set and logprobs is not; set it to true", param="top_logprobs")
+    budget = body.get("max_completion_tokens")
+    call = read_call(
+        body,
+        body,
+        [prompt],
+        served,
+        id=call_id("chatcmpl-", body, http_request.headers),
+        budget=body.get("max_tokens") if budget is None else budget,
+        logprobs=LogprobsAsked(
+            top=(body.get("top_logprobs") or 0) if body.get("logprobs") else None,
+            prompt=body.get("prompt_logprobs"),
+            as_token_ids=bool(body.get("return_tokens_as_token_ids")),
+        ),
+    )
+    written = _ChatAnswer(call, channels, served)
+    return await answer(
+        http_request,
+        served,
+        call,
+        whole=written.whole,
+        chunks=written.chunks,
+        usage_chunk=lambda usage: {**written.head("chat.completion.chunk"), "choices": [], "usage": usage},
+        closing=FINGERPRINT,
+        reasoning=written.reasoning_tokens,
+    )
+
+
+def _opening() -> dict[str, str]:
+    """What a call begins with."""
+    return {"id": f"chatcmpl-tool-{uuid.uuid4().hex[:16]}", "type": "function"}
+
+
+class _ChatAnswer:
+    """The shapes of one answer."""
+
+    def __init__(self, call: VllmCall, channels: ChannelsAsked, served: Served) -> None:
+        self._call = call
+        self._speeches = [Speech(request, channels, call.tokenizer) for request in call.requests]
+        self._parses = channels.format is not None
+        self._served = served
+        self._logprobs = LogprobWriter(call.logprobs, call.tokenizer)
+        self._created = int(time.time())
+
+    def head(self, kind: str) -> dict[str, Any]:
+        call = self._call
+        return {"id": call.id, "object": kind, "created": self._created, "model": call.model}
+
+    def reasoning_tokens(self) -> int | None:
+        """Of all choices; None where no reasoning is looked for."""
+        return self._reasoning_of(self._speeches)
+
+    def _reasoning_of(self, speeches: Sequence[Speech]) -> int | None:
+        if self._served.args.reasoning_parser is None:
+            return None
+        return sum(speech.reasoning_tokens for speech in speeches)
+
+    def whole(self, choices: Sequence[Emission]) -> dict[str, Any]:
+        call = self._call
+        for choice in choices:
+            self._speeches[choice.index].hear(choice)
+        return {
+            **self.head("chat.completion"),
+            "choices": [self._choice(choice) for choice in choices],
+            "service_tier": None,
+            **FINGERPRINT,
+            "usage": whole_usage(choices, call, self._served, self.reasoning_tokens()),
+            "prompt_logprobs": self._logprobs.of_prompt(choices[0]),
+            "prompt_token_ids": choices[0].prompt_token_ids if call.return_token_ids else None,
+            "prompt_text": None,
+            "kv_transfer_params": None,
+            "ec_transfer_params": None,
+            "metrics": None,
+        }
+
+    def _choice(self, choice: Emission) -> dict[str, Any]:
+        said = self._speeches[choice.index].message
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": (said.content or None) if self._parses else said.content,
+            **dict.fromkeys(("refusal", "annotations", "audio", "function_call")),
+        }
+        if said.calls:
+            message["tool_calls"] = [
+                {**_opening(), "function": {"name": each.name, "arguments": each.arguments}}
+                for each in said.calls
+            ]
+        return {
+            "index": choice.index,
+            "message": message | {"reasoning": said.reasoning or None},
+            "logprobs": self._content(choice),
+            **self._finish(choice),
+            "token_ids": self._ids(choice),
+            "routed_experts": None,
+        }
+
+    def chunks(self, emission: Emission) -> list[dict[str, Any]]:
+        """A role chunk with the prompt's ids before all content; the finish stands on the last content."""
+        chunks = []
+        if emission.first:
+            prompt = emission.prompt_token_ids if self._call.return_token_ids else None
+            role = self._delta(emission, {"role": "assistant", "content": ""}, None)
+            chunks.append(self._chunk(role, emission, 0) | {"prompt_token_ids": prompt, "prompt_text": None})
+        said = self._said(self._speeches[emission.index].hear(emission))
+        content = self._delta(emission, said, self._content(emission))
+        if emission.finish:
+            content |= self._finish(emission)
+        content["token_ids"] = self._ids(emission)
+        chunks.append(self._chunk(content, emission, emission.completion_tokens))
+        return chunks
+
+    def _said(self, deltas: Sequence[Delta]) -> dict[str, Any]:
+        """What is new in a message, all channels in one delta: each call once, and content even if empty
+        where nothing else can come.
+        """
+        said: dict[str, Any] = {}
+        calls: dict[int, dict[str, Any]] = {}
+        for delta in deltas:
+            if delta.channel is Channel.CALL:
+                opening = {} if delta.name is None else _opening()
+                function = {} if delta.name is None else {"name": delta.name}
+                new = {**opening, "index": delta.call, "function": {**function, "arguments": ""}}
+                calls.setdefault(delta.call, new)["function"]["arguments"] += delta.text
+            else:
+                said[delta.channel.value] = said.get(delta.channel.value, "") + delta.text
+        if calls:
+            said["tool_calls"] = list(calls.values())
+        return said if self._parses else {"content": "", **said}
+
+    def _finish(self, emission: Emission) -> dict[str, Any]:
+        fields = self._call.finish_fields(emission)
+        if emission.finish is not None:
+            fields["finish_reason"] = self._speeches[emission.index].finish_reason(emission.finish)
+        return fields
+
+    def _delta(
+        self, emission: Emission, delta: dict[str, Any], logprobs: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        return {"index": emission.index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
+
+    def _chunk(self, choice: dict[str, Any], emission: Emission, completion: int) -> dict[str, Any]:
+        chunk = {**self.head("chat.completion.chunk"), "choices": [choice]}
+        if self._call.continuous_usage:
+            reasoning = self._reasoning_of([self._speeches[emission.index]])
+            consumed = Consumed(len(emission.prompt_token_ids), completion, 0, reasoning)
+            chunk["usage"] = {**consumed.totals, "completion_tokens_details": consumed.details}
+        return chunk
+
+    def _content(self, emission: Emission) -> dict[str, Any] | None:
+        return None if self._call.logprobs.top is None else self._logprobs.as_content(emission)
+
+    def _ids(self, emission: Emission) -> Sequence[int] | None:
+        return emission.output_ids if self._call.return_token_ids else None

@@ -1,0 +1,132 @@
+"""vLLM's `/v1/completions`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from tokenwire_reference.doors.body import hold_against_schema, read_object, understood
+from tokenwire_reference.doors.errors import RefusalError
+from tokenwire_reference.doors.prompts import read_prompts
+from tokenwire_reference.doors.request_manager import Emission
+from tokenwire_reference.doors.served import Served, served_by
+from tokenwire_reference.doors.usage import Consumed
+from tokenwire_reference.doors.vllm.answering import FINGERPRINT, answer, whole_usage
+from tokenwire_reference.doors.vllm.call import LogprobsAsked, VllmCall, call_id, read_call
+from tokenwire_reference.doors.vllm.logprob_shapes import LogprobWriter
+from tokenwire_reference.doors.vllm.sampling import refuse_unsupported
+
+DEFAULT_MAX_TOKENS = 16
+
+
+async def completions(http_request: HttpRequest) -> Response:
+    """Answer POST /v1/completions in vLLM's shapes."""
+    served = served_by(http_request)
+    body = await read_object(http_request)
+    if body.get("prompt") in ("", [], [""], [[]], None):
+        raise RefusalError("prompt is empty or not there; send a text or token ids", param="prompt")
+    await understood(http_request, lambda: hold_against_schema(body, "vllm-completion-request"))
+    refuse_unsupported(body)
+    prompts, _ = await understood(http_request, lambda: read_prompts(body["prompt"], "prompt", served))
+    budget, top, prompt_top = body.get("max_tokens"), body.get("logprobs"), body.get("prompt_logprobs")
+    echo = bool(body.get("echo"))
+    if echo and served.tokenizer is None:
+        raise RefusalError("echo needs a tokenizer and the server runs without one", param="echo")
+    call = read_call(
+        body,
+        body,
+        prompts,
+        served,
+        id=call_id("cmpl-", body, http_request.headers),
+        budget=DEFAULT_MAX_TOKENS if budget is None else budget,
+        logprobs=LogprobsAsked(
+            top=top,
+            prompt=top if echo and prompt_top is None else prompt_top,
+            as_token_ids=bool(body.get("return_tokens_as_token_ids")),
+        ),
+    )
+    written = _CompletionAnswer(call, served, echo=echo)
+    return await answer(
+        http_request,
+        served,
+        call,
+        whole=written.whole,
+        chunks=written.chunks,
+        usage_chunk=lambda usage: {**written.head(), "choices": [], "usage": usage},
+        closing=FINGERPRINT,
+    )
+
+
+class _CompletionAnswer:
+    """The shapes of one answer, and where the tokens of its choices begin."""
+
+    def __init__(self, call: VllmCall, served: Served, *, echo: bool) -> None:
+        self._call = call
+        self._served = served
+        self._echo = echo
+        self._logprobs = LogprobWriter(call.logprobs, call.tokenizer)
+        self._offsets = [self._logprobs.offsets(request) for request in call.requests]
+        self._created = int(time.time())
+
+    def head(self) -> dict[str, Any]:
+        call = self._call
+        return {"id": call.id, "object": "text_completion", "created": self._created, "model": call.model}
+
+    def whole(self, choices: Sequence[Emission]) -> dict[str, Any]:
+        return {
+            **self.head(),
+            "choices": [self._choice(choice) for choice in choices],
+            "service_tier": None,
+            **FINGERPRINT,
+            "usage": whole_usage(choices, self._call, self._served),
+            "kv_transfer_params": None,
+            "ec_transfer_params": None,
+            "metrics": None,
+        }
+
+    def _choice(self, choice: Emission) -> dict[str, Any]:
+        ids = self._call.return_token_ids
+        return {
+            **self._text(choice),
+            "token_ids": choice.output_ids if ids else None,
+            "prompt_logprobs": self._logprobs.of_prompt(choice),
+            "prompt_token_ids": choice.prompt_token_ids if ids else None,
+            "routed_experts": None,
+        }
+
+    def chunks(self, emission: Emission) -> list[dict[str, Any]]:
+        """One chunk; the prompt's ids stand in the first of each choice."""
+        ids = self._call.return_token_ids
+        choice = {
+            **self._text(emission),
+            "prompt_token_ids": emission.prompt_token_ids if ids and emission.first else None,
+            "token_ids": emission.output_ids if ids else None,
+        }
+        chunk = {**self.head(), "choices": [choice]}
+        if self._call.continuous_usage:
+            chunk["usage"] = Consumed.by([emission], 1).totals
+        return [chunk]
+
+    def _text(self, emission: Emission) -> dict[str, Any]:
+        echo = self._echo and emission.first
+        return {
+            "index": emission.index,
+            # As in vLLM, the ids say the prompt where they are asked for; its text is not repeated then.
+            "text": (self._prompt_text(emission) if echo and not self._call.return_token_ids else "")
+            + emission.text,
+            "logprobs": self._lists(emission, echo=echo),
+            **self._call.finish_fields(emission),
+        }
+
+    def _prompt_text(self, emission: Emission) -> str:
+        assert self._call.tokenizer is not None, "an echo without a tokenizer is refused"
+        return self._call.tokenizer.decode(emission.prompt_token_ids)
+
+    def _lists(self, emission: Emission, *, echo: bool) -> dict[str, Any] | None:
+        if self._call.logprobs.top is None:
+            return None
+        return self._logprobs.as_lists(emission, self._offsets[emission.index], echo=echo)

@@ -1,0 +1,116 @@
+"""vLLM's `/inference/v1/generate`: token ids in, token ids out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from tokenwire_reference.doors.body import hold_against_schema, read_object, understood
+from tokenwire_reference.doors.errors import RefusalError
+from tokenwire_reference.doors.request_manager import Emission
+from tokenwire_reference.doors.sampling_fields import refuse_unknown_ids
+from tokenwire_reference.doors.served import Served, served_by
+from tokenwire_reference.doors.vllm.answering import answer, whole_usage
+from tokenwire_reference.doors.vllm.call import LogprobsAsked, VllmCall, call_id, read_call
+from tokenwire_reference.doors.vllm.logprob_shapes import LogprobWriter
+from tokenwire_reference.doors.vllm.sampling import refuse_unsupported
+
+ID_PREFIX = "generate-tokens-"
+
+
+async def generate(http_request: HttpRequest) -> Response:
+    """Answer POST /inference/v1/generate."""
+    served = served_by(http_request)
+    body = await read_object(http_request)
+    await understood(http_request, lambda: hold_against_schema(body, "vllm-generate-request"))
+    params = body["sampling_params"]
+    refuse_unsupported(body)
+    refuse_unsupported(params)
+    text = body.get("output_mode") == "text"
+    if text and served.tokenizer is None:
+        raise RefusalError(
+            "output_mode text needs a tokenizer and the server runs without one; ask for tokens",
+            param="output_mode",
+        )
+    refuse_unknown_ids("token_ids", body["token_ids"], served.model.vocab_size)
+    call = read_call(
+        body,
+        params,
+        [body["token_ids"]],
+        served,
+        id=call_id(ID_PREFIX, body, http_request.headers),
+        budget=params.get("max_tokens"),
+        logprobs=LogprobsAsked(
+            top=params.get("logprobs"), prompt=params.get("prompt_logprobs"), as_token_ids=False
+        ),
+    )
+    written = _GenerateAnswer(call, served, text=text)
+    return await answer(
+        http_request,
+        served,
+        call,
+        whole=written.whole,
+        chunks=written.chunks,
+        usage_chunk=lambda usage: written.chunk([], usage=usage),
+        closing={},
+    )
+
+
+class _GenerateAnswer:
+    """The shapes of one answer, with text or without."""
+
+    def __init__(self, call: VllmCall, served: Served, *, text: bool) -> None:
+        self._call = call
+        self._served = served
+        self._text = text
+        self._mode = "text" if text else "tokens"
+        self._logprobs = LogprobWriter(call.logprobs, call.tokenizer)
+
+    def whole(self, choices: Sequence[Emission]) -> dict[str, Any]:
+        call, nothing = self._call, ("mm_placeholders", "metrics", "kv_transfer_params", "ec_transfer_params")
+        return {
+            "request_id": call.id,
+            "model": call.model,
+            "created": int(time.time()),
+            "usage": whole_usage(choices, call, self._served),
+            "prompt_logprobs": self._logprobs.of_prompt(choices[0]),
+            "prompt_token_id_logprobs": None,
+            "prompt_token_ids": choices[0].prompt_token_ids if call.return_token_ids else None,
+            **dict.fromkeys(nothing),
+            "output_mode": self._mode,
+            "choices": [self._choice(choice) for choice in choices],
+        }
+
+    def chunks(self, emission: Emission) -> list[dict[str, Any]]:
+        """One chunk; the prompt's ids stand in the first of each choice."""
+        if emission.first and self._call.return_token_ids:
+            return [self.chunk([self._choice(emission)], prompt_token_ids=emission.prompt_token_ids)]
+        return [self.chunk([self._choice(emission)])]
+
+    def chunk(
+        self, choices: list[dict[str, Any]], *, usage: dict[str, Any] | None = None, **more: Sequence[int]
+    ) -> dict[str, Any]:
+        head = {"request_id": self._call.id, "usage": usage, **more}
+        return {**head, "output_mode": self._mode, "choices": choices}
+
+    def _choice(self, emission: Emission) -> dict[str, Any]:
+        version = {"version": self._served.args.weight_version, "start": 0, "end": emission.completion_tokens}
+        return {
+            "index": emission.index,
+            **self._call.finish_fields(emission),
+            "token_ids": emission.output_ids,
+            "routed_experts": None,
+            "sampling_mask": None,
+            "weight_versions": [version] if emission.finish else None,
+            **({"text": emission.text} if self._text else {}),
+            "logprobs": self._content(emission),
+        }
+
+    def _content(self, emission: Emission) -> dict[str, Any] | None:
+        if self._call.logprobs.top is None:
+            return None
+        return self._logprobs.as_content(emission) if self._text else self._logprobs.as_ids(emission)

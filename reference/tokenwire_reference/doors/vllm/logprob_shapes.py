@@ -1,0 +1,197 @@
+"""Logprobs as vLLM writes them: three shapes for outputs, and one for prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokenwire_reference.core.detokenizer import Detokenizer, Kind, Spelling, spelling
+from tokenwire_reference.core.request import Request, SamplingParams
+from tokenwire_reference.core.tokenizer import Tokenizer
+from tokenwire_reference.doors.request_manager import Emission
+from tokenwire_reference.doors.vllm.call import LogprobsAsked
+
+
+@dataclass(frozen=True)
+class ScoredToken:
+    """One position: the token that stands there, and the likeliest ones, best first."""
+
+    logprob: float
+    token_id: int
+    rank: int
+    best: Sequence[tuple[float, int]]
+
+
+def scored_outputs(emission: Emission, top: int) -> Iterator[ScoredToken]:
+    """The new tokens of an emission, with `top` likeliest ones each."""
+    return _scored(
+        emission.series.get("output_token_logprobs", ()),
+        emission.series.get("output_token_ranks", ()),
+        emission.series.get("output_top_logprobs"),
+        top,
+    )
+
+
+def _scored_prompt(emission: Emission, top: int) -> Iterator[ScoredToken]:
+    """The tokens of the prompt but the first, which nothing scores."""
+    series = emission.prompt_series
+    entries, best = series.get("input_token_logprobs", ()), series.get("input_top_logprobs")
+    ranks = series.get("input_token_ranks", ())
+    return _scored(entries[1:], ranks[1:], best[1:] if best else None, top)
+
+
+def _scored(
+    entries: Sequence[Any], ranks: Sequence[Any], rows: Sequence[Any] | None, top: int
+) -> Iterator[ScoredToken]:
+    rows = [()] * len(entries) if rows is None else rows
+    for entry, rank, row in zip(entries, ranks, rows, strict=True):
+        best = row if top < 0 else row[:top]
+        yield ScoredToken(entry[0], entry[1], rank, [(other[0], other[1]) for other in best])
+
+
+def token_text(tokenizer: Tokenizer | None, token_id: int) -> str:
+    """The text of one token; empty where it is only a part of a character."""
+    text = f"token_id:{token_id}" if tokenizer is None else tokenizer.decode([token_id])
+    return "" if "\ufffd" in text else text
+
+
+class TextOffsets:
+    """Where the tokens of one choice begin in its text, as far as that shows them."""
+
+    def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams, prompt: Sequence[int]) -> None:
+        self._shown = spelling(
+            tokenizer,
+            skip_special_tokens=sampling.skip_special_tokens,
+            spaces_between_special_tokens=sampling.spaces_between_special_tokens,
+        )
+        self._tokenizer = tokenizer
+        self._output = Detokenizer(self._shown, prompt)
+        self._length = 0
+
+    def echoed(self, prompt: Sequence[int]) -> Iterator[int]:
+        """Those of a prompt that stands before the output."""
+        spelled = spelling(self._tokenizer, skip_special_tokens=False)
+        yield from self._passed(Detokenizer(spelled), spelled, prompt)
+        self._length = len(spelled.decode(prompt))
+
+    def of(self, ids: Sequence[int]) -> Iterator[int]:
+        """Those of the next output ids."""
+        return self._passed(self._output, self._shown, ids)
+
+    def _passed(self, detokenizer: Detokenizer, spelled: Spelling, ids: Sequence[int]) -> Iterator[int]:
+        for token_id in ids:
+            # Whole characters complete no other: bytes that wait for more are broken, and stand before them.
+            # A token that the text hides breaks none: what waits may go on behind it.
+            ends = token_text(self._tokenizer, token_id) and spelled.kind(token_id) is not Kind.SILENT
+            yield self._length + (len(detokenizer.flush()) if ends else 0)
+            self._length += len(detokenizer.push([token_id]))
+
+
+class NameOffsets:
+    """Where tokens would begin in a text of their names: of ids, where these stand in the place of text."""
+
+    def __init__(self, name: Callable[[int], str]) -> None:
+        self._name = name
+        self._length = 0
+
+    def of(self, ids: Sequence[int]) -> Iterator[int]:
+        """Those of the next ids, of the prompt or the output."""
+        for token_id in ids:
+            yield self._length
+            self._length += len(self._name(token_id))
+
+    echoed = of
+
+
+class LogprobWriter:
+    """Writes the logprobs of one call."""
+
+    def __init__(self, asked: LogprobsAsked, tokenizer: Tokenizer | None) -> None:
+        self._top = asked.top or 0
+        self._prompt_top = asked.prompt
+        self._tokenizer = tokenizer
+        self._as_token_ids = asked.as_token_ids
+
+    def _name(self, token_id: int) -> str:
+        return f"token_id:{token_id}" if self._as_token_ids else token_text(self._tokenizer, token_id)
+
+    def as_content(self, emission: Emission) -> dict[str, Any]:
+        """As chat has them, with texts and bytes."""
+        return {
+            "content": [
+                {
+                    **self._named(token.logprob, token.token_id),
+                    "top_logprobs": [self._named(*other) for other in token.best],
+                }
+                for token in scored_outputs(emission, self._top)
+            ]
+        }
+
+    def _named(self, logprob: float, token_id: int) -> dict[str, Any]:
+        text = token_text(self._tokenizer, token_id)
+        return {"token": self._name(token_id), "logprob": logprob, "bytes": list(text.encode())}
+
+    def as_ids(self, emission: Emission) -> dict[str, Any]:
+        """As `/inference/v1/generate` has them where no text is wanted."""
+        return {
+            "content": [
+                {
+                    "token_id": token.token_id,
+                    "logprob": token.logprob,
+                    "rank": token.rank,
+                    "top_logprobs": [
+                        {"token_id": other, "logprob": logprob, "rank": rank}
+                        for rank, (logprob, other) in enumerate(token.best, 1)
+                    ],
+                }
+                for token in scored_outputs(emission, self._top)
+            ]
+        }
+
+    def offsets(self, request: Request) -> TextOffsets | NameOffsets:
+        """What counts the offsets of a choice."""
+        if self._tokenizer is None or self._as_token_ids:
+            return NameOffsets(self._name)
+        return TextOffsets(self._tokenizer, request.sampling, request.prompt_token_ids)
+
+    def as_lists(
+        self, emission: Emission, offsets: TextOffsets | NameOffsets, *, echo: bool
+    ) -> dict[str, Any]:
+        """As completions have them, with an entry for each token of the emission, behind those of an echo."""
+        tokens = list(scored_outputs(emission, self._top))
+        unscored: list[int] = []
+        if echo:
+            unscored = list(emission.prompt_token_ids[:1])
+            tokens = [*_scored_prompt(emission, self._top), *tokens]
+        names = [self._name(i) for i in (*unscored, *(token.token_id for token in tokens))]
+        nulls = [None] * len(unscored)
+        of_prompt = offsets.echoed(emission.prompt_token_ids) if echo else ()
+        return {
+            "text_offset": [*of_prompt, *offsets.of(emission.output_ids)],
+            "token_logprobs": [*nulls, *(token.logprob for token in tokens)],
+            "tokens": names,
+            "top_logprobs": [*nulls, *(self._by_name(token) for token in tokens)],
+        }
+
+    def _by_name(self, token: ScoredToken) -> dict[str, float]:
+        """The chosen token first; of those with the same name, the first."""
+        named: dict[str, float] = {}
+        for logprob, token_id in ((token.logprob, token.token_id), *token.best):
+            named.setdefault(self._name(token_id), logprob)
+        return named
+
+    def of_prompt(self, emission: Emission) -> list[dict[str, Any] | None] | None:
+        """What is said of each prompt position: null for the first, which nothing scores."""
+        if self._prompt_top is None:
+            return None
+        positions: list[dict[str, Any] | None] = [None]
+        for token in _scored_prompt(emission, self._prompt_top):
+            said = {str(token.token_id): self._ranked(token.logprob, token.rank, token.token_id)}
+            for rank, (logprob, token_id) in enumerate(token.best, 1):
+                said.setdefault(str(token_id), self._ranked(logprob, rank, token_id))
+            positions.append(said)
+        return positions
+
+    def _ranked(self, logprob: float, rank: int, token_id: int) -> dict[str, Any]:
+        return {"logprob": logprob, "rank": rank, "decoded_token": token_text(self._tokenizer, token_id)}

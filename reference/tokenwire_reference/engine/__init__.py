@@ -1,1 +1,0 @@
-"""Requests in, tokens out, one step at a time."""

@@ -1,0 +1,48 @@
+"""The test hook that kills the server: its clients see streams that are cut, and no error."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+
+from tokenwire_reference.core.request import OutputRow
+
+CRASH_STATUS = 70
+"""Exit status of a server that was told to crash."""
+
+TURNS = 1000
+"""Turns of the event loop in which the last rows reach their clients."""
+
+
+class CrashAfter:
+    """Delivers the rows of steps until there were `emissions` of them; then the server crashes.
+
+    What the engine gives after that is lost with it.
+    """
+
+    def __init__(
+        self, emissions: int, deliver: Callable[[Sequence[OutputRow]], None], crash: Callable[[], None]
+    ) -> None:
+        self._left = emissions
+        self._deliver = deliver
+        self._crash = crash
+
+    def __call__(self, rows: Sequence[OutputRow]) -> None:
+        """Deliver the rows of one step, unless the crash is under way."""
+        if self._left > 0:
+            self._deliver(rows)
+            self._left -= len(rows)
+            if self._left <= 0:
+                self._crash()
+
+
+def crash_soon(loop: asyncio.AbstractEventLoop) -> None:
+    """Kill the process from any thread, once the event loop has sent what it had."""
+    asyncio.run_coroutine_threadsafe(_crash(), loop)
+
+
+async def _crash() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    os._exit(CRASH_STATUS)

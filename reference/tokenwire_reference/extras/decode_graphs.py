@@ -1,0 +1,104 @@
+"""Decode steps as CUDA graphs: all launches of a pass recorded once for each padded number of rows.
+
+A graph replays the same kernels over the same addresses. So what a step computes is copied into buffers that
+stay where they are, and its logits lie where the capture left them. On the CPU nothing is captured: the same
+pass runs over the same buffers, and what a GPU replays is what every test runs.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tokenwire_reference.core.attention import PagedCache
+from tokenwire_reference.core.batch import Batch
+from tokenwire_reference.core.model import Model
+from tokenwire_reference.extras.host_sync import HostSyncError, NoHostSync
+
+logger = logging.getLogger(__name__)
+
+
+class CaptureError(RuntimeError):
+    """The device captures no graph of this model: no decode of it will ever run so."""
+
+
+class DecodeGraphs:
+    """Runs one model over one cache.
+
+    Batches that want every row, as decodes do, run by graphs, up to `most_rows` padded rows (0: none). Others
+    run as they come, and so do all batches of a model whose pass needs the host.
+    """
+
+    def __init__(self, model: Model, cache: PagedCache, *, most_rows: int) -> None:
+        self.most_rows = most_rows
+        self._model = model
+        self._cache = cache
+        self._packed = torch.zeros(4, most_rows, dtype=torch.int64, device=model.device)
+        self._logit_rows = torch.arange(most_rows, device=model.device)
+        self._watched: set[int] = set()
+        """Numbers of rows that have run once, and needed no host."""
+        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        """Number of rows to a graph and the logits that it writes."""
+        self._pool: Any = None
+        """The memory that all graphs share: only one of them runs at a time."""
+        self.refused = False
+        """Whether the model turned out to need the host in the middle of its pass."""
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Run a batch. The logits of its `logit_rows`, in order: they stay valid until the next pass."""
+        rows = batch.packed.shape[1]
+        if self.refused or not batch.all_rows_wanted or rows > self.most_rows:
+            self._cache.plan(batch)
+            return self._model.forward(batch, self._cache)
+        fixed = self._fill(batch)
+        self._cache.plan(fixed)
+        if rows not in self._watched:
+            return self._watch(fixed)
+        if not self._captures:
+            return self._model.forward(fixed, self._cache)
+        if rows not in self._graphs:
+            self._capture(fixed)
+        graph, logits = self._graphs[rows]
+        graph.replay()
+        return logits
+
+    @property
+    def _captures(self) -> bool:
+        return self._model.device.type == "cuda"
+
+    def _fill(self, batch: Batch) -> Batch:
+        """The same batch in our buffers. What they hold beyond it is not read."""
+        rows = batch.packed.shape[1]
+        packed = self._packed[:, :rows]
+        packed.copy_(batch.packed)
+        return replace(batch, packed=packed, logit_rows=self._logit_rows[:rows])
+
+    def _watch(self, fixed: Batch) -> Tensor:
+        """The first pass of a size, not captured: it compiles kernels, and may turn out to need the host."""
+        try:
+            with NoHostSync():  # type: ignore[no-untyped-call,unused-ignore]  # torch has no types
+                logits = self._model.forward(fixed, self._cache)
+        except HostSyncError as error:
+            logger.warning("%s decodes without CUDA graphs: %s", self._model.name, error)
+            self.refused = True
+            return self._model.forward(fixed, self._cache)
+        self._watched.add(fixed.packed.shape[1])
+        return logits
+
+    def _capture(self, fixed: Batch) -> None:
+        """Record the pass of a size. Raises RuntimeError where it fails: the device is of no use then."""
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, pool=self._pool):
+                logits = self._model.forward(fixed, self._cache)
+        except RuntimeError as error:
+            raise CaptureError(
+                f"the pass of {self._model.name} over {fixed.packed.shape[1]} rows cannot be captured in a "
+                f"CUDA graph; start with --disable-cuda-graph ({error})"
+            ) from error
+        self._pool = graph.pool()
+        self._graphs[fixed.packed.shape[1]] = graph, logits

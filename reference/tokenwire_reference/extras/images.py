@@ -1,0 +1,59 @@
+"""Images as tokens: what `builtin:tiny-mm` makes of an image part.
+
+A model with discrete image tokens turns an image into ids of its own vocabulary. Here the ids follow from a
+hash of the image's bytes: other bytes, other ids, and so another answer and another cached prefix. As they
+are ordinary ids, a prompt with images can be sent again as `input_ids`, exactly.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from tokenwire_reference.core.tokenizer import Tokenizer
+
+PLACEHOLDER = "<|image|>"
+"""Where an image stands in a text."""
+TOKENS_PER_IMAGE = 8
+IMAGE_TOKENS = tuple(f"<|image_{code}|>" for code in range(64))
+
+
+def takes_images(tokenizer: Tokenizer | None) -> bool:
+    """Whether the placeholder is a token, and not just letters."""
+    return tokenizer is not None and len(tokenizer.encode(PLACEHOLDER, add_special_tokens=False)) == 1
+
+
+def image_text(image: bytes) -> str:
+    """The special tokens that stand for an image, written out."""
+    codes = blake2b(image, digest_size=TOKENS_PER_IMAGE).digest()
+    return "".join(IMAGE_TOKENS[code % len(IMAGE_TOKENS)] for code in codes)
+
+
+def read_image(source: str) -> bytes:
+    """The bytes of a data URL or of plain base64. Nothing is fetched: ValueError for anything else."""
+    data = source.partition(";base64,")[2] if source.startswith("data:") else source
+    try:
+        image = base64.b64decode(data, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"image {source[:40]!r} is neither a base64 data URL nor base64: {error}") from error
+    if not image:
+        raise ValueError(f"image {source[:40]!r} is empty")
+    return image
+
+
+def put_images(text: str, sources: Sequence[str]) -> str:
+    """A text with each placeholder replaced by its image; images without any placeholder come first.
+
+    Raises ValueError where there are some, and not as many as images.
+    """
+    texts = [image_text(read_image(source)) for source in sources]
+    places = text.count(PLACEHOLDER)
+    if not places:
+        return "".join(texts) + text
+    if places != len(texts):
+        raise ValueError(f"the text has {places} of {PLACEHOLDER}, and there are {len(texts)} images")
+    for replacement in texts:
+        text = text.replace(PLACEHOLDER, replacement, 1)
+    return text

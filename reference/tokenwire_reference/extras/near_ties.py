@@ -1,0 +1,57 @@
+"""A legal server that does not repeat itself: near ties of greedy answers go either way, logprobs move.
+
+That is what servers do whose arithmetic depends on the batch. With it, the suite shows that it does not
+blame a server for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import torch
+from torch import Tensor
+
+from tokenwire_reference.core.request import Request
+
+NEAR = 0.05
+"""Two ids whose logits lie closer may change places."""
+JITTER = 1e-3
+"""Logits move by so much at most."""
+_WITHIN = 16
+"""An answer that goes another way does so at its first near tie from one of so many tokens on."""
+
+
+class NearTies:
+    """Moves logits. `share` of the greedy answers go another way, at one near tie."""
+
+    def __init__(self, share: float, seed: int | None) -> None:
+        self.share = share
+        self._generator = torch.Generator()
+        self._generator.manual_seed(Random().getrandbits(63) if seed is None else seed)
+
+    def jitter(self, logits: Tensor) -> Tensor:
+        """Rows of logits [R, V], moved a little; as they are where nothing is to move."""
+        if not self.share:
+            return logits
+        noise = torch.rand(logits.shape, generator=self._generator, dtype=logits.dtype)
+        return logits + (2 * noise - 1).to(logits.device) * JITTER
+
+    def sway(self, logits: Tensor, positions: Sequence[tuple[Request, int]]) -> Tensor:
+        """Adjusted logits [R, V], moved; each row belongs to a position in the output of a request."""
+        if not self.share:
+            return logits
+        moved = self.jitter(logits)
+        for row, (request, position) in zip(moved, positions, strict=True):
+            if not request.sampling.greedy or request.swayed or position < self._from(request):
+                continue
+            best = row.topk(2)
+            if float(best.values[0] - best.values[1]) <= NEAR:
+                row[best.indices] = best.values.flip(0)
+                request.swayed = True
+        return moved
+
+    def _from(self, request: Request) -> float:
+        """From which position on a request goes another way; infinity for one that does not."""
+        drawn = Random(request.seed)
+        return drawn.randrange(_WITHIN) if drawn.random() < self.share else float("inf")

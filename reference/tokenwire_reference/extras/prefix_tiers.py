@@ -1,0 +1,97 @@
+"""Where pages of cached prefixes go when the device needs their room: host memory, then storage. No torch.
+
+A page that the device evicts is kept in host memory; what host memory evicts is written to storage, where
+there is one. A page that is found in either comes back to the device, bit for bit. Storage outlives a flush
+and the server: it is there for the next one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from tokenwire_reference.core.prefix_keys import PageKey
+
+Payload = Any
+"""The contents of one page, in all layers. Only stores look into it."""
+
+
+class TierError(AssertionError):
+    """A tier keeps more than it may, or something else than the device has."""
+
+
+class PageStore(Protocol):
+    """Reads and writes pages of the device; compares what was read."""
+
+    def read_page(self, page: int) -> Payload: ...
+
+    def write_page(self, page: int, payload: Payload) -> None: ...
+
+    def same_page(self, page: int, payload: Payload) -> bool: ...
+
+
+class PageStorage(Protocol):
+    """Keeps pages by their keys. Best effort: what cannot be written or read is not there."""
+
+    def write(self, key: PageKey, payload: Payload) -> None: ...
+
+    def read(self, key: PageKey) -> Payload | None: ...
+
+    def check_integrity(self) -> None:
+        """Raise TierError where more is kept than may be, or something that is no page."""
+
+
+@dataclass(frozen=True)
+class StoredPage:
+    """A page found below the device."""
+
+    tier: Literal["host", "storage"]
+    payload: Payload
+
+
+class PrefixTiers:
+    """Host memory for `host_pages` pages over an optional storage. Least recently used pages go first."""
+
+    def __init__(self, device: PageStore, host_pages: int, storage: PageStorage | None = None) -> None:
+        self.host_pages = host_pages
+        self._device = device
+        self._storage = storage
+        self._host: OrderedDict[PageKey, Payload] = OrderedDict()
+
+    def keep(self, key: PageKey, page: int) -> None:
+        """Take over a page that the device is about to lose."""
+        if key not in self._host:
+            self._host[key] = self._device.read_page(page)
+        self._host.move_to_end(key)
+        while len(self._host) > self.host_pages:
+            oldest, payload = self._host.popitem(last=False)
+            if self._storage is not None:
+                self._storage.write(oldest, payload)
+
+    def find(self, key: PageKey) -> StoredPage | None:
+        """The page of a prefix, from the nearest tier that has it."""
+        if key in self._host:
+            self._host.move_to_end(key)
+            return StoredPage("host", self._host[key])
+        payload = None if self._storage is None else self._storage.read(key)
+        return None if payload is None else StoredPage("storage", payload)
+
+    def restore(self, page: int, stored: StoredPage) -> None:
+        """Bring a page back to the device."""
+        self._device.write_page(page, stored.payload)
+
+    def flush(self) -> None:
+        """Forget what host memory keeps."""
+        self._host.clear()
+
+    def check_integrity(self, on_device: Mapping[PageKey, int]) -> None:
+        """Raise TierError where a tier is overfull, or differs from the device's pages of the same keys."""
+        if len(self._host) > self.host_pages:
+            raise TierError(f"host memory keeps {len(self._host)} pages, and may keep {self.host_pages}")
+        for key in self._host.keys() & on_device.keys():
+            if not self._device.same_page(on_device[key], self._host[key]):
+                raise TierError(f"page {on_device[key]} and its copy in host memory differ")
+        if self._storage is not None:
+            self._storage.check_integrity()

@@ -1,0 +1,212 @@
+"""`builtin:scripted`: a model that says what it is told to, step by step, with byte-level tokens.
+
+A script is a JSON list with one entry for each step. `[5, 6]` gives two tokens in one step, and a text gives
+a step for each of its tokens. An object may slow a step down or let it fail: `{"ids": [7], "sleep_ms": 50}`,
+`{"error": "words"}`; without ids it speaks of the step that follows. After the script comes the end of
+sequence. A request brings its script in `custom_params.script`; else it gets that of `--script`, else its own
+prompt, token by token.
+
+The tokens go the way of all tokens: through drafts, logits, sampling and stop rules. Logits are made up from
+position and id, with the scripted id ahead, and far ahead where a request samples; bans, penalties and bias
+come after them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from numpy.lib.stride_tricks import sliding_window_view
+from torch import Tensor
+
+from tokenwire_reference.core.attention import PagedTensors
+from tokenwire_reference.core.batch import Batch
+from tokenwire_reference.core.drafting import SequenceError
+from tokenwire_reference.core.request import Request
+from tokenwire_reference.core.sampling import MASK32, gumbel_noise
+from tokenwire_reference.extras.builtin import IM_END, VOCAB_SIZE, byte_level_tokenizer
+from tokenwire_reference.extras.hidden_state import HiddenStateTap
+from tokenwire_reference.extras.routing import RoutedExperts
+
+SCRIPTED = "builtin:scripted"
+CONTEXT_LENGTH = 4096
+GREEDY_LEAD = 1.0
+SAMPLED_LEAD = 50.0
+"""Above what Gumbel noise of 32 bits can make up for."""
+
+NOISE = gumbel_noise([1], VOCAB_SIZE, torch.device("cpu"))[0].float().repeat(2).numpy()
+"""What logits are made of, twice: each row begins at a place of its own, and goes round."""
+ROWS = sliding_window_view(NOISE, VOCAB_SIZE)
+"""[begin, vocabulary]: a view of it."""
+HIGHEST = NOISE.max()
+
+Json = Any
+
+
+@cache
+def _tokenizer() -> Any:
+    return byte_level_tokenizer()
+
+
+def _encode(text: str) -> Sequence[int]:
+    ids: Sequence[int] = _tokenizer().encode(text, add_special_tokens=False)
+    return ids
+
+
+class Script:
+    """What one request is to be answered with. Raises ValueError, naming the entry, for anything else."""
+
+    def __init__(self, steps: Json, prompt_token_ids: Sequence[int]) -> None:
+        self._prompt = prompt_token_ids
+        self._ids: list[int] = []
+        self._step_end: list[int] = []
+        """For each id, where its step ends."""
+        self._sleep: dict[int, float] = {}
+        self._errors: dict[int, str] = {}
+        if not isinstance(steps, list):
+            raise ValueError(  # noqa: TRY004 - a value from the wire
+                f"the script is {steps!r}; give a list with one entry for each step"
+            )
+        for index, step in enumerate(steps):
+            name = f"script[{index}]"
+            if isinstance(step, str):
+                for token_id in _encode(step):
+                    self._read(name, {"ids": [token_id]})
+            elif type(step) is list and len(step) == 1 and type(step[0]) is int and 0 <= step[0] < VOCAB_SIZE:
+                self._ids += step  # as most steps are
+                self._step_end.append(len(self._ids))
+            else:
+                self._read(name, step if isinstance(step, dict) else {"ids": step})
+
+    def _read(self, name: str, step: Mapping[str, Json]) -> None:
+        at = len(self._ids)
+        for key, value in step.items():
+            match key, value:
+                case "ids", [*ids] if ids and all(type(i) is int and 0 <= i < VOCAB_SIZE for i in ids):
+                    self._ids += ids
+                    self._step_end += [len(self._ids)] * len(ids)
+                case "sleep_ms", int() | float() if value >= 0:
+                    self._sleep[at] = self._sleep.get(at, 0.0) + value / 1000
+                case "error", str():
+                    self._errors[at] = value
+                case _:
+                    raise ValueError(
+                        f"{name}.{key} is {value!r}; give a text, ids (at least one, each from 0 to "
+                        f"{VOCAB_SIZE - 1}), sleep_ms (a number) or error (a string)"
+                    )
+
+    @property
+    def takes_time(self) -> bool:
+        return bool(self._sleep)
+
+    def draft(self, token_ids: Sequence[int], room: int) -> Sequence[int]:
+        """Begin the next step: sleep, or fail, as the script has it, and give all of its ids but the last."""
+        at = len(token_ids) - len(self._prompt)
+        if at in self._sleep:
+            time.sleep(self._sleep[at])
+        if at in self._errors:
+            raise SequenceError(self._errors[at])
+        last = self._step_end[at] - 1 if at < len(self._ids) else at
+        return self._ids[at : min(last, at + room)]
+
+    def following(self, position: int) -> int:
+        """The id that follows a position of the prompt or of the output."""
+        at = position + 1 - len(self._prompt)
+        if at < 0:
+            return self._prompt[position + 1]
+        return self._ids[at] if at < len(self._ids) else IM_END
+
+
+class NoCache(PagedTensors):
+    """The KV cache of a model that has no layers."""
+
+    def __init__(self) -> None:
+        self.keys, self.values, self.page_size = [], [], 1
+
+    def plan(self, batch: Batch) -> None:
+        """Nothing to prepare."""
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, *, scaling: float, window: int | None
+    ) -> Tensor:
+        raise NotImplementedError("a script has no attention")
+
+
+class ScriptedModel:
+    """What the engine needs of a model, without one."""
+
+    name = SCRIPTED
+    module = None
+    hidden_states = HiddenStateTap(None)
+    experts = RoutedExperts(torch.nn.Identity())
+    vocab_size = VOCAB_SIZE
+    eos_token_ids = frozenset({IM_END})
+    device = torch.device("cpu")
+    dtype = torch.float32
+    row_sizes: tuple[int, ...] = ()
+
+    def __init__(
+        self, *, script: str | None = None, context_length: int | None = None, tokenizer: bool = True
+    ) -> None:
+        """`script` is a file with the script of requests that bring none. Raises ValueError, OSError."""
+        self.context_length = context_length or CONTEXT_LENGTH
+        self.tokenizer: Any = _tokenizer() if tokenizer else None
+        self._script: Json = None
+        if script is not None:
+            try:
+                self._script = json.loads(Path(script).read_text())
+                Script(self._script, ())
+            except ValueError as error:
+                raise ValueError(f"{script} is not a script: {error}") from error
+
+    def drafter(self, request: Request) -> Script:
+        script = (request.sampling.custom_params or {}).get("script", self._script)
+        if script is None:
+            script = [[token_id] for token_id in request.prompt_token_ids]
+        return Script(script, request.prompt_token_ids)
+
+    def fingerprint(self) -> str:
+        return "scripted"
+
+    def bytes_per_token(self) -> int:
+        return 1
+
+    def new_cache(self, num_pages: int, page_size: int, seats: int) -> NoCache:
+        del num_pages, page_size, seats
+        return NoCache()
+
+    def pad_rows(self, rows: int) -> int:
+        return rows
+
+    def probe_row_sizes(self, largest: int) -> None:
+        """No rows are computed, so none can differ."""
+
+    def forward(self, batch: Batch, cache: object) -> Tensor:
+        """Made-up logits of the wanted rows: [R, vocabulary], float32."""
+        del cache
+        places = [
+            (segment.sequence, position)
+            for segment, (start, end) in zip(batch.segments, batch.spans, strict=True)
+            for position in range(start, end)
+        ]
+        ids, begins, leads = [], [], []
+        for row in batch.logit_rows.tolist():
+            sequence, position = places[row]
+            sampling = sequence.request.sampling
+            assert isinstance(sequence.drafter, Script)
+            token_id = sequence.drafter.following(position)
+            made_up = (token_id * 0x9E3779B1 ^ position * 0x85EBCA6B) * 0xC2B2AE35 & MASK32
+            ids.append(token_id)
+            begins.append(made_up % VOCAB_SIZE)
+            # So that no two places have one logprob.
+            lead = GREEDY_LEAD if sampling.greedy else SAMPLED_LEAD * sampling.temperature
+            leads.append(lead + made_up / 2**33)
+        logits = ROWS[begins]
+        logits[range(len(ids)), ids] = HIGHEST + numpy.array(leads, numpy.float32)
+        return torch.from_numpy(logits)

@@ -1,0 +1,174 @@
+"""A model's pass as the list of its operations, run again without the model's own Python.
+
+What a CUDA graph is on a GPU, a tape is on the CPU: the operations of one pass in their order. A small model
+spends most of its time on the way from one operation to the next, through modules, hooks and decorators; a
+tape goes there straight. It calls the same functions of torch with the same arguments, so its bits are those
+of the model.
+
+Like a graph, a tape freezes what the host decided while it was recorded: shapes, numbers, branches. So it
+serves passes over the same numbers of rows only, and no model that looks at values in the middle of its pass.
+Attention is one call on a tape, for what it does depends on the batch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch._C import DisableTorchFunction
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from tokenwire_reference.core.attention import PagedAttention
+from tokenwire_reference.extras.host_sync import HostSyncError, NoHostSync
+
+Pass = Callable[..., Tensor]
+"""From attention and some tensors to a tensor."""
+
+GIVE_WHAT_THEY_GOT = frozenset({Tensor.to, Tensor.float, Tensor.contiguous, Tensor.type_as})
+"""These change nothing where a tensor is already what was asked for, and give it back."""
+
+READ_VALUES = frozenset({Tensor.tolist, Tensor.numpy, Tensor.__array__})
+"""These read memory themselves, and no operation shows it."""
+
+
+class TapeError(RuntimeError):
+    """A pass works on a tensor that came from nowhere: what it holds may be different in another pass."""
+
+
+class Tapes:
+    """Runs a pass by tapes: the first over some numbers of rows is recorded, all others are played."""
+
+    def __init__(self, run: Pass, weights: Iterable[Tensor]) -> None:
+        self._run = run
+        self._weights = list(weights)
+        self._tapes: dict[tuple[int, ...], Pass] = {}
+        self.refused = False
+        """Whether the pass turned out to depend on more than its numbers of rows."""
+
+    def run(self, paged: PagedAttention, *inputs: Tensor) -> Tensor:
+        rows = tuple(each.shape[0] for each in inputs)
+        if (again := self._tapes.get(rows)) is not None:
+            return again(paged, *inputs)
+        if self.refused:
+            return self._run(paged, *inputs)
+        calls: list[Call] = []
+        heard = _HeardAttention(paged, calls)
+        try:
+            with NoHostSync(), _Recorder(calls):  # type: ignore[no-untyped-call,unused-ignore]  # torch
+                result = self._run(heard, *inputs)
+        except HostSyncError:
+            self.refused = True
+            return self._run(paged, *inputs)
+        try:
+            self._tapes[rows] = _played(calls, [heard, *inputs], result, self._weights)
+        except TapeError:
+            self.refused = True
+        return result
+
+
+class Call(NamedTuple):
+    function: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    result: Any
+
+
+class _Recorder(TorchFunctionMode):
+    """Notes every function of torch that is called. What it keeps has an identity of its own."""
+
+    def __init__(self, calls: list[Call]) -> None:
+        super().__init__()
+        self._calls = calls
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        del types
+        if func in READ_VALUES:
+            raise HostSyncError(f"{func.__name__} needs the host in the middle of the pass")
+        result = func(*args, **(kwargs or {}))
+        idle = func in GIVE_WHAT_THEY_GOT and result is args[0]
+        # What gives something else than tensors looked at a shape or a type; what gives nothing wrote.
+        if not idle and (result is None or any(isinstance(leaf, Tensor) for leaf in tree_leaves(result))):
+            self._calls.append(Call(func, args, kwargs or {}, result))
+        return result
+
+
+class _HeardAttention:
+    """Attention that is noted as one call, whatever it does."""
+
+    def __init__(self, paged: PagedAttention, calls: list[Call]) -> None:
+        self._paged = paged
+        self._calls = calls
+
+    def plan(self, batch: Any) -> None:
+        raise NotImplementedError("a batch is planned before its pass")
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, *, scaling: float, window: int | None
+    ) -> Tensor:
+        options = {"scaling": scaling, "window": window}
+        with DisableTorchFunction():
+            result = self._paged.attend(layer, query, key, value, **options)  # type: ignore[arg-type]
+        self._calls.append(Call(_attend, (self, layer, query, key, value), options, result))
+        return result
+
+
+def _attend(paged: PagedAttention, *args: Any, **options: Any) -> Tensor:
+    return paged.attend(*args, **options)
+
+
+def _played(calls: Sequence[Call], inputs: Sequence[Any], result: Tensor, weights: Iterable[Tensor]) -> Pass:
+    """The calls as a Python function of the inputs: a line for each call, a name for each tensor.
+
+    Raises TapeError where one of them works on anything but inputs, results and weights.
+    """
+    names = {id(value): f"input_{at}" for at, value in enumerate(inputs)}
+    constants: dict[str, Any] = {}
+    of_the_model = {id(weight) for weight in weights}
+
+    def constant(value: Any) -> str:
+        name = f"constant_{len(constants)}"
+        constants[name] = value
+        return name
+
+    def read(value: Any) -> str:
+        if id(value) in names:
+            return names[id(value)]
+        match value:
+            case Tensor() if id(value) not in of_the_model:
+                raise TapeError(f"the pass works on a tensor of {tuple(value.shape)} that it did not compute")
+            case slice():
+                return f"slice({read(value.start)}, {read(value.stop)}, {read(value.step)})"
+            case list() | tuple() if type(value) in {list, tuple}:
+                return f"{type(value).__name__}(({''.join(read(each) + ', ' for each in value)}))"
+        return constant(value)
+
+    def write(value: Any) -> str:
+        if isinstance(value, Tensor):
+            return names.setdefault(id(value), f"tensor_{len(names)}")
+        if isinstance(value, list | tuple):
+            return f"({''.join(write(each) + ', ' for each in value)})"
+        return "_"
+
+    lines = [f"def again({', '.join(names.values())}):"]
+    for function, args, kwargs, given in calls:
+        words = [read(each) for each in args] + [f"{key}={read(each)}" for key, each in kwargs.items()]
+        lines.append(f"{write(given)} = {constant(function)}({', '.join(words)})")
+    lines.append(f"return {read(result)}")
+    exec("\n    ".join(_forgetful(lines)), constants)
+    again: Pass = constants["again"]
+    return again
+
+
+def _forgetful(lines: Sequence[str]) -> Iterator[str]:
+    """The lines, and after the last one that names a tensor, one that lets its memory go."""
+    last = {name: at for at, line in enumerate(lines) for name in re.findall(r"tensor_\d+", line)}
+    for at, line in enumerate(lines):
+        yield line
+        done = [name for name, end in last.items() if end == at]
+        if done and at < len(lines) - 1:
+            yield f"del {', '.join(done)}"

@@ -1,0 +1,135 @@
+"""Load a model: a directory that transformers can read, or a builtin one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from tokenwire_reference.core.attention import ATTENTION_NAME, UnsupportedModelError, paged_attention
+from tokenwire_reference.core.loaded_model import LoadedModel, probe_shapes
+from tokenwire_reference.core.model import Model
+from tokenwire_reference.extras.builtin import BUILTIN_PREFIX, build_builtin
+from tokenwire_reference.extras.scripted import SCRIPTED, ScriptedModel
+
+
+def load_model(
+    model: str,
+    *,
+    device: str = "cpu",
+    dtype: str = "auto",
+    context_length: int | None = None,
+    tokenizer: bool = True,
+    script: str | None = None,
+) -> Model:
+    """Load `builtin:<name>`, or the directory of a causal language model.
+
+    `dtype` is "auto" (what the checkpoint says) or the name of a torch type. `context_length` may only
+    shorten the context that the model was built for. Nothing is ever downloaded. Raises
+    UnsupportedModelError, with the reason, for a model that would run wrongly, FileNotFoundError for a
+    directory that is not there, and ValueError for options that do not fit. `script` is a file for
+    `builtin:scripted`.
+    """
+    if model == SCRIPTED:
+        return ScriptedModel(script=script, context_length=context_length, tokenizer=tokenizer)
+    if script is not None:
+        raise ValueError(f"--script {script} is for {SCRIPTED}, and the model is {model}")
+    if device not in {"cpu", "cuda"}:
+        raise ValueError(
+            f"device {device!r} is not supported; use cpu or cuda, "
+            "which is the first of what CUDA_VISIBLE_DEVICES lists"
+        )
+    if device == "cuda":
+        if not torch.cuda.is_available():
+            raise ValueError("device 'cuda' was asked for, and torch sees no CUDA device; use cpu")
+        _add_in_full_precision()
+    torch_dtype = dtype if dtype == "auto" else getattr(torch, dtype, None)
+    if torch_dtype != "auto" and not (isinstance(torch_dtype, torch.dtype) and torch_dtype.is_floating_point):
+        raise ValueError(
+            f"dtype {dtype!r} is not a type of torch that weights can have; "
+            "use auto, float32, bfloat16 or float16"
+        )
+    AttentionInterface.register(ATTENTION_NAME, paged_attention)
+    transformers.utils.logging.disable_progress_bar()
+    if model.startswith(BUILTIN_PREFIX):
+        module, text = build_builtin(model, ATTENTION_NAME)
+        module = module if torch_dtype == "auto" else module.to(torch_dtype)
+    else:
+        module, text = _from_directory(Path(model), torch_dtype, with_tokenizer=tokenizer)
+    module = module.eval().requires_grad_(requires_grad=False).to(device)
+    longest = int(module.config.get_text_config().max_position_embeddings)
+    if context_length is not None and not 1 <= context_length <= longest:
+        raise ValueError(
+            f"context_length is {context_length}; the model was built for 1 to {longest} positions"
+        )
+    return LoadedModel(
+        name=model,
+        module=module,
+        tokenizer=text if tokenizer else None,
+        vocab_size=int(module.config.get_text_config().vocab_size),
+        eos_token_ids=_eos_token_ids(module),
+        context_length=context_length or longest,
+        shapes=probe_shapes(module),
+    )
+
+
+def _add_in_full_precision() -> None:
+    """Let no matrix product round its partial sums: how many there are depends on the number of rows."""
+    torch.set_float32_matmul_precision("highest")
+    products = torch.backends.cuda.matmul
+    products.allow_fp16_reduced_precision_reduction = False
+    products.allow_bf16_reduced_precision_reduction = False
+
+
+def _from_directory(path: Path, dtype: torch.dtype | str, *, with_tokenizer: bool) -> tuple[Any, Any]:
+    if not (path / "config.json").is_file():
+        raise FileNotFoundError(
+            f"{path} holds no config.json; give the directory of a model, or builtin:tiny"
+        )
+    with _reading("config.json", path):
+        config = AutoConfig.from_pretrained(path, local_files_only=True)
+    if type(config) not in AutoModelForCausalLM._model_mapping:
+        raise UnsupportedModelError(f"{path}: {config.model_type} is not a causal language model")
+    # Read from the class, before any weight: from_pretrained itself would fail less clearly, or not at all.
+    architecture = AutoModelForCausalLM._model_mapping[type(config)]
+    if not getattr(architecture, "_supports_attention_backend", False):
+        raise UnsupportedModelError(
+            f"{path}: {architecture.__name__} does not let its attention be replaced "
+            "(_supports_attention_backend is false), so it cannot run over paged keys and values"
+        )
+    with _reading("weights", path):
+        module = AutoModelForCausalLM.from_pretrained(
+            path, dtype=dtype, attn_implementation=ATTENTION_NAME, local_files_only=True
+        )
+    if not with_tokenizer:
+        return module, None
+    with _reading("tokenizer", path):
+        text = AutoTokenizer.from_pretrained(path, local_files_only=True)
+    # It takes spaces back before punctuation, and what a stream has shown of a text it cannot take back.
+    text.clean_up_tokenization_spaces = False
+    return module, text
+
+
+@contextmanager
+def _reading(part: str, path: Path) -> Iterator[None]:
+    """Say in one line what part of a model cannot be read: files of others raise whatever they please."""
+    try:
+        yield
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), "")
+        raise UnsupportedModelError(
+            f"{path}: its {part} cannot be read: {type(error).__name__}: {reason}"
+        ) from error
+
+
+def _eos_token_ids(module: Any) -> frozenset[int]:
+    ids: set[int] = set()
+    for config in (module.config.get_text_config(), module.generation_config):
+        eos = getattr(config, "eos_token_id", None)
+        ids.update([eos] if isinstance(eos, int) else eos or [])
+    return frozenset(ids)

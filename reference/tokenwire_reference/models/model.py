@@ -1,8 +1,0 @@
-"""Either kind of model that the engine runs: one of transformers, or a script."""
-
-from __future__ import annotations
-
-from tokenwire_reference.models.loaded_model import LoadedModel
-from tokenwire_reference.models.scripted import ScriptedModel
-
-Model = LoadedModel | ScriptedModel

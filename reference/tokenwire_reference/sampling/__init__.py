@@ -1,1 +1,0 @@
-"""From logits to token ids, and what is said of them."""

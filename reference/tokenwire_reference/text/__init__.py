@@ -1,1 +1,0 @@
-"""Ids to text and back."""
