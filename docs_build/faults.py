@@ -9,7 +9,7 @@ from functools import cache
 
 from docs_build.published import ROOT
 
-_FOLDER = ROOT / "reference" / "tokenwire_reference" / "faults"
+_FOLDER = ROOT / "reference" / "tokenwire_faults"
 
 
 @dataclass(frozen=True)

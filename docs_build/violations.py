@@ -107,7 +107,7 @@ def show(missing: set[str]) -> set[str]:
     from proofs.killing.asking import scenarios_for
     from proofs.killing.serving import WITH_PARROT, flags_of, serve, servers_for
 
-    from tokenwire_reference.faults.catalogue import load_faults
+    from tokenwire_faults.catalogue import load_faults
 
     rows, missing = load_requirements(), set(missing)
     lasting = [fault for fault in load_faults().values() if not fault.ends_the_server]

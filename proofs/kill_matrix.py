@@ -33,7 +33,7 @@ from proofs.killing.page import page
 from proofs.killing.serving import serve, servers_for
 from proofs.killing.telling import as_json, print_matrix
 from tokenwire.requirement import load_requirements
-from tokenwire_reference.faults.catalogue import load_faults
+from tokenwire_faults.catalogue import load_faults
 
 
 def kill_matrix(names: Sequence[str] = (), *, quiet: bool = True, flags: Sequence[str] = ()) -> Matrix:

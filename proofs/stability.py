@@ -32,7 +32,7 @@ from tokenwire.asking.run import Plan, Progress, Unreached, interrogate
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.verdict import overall
 from tokenwire.settings import Settings
-from tokenwire_reference.faults.catalogue import CUMULATIVE, INCREMENTAL
+from tokenwire_faults.catalogue import CUMULATIVE, INCREMENTAL
 
 VLLM = "--api-dialect vllm"
 MODES = (CUMULATIVE, INCREMENTAL, VLLM)

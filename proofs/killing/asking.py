@@ -21,8 +21,8 @@ from tokenwire.asking.scenario import load_scenarios
 from tokenwire.judging.judge import judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.settings import Settings
-from tokenwire_reference.faults.catalogue import KnownFault, load_faults
-from tokenwire_reference.faults.faulty_wire import HEADER
+from tokenwire_faults.catalogue import KnownFault, load_faults
+from tokenwire_reference.doors.fault_package import HEADER
 
 CORE = ("greedy-stream", "batch-of-prompts", "chat-ids", "chat-messages", "logprob-families")
 """Asked with every fault."""

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import chain
 
 from tokenwire.requirement import Requirement
-from tokenwire_reference.faults.catalogue import KnownFault
+from tokenwire_faults.catalogue import KnownFault
 
 
 @dataclass(frozen=True)

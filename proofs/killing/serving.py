@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 
 from tokenwire.requirement import load_requirements
-from tokenwire_reference.faults.catalogue import CUMULATIVE, INCREMENTAL, WHOLE, KnownFault
+from tokenwire_faults.catalogue import CUMULATIVE, INCREMENTAL, WHOLE, KnownFault
 
 _FLAGS = {CUMULATIVE: (), INCREMENTAL: ("--incremental-streaming-output",)}
 _ITS_OWN = ", for "

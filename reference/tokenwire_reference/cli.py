@@ -64,12 +64,16 @@ def faults(
     """List the faults that a request may name where the server was started with --enable-faults."""
     from rich.console import Console
 
-    from tokenwire_reference.faults.listing import faults_as_json, print_faults
+    from tokenwire_reference.doors.fault_package import fault_package
 
+    try:
+        faults = fault_package()
+    except ValueError as error:
+        raise typer.Exit(_complain(error)) from error
     if as_json:
-        typer.echo(faults_as_json())
+        typer.echo(faults.faults_as_json())
     else:
-        print_faults(Console())
+        faults.print_faults(Console())
 
 
 def _from_environment(key: str | None) -> str | None:

@@ -21,7 +21,7 @@ from tokenwire.baselines.expected import expected_file, read_expected
 from tokenwire.cli import app
 from tokenwire.judging.verdict import Verdict
 from tokenwire.requirement import Level, load_requirements
-from tokenwire_reference.faults.catalogue import load_faults
+from tokenwire_faults.catalogue import load_faults
 
 REQUIREMENTS = load_requirements()
 VERDICTS = {Level.MUST: Verdict.FAIL, Level.SHOULD: Verdict.WARN, Level.MAY: Verdict.INFO}

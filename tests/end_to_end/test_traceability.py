@@ -10,7 +10,7 @@ from traceability import gaps, page, places_not_asked, told
 
 from tokenwire.checks.check import CHECKS
 from tokenwire.requirement import Requirement, load_requirements
-from tokenwire_reference.faults.catalogue import KnownFault, load_faults
+from tokenwire_faults.catalogue import KnownFault, load_faults
 
 KEPT = "ids-are-counted"
 

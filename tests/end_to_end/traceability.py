@@ -18,7 +18,7 @@ import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.check import CHECKS, Check
 from tokenwire.requirement import Requirement, load_requirements
 from tokenwire.spec_files import spec_root
-from tokenwire_reference.faults.catalogue import KnownFault
+from tokenwire_faults.catalogue import KnownFault
 
 PAGE = spec_root() / "TRACEABILITY.md"
 _HEAD = """\

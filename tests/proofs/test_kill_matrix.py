@@ -23,7 +23,7 @@ from tokenwire.asking.scenario import load_scenarios
 from tokenwire.checks.check import CHECKS, Check
 from tokenwire.requirement import load_requirements
 from tokenwire.spec_files import read_yaml, spec_root
-from tokenwire_reference.faults.catalogue import load_faults
+from tokenwire_faults.catalogue import load_faults
 
 FAULTS = load_faults()
 SLICE = tuple(FAULTS)[::60]

@@ -63,7 +63,7 @@ def sequence_of(request: Request, model: Model, *, capacity: int, num_draft_toke
     drafter: Drafter | None = model.drafter(request)
     if drafter is None and num_draft_tokens:
         drafter = NgramDrafter(num_draft_tokens)
-    return Sequence(request, request.fault.stop_rules(rules), list(prompt), drafter)
+    return Sequence(request, request.seams.stop_rules(rules), list(prompt), drafter)
 
 
 def begin_series(sequence: Sequence) -> None:

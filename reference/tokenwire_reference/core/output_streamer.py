@@ -80,7 +80,7 @@ class OutputStreamer:
         request = live.request
         if not self._is_due(request, live.sent):
             return None
-        return request.fault.row(request, _row(request, live.sent, self._storage_backend))
+        return request.seams.row(request, _row(request, live.sent, self._storage_backend))
 
     def _is_due(self, request: Request, sent: int) -> bool:
         if request.finish is not None:
@@ -93,7 +93,7 @@ class OutputStreamer:
         interval = max(request.sampling.stream_interval or self._stream_interval, 1)
         first = sent == 0 and unsent > 0
         due = (first or unsent >= interval) and not request.held_back
-        return request.fault.due(request, sent, due)
+        return request.seams.due(request, sent, due)
 
 
 def cached_tokens_details(request: Request, storage_backend: str | None) -> Mapping[str, Any] | None:

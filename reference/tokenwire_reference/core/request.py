@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tokenwire_reference.faults.fault import Fault, current_fault
+from tokenwire_reference.core.seams import Seams, current_seams
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,8 @@ class Request:
     """First position whose experts are wanted; None for none."""
     wants_embedding: bool = False
     """The last hidden state of the prompt is wanted, and no token."""
-    fault: Fault = field(default_factory=current_fault, repr=False, compare=False)
-    """What goes wrong on purpose: nothing, unless the HTTP request named a fault."""
+    seams: Seams = field(default_factory=current_seams, repr=False, compare=False)
+    """Where what came with the HTTP request may change what is done with it."""
 
     # What has become of it.
     output_ids: list[int] = field(default_factory=list)

@@ -11,6 +11,7 @@ from starlette.routing import Route
 
 from tokenwire_reference.doors import embeddings, info, load, openapi, tokenization, vllm
 from tokenwire_reference.doors.errors import RefusalError, refusal_answer
+from tokenwire_reference.doors.fault_package import fault_middleware
 from tokenwire_reference.doors.json_answer import json_answer
 from tokenwire_reference.doors.keys import RequireKey
 from tokenwire_reference.doors.request_manager import ClientLeftError
@@ -21,7 +22,6 @@ from tokenwire_reference.doors.sglang.chat import chat_completions
 from tokenwire_reference.doors.sglang.completions import PATH as COMPLETIONS_PATH
 from tokenwire_reference.doors.sglang.completions import completions
 from tokenwire_reference.doors.sglang.generate import generate
-from tokenwire_reference.faults.faulty_wire import FaultyWire
 
 SGLANG_ROUTES = [
     Route(CHAT_PATH, chat_completions, methods=["POST"]),
@@ -71,7 +71,7 @@ def build_app(served: Served) -> Starlette:
         routes=[*ROUTES, *(VLLM_ROUTES if served.args.api_dialect == "vllm" else SGLANG_ROUTES)],
         middleware=[
             Middleware(RequireKey, args=served.args),
-            Middleware(FaultyWire, enabled=served.args.enable_faults),
+            fault_middleware(enabled=served.args.enable_faults),
         ],
         exception_handlers={
             RefusalError: _refused,

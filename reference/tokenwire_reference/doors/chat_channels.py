@@ -121,8 +121,8 @@ class Speech:
     def __init__(self, request: Request, channels: ChannelsAsked, tokenizer: Tokenizer | None) -> None:
         self.message = Message()
         self._hides_reasoning = channels.hides_reasoning
-        self._fault = request.fault
-        self._parser = None if channels.format is None else ChannelParser(self._fault.format(channels.format))
+        self._seams = request.seams
+        self._parser = None if channels.format is None else ChannelParser(self._seams.format(channels.format))
         self._places = None if tokenizer is None or self._parser is None else _Places(tokenizer, request)
 
     def hear(self, emission: Emission) -> list[Delta]:
@@ -134,7 +134,7 @@ class Speech:
             self._places.add(emission.output_ids)
             ended = emission.finish is not None
             deltas = self._parser.push(emission.text) + (self._parser.finish() if ended else [])
-            deltas = self._fault.deltas(self._parser, deltas, ended=ended)
+            deltas = self._seams.deltas(self._parser, deltas, ended=ended)
             if self._hides_reasoning:
                 deltas = [delta for delta in deltas if delta.channel is not Channel.REASONING]
         self.message.add(deltas)

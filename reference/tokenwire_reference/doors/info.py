@@ -17,10 +17,10 @@ from tokenwire_reference.core.request import Request, SamplingParams
 from tokenwire_reference.doors.answering import submit
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.event_stream import unless_client_leaves
+from tokenwire_reference.doors.fault_package import fault_names
 from tokenwire_reference.doors.json_answer import json_answer
 from tokenwire_reference.doors.served import Served, served_by
 from tokenwire_reference.extras.images import takes_images
-from tokenwire_reference.faults.catalogue import load_faults
 
 HEALTH_TIMEOUT = 20.0
 """Seconds in which one token must come for the server to be called healthy."""
@@ -52,7 +52,7 @@ async def server_info(http_request: HttpRequest) -> Response:
         "frontend": "tokenwire-reference",
         "tokenwire_reference": {
             "version": __version__,
-            "faults": list(load_faults()) if served.args.enable_faults else [],
+            "faults": fault_names(enabled=served.args.enable_faults),
             **served.facts,
         },
     }

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 from tokenwire_reference.core.detokenizer import Detokenizer, finish_text, spelling
 from tokenwire_reference.core.engine_runner import EngineRunner
 from tokenwire_reference.core.request import DraftCounts, FinishReason, OutputRow, Request, SamplingParams
+from tokenwire_reference.core.seams import Seams, current_seams
 from tokenwire_reference.core.tokenizer import Tokenizer
 from tokenwire_reference.doors.meters import Meters
-from tokenwire_reference.faults.fault import Fault, current_fault
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Record:
     prompt_token_ids: Sequence[int]
     sampling: SamplingParams
     detokenizer: Detokenizer | None
-    fault: Fault = field(default_factory=current_fault)
+    seams: Seams = field(default_factory=current_seams)
     started: float = field(default_factory=time.monotonic)
     output_ids: list[int] = field(default_factory=list)
     shown: list[str] = field(default_factory=list)
@@ -123,7 +123,7 @@ class Record:
                 self.new.append(self.detokenizer.push(row.output_ids))
             else:
                 text = finish_text(self.detokenizer, self.text, row.output_ids, row.finish, self.sampling)
-                text = self.fault.text(self, text)
+                text = self.seams.text(self, text)
                 self.shown, self.new = [text[: self.taken_text]], [text[self.taken_text :]]
 
     def fail(self, row: OutputRow, error: Exception) -> None:
@@ -167,7 +167,7 @@ class Record:
             drafts=latest.drafts,
             routed_experts=latest.routed_experts,
         )
-        emission = self.fault.taken(self, emission)
+        emission = self.seams.taken(self, emission)
         self.shown += self.new
         self.taken_text += sum(map(len, self.new))
         self.taken_ids, self.new = tokens.stop, []
@@ -253,7 +253,7 @@ class Generation:
     def close(self) -> None:
         """Abort what has not ended: the client is gone."""
         for record in self.records:
-            if record.finish is None and record.fault.leaving():
+            if record.finish is None and record.seams.leaving():
                 self._abort(record.rid)
 
 
@@ -296,7 +296,7 @@ class RequestManager:
             raise DuplicateRequestIdError(f"rid {twice[0]!r} stands twice; give each request its own")
         for name in {*names, group} - {None}:
             if name in self._live or name in self._groups:
-                current_fault().colliding(str(name), self._abort_live)
+                current_seams().colliding(str(name), self._abort_live)
                 raise DuplicateRequestIdError(
                     f"rid {name!r} is the id of a request that has not ended; choose another or send none"
                 )
@@ -318,7 +318,7 @@ class RequestManager:
                 skip_special_tokens=request.sampling.skip_special_tokens,
                 spaces_between_special_tokens=request.sampling.spaces_between_special_tokens,
             )
-            detokenizer = request.fault.detokenizer(Detokenizer(spelled, request.prompt_token_ids))
+            detokenizer = request.seams.detokenizer(Detokenizer(spelled, request.prompt_token_ids))
         return Record(index, request.rid, request.prompt_token_ids, request.sampling, detokenizer)
 
     def deliver(self, rows: Sequence[OutputRow]) -> None:
@@ -342,7 +342,7 @@ class RequestManager:
             if record.finish is not None:
                 del self._live[row.rid]
                 self._forget_group_of(row.rid)
-                record.fault.ended(row.rid, self._abort_live)
+                record.seams.ended(row.rid, self._abort_live)
             consumers[generation] = None
         for generation in consumers:
             generation.rows_came()
@@ -369,7 +369,7 @@ class RequestManager:
 
     def abort(self, rid: str) -> None:
         """Abort the request, or the group of requests, with exactly this id; an unknown id has no effect."""
-        for name in current_fault().aborting(rid, list(self._groups.get(rid, (rid,))), self._live):
+        for name in current_seams().aborting(rid, list(self._groups.get(rid, (rid,))), self._live):
             self._abort_live(name)
 
     def _abort_live(self, rid: str) -> None:

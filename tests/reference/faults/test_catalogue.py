@@ -10,8 +10,9 @@ import pytest
 from forked_program import run_forked
 
 from tokenwire.requirement import load_requirements
-from tokenwire_reference.faults.catalogue import EVERYWHERE, PRIMITIVES, fault, load_faults, make_fault
-from tokenwire_reference.faults.fault import Fault
+from tokenwire_faults.catalogue import EVERYWHERE, PRIMITIVES, fault, load_faults, make_fault
+from tokenwire_faults.fault import Fault
+from tokenwire_reference.core.seams import Seams
 
 FAULTS = load_faults()
 
@@ -49,11 +50,11 @@ def test_an_entry_tells_what_was_wrong_and_where_it_was_seen(known):
 
 
 def test_every_fault_overrides_a_seam_that_there_is():
-    seams = {name for name, value in vars(Fault).items() if callable(value)}
+    seams = {name for kind in (Fault, Seams) for name, value in vars(kind).items() if callable(value)}
     used = Counter(
         name
         for known in FAULTS.values()
-        for name in {name for kind in known.make.__mro__[:-2] for name in vars(kind)} & seams
+        for name in {name for kind in known.make.__mro__[:-3] for name in vars(kind)} & seams
     )
     assert set(used) == seams
     for name, known in FAULTS.items():

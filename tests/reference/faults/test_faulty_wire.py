@@ -9,7 +9,7 @@ import httpx
 import loopback
 import pytest
 
-from tokenwire_reference.faults.catalogue import load_faults
+from tokenwire_faults.catalogue import load_faults
 
 BODY = {
     "input_ids": [5, 6, 7],

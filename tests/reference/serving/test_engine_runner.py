@@ -11,7 +11,7 @@ import pytest
 from tokenwire_reference.core.engine_runner import EngineOnLoop, EngineThread
 from tokenwire_reference.core.output_streamer import OutputStreamer
 from tokenwire_reference.core.request import Request, SamplingParams
-from tokenwire_reference.faults.fault import Fault
+from tokenwire_reference.core.seams import Seams
 
 
 def ask(rid="r", prompt=(1,)):
@@ -159,7 +159,7 @@ def test_a_row_that_cannot_be_made_ends_its_request_alone(started, scripted_engi
     engine = scripted_engine([[5], [6]])
     thread, rows = started(engine)
     bad, good = ask("bad"), ask("good")
-    bad.fault = BrokenRow()
+    bad.seams = BrokenRow()
     thread.add(bad)
     (row,) = until_finish(rows)
     assert (row.rid, row.finish.status_code) == ("bad", 500)
@@ -168,7 +168,7 @@ def test_a_row_that_cannot_be_made_ends_its_request_alone(started, scripted_engi
     assert engine.aborted == ["bad"]
 
 
-class BrokenRow(Fault):
+class BrokenRow(Seams):
     def row(self, request, row):
         raise RuntimeError("boom")
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from tokenwire_faults.answer_shape import choices_of, finish_of
+from tokenwire_faults.catalogue import STREAMED, WHOLE, fault
+from tokenwire_faults.fault import Fault, Json
 from tokenwire_reference.doors.request_manager import Emission, Record
-from tokenwire_reference.faults.answer_shape import choices_of, finish_of
-from tokenwire_reference.faults.catalogue import STREAMED, WHOLE, fault
-from tokenwire_reference.faults.fault import Fault, Json
 
 PROMPT_IDS = "prompt_token_ids"
 BOS = 1

@@ -9,12 +9,12 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
+from tokenwire_faults.answer_shape import choices_of, meta_infos
+from tokenwire_faults.catalogue import INCREMENTAL, STREAMED, WHOLE, fault
+from tokenwire_faults.fault import Fault, Json
 from tokenwire_reference.core.request import OutputRow, Request
 from tokenwire_reference.doors.json_answer import to_json
 from tokenwire_reference.doors.request_manager import Emission, Record
-from tokenwire_reference.faults.answer_shape import choices_of, meta_infos
-from tokenwire_reference.faults.catalogue import INCREMENTAL, STREAMED, WHOLE, fault
-from tokenwire_reference.faults.fault import Fault, Json
 
 SELECTED, TOP, CHOSEN = "output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs"
 

@@ -8,7 +8,7 @@ from dataclasses import fields
 from rich.console import Console
 from rich.text import Text
 
-from tokenwire_reference.faults.catalogue import KnownFault, load_faults
+from tokenwire_faults.catalogue import KnownFault, load_faults
 
 _TOLD = tuple(field.name for field in fields(KnownFault) if field.name != "make")
 

@@ -7,14 +7,14 @@ from copy import copy, deepcopy
 from dataclasses import replace
 from typing import Any
 
+from tokenwire_faults.answer_shape import finish_of, without_news
+from tokenwire_faults.catalogue import INCREMENTAL, STREAMED, WHOLE, fault
+from tokenwire_faults.fault import Fault
 from tokenwire_reference.core.detokenizer import HALF, Detokenizer, spelling
 from tokenwire_reference.core.output_streamer import WHOLE_INTERVAL
 from tokenwire_reference.core.request import FinishReason
 from tokenwire_reference.core.stopping import StopRules, _RunningText
 from tokenwire_reference.doors.request_manager import Emission, Record
-from tokenwire_reference.faults.answer_shape import finish_of, without_news
-from tokenwire_reference.faults.catalogue import INCREMENTAL, STREAMED, WHOLE, fault
-from tokenwire_reference.faults.fault import Fault
 
 Check = Callable[[Sequence[int]], FinishReason | None]
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from tokenwire_faults.answer_shape import meta_infos
+from tokenwire_faults.catalogue import STREAMED, fault
+from tokenwire_faults.fault import Fault, Json
 from tokenwire_reference.core.request import OutputRow, Request
 from tokenwire_reference.doors.request_manager import Emission, Record
-from tokenwire_reference.faults.answer_shape import meta_infos
-from tokenwire_reference.faults.catalogue import STREAMED, fault
-from tokenwire_reference.faults.fault import Fault, Json
 
 
 @fault(

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from tokenwire_faults.answer_shape import choices_of, finish_of, meta_infos, without_news
+from tokenwire_faults.catalogue import INCREMENTAL, STREAMED, fault
+from tokenwire_faults.fault import Fault, Json
 from tokenwire_reference.core.request import Request
 from tokenwire_reference.doors.request_manager import Emission, Record
-from tokenwire_reference.faults.answer_shape import choices_of, finish_of, meta_infos, without_news
-from tokenwire_reference.faults.catalogue import INCREMENTAL, STREAMED, fault
-from tokenwire_reference.faults.fault import Fault, Json
 
 
 @fault(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
+from tokenwire_faults.catalogue import INCREMENTAL, STREAMED, WHOLE, fault
+from tokenwire_faults.fault import Fault
 from tokenwire_reference.core.output_streamer import WHOLE_INTERVAL
 from tokenwire_reference.core.request import OutputRow, Request
 from tokenwire_reference.doors.request_manager import Emission, Record
-from tokenwire_reference.faults.catalogue import INCREMENTAL, STREAMED, WHOLE, fault
-from tokenwire_reference.faults.fault import Fault
 
 
 class _KnowsRows(Fault):

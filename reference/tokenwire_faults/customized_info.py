@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tokenwire_faults.catalogue import EVERYWHERE, STREAMED, WHOLE, fault
+from tokenwire_faults.fault import Fault
 from tokenwire_reference.core.output_streamer import WHOLE_INTERVAL
 from tokenwire_reference.core.request import OutputRow, Request
 from tokenwire_reference.doors.request_manager import Emission, Record
-from tokenwire_reference.faults.catalogue import EVERYWHERE, STREAMED, WHOLE, fault
-from tokenwire_reference.faults.fault import Fault
 
 Values = Sequence[Any]
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from tokenwire_faults.catalogue import EVERYWHERE, STREAMED, fault
+from tokenwire_faults.fault import Fault
 from tokenwire_reference.core.detokenizer import HALF, Detokenizer
 from tokenwire_reference.doors.request_manager import Emission, Record
-from tokenwire_reference.faults.catalogue import EVERYWHERE, STREAMED, fault
-from tokenwire_reference.faults.fault import Fault
 
 
 class _DecodesAlone(Detokenizer):

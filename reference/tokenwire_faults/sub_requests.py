@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from tokenwire_faults.answer_shape import choices_of, finish_of, meta_infos
+from tokenwire_faults.catalogue import INCREMENTAL, STREAMED, WHOLE, fault
+from tokenwire_faults.fault import AnswerFault, Fault, Json
 from tokenwire_reference.doors.request_manager import Emission, Record
-from tokenwire_reference.faults.answer_shape import choices_of, finish_of, meta_infos
-from tokenwire_reference.faults.catalogue import INCREMENTAL, STREAMED, WHOLE, fault
-from tokenwire_reference.faults.fault import AnswerFault, Fault, Json
 
 
 @fault(

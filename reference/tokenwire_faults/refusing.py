@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import orjson
 
-from tokenwire_reference.faults.catalogue import STREAMED, WHOLE, fault
-from tokenwire_reference.faults.fault import Fault, Json
+from tokenwire_faults.catalogue import STREAMED, WHOLE, fault
+from tokenwire_faults.fault import Fault, Json
 
 _KILLED = 137
 """The exit status of a process that was killed."""

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from tokenwire_faults.answer_shape import meta_infos
+from tokenwire_faults.catalogue import EVERYWHERE, STREAMED, fault
+from tokenwire_faults.fault import AnswerFault, Fault, Json
 from tokenwire_reference.core.request import OutputRow, Request
 from tokenwire_reference.doors.request_manager import Emission, Record
-from tokenwire_reference.faults.answer_shape import meta_infos
-from tokenwire_reference.faults.catalogue import EVERYWHERE, STREAMED, fault
-from tokenwire_reference.faults.fault import AnswerFault, Fault, Json
 
 MASK, MASK_LOGPROBS = "output_token_sampling_mask", "output_token_sampling_logprobs"
 EXPERTS = ("--model", "builtin:tiny-moe")

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tokenwire_faults.catalogue import CUMULATIVE, INCREMENTAL, STREAMED, fault
+from tokenwire_faults.fault import Fault
 from tokenwire_reference.doors.request_manager import Emission, Record
-from tokenwire_reference.faults.catalogue import CUMULATIVE, INCREMENTAL, STREAMED, fault
-from tokenwire_reference.faults.fault import Fault
 
 Series = Mapping[str, Sequence[Any]]
 

@@ -6,24 +6,19 @@ import orjson
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tokenwire_faults.catalogue import make_fault
+from tokenwire_faults.fault import Fault
+from tokenwire_reference.core.seams import use_seams
 from tokenwire_reference.doors.errors import RefusalError, refusal_answer
+from tokenwire_reference.doors.fault_package import HEADER
 from tokenwire_reference.doors.json_answer import to_json
-from tokenwire_reference.faults.catalogue import make_fault
-from tokenwire_reference.faults.fault import Fault, commit
-
-HEADER = "x-tokenwire-fault"
 
 
 class FaultyWire:
-    """Lets a request that names a fault have it; all others pass untouched.
+    """Lets a request that names a fault have it; all others pass untouched."""
 
-    Where faults are not enabled, a request that names one is refused: it asked for something and must not get
-    something else.
-    """
-
-    def __init__(self, app: ASGIApp, *, enabled: bool) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._enabled = enabled
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = Headers(scope=scope).get(HEADER) if scope["type"] == "http" else None
@@ -31,19 +26,14 @@ class FaultyWire:
             await self._app(scope, receive, send)
             return
         try:
-            fault = self._fault(name)
+            fault = make_fault(name)
         except ValueError as error:
             await refusal_answer(scope["path"], RefusalError(str(error)))(scope, receive, send)
             return
-        commit(fault)
+        use_seams(fault)
         scope.pop("extensions", None)  # what a stream writes has to pass here
         fault.path, fault.tokenizer = scope["path"], scope["app"].state.served.tokenizer
         await self._app(scope, await _faulty_receive(fault, receive), _FaultySend(fault, send))
-
-    def _fault(self, name: str) -> Fault:
-        if not self._enabled:
-            raise ValueError(f"{HEADER} is set, and faults are off; start the server with --enable-faults")
-        return make_fault(name)
 
 
 async def _faulty_receive(fault: Fault, receive: Receive) -> Receive:

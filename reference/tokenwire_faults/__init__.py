@@ -5,3 +5,9 @@ Off unless the server was started with `--enable-faults`. A request names a faul
 made to err, `catalogue` what is known of each fault, `faulty_wire` the seams around the HTTP side. The faults
 themselves stand in the modules that are named like the room where the bug lived.
 """
+
+from tokenwire_faults.catalogue import load_faults
+from tokenwire_faults.faulty_wire import FaultyWire
+from tokenwire_faults.listing import faults_as_json, print_faults
+
+__all__ = ["FaultyWire", "faults_as_json", "load_faults", "print_faults"]

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
+import tokenwire_faults as faults
 from tokenwire.spec_files import read_yaml, spec_root
-from tokenwire_reference import faults
-from tokenwire_reference.faults.fault import Fault
+from tokenwire_faults.fault import Fault
 
 CUMULATIVE, INCREMENTAL, WHOLE = "cumulative", "incremental", "whole"
 STREAMED = (CUMULATIVE, INCREMENTAL)

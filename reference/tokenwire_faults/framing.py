@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from tokenwire_reference.faults.answer_shape import choices_of, finish_of, meta_infos
-from tokenwire_reference.faults.catalogue import STREAMED, WHOLE, fault
-from tokenwire_reference.faults.fault import Fault, Json
+from tokenwire_faults.answer_shape import choices_of, finish_of, meta_infos
+from tokenwire_faults.catalogue import STREAMED, WHOLE, fault
+from tokenwire_faults.fault import Fault, Json
 
 DONE = b"data: [DONE]\n\n"
 

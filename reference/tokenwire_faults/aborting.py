@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tokenwire_faults.answer_shape import finish_of, meta_infos
+from tokenwire_faults.catalogue import INCREMENTAL, STREAMED, fault
+from tokenwire_faults.fault import Fault, Json
 from tokenwire_reference.doors.request_manager import Emission, Record
-from tokenwire_reference.faults.answer_shape import finish_of, meta_infos
-from tokenwire_reference.faults.catalogue import INCREMENTAL, STREAMED, fault
-from tokenwire_reference.faults.fault import Fault, Json
 
 
 def _aborted(emission: Emission) -> bool:

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any
 
-from tokenwire_reference.faults.answer_shape import choices_of, finish_of, holder_of_finish
-from tokenwire_reference.faults.catalogue import STREAMED, fault
-from tokenwire_reference.faults.fault import Fault, Json
+from tokenwire_faults.answer_shape import choices_of, finish_of, holder_of_finish
+from tokenwire_faults.catalogue import STREAMED, fault
+from tokenwire_faults.fault import Fault, Json
 
 
 @fault(

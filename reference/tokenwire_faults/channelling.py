@@ -7,6 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from tokenwire_faults.answer_shape import choices_of
+from tokenwire_faults.catalogue import EVERYWHERE, STREAMED, fault
+from tokenwire_faults.fault import AnswerFault, Fault, Json
 from tokenwire_reference.extras.channels.formats import (
     END_THINK,
     END_TOOL_CALL,
@@ -24,9 +27,6 @@ from tokenwire_reference.extras.channels.parser import (
     NotACallError,
     Parse,
 )
-from tokenwire_reference.faults.answer_shape import choices_of
-from tokenwire_reference.faults.catalogue import EVERYWHERE, STREAMED, fault
-from tokenwire_reference.faults.fault import AnswerFault, Fault, Json
 
 PARSERS = ("--tool-call-parser", "hermes", "--reasoning-parser", "qwen3", "--model", "builtin:parrot")
 """The parrot says markers that it is told to say."""

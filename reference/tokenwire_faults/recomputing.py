@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tokenwire_faults.catalogue import fault
+from tokenwire_faults.fault import Fault
 from tokenwire_reference.doors.request_manager import Emission, Record
-from tokenwire_reference.faults.catalogue import fault
-from tokenwire_reference.faults.fault import Fault
 
 
 def _off_by_one(ids: Sequence[int], start: int) -> list[int]:

@@ -1,0 +1,86 @@
+"""Seams: where a request can be made to go another way than the engine would send it. No torch, no HTTP.
+
+Each seam of `Seams` gives back what it was given. What overrides some of them (a fault, say) is shared by all
+samples and prompts of an HTTP request, and comes with it from `use_seams` on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Seams:
+    """Every seam, and nothing changed at any."""
+
+    # In the engine and the output streamer, on the engine's thread.
+
+    def stop_rules(self, rules: T) -> T:
+        """What decides when the request is done."""
+        return rules
+
+    def due(self, request: Any, sent: int, due: bool) -> bool:
+        """Whether a live request emits now, `sent` of its tokens being sent."""
+        del request, sent
+        return due
+
+    def row(self, request: Any, row: T) -> T:
+        """What the output streamer emits; the same range of tokens."""
+        del request
+        return row
+
+    # In the request manager and the detokenizer, on the event loop.
+
+    def detokenizer(self, detokenizer: T) -> T:
+        """What turns ids into text."""
+        return detokenizer
+
+    def text(self, record: Any, text: str) -> str:
+        """The whole text of a finished record."""
+        del record
+        return text
+
+    def format(self, format: T) -> T:  # noqa: A002
+        """How the text of a chat is taken apart into channels."""
+        return format
+
+    def deltas(self, parser: Any, deltas: list[T], *, ended: bool) -> list[T]:
+        """What is new in the channels of a choice; each choice has a parser of its own."""
+        del parser, ended
+        return deltas
+
+    def taken(self, record: Any, emission: T) -> T:
+        """What a consumer takes. The record's cursors still stand where the emission before it ended."""
+        del record
+        return emission
+
+    def leaving(self) -> bool:
+        """Whether it is noticed that the client has left."""
+        return True
+
+    def aborting(self, rid: str, names: Sequence[str], live: Collection[str]) -> Sequence[str]:
+        """The requests that an abort of `rid` ends."""
+        del rid, live
+        return names
+
+    def colliding(self, rid: str, abort: Callable[[str], None]) -> None:
+        """A request was refused for the id of a live one; `abort` ends that one."""
+
+    def ended(self, rid: str, abort: Callable[[str], None]) -> None:
+        """A request has ended; `abort` ends the one that has its id by then, if any."""
+
+
+_current: ContextVar[Seams] = ContextVar("seams", default=Seams())  # noqa: B039 - it has no state to share
+
+
+def current_seams() -> Seams:
+    """The seams of the HTTP request that is being served."""
+    return _current.get()
+
+
+def use_seams(seams: Seams) -> None:
+    """Use these seams for all that is done from here on for the HTTP request that is being served."""
+    _current.set(seams)

@@ -1,0 +1,60 @@
+"""Where faults come from: a package of its own, imported by name where --enable-faults wants it.
+
+The reference runs without it. A server without faults refuses a request that names one: it asked for
+something and must not get something else.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tokenwire_reference.doors.errors import RefusalError, refusal_answer
+
+PACKAGE = "tokenwire_faults"
+HEADER = "x-tokenwire-fault"
+"""Names the fault that a request is to have."""
+
+
+def fault_package() -> Any:
+    """The package. Raises ValueError where it is not installed."""
+    try:
+        return import_module(PACKAGE)
+    except ModuleNotFoundError as error:
+        if error.name != PACKAGE:
+            raise
+        raise ValueError(
+            f"faults need the package {PACKAGE}, which is not installed; install it, or start the server "
+            "without --enable-faults"
+        ) from error
+
+
+def fault_middleware(*, enabled: bool) -> Middleware:
+    """What stands before the routes: the faults, or what refuses requests that name one.
+
+    Raises ValueError where faults are enabled and not installed.
+    """
+    return Middleware(fault_package().FaultyWire if enabled else RefuseFaults)
+
+
+def fault_names(*, enabled: bool) -> list[str]:
+    """The faults that a request may name."""
+    return list(fault_package().load_faults()) if enabled else []
+
+
+class RefuseFaults:
+    """Refuses requests that name a fault; all others pass."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if scope["type"] == "http" and HEADER in Headers(scope=scope):
+            words = f"{HEADER} is set, and faults are off; start the server with --enable-faults"
+            app = refusal_answer(scope["path"], RefusalError(words))
+        await app(scope, receive, send)
