@@ -145,9 +145,10 @@ def processors(session: nox.Session) -> None:
 
 @nox.session
 def proofs(session: nox.Session) -> None:
-    """The long proofs: evidence of all fixtures, 10,000 mutations of each kind, all short records."""
+    """The long proofs: evidence and requests as before, 10,000 mutations of each kind, all short records."""
     session.install("-e", ".[tokenizer]", *CONSTRAINTS, silent=False)
     session.run("python", "-m", "proofs.same_evidence")
+    session.run("python", "-m", "proofs.same_requests")
     session.run("python", "-m", "proofs.mutations", *session.posargs)
     session.run("python", "-m", "proofs.small_scope", "--tokens", "6")
 

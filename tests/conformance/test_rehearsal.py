@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from tokenwire.asking.planning import NotPlanned, planned
 from tokenwire.asking.politeness import Limits, PoliteSender, Price
 from tokenwire.asking.rehearsal import Estimate, Rehearsal
 from tokenwire.asking.run import Plan, Progress, Unreached, interrogate, rehearse
-from tokenwire.asking.scenario import NotAsked
+from tokenwire.asking.scenario import NotAsked, text_of
 from tokenwire.commands.plan import plan_in_words
 from tokenwire.demo_server import demo_server
 from tokenwire.dialects.dialect import load_dialects
@@ -44,6 +45,18 @@ def test_every_dialect_is_answered_with_a_record(dialect: str, stream: bool) -> 
     (count,) = rehearsal.asked.values()
     assert (count.requests, count.output_tokens) == (1, 5)
     assert 3 <= count.prompt_tokens < 100
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_grammar_that_admits_one_text_is_answered_with_it(stream: bool) -> None:
+    """Else a plan leaves out what is asked of servers with such a grammar."""
+    dialect = DIALECTS["sglang-chat"]
+    assert dialect.says is not None
+    said = replace(ASKS[2], raw=dialect.says.body("Hello, {1}.", 0), stream=stream, max_new_tokens=5)
+    request = dialect.render(said)
+    assert isinstance(request, HttpRequest)
+    exchange = asyncio.run(Rehearsal([dialect], 512).send("sglang-chat/one/label", "one", request))
+    assert text_of(dialect.read(exchange)) == "Hello, {1}."
 
 
 def test_a_run_asks_no_more_than_was_planned() -> None:

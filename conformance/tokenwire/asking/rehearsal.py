@@ -70,7 +70,10 @@ class Rehearsal:
         count = self.asked.setdefault((dialect.name if dialect else _BESIDE, scenario), Estimate())
         tokens = tokens_asked(request, self.dialects, self.context_length)
         count.add(Estimate(1, prompt_tokens(request, self.dialects), tokens))
-        parts = list(_answer(dialect, asked)) if dialect is not None and asked is not None else [b"{}"]
+        parts = [b"{}"]
+        if dialect is not None and asked is not None:
+            said = dialect.says.text(request.body) if dialect.says is not None else None
+            parts = list(_answer(dialect, asked, said))
         if tap is not None:
             tap.begin()
             for part in parts:
@@ -95,29 +98,36 @@ def _table(dialect: str) -> Mapping[str, Any]:
     return table
 
 
-def _answer(dialect: Dialect, asked: Asked) -> Iterator[bytes]:
-    """An answer of as many tokens as are allowed, each in an event of its own where events were asked for."""
+def _answer(dialect: Dialect, asked: Asked, said: str | None) -> Iterator[bytes]:
+    """An answer of as many tokens as are allowed, each in an event of its own where events were asked for.
+
+    `said` is the text that a grammar of the request admits, if it has one: the first token is all of it.
+    """
     table = _table(dialect.name)["answer"]
     count = max(1, min(asked.max_new_tokens or 1, _MOST_EVENTS))
+    pieces = [f" {chr(97 + at % 26)}{at}" if said is None else said * (at == 0) for at in range(count)]
     choices = range(max(1, asked.prompts * asked.n))
     if not asked.stream:
-        every = [_choice(table["whole"], choice, 0, count, last=True) for choice in choices]
+        every = [_choice(table["whole"], choice, pieces, 0, last=True) for choice in choices]
         yield json.dumps(_document(table["whole"], every, whole=not asked.batch)).encode()
         return
     for at in range(count):
         for choice in choices:
-            one = _choice(table["stream"], choice, at, at + 1, last=at + 1 == count)
+            one = _choice(table["stream"], choice, pieces[at : at + 1], at, last=at + 1 == count)
             yield b"data: " + json.dumps(_document(table["stream"], [one], whole=True)).encode() + b"\n\n"
     if mark := dialect.policy.end_mark:
         yield f"data: {mark}\n\n".encode()
 
 
-def _choice(table: Mapping[str, Any], choice: int, start: int, end: int, *, last: bool) -> dict[str, Any]:
-    """A choice of an answer that holds some of its tokens."""
-    finish = table["finish"]
+def _choice(
+    table: Mapping[str, Any], choice: int, pieces: Sequence[str], start: int, *, last: bool
+) -> dict[str, Any]:
+    """A choice of an answer that holds some of its tokens, from the `start`th on, by their texts."""
+    finish, end = table["finish"], start + len(pieces)
     values: dict[str, Any] = {
-        table.get("text", ""): "".join(f" {chr(97 + at % 26)}{at}" for at in range(start, end)),
+        table.get("text", ""): "".join(pieces),
         table.get("output_ids", ""): [100 + at % 400 for at in range(start, end)],
+        table.get("prompt_token_ids", ""): [200, 201, 202],
         table.get("index", ""): choice,
         table.get("counters", {}).get("completion_tokens", ""): end,
         finish["type"]: "length" if last else None,

@@ -1,0 +1,225 @@
+"""The same requests: what every scenario sends, beside what was written down of it.
+
+Scenarios are asked of a stand-in for a server, which answers at once and as far as scenarios read answers:
+three times, with different budgets, in all dialects. A request is its name, its bytes, how its answer is
+read, and how many others are under way when it is sent. A change of how scenarios are written must change
+none of them, or the commit that updates the digests says which requests come, go or change, and why.
+
+python -m proofs.same_requests                  compare; names the scenarios that differ
+python -m proofs.same_requests stop            some scenarios, by a part of their name
+python -m proofs.same_requests --lines FILE     the requests themselves, to compare two checkouts with diff
+python -m proofs.same_requests --update         write the digests anew
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from unittest.mock import patch
+
+from tokenwire.ask import Budget
+from tokenwire.asking.rehearsal import Rehearsal
+from tokenwire.asking.scenario import Conversation, Scenario, Transcript, load_scenarios
+from tokenwire.asking.tap import SlowReader, Tap
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.parrot.encoding import encoder
+from tokenwire.parrot.law import Parrot
+from tokenwire.parrot.speaker import Speaker
+from tokenwire.parrot.vocabulary import Vocabulary, words_of
+from tokenwire.record import BROKEN
+from tokenwire.target.advertised import Advertised
+from tokenwire.wire.exchange import Exchange, HttpRequest, Read
+
+DIGESTS = Path(__file__).parent / "evidence" / "requests.json"
+_LOADS = {"running": 4, "after": 2}
+"""Requests under way by when the load is asked for; 0 at all other times."""
+
+
+class _Pieces:
+    """A tokenizer for which every other id is a piece of a character."""
+
+    cleans_up = False
+
+    def decode(
+        self,
+        ids: Sequence[int],
+        *,
+        skip_special_tokens: bool = True,  # noqa: ARG002  # it has none
+        spaces_between_special_tokens: bool = True,  # noqa: ARG002  # as above
+    ) -> str:
+        return "".join(BROKEN if token % 2 else chr(97 + token % 26) for token in ids)
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What scenarios know of a target before they ask it anything."""
+
+    budget: Budget
+    advertised: Advertised
+    parrot: bool = False
+    tool_calls: str = ""
+    tokenizer: _Pieces | None = None
+
+
+def _speaker() -> Speaker:
+    words = words_of(Vocabulary.BYTE_LEVEL)
+    return Speaker(Parrot(len(words.pieces), 1024), words, encoder(Vocabulary.BYTE_LEVEL))
+
+
+def circumstances() -> tuple[Circumstances, ...]:
+    """A target of which nothing is known, one of which much is, and a parrot."""
+    return (
+        Circumstances(Budget.QUICK, Advertised()),
+        Circumstances(
+            Budget.STANDARD,
+            Advertised(context_length=2048, vocab_size=512, max_running_requests=6, stream_interval=2),
+            tool_calls="hermes",
+            tokenizer=_Pieces(),
+        ),
+        Circumstances(Budget.SOAK, Advertised(context_length=4096), parrot=True, tool_calls="qwen3_xml"),
+    )
+
+
+@dataclass
+class StandIn(Rehearsal):
+    """A rehearsal that writes down what it is asked."""
+
+    lines: list[str] = field(default_factory=list)
+    """One for each request, in the order of asking."""
+    under_way: int = 0
+
+    async def send(
+        self,
+        name: str,
+        scenario: str,
+        request: HttpRequest,
+        *,
+        slow_reader: SlowReader | None = None,
+        tap: Tap | None = None,
+        aside: bool = False,
+    ) -> Exchange:
+        """Write a request down, and answer it."""
+        how = f"beside={self.under_way} slow={slow_reader} tap={tap is not None} aside={aside}"
+        self.lines.append(f"{name} {how} {_written(request)}")
+        self.under_way += 1
+        await asyncio.sleep(0)  # so that what is sent together is under way together
+        self.under_way -= 1
+        exchange = await super().send(name, scenario, request, slow_reader=slow_reader, tap=tap, aside=aside)
+        body = _load(name) if request.path == "/v1/loads" else None
+        return exchange if body is None else replace(exchange, reads=(Read(0.0, body),))
+
+
+def _load(name: str) -> bytes:
+    live = _LOADS.get(name.rpartition("-")[2], 0)
+    return json.dumps({"loads": [{"num_running_reqs": live, "num_waiting_reqs": 0}]}).encode()
+
+
+def _written(request: HttpRequest) -> str:
+    body = "" if request.body is None else json.dumps(request.body, sort_keys=True)
+    raw = "" if request.raw_body is None else hashlib.sha256(request.raw_body).hexdigest()
+    return f"{request.method} {request.path} {request.headers} {body}{raw}"
+
+
+async def _run(scenario: Scenario, talk: Conversation) -> None:
+    await scenario.run(talk)
+
+
+def is_chosen(scenario: str, parts: Sequence[str]) -> bool:
+    """Whether a scenario's name contains any of these; without any, all are chosen."""
+    return not parts or any(part in scenario for part in parts)
+
+
+def lines(known: Circumstances, parts: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+    """Scenarios, and a line for each request that they send and for each exchange that they do not ask."""
+    speaker = _speaker() if known.parrot else None
+    for name, scenario in load_scenarios().items():
+        if not is_chosen(name, parts):
+            continue
+        dice = random.Random(name)
+        with (
+            patch("secrets.token_hex", lambda size, dice=dice: dice.randbytes(size).hex()),
+            patch("secrets.randbits", dice.getrandbits),
+        ):
+            for dialect in load_dialects().values():
+                if scenario.chat in (None, dialect.chat):
+                    sender, transcript = StandIn([dialect], 4096), Transcript(tokenizer=known.tokenizer)
+                    talk = Conversation(
+                        name,
+                        dialect,
+                        sender,
+                        known.advertised,
+                        transcript,
+                        budget=known.budget,
+                        parrot=speaker,
+                        tool_calls=known.tool_calls,
+                    )
+                    asyncio.run(_run(scenario, talk))
+                    yield from ((name, line) for line in sender.lines)
+                    for exchange, why in transcript.not_asked.items():
+                        yield name, f"{exchange} is not asked: {why}"
+
+
+def digests(known: Circumstances, parts: Sequence[str] = ()) -> dict[str, str]:
+    """By scenario and budget, how many lines there are and their digest."""
+    sent: dict[str, list[str]] = {}
+    for scenario, line in lines(known, parts):
+        sent.setdefault(f"{scenario} {known.budget}", []).append(line)
+    return {
+        name: f"{len(every)} {hashlib.sha256(chr(10).join(every).encode()).hexdigest()[:12]}"
+        for name, every in sent.items()
+    }
+
+
+def read_digests() -> dict[str, str]:
+    """What was written down. Raises OSError, ValueError."""
+    written: dict[str, str] = json.loads(DIGESTS.read_text())
+    return written
+
+
+def main() -> int:
+    """Print what differs; 1 where anything does."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--lines", type=Path, metavar="FILE")
+    parser.add_argument("--update", action="store_true")
+    asked = parser.parse_args()
+    if asked.lines:
+        every = (
+            f"{known.budget} {line}\n" for known in circumstances() for _, line in lines(known, asked.parts)
+        )
+        asked.lines.write_text("".join(every), encoding="utf-8")
+        return 0
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        results = pool.map(partial(digests, parts=asked.parts), circumstances())
+        now = {name: digest for result in results for name, digest in result.items()}
+    written = read_digests() if DIGESTS.exists() else {}
+    if asked.update:
+        DIGESTS.write_text(json.dumps(written | now, indent=0, sort_keys=True) + "\n")
+        return 0
+    changed = [
+        name
+        for name in sorted({*written, *now})
+        if is_chosen(name, asked.parts) and written.get(name) != now.get(name)
+    ]
+    for name in changed:
+        print(name)
+    print(
+        f"{len(now)} scenarios and budgets; the requests of {len(changed)} differ from what was written down"
+    )
+    return 1 if changed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
