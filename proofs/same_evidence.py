@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from tokenwire.baselines.expected import expected_file, read_expected
-from tokenwire.checks.check import CHECKS, Observation
+from tokenwire.checks.check import CHECKS
+from tokenwire.checks.evidence import Observation
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.judge import Run, evidence
 from tokenwire.judging.tally import Tally, tally

@@ -16,7 +16,7 @@ class ChoiceFacts:
 
     index: int
     likeliest: bool
-    output_ids: tuple[Any, ...] | None
+    output_ids: list[Any] | None
     text: str | None
     reasoning: str | None
     finish: Finish | None

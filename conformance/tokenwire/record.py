@@ -5,8 +5,8 @@ Checks see nothing but these classes. Nothing here knows a server, a file or the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property, wraps
 from itertools import chain
@@ -16,6 +16,17 @@ from tokenwire.wire.exchange import Exchange
 
 BROKEN = "\ufffd"
 """Stands in a text for bytes that are no whole character."""
+_IN_NO_CHOICE = -1
+
+
+def as_list(value: object) -> list[Any] | None:
+    """A JSON array; None for every other value."""
+    return value if isinstance(value, list) else None
+
+
+def integer(value: object) -> int | None:
+    """A JSON integer; None for every other value, true and 1.0 among them."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 class Delivery(StrEnum):
@@ -152,11 +163,12 @@ class ToolCall:
         return "".join(p.arguments for _, p in self.pieces if isinstance(p.arguments, str))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Emission:
     """What one event delivered for one choice, as it stood on the wire (not yet joined or sliced).
 
-    A field is None (or missing from its mapping) when the event does not carry it.
+    A field is None (or missing from its mapping) when the event does not carry it. Its choice adds where it
+    stands among the others; nothing else is ever changed.
     """
 
     event: Event
@@ -167,8 +179,9 @@ class Emission:
     """The content channel, where a parser takes reasoning and tool calls out of what was sampled."""
     reasoning: str | None = None
     calls: tuple[CallPiece, ...] = ()
-    output_ids: Sequence[Any] | None = None
-    prompt_token_ids: Sequence[Any] | None = None
+    output_ids: list[Any] | None = None
+    """As they stand in the event: the new ones, or all so far."""
+    prompt_token_ids: list[Any] | None = None
     series: Mapping[str, Any] = field(default_factory=dict)
     """Per-token output series by wire name, values as on the wire: normally one list entry per output id."""
     customized: frozenset[str] = frozenset()
@@ -180,10 +193,78 @@ class Emission:
     details: Mapping[str, Any] = field(default_factory=dict)
     """Other values by name: cached_tokens_details, role, meta_info, request_id, …"""
     finish: Finish | None = None
+    delivery: Delivery = Delivery.WHOLE
+    position: int = _IN_NO_CHOICE
+    """Which of the emissions of its choice it is."""
+    last: bool = False
+    """Whether it is the last of them."""
+    before: int = 0
+    """How many output ids of the choice were delivered before it: by the ids; by completion_tokens where no
+    emission of the choice carries ids.
+    """
+    after: int = 0
+    """How many were delivered with it."""
+    counted: bool = True
+    """Whether `after` is known: the emission carries ids, or its mode lets their absence mean none."""
 
     def at(self, name: str) -> Place:
         """The place of a field of this emission; of the whole emission where the field is absent."""
         return self.event.place.at(self.pointers.get(name, ""))
+
+    @property
+    def incremental(self) -> bool:
+        return self.delivery is Delivery.INCREMENTAL
+
+    @property
+    def new(self) -> int:
+        """How many output ids it is the first to deliver."""
+        return self.after - self.before
+
+    @property
+    def expected_entries(self) -> int:
+        """How many entries a per-token series of this emission must hold."""
+        return self.new if self.incremental else self.after
+
+    @property
+    def entries_in_words(self) -> str:
+        """`expected_entries` with what they are, for messages."""
+        of = {Delivery.WHOLE: "of the answer", Delivery.INCREMENTAL: "of this event"}
+        count = self.expected_entries
+        return f"{count} output {'id' if count == 1 else 'ids'} {of.get(self.delivery, 'delivered so far')}"
+
+    @property
+    def seen_entries(self) -> int:
+        """How many entries at the head of a list of this emission an earlier one carried."""
+        return 0 if self.incremental else self.before
+
+    def unseen(self, entries: list[Any]) -> list[Any]:
+        """Those of a list's entries that no emission before this one carried."""
+        return entries[self.seen_entries :]
+
+    def entries(self, name: str) -> list[Any] | None:
+        """The entries of a series as they stand in the emission; None where there is no list."""
+        return as_list(self.series.get(name))
+
+    def counter(self, name: str) -> int | None:
+        """A counter of the emission, where it is an integer."""
+        return integer(self.counters.get(name))
+
+
+def _placed(emissions: Iterable[Emission], delivery: Delivery) -> tuple[Emission, ...]:
+    """The emissions of a choice, each with its place among them; copies of those of another choice."""
+    placed = tuple(one if one.position == _IN_NO_CHOICE else replace(one) for one in emissions)
+    incremental = delivery is Delivery.INCREMENTAL
+    carries_ids = any(one.output_ids is not None for one in placed)
+    delivered = 0
+    for position, one in enumerate(placed):
+        one.delivery, one.position, one.last = delivery, position, position == len(placed) - 1
+        one.before, one.counted = delivered, carries_ids and incremental
+        if one.output_ids is not None:
+            delivered, one.counted = len(one.output_ids) + (delivered if incremental else 0), True
+        elif not carries_ids and (count := one.counter("completion_tokens")) is not None:
+            delivered, one.counted = count, True
+        one.after = delivered
+    return placed
 
 
 @dataclass(frozen=True)
@@ -192,11 +273,20 @@ class Choice:
 
     index: int
     emissions: Sequence[Emission]
+    """In wire order."""
     delivery: Delivery
     likeliest: bool = True
     """Each id is the likeliest by the logprobs that are told; see `Asked.likeliest`."""
     cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What functions computed of it, by function or fact; see `Stream.clear_caches`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "emissions", _placed(self.emissions, self.delivery))
+
+    @cached_property
+    def delivered(self) -> tuple[Emission, ...]:
+        """The emissions without those that report a failure."""
+        return tuple(one for one in self.emissions if one.finish is None or not one.finish.failed)
 
     @property
     def whole(self) -> Choice:
@@ -219,14 +309,14 @@ class Choice:
         return place.at(pointers.get(name, ""))
 
     @cached_property
-    def output_ids(self) -> tuple[Any, ...] | None:
+    def output_ids(self) -> list[Any] | None:
         """All output ids, put together by the delivery mode; None where no emission carries ids."""
         carried = [emission.output_ids for emission in self.emissions if emission.output_ids is not None]
         if not carried:
             return None
         if self.delivery is Delivery.INCREMENTAL:
-            return tuple(chain.from_iterable(carried))
-        return tuple(carried[-1])
+            return list(chain.from_iterable(carried))
+        return carried[-1]
 
     @cached_property
     def text(self) -> str | None:
@@ -509,6 +599,16 @@ class Stream:
     def answered(self) -> bool:
         """Whether there is a record to judge: a 200 that carries at least one choice."""
         return bool(self.choices) and not self.refused
+
+    @cached_property
+    def delivering(self) -> tuple[Choice, ...]:
+        """The choices of a record that delivered anything but a failure, by index."""
+        return tuple(choice for choice in self.choices if choice.delivered) if self.answered else ()
+
+    @cached_property
+    def delivering_as_begun(self) -> tuple[Choice, ...]:
+        """The same, in the order in which they begin."""
+        return tuple(sorted(self.delivering, key=lambda choice: choice.delivered[0].event.index))
 
     @cached_property
     def error_events(self) -> tuple[Event, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from tokenwire.checks.check import Observation
+from tokenwire.checks.evidence import Observation
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.judge import Judgement, Run, judge
 from tokenwire.judging.verdict import Verdict, overall

@@ -11,9 +11,10 @@ from control_calls import abort, at, called
 from pair import Pair
 from stream_builder import ABORT, FAILED, IDS, LENGTH, PROMPT, Told, build, named, whole
 
-from tokenwire.checks.check import Comparison, Target
+from tokenwire.checks.check import Target
 from tokenwire.dialects.control import Action
 from tokenwire.record import Delivery, Stream
+from tokenwire.target.determinism import Comparison
 
 BODY = {"input_ids": list(PROMPT), "return_routed_experts": True}
 RUN = len(PROMPT) + len(IDS) - 1

@@ -8,7 +8,8 @@ import pytest
 from stream_builder import build
 
 from tokenwire.checks.about import ANY, INCREMENTAL, STREAMED, About, about, traits_of
-from tokenwire.checks.check import CHECKS, Check, Observation, Target
+from tokenwire.checks.check import CHECKS, Check, Target
+from tokenwire.checks.evidence import Observation
 from tokenwire.judging.judge import Run, judge_requirement
 from tokenwire.record import Delivery, Stream
 from tokenwire.requirement import load_requirements

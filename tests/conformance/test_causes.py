@@ -14,7 +14,7 @@ import pytest
 from hand_made_stream import ids_stream
 from rich.console import Console
 
-from tokenwire.checks.check import demand
+from tokenwire.checks.evidence import expect
 from tokenwire.judging.causes import causes
 from tokenwire.judging.judge import Judgement, Run, judge
 from tokenwire.judging.verdict import Verdict
@@ -45,14 +45,7 @@ def violated(
     """A requirement that is violated at these places, each held against the related ones."""
     row = ROWS[requirement]
     seen = tuple(
-        demand(
-            place,
-            False,
-            expected="right",
-            actual="wrong",
-            message=f"{requirement} is broken",
-            related=related,
-        )
+        expect(place, "right", "wrong", f"{requirement} is broken", holds=False, related=related)
         for place in places
     )
     verdict = Verdict.FAIL if row.level is Level.MUST else Verdict.WARN

@@ -10,7 +10,8 @@ from finish_and_error_pairs import AT_THE_END, COUNTS, FAILED, USAGE_EVENT, aski
 from stream_builder import Told, change, incremental, named, refusal, whole, with_exchange
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.checks.check import CHECKS, Observation, Target
+from tokenwire.checks.check import CHECKS, Target
+from tokenwire.checks.evidence import Observation
 from tokenwire.record import Finish, SentField, Stream
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.determinism import Comparison

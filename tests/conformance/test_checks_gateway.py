@@ -22,7 +22,8 @@ from stream_builder import (
 )
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.checks.check import CHECKS, Observation, Target
+from tokenwire.checks.check import CHECKS, Target
+from tokenwire.checks.evidence import Observation
 from tokenwire.record import Finish, Stream
 from tokenwire.requirement import Level
 from tokenwire.target.determinism import Comparison, side_by_side

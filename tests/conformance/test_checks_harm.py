@@ -7,7 +7,8 @@ from dataclasses import replace
 from stream_builder import IDS, change, incremental, named, refusal, whole, with_exchange
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.checks.check import CHECKS, Observation, Target
+from tokenwire.checks.check import CHECKS, Target
+from tokenwire.checks.evidence import Observation
 from tokenwire.judging.judge import Run, judge_requirement
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import SentField, Stream

@@ -11,7 +11,8 @@ from known_answer_pairs import ASKED, EOS, LAW, PARROT, PROMPT, SCRIPT, TOP, WOR
 from stream_builder import ABORT, Told, change, incremental, whole, with_exchange
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.checks.check import CHECKS, Observation
+from tokenwire.checks.check import CHECKS
+from tokenwire.checks.evidence import Observation
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.parrot.law import Repeater
 from tokenwire.parrot.script import Script

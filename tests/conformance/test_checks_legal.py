@@ -23,7 +23,8 @@ from stream_builder import (
 )
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.checks.check import CHECKS, Observation, Target
+from tokenwire.checks.check import CHECKS, Target
+from tokenwire.checks.evidence import Observation
 from tokenwire.record import Choice, Delivery, Emission, Finish, Stream
 from tokenwire.target.determinism import Comparison
 

@@ -25,7 +25,8 @@ from stream_builder import IDS, Told, change, incremental, logprobs, named, top_
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.chat_logprobs import is_spelled, is_spelled_by_some
-from tokenwire.checks.check import CHECKS, Observation, Target
+from tokenwire.checks.check import CHECKS, Target
+from tokenwire.checks.evidence import Observation
 from tokenwire.checks.logprob_entry import ids_named, illegal_logprobs, read_by_id, read_by_text, read_entry
 from tokenwire.checks.rescoring import Pair, observe_agreement
 from tokenwire.record import Place, Stream

@@ -39,7 +39,8 @@ from stream_builder import (
 from text_pairs import TEXT_PAIRS
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.checks.check import CHECKS, Observation, Target
+from tokenwire.checks.check import CHECKS, Target
+from tokenwire.checks.evidence import Observation
 from tokenwire.record import Delivery, Finish, Stream, Wanted
 from tokenwire.requirement import load_requirements
 from tokenwire.target.advertised import Advertised

@@ -8,7 +8,8 @@ from sampling_pairs import GREEDY, OTHER_IDS, SURE, answer, biased, scored, trun
 from stream_builder import IDS, STOP, Told, named, whole
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.checks.check import CHECKS, Observation, Target
+from tokenwire.checks.check import CHECKS, Target
+from tokenwire.checks.evidence import Observation
 from tokenwire.record import Stream
 from tokenwire.scenarios.batch import stops_apart
 

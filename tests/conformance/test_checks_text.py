@@ -12,7 +12,8 @@ from letter_tokenizer import HALF, OTHER_HALF, SPECIAL, LetterTokenizer
 from stream_builder import Told, append, change, cumulative, incremental, named, whole
 
 from tokenwire.checks import stops
-from tokenwire.checks.check import CHECKS, Observation, Target
+from tokenwire.checks.check import CHECKS, Target
+from tokenwire.checks.evidence import Observation
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.dialects.policy import Policy
 from tokenwire.record import CallPiece, Choice, Finish, Stream

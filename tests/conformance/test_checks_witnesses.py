@@ -8,7 +8,8 @@ import pytest
 from stream_builder import PROMPT, incremental, refusal, whole, with_exchange
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.checks.check import CHECKS, Observation, Target
+from tokenwire.checks.check import CHECKS, Target
+from tokenwire.checks.evidence import Observation
 from tokenwire.record import Delivery, Stream
 from tokenwire.target.determinism import Comparison
 from tokenwire.wire.exchange import Ending

@@ -10,7 +10,8 @@ from hand_made_stream import ids_stream
 from hand_made_stream import made_up_row as row
 
 from tokenwire import cli
-from tokenwire.checks.check import CHECKS, Check, Observation, Target, observe
+from tokenwire.checks.check import CHECKS, Check, Target
+from tokenwire.checks.evidence import Observation, expect
 from tokenwire.judging.collector import few_collections
 from tokenwire.judging.judge import Run, judge
 from tokenwire.judging.verdict import Verdict
@@ -33,7 +34,7 @@ def test_checks_may_leave_cycles_which_the_collector_frees(monkeypatch: pytest.M
         left.append(weakref.ref(cycle))
         del cycle
         kept.extend([number] for number in range(200_000))
-        yield observe(stream.events[0].place, expected=1, actual=sum(one() is not None for one in left))
+        yield expect(stream.events[0].place, 1, sum(one() is not None for one in left))
 
     monkeypatch.setitem(CHECKS, "made-up", Check("made-up", observe=leave_a_cycle))
     (judged,) = judge([Run((ids_stream([1], [2]),))], [row()])

@@ -11,18 +11,8 @@ import pytest
 from hand_made_stream import ids_stream
 from hand_made_stream import made_up_row as row
 
-from tokenwire.checks.check import (
-    CHECKS,
-    Answers,
-    Check,
-    Observation,
-    Target,
-    condition_seen,
-    demand,
-    observe,
-    once_per_run,
-    select,
-)
+from tokenwire.checks.check import CHECKS, Answers, Check, Target, once_per_run, select
+from tokenwire.checks.evidence import Observation, condition_seen, expect
 from tokenwire.judging.judge import NO_SCENARIO, Run, judge, judge_requirement
 from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
 from tokenwire.record import FACTS, Asked, Place, Stream
@@ -44,15 +34,13 @@ def register(monkeypatch: pytest.MonkeyPatch):
 
 def every_emission_holds(stream: Stream, target: Target) -> Iterator[Observation]:
     for emission in stream.emissions():
-        yield observe(emission.at("output_ids"), expected=1, actual=1)
+        yield expect(emission.at("output_ids"), 1, 1)
 
 
 def at_most_two_ids(stream: Stream, target: Target) -> Iterator[Observation]:
     for emission in stream.emissions():
         count = len(emission.output_ids or ())
-        yield demand(
-            emission.at("output_ids"), count <= 2, expected="at most 2", actual=count, message="too many"
-        )
+        yield expect(emission.at("output_ids"), "at most 2", count, "too many", holds=count <= 2)
 
 
 def only(requirement: Requirement, run: Run):
@@ -181,7 +169,7 @@ def test_an_excluded_row_gives_its_reason() -> None:
 def test_a_run_without_any_record_passes_nothing(register) -> None:
     def likes_headers(stream: Stream, target: Target) -> Iterator[Observation]:
         for _ in range(5):
-            yield observe(stream.events[0].place, expected="application/json", actual="application/json")
+            yield expect(stream.events[0].place, "application/json", "application/json")
 
     register(observe=likes_headers)
     judgement = only(row(), Run((ids_stream([1], answered=False),)))
@@ -195,7 +183,7 @@ def test_a_run_without_any_record_passes_nothing(register) -> None:
 def equal_ids(pair: Comparison, target: Target) -> Iterator[Observation]:
     ours, theirs = pair.baseline.choices[0].output_ids, pair.other.choices[0].output_ids
     places = pair.other.events[0].place, (pair.baseline.events[0].place,)
-    yield observe(places[0], expected=ours, actual=theirs, related=places[1], by_chance=True)
+    yield expect(places[0], ours, theirs, related=places[1], by_chance=True)
 
 
 def renamed(stream: Stream, name: str) -> Stream:
@@ -225,7 +213,7 @@ def test_comparisons_need_a_target_that_repeats_itself(register) -> None:
         assert "was answered once" in doubted.message
     seen = only(across, compared(whole, again, streamed, streamed_again))
     assert (seen.verdict, seen.scenario) == (Verdict.FAIL, "streams")
-    assert seen.violations[0].expected == (1, 2)
+    assert seen.violations[0].expected == [1, 2]
 
 
 def beside(*, repeats: bool = True, second: int = 2) -> Run:
@@ -246,7 +234,7 @@ def test_gateways_are_compared_with_a_worker_and_without_one_not_at_all(register
     again = Comparison(renamed(pair.baseline, "w-2"), renamed(pair.other, "g-2"))
     judgement = only(across, replace(beside(second=3), beside=(pair, again)))
     assert (judgement.verdict, judgement.scenario) == (Verdict.FAIL, "gateway")
-    assert judgement.run.by_exchange["sglang-generate/gateway/a"].choices[0].output_ids == (1, 3)
+    assert judgement.run.by_exchange["sglang-generate/gateway/a"].choices[0].output_ids == [1, 3]
 
 
 def test_what_a_gateway_owes_applies_where_either_side_shows_it(register) -> None:
@@ -303,7 +291,7 @@ def test_streams_that_differ_do_not_switch_off_their_own_comparison(register) ->
 def test_what_no_chance_explains_is_a_violation_though_the_target_contradicts_itself(register) -> None:
     def loses(streams: tuple[Stream, ...], target: Target) -> Iterator[Observation]:
         for stream in streams:
-            yield observe(stream.events[0].place, expected=1, actual=2)
+            yield expect(stream.events[0].place, 1, 2)
 
     register(on_run=loses)
     wholes = [ids_stream([i], name=f"w{i}", stream=False, key="shaky") for i in range(2)]
@@ -339,7 +327,7 @@ def test_what_is_seen_in_an_answer_that_says_nothing_is_no_witness(register) -> 
     """Of a server that answered one request and then gave an empty document to each, one answer speaks."""
 
     def begins(stream: Stream, target: Target) -> Iterator[Observation]:
-        yield observe(Place(stream.exchange.name), expected=200, actual=stream.exchange.status)
+        yield expect(Place(stream.exchange.name), 200, stream.exchange.status)
 
     register(observe=begins)
     answered, again = ids_stream([1]), ids_stream([1], name="generate/again")

@@ -11,7 +11,7 @@ from hand_made_stream import made_up_row
 from stream_builder import incremental, named
 
 from tokenwire import last_run
-from tokenwire.checks.check import demand
+from tokenwire.checks.evidence import expect
 from tokenwire.commands.again import Outcome, outcomes
 from tokenwire.demo_server import FAULTS, demo_server
 from tokenwire.judging.judge import Judgement, Run
@@ -101,7 +101,7 @@ def failed(*names: str, verdict: Verdict = Verdict.FAIL, **changes) -> Judgement
     """A violation of each of some exchanges' first event; the first is held against the others."""
     streams = [named(incremental(), name) for name in names]
     first, *others = (stream.events[0].place for stream in streams)
-    seen = demand(first, False, expected=1, actual=2, message="wrong", related=tuple(others))
+    seen = expect(first, 1, 2, "wrong", holds=False, related=tuple(others))
     return Judgement(made_up_row(), "one", verdict, 1, "wrong", (seen,), run=Run(tuple(streams)), **changes)
 
 

@@ -14,7 +14,8 @@ from wire_answers import DONE, answered
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.ask import Ask
-from tokenwire.checks.check import Observation, Target
+from tokenwire.checks.check import Target
+from tokenwire.checks.evidence import Observation
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.record import Stream
 from tokenwire.target.advertised import Advertised

@@ -13,7 +13,7 @@ import pytest
 from hand_made_stream import ids_stream, made_up_row
 from stream_builder import Told, change, cumulative, incremental, named, whole
 
-from tokenwire.checks.check import demand
+from tokenwire.checks.evidence import expect
 from tokenwire.judging.judge import Judgement, Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
@@ -182,7 +182,7 @@ def test_a_pause_is_drawn_and_leaves_room_for_the_events():
 def violated(stream: Stream, *others: Stream, event: int, pointer: str = "/output_ids", **row) -> Judgement:
     """A made-up violation at an event of a stream."""
     place = next(one for one in stream.events if one.index == event).place.at(pointer)
-    seen = demand(place, False, expected="x", actual=EVIL, message="wrong")
+    seen = expect(place, "x", EVIL, "wrong", holds=False)
     run = Run((stream, *others))
     return Judgement(made_up_row(**row), "one", Verdict.FAIL, 1, "wrong", (seen,), run=run)
 
@@ -319,7 +319,7 @@ def test_captures_that_fail_the_same_row_in_the_same_scenario_are_played_each_by
 def test_what_belongs_to_no_answer_is_not_played():
     nowhere = violated(incremental(), event=2)
     (seen,) = nowhere.violations
-    elsewhere = seen._replace(source=seen.place._replace(exchange="the whole run"))
+    elsewhere = seen._replace(place=seen.place._replace(exchange="the whole run"))
     assert playback_of(replace(nowhere, violations=(elsewhere,))) is None
     assert not playbacks([replace(nowhere, violations=())])
 

@@ -13,7 +13,8 @@ import pytest
 from hand_made_stream import ids_stream, made_up_row
 from recorded import streamed, whole, write_folder
 
-from tokenwire.checks.check import CHECKS, Check, observe
+from tokenwire.checks.check import CHECKS, Check
+from tokenwire.checks.evidence import expect
 from tokenwire.judging.judge import Judgement, Run, judge_requirement
 from tokenwire.judging.verdict import Verdict
 from tokenwire.pytest_plugin import ConformanceItem, run_items
@@ -80,9 +81,7 @@ def judgements(monkeypatch: pytest.MonkeyPatch) -> list[Judgement]:
     """One judgement of each kind that matters to pytest."""
 
     def checks(stream, target):
-        yield observe(
-            stream.events[0].place, expected=1, actual=2 if stream.exchange.scenario == "bad" else 1
-        )
+        yield expect(stream.events[0].place, 1, 2 if stream.exchange.scenario == "bad" else 1)
         if stream.exchange.scenario == "crash":
             raise RuntimeError("the suite's own fault")
 

@@ -17,7 +17,8 @@ from rich.console import Console
 from tokenwire.ask import Budget
 from tokenwire.asking import detokenization, preflight
 from tokenwire.asking.planning import planned
-from tokenwire.checks.check import CHECKS, Check, Observation, Target, demand
+from tokenwire.checks.check import CHECKS, Check, Target
+from tokenwire.checks.evidence import Observation, expect
 from tokenwire.disk import write_whole
 from tokenwire.judging.judge import NO_SCENARIO, Judgement, Run, judge_requirement
 from tokenwire.judging.verdict import Verdict, exit_status, overall
@@ -41,9 +42,7 @@ from tokenwire.wire.exchange import HttpRequest
 def at_most_two_ids(stream: Stream, target: Target) -> Iterator[Observation]:
     for emission in stream.emissions():
         count = len(emission.output_ids or ())
-        yield demand(
-            emission.at("output_ids"), count <= 2, expected="at most 2", actual=count, message="too many ids"
-        )
+        yield expect(emission.at("output_ids"), "at most 2", count, "too many ids", holds=count <= 2)
 
 
 @pytest.fixture
@@ -90,7 +89,7 @@ def test_no_line_of_a_failure_is_wider_than_the_terminal_but_the_commands(violat
         message="one word after the other " * 12, actual="…" * 150, expected="ex pec ted" * 15
     )
     upstream = judgement.requirement.upstream * 5
-    elsewhere = [long._replace(source=long.place._replace(exchange=f"a/b/some-label-{n}")) for n in range(9)]
+    elsewhere = [long._replace(place=long.place._replace(exchange=f"a/b/some-label-{n}")) for n in range(9)]
     one = replace(judgement, violations=(long, *elsewhere), requirement=made_up_row(upstream=upstream))
     lines = failure(row(one, subject), 80).splitlines()
     assert max(map(len, lines[:-2])) <= 80
@@ -367,7 +366,7 @@ def test_a_witness_shows_the_events_that_it_relates_and_no_more_than_a_few(passe
     (shown,) = [row["witness"] for row in document(subject, [related], 0)["verdicts"]]
     assert [event["index"] for event in shown["events"]] == [5, 6, 8]
     assert len(shown["related"]) == 3
-    everywhere = replace(judgement, witness=seen._replace(source=places[0]._replace(event=None)))
+    everywhere = replace(judgement, witness=seen._replace(place=places[0]._replace(event=None)))
     (shown,) = [row["witness"] for row in document(subject, [everywhere], 0)["verdicts"]]
     assert [event["index"] for event in shown["events"]] == [0, 1, 2]
 

@@ -12,7 +12,8 @@ import jsonschema
 import pytest
 from hand_made_stream import ids_stream, made_up_row
 
-from tokenwire.checks.check import CHECKS, Check, demand
+from tokenwire.checks.check import CHECKS, Check
+from tokenwire.checks.evidence import expect
 from tokenwire.judging.judge import Judgement, Run, judge_requirement
 from tokenwire.judging.verdict import Verdict
 from tokenwire.profile import dated_levels, load_profiles
@@ -36,7 +37,7 @@ EVIL = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>|`::error::%0
 def at_most_two_ids(stream, target):
     for emission in stream.emissions():
         count = len(emission.output_ids or ())
-        yield demand(emission.at("output_ids"), count <= 2, expected="at most 2", actual=EVIL, message=EVIL)
+        yield expect(emission.at("output_ids"), "at most 2", EVIL, EVIL, holds=count <= 2)
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def judgements(monkeypatch, subject) -> list[Judgement]:
         verdict=Verdict.PASS,
         violations=(),
         message="",
-        witness=demand(subject.runs[0].streams[0].events[6].place, True, expected=EVIL, actual=EVIL),
+        witness=expect(subject.runs[0].streams[0].events[6].place, EVIL, EVIL, holds=True),
     )
     return [violated, passed, crashed]
 

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from tokenwire import shelved
 from tokenwire.checks import invariance
 from tokenwire.checks.check import select
-from tokenwire.checks.walk import bringing
+from tokenwire.checks.reading import bringing
 from tokenwire.cli import app
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.judging.judge import Judgement, judge

@@ -10,7 +10,8 @@ import pytest
 from stream_builder import GONE, IDS, PROMPT, Told, append, change, incremental, logprobs, whole
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.checks.check import CHECKS, Observation, Target
+from tokenwire.checks.check import CHECKS, Target
+from tokenwire.checks.evidence import Observation
 from tokenwire.judging.judge import Judgement, Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Finish, Stream, Usage

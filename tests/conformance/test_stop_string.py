@@ -10,7 +10,8 @@ import pytest
 from stream_builder import Told, named, whole
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
-from tokenwire.checks.check import CHECKS, Observation, Target
+from tokenwire.checks.check import CHECKS, Target
+from tokenwire.checks.evidence import Observation
 from tokenwire.checks.stops import stop_string_of
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.record import Asked, Finish, Stream

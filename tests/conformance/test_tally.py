@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenwire.checks.check import Observation, observe
+from tokenwire.checks.evidence import Observation, expect
 from tokenwire.judging.tally import NOTHING, Growing, Tally, merged, tally
 from tokenwire.record import Place
 from tokenwire.requirement import Level
@@ -24,7 +24,7 @@ FIXTURES = Path(__file__).parents[2] / "fixtures"
 def observed(answer: int, event: int, value: int) -> Observation:
     """One that holds for 0, differs for 1, and shows but a condition for 2."""
     place = Place(f"generate/{answer}", event)
-    seen = observe(place, expected=False, actual=value == 1)
+    seen = expect(place, False, value == 1)
     return seen._replace(condition_only=value == 2)
 
 

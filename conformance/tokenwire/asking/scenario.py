@@ -333,7 +333,7 @@ def token_ids(stream: Stream | None) -> tuple[int, ...]:
     """The output ids of an answer with one choice; empty where it has none or where they are not ids."""
     choice = only_choice(stream)
     ids = choice.output_ids if choice else None
-    return ids if ids and all(type(token) is int for token in ids) else ()
+    return tuple(ids) if ids and all(type(token) is int for token in ids) else ()
 
 
 def text_of(stream: Stream | None) -> str:

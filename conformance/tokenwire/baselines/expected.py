@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from tokenwire.checks.check import Observation
+from tokenwire.checks.evidence import Observation
 from tokenwire.dialects.recognition import DialectResolver
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.verdict import Verdict, overall

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import chain
 
 from tokenwire.checks.about import FINISHED, ended, finished_choices, is_error
 from tokenwire.checks.agreement import agree, choice_pairs, same_beginning
-from tokenwire.checks.check import Observation, Target, check, check_run, demand, observe, select
+from tokenwire.checks.check import Target, check, check_run, select
+from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.moments import Timeline, began, delivered_at, over, overlap
+from tokenwire.checks.reading import count_of, end_place
 from tokenwire.checks.refusals import put_off
-from tokenwire.checks.walk import (
-    as_list,
-    choices_in_steps,
-    count_of,
-    end_place,
-    integer,
-    joined_ids,
-    sound_steps,
-    times_of,
-)
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.dialect import known_as, names_of
-from tokenwire.record import Choice, Delivery, Stream
+from tokenwire.record import Choice, Delivery, Stream, as_list, integer
 from tokenwire.requirement import tolerance
 from tokenwire.wire.exchange import Ending
 
@@ -68,10 +59,8 @@ def _came_as_made(stream: Stream, moment: float) -> bool:
 
     A reader that stalls, or a server that is slow to write, lets all of it come at once, and late.
     """
-    start, times = (
-        began(stream.exchange),
-        sorted(chain.from_iterable(map(times_of, choices_in_steps(stream)))),
-    )
+    start = began(stream.exchange)
+    times = sorted(emission.event.place.time for choice in stream.delivering for emission in choice.delivered)
     before = [time for time in times if start is not None and start + time <= moment]
     later = times[len(before) :]
     if start is None or not before or len(later) < 2 or times[-1] - times[0] < times[0]:
@@ -107,12 +96,12 @@ def _ended_by(stream: Stream, target: Target, name: str | None, what: str) -> It
             count = count_of(stream, choice)
             if choice.finish.type == "length" and not _came_as_made(stream, over(call.exchange) or 0.0):
                 continue
-            yield demand(
+            yield expect(
                 choice.last_at("finish"),
-                choice.finish.type == "abort",
-                expected="an end before the budget",
-                actual=f"{choice.finish.type} after {'all' if count is None else count} tokens",
-                message=f"{what}, and went on to the end of its budget",
+                "an end before the budget",
+                f"{choice.finish.type} after {'all' if count is None else count} tokens",
+                f"{what}, and went on to the end of its budget",
+                holds=choice.finish.type == "abort",
             )
 
 
@@ -130,12 +119,12 @@ def abort_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
             continue
         message = f"the choice was ended by an abort, and finished with {choice.finish.type!r}"
         place = choice.last_at("finish")
-        yield observe(place, expected="abort", actual=choice.finish.type, message=message)
+        yield expect(place, "abort", choice.finish.type, message)
 
 
 def _taken_back(choice: Choice) -> str:
     """What the end of an aborted choice lacks of what had been delivered, in words; empty for nothing."""
-    after = [step.after for step in sound_steps(choice)]
+    after = [emission.after for emission in choice.delivered]
     if choice.delivery is Delivery.INCREMENTAL or not after:
         return ""
     shown, last = max(after[:-1], default=0), after[-1]
@@ -146,7 +135,7 @@ def _taken_back(choice: Choice) -> str:
 def aborted_ids_are_counted(stream: Stream, _target: Target) -> Iterator[Observation]:
     """An aborted choice ends with every id that it ever showed, a count of them, and an entry for each."""
     for choice in finished_choices(stream):
-        ids = joined_ids(choice)
+        ids = choice.output_ids
         if not _was_aborted(choice) or ids is None:
             continue
         last = choice.emissions[-1]
@@ -160,12 +149,12 @@ def aborted_ids_are_counted(stream: Stream, _target: Target) -> Iterator[Observa
                 fault = f"{name} has {len(entries)} entries for {len(ids)} output ids"
         if not fault and not ids:
             continue
-        yield demand(
+        yield expect(
             last.at("output_ids"),
-            not fault,
-            expected="all ids that were delivered, counted",
-            actual=fault or f"{len(ids)} output ids, counted",
-            message=fault,
+            "all ids that were delivered, counted",
+            fault or f"{len(ids)} output ids, counted",
+            fault,
+            holds=not fault,
         )
 
 
@@ -233,12 +222,12 @@ def abort_spares_others(streams: tuple[Stream, ...], target: Target) -> Iterator
         for choice in finished_choices(stream) if beside and _single(stream) and ended(stream) else ():
             aborted = sorted({one for call in beside for one in ids[call.name]})
             others = [one for one in aborted if name.startswith(one)] or aborted
-            yield demand(
+            yield expect(
                 choice.last_at("finish"),
-                not _was_aborted(choice),
-                expected="an end of its own",
-                actual=choice.finish.type if choice.finish else None,
-                message=f"request {name!r} was ended by an abort of {', '.join(map(repr, others))}",
+                "an end of its own",
+                choice.finish.type if choice.finish else None,
+                f"request {name!r} was ended by an abort of {', '.join(map(repr, others))}",
+                holds=not _was_aborted(choice),
             )
 
 
@@ -262,12 +251,12 @@ def abort_of_nobody_is_no_failure(streams: tuple[Stream, ...], target: Target) -
         if beside is None or call.exchange.ending is not Ending.COMPLETE:
             continue
         status = call.exchange.status or 0
-        yield demand(
+        yield expect(
             end_place(beside),
-            status < 500,
-            expected="a status below 500",
-            actual=status,
-            message=f"{call.exchange.name}: the abort of an id that no request has gave status {status}",
+            "a status below 500",
+            status,
+            f"{call.exchange.name}: the abort of an id that no request has gave status {status}",
+            holds=status < 500,
         )
 
 
@@ -286,12 +275,12 @@ def id_in_use_spares_the_first(streams: tuple[Stream, ...], target: Target) -> I
         choice = first.choices[0] if len(first.choices) == 1 else None
         finish = choice.finish if choice is not None else None
         holds = ended(first) and finish is not None and finish.type != "abort"
-        yield demand(
+        yield expect(
             choice.last_at("finish") if choice else end_place(first),
-            holds,
-            expected="an end of its own",
-            actual=finish.type if finish else str(first.exchange.ending),
-            message=f"the request {name!r} did not come to its end after another was sent under its id",
+            "an end of its own",
+            finish.type if finish else str(first.exchange.ending),
+            f"the request {name!r} did not come to its end after another was sent under its id",
+            holds=holds,
             related=(end_place(beside[0]),),
         )
 
@@ -341,26 +330,26 @@ def _after_leaving(left: list[Stream], streams: tuple[Stream, ...], target: Targ
     late = [c for c in later if _live(c) > busy - len(left) and more(c) >= TOKENS_AFTER_LEAVING]
     for call in (in_time or late)[:1]:
         still = _live(call)
-        yield demand(
+        yield expect(
             end_place(left[0]),
-            bool(in_time),
-            expected=f"at most {busy - len(left)} live requests",
-            actual=still,
-            message=f"{len(left)} clients left, and {more(call)} tokens later {still} of {busy} requests "
+            f"at most {busy - len(left)} live requests",
+            still,
+            f"{len(left)} clients left, and {more(call)} tokens later {still} of {busy} requests "
             "were still live",
+            holds=bool(in_time),
         )
     first, last = before[0].load, later[-1].load if later else None
     if last is None or last.live or first.used_tokens is None or last.used_tokens is None:
         return
     kept = last.used_tokens > first.used_tokens
     if kept or in_time or late:
-        yield demand(
+        yield expect(
             end_place(left[0]),
-            not kept,
-            expected=f"at most {first.used_tokens}",
-            actual=last.used_tokens,
-            message=f"no request is left, and {last.used_tokens} positions of the cache are held; before "
+            f"at most {first.used_tokens}",
+            last.used_tokens,
+            f"no request is left, and {last.used_tokens} positions of the cache are held; before "
             f"there were {first.used_tokens}",
+            holds=not kept,
         )
 
 

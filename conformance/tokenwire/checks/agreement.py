@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from functools import partial
 
 from tokenwire.checks.chance import DRIFT, Pair, near_tie, sampled_logprobs, torn
-from tokenwire.checks.check import Observation, Target
+from tokenwire.checks.check import Target
 from tokenwire.checks.difference import first_difference, identical, observe_sequence, observe_text
-from tokenwire.checks.walk import bringing, counts_its_ids, joined_ids, joined_text
+from tokenwire.checks.evidence import Observation
+from tokenwire.checks.reading import bringing, counts_its_ids
 from tokenwire.record import BROKEN, Choice, Stream
 from tokenwire.requirement import Level
 from tokenwire.target.alike import alike
@@ -74,8 +75,8 @@ def _same_sampled(pair: Pair, upto: slice, source: str) -> Iterator[Observation]
 
 def same_sampled(pair: Pair, source: str) -> Iterator[Observation]:
     """Look whether two choices of the same ids have the same logprobs of these."""
-    ids = joined_ids(pair[0])
-    if ids and ids == joined_ids(pair[1]):
+    ids = pair[0].output_ids
+    if ids and ids == pair[1].output_ids:
         yield from _same_sampled(pair, slice(None), source)
 
 
@@ -97,7 +98,7 @@ def agree(baseline: Side, other: Side, source: str, *, told_apart: bool = False)
     pair = (baseline[1], other[1])
     if not all(map(counts_its_ids, pair)):
         return
-    ours, theirs = joined_ids(pair[0]), joined_ids(pair[1])
+    ours, theirs = pair[0].output_ids, pair[1].output_ids
     related = (baseline[1].last_at(),)
     if not ours or not theirs:
         yield from _same_text(pair, source, by_chance=True)
@@ -145,7 +146,7 @@ def as_declared(seen: Iterator[Observation], target: Target) -> Iterator[Observa
 
 def _same_text(pair: Pair, source: str, *, by_chance: bool) -> Iterator[Observation]:
     """Text that ends inside a character may end in U+FFFD, where a longer one goes on."""
-    ours, theirs = joined_text(pair[0]), joined_text(pair[1])
+    ours, theirs = pair[0].text, pair[1].text
     if ours is not None and theirs is not None:
         ours, theirs = ours.rstrip(BROKEN), theirs.rstrip(BROKEN)
         end = min(len(ours), len(theirs))

@@ -10,20 +10,12 @@ from typing import Any, NamedTuple
 
 from tokenwire.checks.about import FINISHED, finished_choices
 from tokenwire.checks.agreement import choice_pairs
-from tokenwire.checks.check import (
-    Observation,
-    Target,
-    check,
-    check_run,
-    compare,
-    demand,
-    observe,
-    select,
-)
-from tokenwire.checks.walk import Step, as_list, integer, joined_ids, prompt_of, steps_of
+from tokenwire.checks.check import Target, check, check_run, compare, select
+from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.reading import prompt_of
 from tokenwire.dialects.arrays import Array, ArrayRule
 from tokenwire.dialects.dialect import arrays_of
-from tokenwire.record import Choice, Delivery, Emission, Place, Stream
+from tokenwire.record import Choice, Delivery, Emission, Place, Stream, as_list, integer
 from tokenwire.target.alike import alike
 from tokenwire.target.determinism import Comparison, details_named
 
@@ -36,17 +28,17 @@ LEAST_NUMBERS = 8
 def mask_holds_the_sampled_id(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The mask of a position is a list of ids, and the id of the position is one of them."""
     for choice in finished_choices(stream):
-        ids, masks = joined_ids(choice), choice.series(MASK)
+        ids, masks = choice.output_ids, choice.series(MASK)
         if not ids or masks is None:
             continue
         place = choice.last_at(MASK)
         for position, (token, mask) in enumerate(zip(ids, masks, strict=False)):
-            yield demand(
+            yield expect(
                 place,
-                isinstance(mask, list) and token in mask,
-                expected=f"ids among which is {token}",
-                actual=mask,
-                message=f"the sampling mask of output id {position} does not hold it",
+                f"ids among which is {token}",
+                mask,
+                f"the sampling mask of output id {position} does not hold it",
+                holds=isinstance(mask, list) and token in mask,
             )
 
 
@@ -56,12 +48,12 @@ def mask_logprob_is_legal(stream: Stream, _target: Target) -> Iterator[Observati
     for choice in finished_choices(stream):
         for position, value in enumerate(choice.series(MASK_LOGPROBS) or ()):
             legal = type(value) in {int, float} and math.isfinite(value) and value <= 0
-            yield demand(
+            yield expect(
                 choice.last_at(MASK_LOGPROBS),
-                legal,
-                expected="a finite number not above 0",
-                actual=value,
-                message=f"the sampling logprob of output id {position} is {value!r}",
+                "a finite number not above 0",
+                value,
+                f"the sampling logprob of output id {position} is {value!r}",
+                holds=legal,
             )
 
 
@@ -80,23 +72,23 @@ class _Spans(NamedTuple):
 
 def _spans(stream: Stream) -> Iterator[_Spans]:
     for choice in finished_choices(stream):
-        for step in steps_of(choice):
-            told = as_list(step.emission.details.get("weight_versions"))
-            if told is not None and step.emission.finish is not None:
-                tokens = _completion_tokens(stream, step)
+        for emission in choice.emissions:
+            told = as_list(emission.details.get("weight_versions"))
+            if told is not None and emission.finish is not None:
+                tokens = _completion_tokens(stream, emission)
                 if tokens is not None:
-                    yield _Spans(step.emission, told, tokens)
+                    yield _Spans(emission, told, tokens)
 
 
-def _completion_tokens(stream: Stream, step: Step) -> int | None:
+def _completion_tokens(stream: Stream, emission: Emission) -> int | None:
     """How many completion tokens a choice has, by its counter, else by the usage, else by the ids of a whole
     answer; None where nothing tells.
     """
-    counted = integer(step.emission.counters.get("completion_tokens"))
+    counted = integer(emission.counters.get("completion_tokens"))
     if counted is None and len(stream.choices) == 1:
         counted = integer((stream.usage or {}).get("completion_tokens"))
-    if counted is None and step.counted and stream.delivery is Delivery.WHOLE:
-        return step.after
+    if counted is None and emission.counted and stream.delivery is Delivery.WHOLE:
+        return emission.after
     return counted
 
 
@@ -113,12 +105,12 @@ def weight_spans_partition_the_output(stream: Stream, _target: Target) -> Iterat
         else:
             start, end = reached, spans.tokens
         whole = reached == spans.tokens and start is not None and end is not None and start <= end
-        yield demand(
+        yield expect(
             spans.place,
-            whole and (bool(spans.told) or not spans.tokens),
-            expected=f"spans from 0 to {spans.tokens} without gap or overlap",
-            actual=spans.told,
-            message=f"the spans of weights {spans.told!r:.200} do not part {spans.tokens} completion tokens",
+            f"spans from 0 to {spans.tokens} without gap or overlap",
+            spans.told,
+            f"the spans of weights {spans.told!r:.200} do not part {spans.tokens} completion tokens",
+            holds=whole and (bool(spans.told) or not spans.tokens),
         )
 
 
@@ -129,11 +121,11 @@ def weight_version_is_that_of_the_last_span(stream: Stream, _target: Target) -> 
         version = spans.emission.details.get("weight_version")
         last = spans.told[-1] if spans.told else None
         if version is not None and isinstance(last, dict):
-            yield observe(
+            yield expect(
                 spans.emission.at("weight_version"),
-                expected=last.get("version"),
-                actual=version,
-                message=f"weight_version is {version!r}, and the last span is of {last.get('version')!r}",
+                last.get("version"),
+                version,
+                f"weight_version is {version!r}, and the last span is of {last.get('version')!r}",
             )
 
 
@@ -162,16 +154,15 @@ def _arrays(stream: Stream) -> Iterator[_Told]:
     """The arrays of the choices that came to an end of which it is known how many rows they need."""
     rules = arrays_of(stream)
     for choice in finished_choices(stream):
-        for step in steps_of(choice):
-            emission = step.emission
+        for emission in choice.emissions:
             prompt = emission.counters.get("prompt_tokens")
             sent = prompt_of(stream, choice.index)
             prompt_tokens = prompt if type(prompt) is int else None if sent is None else len(sent)
             for rule in rules:
                 value = emission.details.get(rule.name)
-                if value is None or prompt_tokens is None or not step.counted or not step.after:
+                if value is None or prompt_tokens is None or not emission.counted or not emission.after:
                     continue
-                due = rule.due(stream.exchange.request.body, prompt_tokens, step.after)
+                due = rule.due(stream.exchange.request.body, prompt_tokens, emission.after)
                 if due is not None:
                     yield _Told(rule, emission, value, due)
 
@@ -207,12 +198,12 @@ def array_covers_what_was_run(streams: tuple[Stream, ...], _target: Target) -> I
             holds = numbers == usual * one.due if wide else numbers % max(one.due, 1) == 0 and numbers > 0
             expected = f"{one.due} rows of {usual:g} numbers" if wide else expected
             actual = f"{numbers} numbers"
-        yield demand(
+        yield expect(
             one.place,
-            holds,
-            expected=expected,
-            actual=actual,
-            message=message or f"{one.rule.name} holds {actual}, and {expected} are due",
+            expected,
+            actual,
+            message or f"{one.rule.name} holds {actual}, and {expected} are due",
+            holds=holds,
         )
 
 
@@ -226,12 +217,12 @@ def array_rows_are_not_filler(stream: Stream, _target: Target) -> Iterator[Obser
         if rows:
             filler = [position for position, row in enumerate(rows) if len(set(row)) == 1]
             value = rows[filler[0]][0] if filler else None
-            yield demand(
+            yield expect(
                 one.place,
-                not filler,
-                expected="rows of several numbers",
-                actual=f"row {filler[0]}: nothing but {value}" if filler else "so",
-                message=f"{len(filler)} of {len(rows)} rows of {one.rule.name} hold nothing but {value}",
+                "rows of several numbers",
+                f"row {filler[0]}: nothing but {value}" if filler else "so",
+                f"{len(filler)} of {len(rows)} rows of {one.rule.name} hold nothing but {value}",
+                holds=not filler,
             )
 
 
@@ -241,19 +232,19 @@ def array_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Obse
     if not comparison.repeats:
         return
     for (_, ours), (_, theirs) in choice_pairs(comparison.baseline, comparison.other):
-        if joined_ids(ours) != joined_ids(theirs) or _cached(ours) != _cached(theirs):
+        if ours.output_ids != theirs.output_ids or _cached(ours) != _cached(theirs):
             continue
         for rule in arrays_of(comparison.baseline) if arrays_of(comparison.other) else ():
             pair = [_last(rule, choice) for choice in (ours, theirs)]
             if pair[0] is None or pair[1] is None:
                 continue
             (emission, expected), (other, actual) = pair[0], pair[1]
-            yield demand(
+            yield expect(
                 other.at(rule.name),
-                _alike(expected.rows, actual.rows, comparison.rounding),
-                expected="the rows of the whole answer",
-                actual=f"{len(actual.rows)} rows" if actual.shaped else f"{len(actual.rows[0])} numbers",
-                message=f"{rule.name} differs between two answers to one request",
+                "the rows of the whole answer",
+                f"{len(actual.rows)} rows" if actual.shaped else f"{len(actual.rows[0])} numbers",
+                f"{rule.name} differs between two answers to one request",
+                holds=_alike(expected.rows, actual.rows, comparison.rounding),
                 related=(emission.at(rule.name),),
                 by_chance=True,
             )

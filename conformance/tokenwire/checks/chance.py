@@ -14,8 +14,7 @@ from typing import Any
 
 from tokenwire.checks.difference import first_difference
 from tokenwire.checks.logprob_entry import number_of, reported_logprobs, sampled_entries
-from tokenwire.checks.walk import integer, joined_ids, joined_text, steps_of
-from tokenwire.record import Choice, fact
+from tokenwire.record import Choice, fact, integer
 from tokenwire.requirement import tolerance
 from tokenwire.target.alike import alike
 
@@ -54,9 +53,9 @@ class _Position:
 
 def _told_at(choice: Choice, position: int) -> _Position:
     found = _Position()
-    for step, several in zip(steps_of(choice), reported_logprobs(choice), strict=True):
+    for emission, several in zip(choice.emissions, reported_logprobs(choice), strict=True):
         for told in several:
-            at = position - step.before
+            at = position - emission.before
             if not 0 <= at < len(told.positions):
                 continue
             own, top = told.positions[at].sampled, told.positions[at].top or []
@@ -86,7 +85,7 @@ def _gap(pair: Pair, position: int) -> tuple[float, bool] | None:
     """
     if not all(choice.likeliest for choice in pair):
         return None
-    told_ids = [ours[position] for choice in pair if (ours := joined_ids(choice)) and position < len(ours)]
+    told_ids = [ours[position] for choice in pair if (ours := choice.output_ids) and position < len(ours)]
     ids = [token for token in told_ids if integer(token) is not None]
     told = [_told_at(choice, position) for choice in pair]
     if len(ids) == len(pair):
@@ -132,20 +131,20 @@ def goes_apart(pair: Pair) -> bool:
 
     A loss, a repetition or an early end is none of that, where the ids or the counters tell.
     """
-    ids = joined_ids(pair[0]), joined_ids(pair[1])
+    ids = pair[0].output_ids, pair[1].output_ids
     if ids[0] is None or ids[1] is None:
         return _texts_go_apart(pair)
     at = first_difference(ids[0], ids[1])
     if at is None or any(map(_miscounts, pair, (ids[0], ids[1]))):
         return False
-    short = min(pair, key=lambda choice: len(joined_ids(choice) or ()))
+    short = min(pair, key=lambda choice: len(choice.output_ids or ()))
     if len(ids[0]) != len(ids[1]) and _finished_with(short) != "stop":
         return False
     return torn(pair, at)
 
 
 def _texts_go_apart(pair: Pair) -> bool:
-    texts = [joined_text(choice) or "" for choice in pair]
+    texts = [choice.text or "" for choice in pair]
     if texts[0] == texts[1]:
         return False
     short, long = sorted(texts, key=len)
@@ -168,6 +167,6 @@ def entries_go_apart(pair: Pair, at: int, entries: tuple[Sequence[Any], Sequence
     """
     if all(at < len(each) for each in entries) and alike(entries[0][at], entries[1][at], DRIFT):
         return True
-    ids = joined_ids(pair[0]), joined_ids(pair[1])
+    ids = pair[0].output_ids, pair[1].output_ids
     end = first_difference(ids[0], ids[1]) if ids[0] is not None and ids[1] is not None else 0
     return end is not None and at >= end and goes_apart(pair)

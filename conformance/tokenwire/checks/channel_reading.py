@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from tokenwire.checks.logprob_entry import CONTENT
-from tokenwire.checks.walk import as_list, count_of, joined_ids
+from tokenwire.checks.reading import count_of
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.dialects.markup import (
     BEHIND,
@@ -21,7 +21,7 @@ from tokenwire.dialects.markup import (
     load_markup,
     read_markup,
 )
-from tokenwire.record import BROKEN, Choice, Place, Stream, ToolCall
+from tokenwire.record import BROKEN, Choice, Place, Stream, ToolCall, as_list
 from tokenwire.target.tokenizer import Tokenizer
 
 CALLED = "tool_calls"
@@ -267,7 +267,7 @@ def _text(choice: Choice, tokenizer: Tokenizer | None, *, spent: bool) -> str | 
         text = b"".join(kept).decode("utf-8", "replace")
         if all(kept) and BROKEN not in text:  # some servers do not tell the parts of a character
             return text
-    ids = joined_ids(choice)
+    ids = choice.output_ids
     if tokenizer is None or not ids or not all(type(token) is int for token in ids):
         return None
     last = tokenizer.decode((ids[-1],), skip_special_tokens=False, spaces_between_special_tokens=False) or ""
@@ -289,7 +289,7 @@ def _all_is_told(stream: Stream, choice: Choice) -> bool:
     """Whether there is an entry, or an id, for each token: some families leave out what is not shown, and
     where one was lost, the others say another text.
     """
-    told, usage = len(tokens_of(choice) or joined_ids(choice) or ()), stream.usage
+    told, usage = len(tokens_of(choice) or choice.output_ids or ()), stream.usage
     count = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
     if len(stream.choices) == 1 and type(count) is int:
         return told == count
@@ -303,7 +303,7 @@ def say(
     finish = choice.finish
     if not is_chat(stream) or stream.asked.echo or finish is None or finish.type == "abort":
         return None
-    count, budget = len(joined_ids(choice) or tokens_of(choice) or ()), stream.asked.budget(choice.index)
+    count, budget = len(choice.output_ids or tokens_of(choice) or ()), stream.asked.budget(choice.index)
     spent = finish.type == SPENT or (finish.type == CALLED and budget is not None and 0 < budget <= count)
     text = _text(choice, tokenizer, spent=spent)
     if not text or _END.search(text) or not _all_is_told(stream, choice):

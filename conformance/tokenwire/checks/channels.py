@@ -21,13 +21,14 @@ from tokenwire.checks.channel_reading import (
     tokens_of,
     written,
 )
-from tokenwire.checks.check import Observation, Target, check, compare, demand, observe
+from tokenwire.checks.check import Target, check, compare
 from tokenwire.checks.delivery import interval_of
+from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.reading import count_of, end_place, start_place
 from tokenwire.checks.usage import part_of
-from tokenwire.checks.walk import count_of, end_place, integer, joined_ids, start_place
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.dialects.markup import as_object
-from tokenwire.record import CallPiece, Choice, Delivery, Emission, Stream
+from tokenwire.record import CallPiece, Choice, Delivery, Emission, Stream, integer
 from tokenwire.requirement import Level
 from tokenwire.target.determinism import Comparison
 
@@ -94,7 +95,7 @@ def _compared(comparison: Comparison, source: str, target: Target) -> Iterator[O
         if not found:
             ours, theirs = pair
             place = theirs.place(CALLED if theirs.calls else "reasoning")
-            yield demand(place, True, expected=written(ours), actual=written(theirs))
+            yield expect(place, written(ours), written(theirs), holds=True)
 
 
 def _by_chance(comparison: Comparison, pair: tuple[Channels, Channels], target: Target) -> bool:
@@ -109,12 +110,12 @@ def _difference(
     pair: tuple[Channels, Channels], each: Difference, source: str, *, by_chance: bool = False
 ) -> Observation:
     ours, theirs = pair
-    return demand(
+    return expect(
         theirs.place(each.channel),
-        False,
-        expected=each.expected,
-        actual=each.actual,
-        message=each.message(source),
+        each.expected,
+        each.actual,
+        each.message(source),
+        holds=False,
         related=(ours.place(each.channel),),
         by_chance=by_chance,
     )
@@ -158,7 +159,7 @@ def disputed_markup_may_differ(comparison: Comparison, target: Target) -> Iterat
             for seen in found:
                 yield seen._replace(message=f"{disputed}: {seen.message}")
             if not found:
-                yield demand(pair[1].place("text"), True, expected="one reading", actual="one reading")
+                yield expect(pair[1].place("text"), "one reading", "one reading", holds=True)
 
 
 @compare("border-space-may-differ")
@@ -177,13 +178,7 @@ def border_space_may_differ(comparison: Comparison, _target: Target) -> Iterator
             message = (
                 f"the {'content' if channel == 'text' else channel} is {actual!r}, with other white space"
             )
-            yield observe(
-                theirs.place(channel),
-                expected=expected,
-                actual=actual,
-                message=message,
-                related=(ours.place(channel),),
-            )
+            yield expect(theirs.place(channel), expected, actual, message, related=(ours.place(channel),))
 
 
 @check("channels-hold-no-markers")
@@ -196,12 +191,12 @@ def channels_hold_no_markers(stream: Stream, target: Target) -> Iterator[Observa
         markers = target.markup.markers(thoughts=bool(one.reasoning), calls=bool(one.calls))
         for channel, text in (("reasoning", one.reasoning), ("text", one.content)) if markers else ():
             shown = next((marker for marker in markers if marker in text), None)
-            yield demand(
+            yield expect(
                 one.place(channel),
-                shown is None,
-                expected="no marker",
-                actual=text,
-                message=f"the {'content' if channel == 'text' else channel} holds the marker {shown!r}",
+                "no marker",
+                text,
+                f"the {'content' if channel == 'text' else channel} holds the marker {shown!r}",
+                holds=shown is None,
             )
 
 
@@ -238,12 +233,12 @@ def _held(channels: Channels, said: MarkedText) -> Observation:
         at = _CHANNELS.index(differing)
         channel = {"text": "content", CALLED: "tool calls"}.get(differing, differing)
         message = f"the tokens say {due[at]!r} for the {channel}, and the channel holds {told[at]!r}"
-    return demand(
+    return expect(
         channels.place(differing or "text"),
-        said.held_by(channels),
-        expected=said.text,
-        actual=dict(zip(("reasoning", "content", "calls"), told, strict=True)),
-        message=message,
+        said.text,
+        dict(zip(("reasoning", "content", "calls"), told, strict=True)),
+        message,
+        holds=said.held_by(channels),
     )
 
 
@@ -283,12 +278,12 @@ def call_opens_with_its_name(stream: Stream, _target: Target) -> Iterator[Observ
                 name for name in ("id", "type", "name") if not isinstance(told[name], str) or not told[name]
             ]
             lacks = [*(["index"] if integer(piece.index) is None else []), *lacks]
-            yield demand(
+            yield expect(
                 emission.event.place.at(piece.pointer),
-                not lacks,
-                expected="index, id, type and name",
-                actual=told,
-                message=f"the first piece of a tool call has no {' and no '.join(lacks)}",
+                "index, id, type and name",
+                told,
+                f"the first piece of a tool call has no {' and no '.join(lacks)}",
+                holds=not lacks,
             )
 
 
@@ -298,12 +293,12 @@ def call_is_named_once(stream: Stream, _target: Target) -> Iterator[Observation]
     for emission, piece, first in _pieces(stream):
         if not first:
             again = [name for name, value in (("id", piece.id), ("name", piece.name)) if value]
-            yield demand(
+            yield expect(
                 emission.event.place.at(piece.pointer),
-                not again,
-                expected="arguments alone",
-                actual={"id": piece.id, "name": piece.name},
-                message=f"a later piece of a tool call brings {' and '.join(again)} again",
+                "arguments alone",
+                {"id": piece.id, "name": piece.name},
+                f"a later piece of a tool call brings {' and '.join(again)} again",
+                holds=not again,
             )
 
 
@@ -316,7 +311,7 @@ def calls_are_numbered(stream: Stream, _target: Target) -> Iterator[Observation]
             if streamed(stream) or piece.index is not None:
                 message = f"tool call {due} of choice {choice.index} has the index {piece.index!r}"
                 place = emission.event.place.at(piece.pointer)
-                yield observe(place, expected=due, actual=piece.index, message=message)
+                yield expect(place, due, piece.index, message)
 
 
 @check("call-ids-are-unique")
@@ -327,13 +322,13 @@ def call_ids_are_unique(stream: Stream, _target: Target) -> Iterator[Observation
         for call in choice.calls:
             emission, piece = call.pieces[0]
             own = call.id if isinstance(call.id, str) else ""
-            yield demand(
+            yield expect(
                 emission.event.place.at(piece.pointer),
-                bool(own) and own not in held,
-                expected="an id of its own",
-                actual=call.id,
-                message=f"tool call {call.index} of choice {choice.index} has the id {call.id!r}"
+                "an id of its own",
+                call.id,
+                f"tool call {call.index} of choice {choice.index} has the id {call.id!r}"
                 + (", as another call of the answer" if own else ""),
+                holds=bool(own) and own not in held,
             )
             held.add(own)
 
@@ -349,12 +344,12 @@ def arguments_are_json(stream: Stream, target: Target) -> Iterator[Observation]:
             continue
         for call in one.calls:
             emission, piece = call.pieces[-1]
-            seen = demand(
+            seen = expect(
                 emission.event.place.at(piece.pointer),
-                as_object(call.arguments) is not None,
-                expected="a JSON object",
-                actual=call.arguments,
-                message=f"the arguments of {call.name!r} are no JSON object: {call.arguments[-60:]!r}",
+                "a JSON object",
+                call.arguments,
+                f"the arguments of {call.name!r} are no JSON object: {call.arguments[-60:]!r}",
+                holds=as_object(call.arguments) is not None,
             )
             # A model may write what is no JSON, and where nothing tells its tokens, it may have.
             yield seen if said is not None else seen._replace(level=Level.MAY)
@@ -367,12 +362,12 @@ def spent_budget_is_told(stream: Stream, target: Target) -> Iterator[Observation
         said, finish = _said(stream, one, target), one.choice.finish
         if said is None or finish is None or not said.spent or not said.reading.cut:
             continue
-        yield demand(
+        yield expect(
             one.place("finish"),
-            finish.type == SPENT,
-            expected=SPENT,
-            actual=finish.type,
-            message=f"the budget ended the choice within a tool call, and it finished with {finish.type!r}",
+            SPENT,
+            finish.type,
+            f"the budget ended the choice within a tool call, and it finished with {finish.type!r}",
+            holds=finish.type == SPENT,
         )
 
 
@@ -386,18 +381,18 @@ def parsed_tokens_are_delivered(stream: Stream, _target: Target) -> Iterator[Obs
         return
     told = integer(stream.usage.get("completion_tokens")) if isinstance(stream.usage, Mapping) else None
     for what, counts in (
-        ("output_ids", [_length(joined_ids(one.choice)) for one in finished]),
+        ("output_ids", [_length(one.choice.output_ids) for one in finished]),
         ("logprobs_content", [_length(tokens_of(one.choice)) for one in finished]),
     ):
         known = [count for count in counts if count is not None]
         due = told if told is not None else _counted(stream, finished)
         if due is not None and known and len(known) == len(counts):
             name = "output ids" if what == "output_ids" else "entries of logprobs"
-            yield observe(
+            yield expect(
                 finished[-1].place(what) if what == "output_ids" else end_place(stream),
-                expected=due,
-                actual=sum(known),
-                message=f"the answer has {sum(known)} {name} for {due} completion tokens",
+                due,
+                sum(known),
+                f"the answer has {sum(known)} {name} for {due} completion tokens",
             )
 
 
@@ -425,7 +420,7 @@ def choices_are_parsed_alone(stream: Stream, target: Target) -> Iterator[Observa
         found = [_difference((ours, theirs), each, source) for each in differences(ours, theirs)]
         yield from found
         if not found:
-            yield demand(theirs.place("text"), True, expected=written(ours), actual=written(theirs))
+            yield expect(theirs.place("text"), written(ours), written(theirs), holds=True)
 
 
 def _reasoning_tokens(stream: Stream) -> int | None:
@@ -447,11 +442,11 @@ def reasoning_tokens_equal_whole(comparison: Comparison, _target: Target) -> Ite
     if expected is None or actual is None or not _reasons(ours, theirs):
         return
     pairs: list[tuple[Choice, Choice]] = list(zip(ours.choices, theirs.choices, strict=False))
-    yield observe(
+    yield expect(
         theirs.usage_place or end_place(theirs),
-        expected=expected,
-        actual=actual,
-        message=f"reasoning_tokens is {actual} in the stream, but {expected} in the whole answer",
+        expected,
+        actual,
+        f"reasoning_tokens is {actual} in the stream, but {expected} in the whole answer",
         related=(ours.usage_place or start_place(ours),),
         by_chance=expected != actual and any(map(goes_apart, pairs)),
     )
@@ -468,4 +463,4 @@ def reasoning_is_counted(stream: Stream, _target: Target) -> Iterator[Observatio
     if count is not None and ended(stream) and _reasons(stream):
         place = stream.usage_place or end_place(stream)
         message = f"reasoning_tokens is {count} beside reasoning"
-        yield demand(place, count > 0, expected="more than 0", actual=count, message=message)
+        yield expect(place, "more than 0", count, message, holds=count > 0)

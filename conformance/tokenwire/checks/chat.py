@@ -6,17 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tokenwire.checks.about import about, finished_choices, is_error
-from tokenwire.checks.check import (
-    Observation,
-    Target,
-    check,
-    demand,
-    in_wire_order,
-    observe,
-)
+from tokenwire.checks.check import Target, check
+from tokenwire.checks.evidence import Observation, expect, in_wire_order
 from tokenwire.checks.logprob_entry import SAMPLED, read_entry
-from tokenwire.checks.walk import as_list, carries, joined_ids
-from tokenwire.record import Choice, Delivery, Stream
+from tokenwire.checks.reading import carries
+from tokenwire.record import Choice, Delivery, Stream, as_list
 
 
 @check("chat-role-comes-first", about(chat=True, streamed=True))
@@ -26,7 +20,7 @@ def chat_role_comes_first(stream: Stream, _target: Target) -> Iterator[Observati
         emission = choice.emissions[0]
         role = emission.details.get("role")
         message = f"the first chunk of choice {choice.index} has the role {role!r}"
-        yield observe(emission.at("role"), expected="assistant", actual=role, message=message)
+        yield expect(emission.at("role"), "assistant", role, message)
 
 
 @check("chat-role-stays", about(chat=True, streamed=True))
@@ -35,12 +29,12 @@ def chat_role_stays(stream: Stream, _target: Target) -> Iterator[Observation]:
     for choice in stream.choices:
         for emission in choice.emissions[1:]:
             role = emission.details.get("role")
-            yield demand(
+            yield expect(
                 emission.at("role"),
-                role is None or role == "assistant",
-                expected="assistant or none",
-                actual=role,
-                message=f"a later chunk of choice {choice.index} has the role {role!r}",
+                "assistant or none",
+                role,
+                f"a later chunk of choice {choice.index} has the role {role!r}",
+                holds=role is None or role == "assistant",
             )
 
 
@@ -53,7 +47,7 @@ def chat_chunks_share_a_choice_id(stream: Stream, _target: Target) -> Iterator[O
             first, *later = (emission.details.get("request_id") for emission in choice.emissions)
             for emission, actual in zip(choice.emissions[1:], later, strict=True):
                 message = f"a chunk of choice {choice.index} has the id {actual!r}, not {first!r}"
-                yield observe(emission.at("request_id"), expected=first, actual=actual, message=message)
+                yield expect(emission.at("request_id"), first, actual, message)
 
     yield from in_wire_order(chunks())
 
@@ -70,9 +64,7 @@ def chat_content_never_null(stream: Stream, _target: Target) -> Iterator[Observa
                 content = emission.details["content"]
                 place = emission.at("content" if "content" in emission.pointers else "text")
                 message = f"the content is {content!r}, not a string"
-                yield demand(
-                    place, isinstance(content, str), expected="a string", actual=content, message=message
-                )
+                yield expect(place, "a string", content, message, holds=isinstance(content, str))
 
 
 @check("chat-meta-info-in-every-choice", about("meta_info", chat=True, delivery=Delivery.WHOLE))
@@ -82,7 +74,7 @@ def chat_meta_info_in_every_choice(stream: Stream, _target: Target) -> Iterator[
         told = choice.emissions[-1].details.get("meta_info")
         place, holds = choice.last_at("meta_info"), isinstance(told, Mapping)
         message = f"choice {choice.index} has no meta_info object"
-        yield demand(place, holds, expected="a meta_info object", actual=told, message=message)
+        yield expect(place, "a meta_info object", told, message, holds=holds)
 
 
 @check("chat-meta-info-only-on-request", about(chat=True, delivery=Delivery.WHOLE))
@@ -93,12 +85,12 @@ def chat_meta_info_only_on_request(stream: Stream, _target: Target) -> Iterator[
     for choice in finished_choices(stream):
         last = choice.emissions[-1]
         message = f"choice {choice.index} has a meta_info key that was not asked for"
-        yield demand(
+        yield expect(
             last.at("meta_info"),
-            not carries(last, "meta_info"),
-            expected="no meta_info key",
-            actual=last.details.get("meta_info"),
-            message=message,
+            "no meta_info key",
+            last.details.get("meta_info"),
+            message,
+            holds=not carries(last, "meta_info"),
         )
 
 
@@ -117,19 +109,19 @@ def chat_ids_agree_with_meta_info(stream: Stream, _target: Target) -> Iterator[O
     for choice in stream.choices:
         if is_error(choice.finish):
             continue
-        emission, ids, named = choice.emissions[-1], joined_ids(choice), _logprob_ids(choice)
+        emission, ids, named = choice.emissions[-1], choice.output_ids, _logprob_ids(choice)
         meta_info = emission.details.get("meta_info")
         count = meta_info.get("completion_tokens") if isinstance(meta_info, Mapping) else None
         if ids is not None and count is not None:
             message = f"choice {choice.index} has {len(ids)} output ids, but meta_info counts {count!r}"
-            yield observe(emission.at("output_ids"), expected=count, actual=len(ids), message=message)
+            yield expect(emission.at("output_ids"), count, len(ids), message)
         if named is None:
             continue
         if ids is not None:
             message = f"the output logprobs of choice {choice.index} name other ids than its output ids"
-            yield observe(emission.at(SAMPLED), expected=as_list(ids), actual=named, message=message)
+            yield expect(emission.at(SAMPLED), as_list(ids), named, message)
         elif count is not None:
             message = (
                 f"choice {choice.index} has {len(named)} output logprobs, but meta_info counts {count!r}"
             )
-            yield observe(emission.at(SAMPLED), expected=count, actual=len(named), message=message)
+            yield expect(emission.at(SAMPLED), count, len(named), message)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tokenwire.checks.about import about, finished_choices
 from tokenwire.checks.channel_reading import taken_apart
-from tokenwire.checks.check import Observation, Target, check, demand
+from tokenwire.checks.check import Target, check, check_choices
+from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.logprob_entry import LISTS, NAMED, NAMED_TOP, NAMES, OFFSETS, id_in_text
+from tokenwire.checks.reading import count_of, details, end_place
 from tokenwire.checks.usage import part_of
-from tokenwire.checks.walk import Step, check_choices, count_of, details, end_place, integer, joined_text
 from tokenwire.dialects.dialect import policy_of
-from tokenwire.record import Choice, Emission, Stream
+from tokenwire.record import Choice, Emission, Stream, integer
 
 FIELD = "logprobs"
 _BROKEN = re.compile("�+")
@@ -91,9 +92,7 @@ def chat_logprobs_have_content(stream: Stream, _target: Target) -> Iterator[Obse
             fault = _fault_in_content(told)
             expected = "null, or content with token, logprob, bytes and top_logprobs"
             message = f"{FIELD} {fault}"
-            yield demand(
-                emission.at(FIELD), not fault, expected=expected, actual=fault or expected, message=message
-            )
+            yield expect(emission.at(FIELD), expected, fault or expected, message, holds=not fault)
 
 
 def _entries(choice: Choice) -> int:
@@ -141,7 +140,7 @@ def chat_logprobs_count_the_tokens(stream: Stream, _target: Target) -> Iterator[
     place = stream.usage_place if "completion_tokens" in usage else None
     holds = due - _unlisted(stream) <= entries <= due
     message = f"the logprobs have {entries} entries for {due} completion tokens"
-    yield demand(place or end_place(stream), holds, expected=due, actual=entries, message=message)
+    yield expect(place or end_place(stream), due, entries, message, holds=holds)
 
 
 def _bytes_of(entry: object) -> bytes | None:
@@ -190,7 +189,7 @@ def is_spelled_by_some(wanted: str, tokens: Iterable[bytes]) -> bool:
 def chat_logprobs_spell_the_text(stream: Stream, _target: Target) -> Iterator[Observation]:
     """The tokens of the logprobs are those whose text is shown."""
     for choice in finished_choices(stream):
-        content, text = _content(choice), joined_text(choice)
+        content, text = _content(choice), choice.text
         tokens = [_bytes_of(entry) for entry in content or ()]
         if not text or taken_apart(stream, choice) or not tokens or None in tokens:
             continue
@@ -198,7 +197,7 @@ def chat_logprobs_spell_the_text(stream: Stream, _target: Target) -> Iterator[Ob
         told = _shown(b"".join(known))
         carrying = next(e for e in reversed(choice.emissions) if _object(e) is not None)
         message = f"the tokens of the logprobs spell {told[:60]!r}, but the text is {text[:60]!r}"
-        yield demand(carrying.at(FIELD), is_spelled(text, known), expected=text, actual=told, message=message)
+        yield expect(carrying.at(FIELD), text, told, message, holds=is_spelled(text, known))
 
 
 def _lists(told: Any) -> dict[str, list[Any]]:
@@ -210,20 +209,22 @@ def _lists(told: Any) -> dict[str, list[Any]]:
 
 @check_choices("completion-logprobs-are-parallel", about(chat=False))
 def completion_logprobs_are_parallel(
-    steps: Sequence[Step], _stream: Stream, _target: Target
+    choice: Choice, _stream: Stream, _target: Target
 ) -> Iterator[Observation]:
     """All lists of a completion's logprobs have one entry for each token.
 
     The list of alternatives is empty where none were asked for; that it is not where they were is seen by the
     requirement that counts them.
     """
-    for step, logprobs in details(steps, FIELD):
+    for emission, logprobs in details(choice.delivered, FIELD):
         lists = _lists(logprobs)
         if lists.get(NAMED):
             sizes = {name: len(lists[name]) for name in sorted(lists) if lists[name] or name != NAMED_TOP}
             wrong = next((name for name, size in sizes.items() if size != sizes[NAMED]), None)
             message = f"{wrong} has {sizes.get(wrong or '')} entries, but {NAMED} has {sizes[NAMED]}"
-            yield step.expect(wrong or FIELD, "lists of one length", sizes, message, holds=wrong is None)
+            yield expect(
+                emission.at(wrong or FIELD), "lists of one length", sizes, message, holds=wrong is None
+            )
 
 
 def _is_escaped(token: object) -> bool:
@@ -260,7 +261,7 @@ def text_offsets_add_up(stream: Stream, _target: Target) -> Iterator[Observation
     """Each offset is the one before it and what the text shows of the token there, across all events."""
     unknown = policy_of(stream).text_offsets == "unknown"
     for choice in stream.choices if _tells(stream) else ():
-        text = joined_text(choice)
+        text = choice.text
         first: int | None = None
         before: tuple[int, str] | None = None
         # Where a part of a character begins that hidden tokens alone have followed: it may go on behind them.
@@ -291,5 +292,5 @@ def text_offsets_add_up(stream: Stream, _target: Target) -> Iterator[Observation
                         expected = f"where the text shows {token!r}, from {begin} on"
                         message = f"the text offset of {token!r} is {offset!r}, which is not {expected}"
                     place = choice.emissions[position].at(OFFSETS)
-                    yield demand(place, holds, expected=expected, actual=offset, message=message)
+                    yield expect(place, expected, offset, message, holds=holds)
                 before = (told, token) if told is not None and isinstance(token, str) else None

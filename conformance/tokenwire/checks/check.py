@@ -1,105 +1,24 @@
-"""What a check is: a pure function from a stream, or from two streams, to observations.
-
-An observation is a statement about something that the target wrote and that could have been wrong. A check
-that looked at nothing yields nothing, and a requirement without witnesses cannot pass.
-"""
+"""What a check is: a pure function from a choice, an answer, two answers or a run to observations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
-from operator import attrgetter
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from itertools import chain
+from typing import Any, Self, TypeVar, cast
 
 from tokenwire.checks.about import ANY, About, traits_of
+from tokenwire.checks.evidence import Observation, in_wire_order
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.markup import Markup
 from tokenwire.parrot.recognition import KnownModel
-from tokenwire.record import Delivery, Emission, Place, Stream, fact
-from tokenwire.requirement import Level
+from tokenwire.record import Choice, Delivery, Stream, fact
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.alike import ROUNDING
 from tokenwire.target.death import Death
 from tokenwire.target.determinism import Comparison
 from tokenwire.target.tokenizer import Tokenizer
-
-
-class Observation(NamedTuple):
-    """What a check saw at one place: as it should be, or not. There are dozens for each event."""
-
-    source: Place | Emission
-    """Where it stands; or the emission, of which `field` names a field. Most observations hold, and nobody
-    asks for their place: it is made for the few that are shown.
-    """
-    expected: Any
-    actual: Any
-    holds: bool
-    message: str = ""
-    """What is wrong, as one clause; made from expected and actual where empty."""
-    related: tuple[Place, ...] = ()
-    condition_only: bool = False
-    """The observation shows only that the condition of the requirement occurred; it is no witness."""
-    level: Level | None = None
-    """How grave a violation here is at most; None for as grave as its requirement."""
-    by_chance: bool = False
-    """What differs is what two answers to one request may differ in (a near tie, rounding): it is a violation
-    only where the target was seen to repeat the answers here and in `related`.
-    """
-    witnesses: int = 1
-    """How many observations it stands for: the last violation that is kept of an answer stands for all others
-    of its level (`tally`).
-    """
-    field: str = ""
-
-    @property
-    def place(self) -> Place:
-        source = self.source
-        return source if isinstance(source, Place) else source.at(self.field)
-
-    @property
-    def event(self) -> int:
-        """The index of the event in which it stands; 0 for an answer that is one document."""
-        source = self.source
-        return (source.event or 0) if isinstance(source, Place) else source.event.index
-
-    @property
-    def located(self) -> Observation:
-        """The same with its place, for those that are kept longer than their answer."""
-        return self if isinstance(self.source, Place) else self._replace(source=self.place, field="")
-
-
-def equal(expected: object, actual: object) -> bool:
-    """Whether two values are equal and of one JSON type: 1 is not true."""
-    return bool(expected == actual) and isinstance(expected, bool) == isinstance(actual, bool)
-
-
-def observe(
-    place: Place,
-    *,
-    expected: Any,
-    actual: Any,
-    message: str = "",
-    related: tuple[Place, ...] = (),
-    by_chance: bool = False,
-) -> Observation:
-    """Look whether two values are equal, of the same JSON type."""
-    holds = equal(expected, actual)
-    return Observation(place, expected, actual, holds, message, related, by_chance=by_chance)
-
-
-def demand(
-    place: Place,
-    holds: bool,
-    *,
-    expected: Any,
-    actual: Any,
-    message: str = "",
-    related: tuple[Place, ...] = (),
-    by_chance: bool = False,
-) -> Observation:
-    """Look whether a condition holds; `expected` is said in words."""
-    return Observation(place, expected, actual, holds, message, related, by_chance=by_chance)
 
 
 @dataclass(frozen=True)
@@ -189,6 +108,7 @@ def select(holds: Callable[[Stream], object]) -> Callable[[tuple[Stream, ...]], 
 
 
 StreamCheck = Callable[[Stream, Target], Iterator[Observation]]
+ChoiceCheck = Callable[[Choice, Stream, Target], Iterator[Observation]]
 ComparisonCheck = Callable[[Comparison, Target], Iterator[Observation]]
 RunCheck = Callable[[tuple[Stream, ...], Target], Iterator[Observation]]
 
@@ -239,6 +159,24 @@ def check(requirement: str, about: About = ANY) -> Callable[[StreamCheck], Strea
     return register
 
 
+def check_choices(requirement: str, about: About = ANY) -> Callable[[ChoiceCheck], ChoiceCheck]:
+    """Make a function the check of a requirement, called with each choice that delivered anything.
+
+    What it sees is reported in wire order.
+    """
+
+    def register(function: ChoiceCheck) -> ChoiceCheck:
+        @wraps(function)
+        def on_stream(stream: Stream, target: Target) -> Iterator[Observation]:
+            every = (function(choice, stream, target) for choice in stream.delivering)
+            yield from in_wire_order(chain.from_iterable(every))
+
+        check(requirement, about)(on_stream)
+        return function
+
+    return register
+
+
 def compare(requirement: str) -> Callable[[ComparisonCheck], ComparisonCheck]:
     """Make a function the check of a requirement, called once for each comparison."""
 
@@ -257,13 +195,3 @@ def check_run(requirement: str) -> Callable[[RunCheck], RunCheck]:
         return function
 
     return register
-
-
-def condition_seen(place: Place, what: str) -> Observation:
-    """Note that the condition of a requirement occurred."""
-    return Observation(place, what, what, holds=True, condition_only=True)
-
-
-def in_wire_order(observations: Iterable[Observation]) -> list[Observation]:
-    """Sort observations by the event in which they stand; those of one event keep their order."""
-    return sorted(observations, key=attrgetter("event"))

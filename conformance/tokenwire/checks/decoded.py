@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tokenwire.checks.about import finished_choices
 from tokenwire.checks.channel_reading import taken_apart
-from tokenwire.checks.walk import first_prompt_ids, joined_ids, joined_text, prompt_of
+from tokenwire.checks.reading import first_prompt_ids, prompt_of
 from tokenwire.dialects.detokenize import Ids
 from tokenwire.record import BROKEN, Asked, Choice, Stream
 from tokenwire.target.tokenizer import Tokenizer
@@ -84,7 +84,7 @@ def decoded(stream: Stream, tokenizer: Tokenizer | None) -> Iterator[Decoded]:
     if tokenizer is None or stream.asked.echo:
         return
     for choice in finished_choices(stream):
-        ids, text = joined_ids(choice), joined_text(choice)
+        ids, text = choice.output_ids, choice.text
         aborted = choice.finish is None or choice.finish.type == "abort"
         if (
             not ids
@@ -101,7 +101,7 @@ def decoded(stream: Stream, tokenizer: Tokenizer | None) -> Iterator[Decoded]:
 def _prompt(stream: Stream, choice: Choice) -> Ids:
     sent = prompt_of(stream, choice.index)
     if sent is not None:
-        return sent
+        return tuple(sent)
     _, ids = first_prompt_ids(choice, empty=False) or (None, [])
     return tuple(ids) if all(type(token) is int for token in ids) else ()
 

@@ -7,32 +7,14 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from tokenwire.checks.about import CUMULATIVE, INCREMENTAL, STREAMED, about, ended, finished_choices, streamed
-from tokenwire.checks.check import (
-    Observation,
-    Target,
-    check,
-    check_run,
-    condition_seen,
-    demand,
-    observe,
-)
+from tokenwire.checks.check import Target, check, check_choices, check_run
 from tokenwire.checks.difference import observe_sequence, observe_text
+from tokenwire.checks.evidence import Observation, condition_seen, expect, expect_each, expect_equal
 from tokenwire.checks.lockstep import lockstep
 from tokenwire.checks.logprob_entry import LISTS
-from tokenwire.checks.walk import (
-    Step,
-    as_list,
-    check_choices,
-    choices_as_begun,
-    demand_each,
-    expect_each,
-    integer,
-    read_once,
-    sound_steps,
-    untold_count,
-)
+from tokenwire.checks.reading import read_once, untold_count
 from tokenwire.dialects.dialect import dialect_of, policy_of
-from tokenwire.record import Choice, Delivery, Emission, Place, Stream, fact
+from tokenwire.record import Choice, Delivery, Emission, Place, Stream, as_list, fact, integer
 
 LONG_ANSWER = 50
 """Answers up to this many ids prove nothing about accumulation: servers may collect them in one piece.
@@ -47,8 +29,8 @@ TELLING_GROWTHS = 3
 def interval_of(stream: Stream, target: Target) -> int | None:
     """The stream_interval in force: the request's, or the server's; None where it is not known.
 
-    0 stands for the server's value, a value below 0 for every step, which nothing can break. In some dialects
-    a request can only raise what the server has.
+    0 stands for the server's value, a value below 0 for every emission, which nothing can break. In some
+    dialects a request can only raise what the server has.
     """
     interval = stream.asked.stream_interval or target.stream_interval
     if interval and target.stream_interval and policy_of(stream).stream_interval == "raises":
@@ -85,7 +67,7 @@ def _begins_with(ids: Sequence[Any] | None, before: Sequence[Any] | None) -> boo
 class _Shown(NamedTuple):
     """The mode that a list field shows in an emission."""
 
-    step: Step
+    emission: Emission
     name: str
     mode: Delivery
 
@@ -96,24 +78,24 @@ def _modes(choice: Choice) -> list[_Shown]:
 
     Counted against completion_tokens; where there is no counter, against the ids, which then cannot be wrong.
     """
-    steps = sound_steps(choice)
-    names = dict.fromkeys(["output_ids", *(name for step in steps for name in step.emission.series)])
-    growths: list[tuple[Step, bool, int, int]] = []
+    emissions = choice.delivered
+    names = dict.fromkeys(["output_ids", *(name for emission in emissions for name in emission.series)])
+    growths: list[tuple[Emission, bool, int, int]] = []
     before: int | None = 0
-    for step in steps:
-        counter = step.counter("completion_tokens")
-        count, last = (step.after, step.before) if counter is None else (counter, before)
+    for emission in emissions:
+        counter = emission.counter("completion_tokens")
+        count, last = (emission.after, emission.before) if counter is None else (counter, before)
         before = counter
         if last is not None and 0 < last < count:
-            growths.append((step, counter is not None, count, count - last))
+            growths.append((emission, counter is not None, count, count - last))
     shown = []
     for name in names:
-        for step, is_counted, count, grown in growths:
-            ids = step.ids if is_counted else None
-            entries = step.series(name) if name in step.emission.series or name != "output_ids" else ids
+        for emission, is_counted, count, grown in growths:
+            ids = emission.output_ids if is_counted else None
+            entries = emission.entries(name) if name in emission.series or name != "output_ids" else ids
             mode = None if entries is None else _mode_of_length(len(entries), count, grown)
             if mode is not None:
-                shown.append(_Shown(step, name, mode))
+                shown.append(_Shown(emission, name, mode))
     return shown
 
 
@@ -121,17 +103,16 @@ def _modes(choice: Choice) -> list[_Shown]:
 def one_mode_per_stream(stream: Stream, _target: Target) -> Iterator[Observation]:
     """All fields are of the mode that the first telling field shows, ids before series before text."""
     first: Delivery | None = None
-    for steps in choices_as_begun(stream):
-        choice = steps[0].choice
-        modes = sorted(_modes(choice), key=lambda shown: shown.step.position)
+    for choice in stream.delivering_as_begun:
+        modes = sorted(_modes(choice), key=lambda shown: shown.emission.position)
         first = first or next((shown.mode for shown in modes), None)
-        rows = ((step, name, str(first), str(mode)) for step, name, mode in modes)
-        yield from expect_each(rows, "{field} is {actual} in a stream that began {expected}")
+        rows = ((emission, name, str(first), str(mode)) for emission, name, mode in modes)
+        yield from expect_equal(rows, "{field} is {actual} in a stream that began {expected}")
         text_mode = _mode_of_text(choice.emissions)
         if first is not None and text_mode is not None:
             last = [emission for emission in choice.emissions if emission.text is not None][-1]
             message = f"text is {text_mode} in a stream whose ids and series are {first}"
-            yield observe(last.at("text"), expected=str(first), actual=str(text_mode), message=message)
+            yield expect(last.at("text"), str(first), str(text_mode), message)
 
 
 @check("mode-is-advertised", STREAMED)
@@ -143,11 +124,11 @@ def mode_is_advertised(stream: Stream, target: Target) -> Iterator[Observation]:
     advertised, dialect = target.advertised_delivery, dialect_of(stream)
     if advertised is None or (dialect is not None and dialect.fixed_delivery):
         return
-    for steps in choices_as_begun(stream):
-        shown = next((shown for shown in _modes(steps[0].choice) if shown.name == "output_ids"), None)
+    for choice in stream.delivering_as_begun:
+        shown = next((shown for shown in _modes(choice) if shown.name == "output_ids"), None)
         if shown is not None:
             message = f"the server advertises {advertised} streams, but output_ids is {shown.mode}"
-            yield shown.step.expect(shown.name, str(advertised), str(shown.mode), message)
+            yield expect(shown.emission.at(shown.name), str(advertised), str(shown.mode), message)
 
 
 def _cumulative(stream: Stream) -> bool:
@@ -162,65 +143,69 @@ _BEFORE = "the emission before it"
 
 
 @check_choices("cumulative-ids-extend", CUMULATIVE)
-def cumulative_ids_extend(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
+def cumulative_ids_extend(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """Output ids that were sent stay, and stay first."""
-    for before, (step, ids) in pairwise((step, step.ids) for step in steps if step.ids is not None):
+    for before, (emission, ids) in pairwise(
+        (emission, emission.output_ids) for emission in choice.delivered if emission.output_ids is not None
+    ):
         held = before[1]
-        place, kept = step.emission.at("output_ids"), ids[: len(held)]
+        place, kept = emission.at("output_ids"), ids[: len(held)]
         yield observe_sequence(place, "output id", expected=held, actual=kept, source=_BEFORE)
 
 
 @check_choices("cumulative-text-extends", CUMULATIVE)
-def cumulative_text_extends(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
+def cumulative_text_extends(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """Text that was sent stays, and stays first."""
-    shown = ((step, step.emission.text) for step in steps if step.emission.text is not None)
-    for (_, held), (step, text) in pairwise(shown):
-        place = step.emission.at("text")
+    shown = ((emission, emission.text) for emission in choice.delivered if emission.text is not None)
+    for (_, held), (emission, text) in pairwise(shown):
+        place = emission.at("text")
         yield observe_text(place, expected=held, actual=text[: len(held)], source=_BEFORE)
 
 
 @check_choices("cumulative-series-extend", CUMULATIVE)
-def cumulative_series_extend(
-    steps: Sequence[Step], _stream: Stream, _target: Target
-) -> Iterator[Observation]:
+def cumulative_series_extend(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """Entries that were sent stay as they are, and stay first."""
-    for name in dict.fromkeys(name for step in steps for name in step.emission.series):
-        lists = ((step, entries) for step in steps if (entries := step.series(name)) is not None)
-        for (_, held), (step, entries) in pairwise(lists):
-            place, kept = step.emission.at(name), entries[: len(held)]
+    for name in dict.fromkeys(name for emission in choice.delivered for name in emission.series):
+        lists = (
+            (emission, entries)
+            for emission in choice.delivered
+            if (entries := emission.entries(name)) is not None
+        )
+        for (_, held), (emission, entries) in pairwise(lists):
+            place, kept = emission.at(name), entries[: len(held)]
             yield observe_sequence(place, f"{name} entry", expected=held, actual=kept, source=_BEFORE)
 
 
 @check_choices("incremental-ids-are-new", INCREMENTAL)
-def incremental_ids_are_new(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
+def incremental_ids_are_new(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """An emission carries as many ids as completion_tokens grew by: none again, none left out."""
-    if all(step.ids is None for step in steps):
+    if all(emission.output_ids is None for emission in choice.delivered):
         return
 
-    def rows() -> Iterator[tuple[Step, str, int, int]]:
+    def rows() -> Iterator[tuple[Emission, str, int, int]]:
         counted = delivered = 0
-        for step in steps:
-            count = step.counter("completion_tokens")
+        for emission in choice.delivered:
+            count = emission.counter("completion_tokens")
             if count is not None:
-                yield step, "output_ids", count - counted, step.after - delivered
-                counted, delivered = count, step.after
+                yield emission, "output_ids", count - counted, emission.after - delivered
+                counted, delivered = count, emission.after
 
-    yield from expect_each(rows(), "{actual} output ids came while completion_tokens grew by {expected}")
+    yield from expect_equal(rows(), "{actual} output ids came while completion_tokens grew by {expected}")
 
 
 @check("first-emission-has-a-token", STREAMED)
 def first_emission_has_a_token(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Ids start with an id, not with an empty list."""
-    for steps in choices_as_begun(stream):
-        carrying = [(step, step.ids) for step in steps if step.ids is not None]
-        if any(ids for _, ids in carrying):
-            step, ids = carrying[0]
-            message = f"the first emission of choice {step.choice.index} carries no output id"
-            yield step.expect("output_ids", "at least one id", len(ids), message, holds=bool(ids))
+    for choice in stream.delivering_as_begun:
+        carrying = [emission for emission in choice.delivered if emission.output_ids is not None]
+        if any(emission.output_ids for emission in carrying):
+            first, count = carrying[0], len(carrying[0].output_ids or ())
+            message = f"the first emission of choice {choice.index} carries no output id"
+            yield expect(first.at("output_ids"), "at least one id", count, message, holds=count > 0)
 
 
 @check_choices("interval-is-kept", STREAMED)
-def interval_is_kept(steps: Sequence[Step], stream: Stream, target: Target) -> Iterator[Observation]:
+def interval_is_kept(choice: Choice, stream: Stream, target: Target) -> Iterator[Observation]:
     """Between the first and the last emission of ids, none carries fewer new ids than the interval.
 
     An interval of 1 cannot be broken; an emission without new ids is another requirement's matter.
@@ -228,33 +213,44 @@ def interval_is_kept(steps: Sequence[Step], stream: Stream, target: Target) -> I
     interval = interval_of(stream, target)
     if interval is None or interval == 1:
         return
-    for step in steps:
-        inner = step.before > 0 and step.ids is not None and not step.last and step.emission.finish is None
-        if inner and step.new > 0:
+    for emission in choice.delivered:
+        inner = (
+            emission.before > 0
+            and emission.output_ids is not None
+            and not emission.last
+            and emission.finish is None
+        )
+        if inner and emission.new > 0:
             expected, message = (
                 f"at least {interval} new ids",
-                f"{step.new} new output ids at a stream_interval of {interval}",
+                f"{emission.new} new output ids at a stream_interval of {interval}",
             )
-            yield step.expect("output_ids", expected, step.new, message, holds=step.new >= interval)
+            yield expect(
+                emission.at("output_ids"), expected, emission.new, message, holds=emission.new >= interval
+            )
 
 
 @check_choices("no-idle-emissions", STREAMED)
-def no_idle_emissions(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
+def no_idle_emissions(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every emission brings something: an id, text, a finish reason, or the role that opens a chat choice."""
-    if all(step.ids is None for step in steps):
+    if all(emission.output_ids is None for emission in choice.delivered):
         return
 
-    def rows() -> Iterator[tuple[Step, str, bool, str, str]]:
+    def rows() -> Iterator[tuple[Emission, str, bool, str, str]]:
         held = ""
-        for step in steps:
-            text, finish = step.emission.text, step.emission.finish
-            brings = step.new > 0 or finish is not None or (bool(text) and (step.incremental or text != held))
+        for emission in choice.delivered:
+            text, finish = emission.text, emission.finish
+            brings = (
+                emission.new > 0
+                or finish is not None
+                or (bool(text) and (emission.incremental or text != held))
+            )
             held = held if text is None else text
-            if step.emission.details.get("role") is None:
+            if emission.details.get("role") is None:
                 actual = "something new" if brings else "nothing new"
-                yield step, "output_ids", brings, "a new id, new text or a finish reason", actual
+                yield emission, "output_ids", brings, "a new id, new text or a finish reason", actual
 
-    yield from demand_each(rows(), "the emission brings no new id, no new text and no finish reason")
+    yield from expect_each(rows(), "the emission brings no new id, no new text and no finish reason")
 
 
 @check("whole-accumulates", about(delivery=Delivery.WHOLE))
@@ -291,7 +287,7 @@ def _whole_lists(choice: Choice, count: int | None, names: frozenset[str]) -> It
         entries = as_list(value)
         if entries is not None and count is not None:
             message = f"{name} holds {len(entries)} entries of an answer of {count} tokens"
-            yield observe(emission.at(name), expected=count, actual=len(entries), message=message)
+            yield expect(emission.at(name), count, len(entries), message)
 
 
 @check("coalescing-keeps-all", STREAMED)
@@ -300,37 +296,39 @@ def coalescing_keeps_all(stream: Stream, target: Target) -> Iterator[Observation
 
     One output holds as many new ids as the interval says, the first one id; where the interval is not known,
     1. What was lost is seen by completion_tokens, which counts on. Servers that yield several tokens in one
-    step join outputs too, and owe the same.
+    emission join outputs too, and owe the same.
     """
     interval = interval_of(stream, target) or 1
-    for steps in choices_as_begun(stream):
-        names = sorted({name for step in steps for name in step.emission.series})
-        for step, size in _joined(steps, interval):
-            place = step.emission.at("output_ids")
+    for choice in stream.delivering_as_begun:
+        names = sorted({name for emission in choice.delivered for name in emission.series})
+        for emission, size in _joined(choice.delivered, interval):
+            place = emission.at("output_ids")
             yield condition_seen(place, f"an emission of {size} ids at interval {interval}")
-            count = step.counter("completion_tokens")
+            count = emission.counter("completion_tokens")
             if count is not None:
-                message = f"the joined emission counts {count} tokens, but {step.after} ids were delivered"
-                yield step.expect("completion_tokens", step.after, count, message)
-            yield from lockstep([step], names)
+                message = (
+                    f"the joined emission counts {count} tokens, but {emission.after} ids were delivered"
+                )
+                yield expect(emission.at("completion_tokens"), emission.after, count, message)
+            yield from lockstep([emission], names)
 
 
-def _joined(steps: Sequence[Step], interval: int) -> Iterator[tuple[Step, int]]:
+def _joined(emissions: Sequence[Emission], interval: int) -> Iterator[tuple[Emission, int]]:
     """The emissions that carry more ids than one output holds, each with how many."""
     counted = 0
-    for step in steps:
-        count = step.counter("completion_tokens")
-        size = step.new if count is None else max(step.new, count - counted)
+    for emission in emissions:
+        count = emission.counter("completion_tokens")
+        size = emission.new if count is None else max(emission.new, count - counted)
         counted = counted if count is None else count
-        if size > (1 if step.before == 0 else interval) and step.ids is not None:
-            yield step, size
+        if size > (1 if emission.before == 0 else interval) and emission.output_ids is not None:
+            yield emission, size
 
 
 _TELLING_STREAMS = 4
 """In so many streams the first ids would hardly have been joined by chance each time."""
 
 
-def _first_steps(streams: tuple[Stream, ...], target: Target) -> Iterator[tuple[Place, int, int]]:
+def _first_emissions(streams: tuple[Stream, ...], target: Target) -> Iterator[tuple[Place, int, int]]:
     """Where the first ids stand of each choice longer than its interval, how many, and that interval."""
     for stream in streams:
         interval = interval_of(stream, target) or 0
@@ -345,10 +343,15 @@ def _first_steps(streams: tuple[Stream, ...], target: Target) -> Iterator[tuple[
 def _first_ids(stream: Stream) -> tuple[tuple[Place, int, int], ...]:
     """Of each choice where its first ids stand, how many they are, and how many there are in the end."""
     firsts = (
-        (next((step for step in steps if step.ids and step.new), None), steps[-1].after)
-        for steps in choices_as_begun(stream)
+        (
+            next((emission for emission in choice.delivered if emission.output_ids and emission.new), None),
+            choice.delivered[-1].after,
+        )
+        for choice in stream.delivering_as_begun
     )
-    return tuple((step.emission.at("output_ids"), step.new, end) for step, end in firsts if step is not None)
+    return tuple(
+        (emission.at("output_ids"), emission.new, end) for emission, end in firsts if emission is not None
+    )
 
 
 @check_run("first-ids-at-once")
@@ -358,15 +361,15 @@ def first_ids_at_once(streams: tuple[Stream, ...], target: Target) -> Iterator[O
     Ids may be joined on the way, so one stream tells nothing: that not one of several sends its first ids
     before the interval is full does. Where some do, each of them is a witness.
     """
-    firsts = list(_first_steps(streams, target))
+    firsts = list(_first_emissions(streams, target))
     early = [(place, new, interval) for place, new, interval in firsts if new < interval]
     for place, new, interval in early or (firsts if len(firsts) >= _TELLING_STREAMS else []):
-        yield demand(
+        yield expect(
             place,
-            new < interval,
-            expected=f"fewer than {interval} ids in the first emission of one of {len(firsts)} streams",
-            actual=new,
-            message=f"the first emission waited for {new} ids, as in all {len(firsts)} streams",
+            f"fewer than {interval} ids in the first emission of one of {len(firsts)} streams",
+            new,
+            f"the first emission waited for {new} ids, as in all {len(firsts)} streams",
+            holds=new < interval,
         )
 
 
@@ -408,4 +411,4 @@ def stream_comes_in_a_burst(streams: tuple[Stream, ...], _target: Target) -> Ite
         message = f"all {len(emissions)} events came {came}"
         expected = "events that come as they are made"
         as_made = share > _AT_ONCE and took > _TOO_CLOSE_S * len(emissions)
-        yield demand(place, as_made, expected=expected, actual="a burst", message=message)
+        yield expect(place, expected, "a burst", message, holds=as_made)

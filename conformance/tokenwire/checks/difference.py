@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tokenwire.checks.check import Observation, demand
+from tokenwire.checks.evidence import Observation, expect
 from tokenwire.record import Place
 from tokenwire.wire.sharing import same_values
 
@@ -61,7 +61,7 @@ def observe_sequence(
     position = first_difference(expected, actual, same)
     if position is None:
         size = f"the {len(expected)} of {source}"
-        return demand(place, True, expected=size, actual=size, related=related)
+        return expect(place, size, size, holds=True, related=related)
     ours = expected[position] if position < len(expected) else None
     theirs = actual[position] if position < len(actual) else None
     if position >= len(actual):
@@ -70,9 +70,7 @@ def observe_sequence(
         message = f"{what} {position} is too much: {len(actual)} instead of the {len(expected)} of {source}"
     else:
         message = f"{what} {position} is {theirs!r}, but {ours!r} in {source}"
-    return demand(
-        place, False, expected=ours, actual=theirs, message=message, related=related, by_chance=by_chance
-    )
+    return expect(place, ours, theirs, message, holds=False, related=related, by_chance=by_chance)
 
 
 def observe_text(
@@ -87,15 +85,9 @@ def observe_text(
     """Look whether two texts are the same; show both from a little before the first difference."""
     position = first_difference(expected, actual)
     if position is None:
-        return demand(place, True, expected=expected, actual=actual, related=related)
+        return expect(place, expected, actual, holds=True, related=related)
     window = slice(max(0, position - 12), position + 24)
     message = f"the text differs from {source} at character {position}"
-    return demand(
-        place,
-        False,
-        expected=expected[window],
-        actual=actual[window],
-        message=message,
-        related=related,
-        by_chance=by_chance,
+    return expect(
+        place, expected[window], actual[window], message, holds=False, related=related, by_chance=by_chance
     )

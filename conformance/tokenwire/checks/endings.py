@@ -7,10 +7,11 @@ from itertools import pairwise
 
 from tokenwire.checks.abort import named_by_clients
 from tokenwire.checks.about import ended, finished_choices, is_error
-from tokenwire.checks.check import Observation, Target, check, check_run, demand, select
+from tokenwire.checks.check import Target, check, check_run, select
+from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.moments import began, delivered_at, over, overlap
+from tokenwire.checks.reading import count_of, end_place, read_once
 from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, put_off
-from tokenwire.checks.walk import count_of, end_place, joined_ids, joined_text, read_once
 from tokenwire.dialects.control import ControlCall
 from tokenwire.dialects.dialect import known_as, names_of
 from tokenwire.record import Choice, Stream
@@ -58,7 +59,7 @@ def _error(stream: Stream) -> str:
     failed = any(is_error(choice.finish) for choice in stream.choices)
     if not (stream.refused or stream.error is not None or failed):
         return ""
-    delivered = any(joined_ids(choice) or joined_text(choice) for choice in stream.choices)
+    delivered = any(choice.output_ids or choice.text for choice in stream.choices)
     codes = [code for code in codes_of(stream) if code >= 400]
     if not delivered and any(code in _REFUSALS for code in codes):
         return ""
@@ -71,12 +72,12 @@ def aborted_request_is_answered(stream: Stream, target: Target) -> Iterator[Obse
     error = _error(stream)
     told = error or (ended(stream) and any(map(_is_aborted, stream.choices)))
     if told and not stream.exchange.ending.ours and not put_off(stream) and _aborts(stream, target):
-        yield demand(
+        yield expect(
             end_place(stream),
-            not error,
-            expected="what was made before the abort",
-            actual=error or "what was made before the abort",
-            message=f"the request was aborted by its id, and ended in {error}",
+            "what was made before the abort",
+            error or "what was made before the abort",
+            f"the request was aborted by its id, and ended in {error}",
+            holds=not error,
         )
 
 
@@ -84,7 +85,7 @@ def aborted_request_is_answered(stream: Stream, target: Target) -> Iterator[Obse
 def _aborted_empty(stream: Stream) -> bool:
     """The answers of which a choice was aborted before its first token."""
     empty = (choice for choice in finished_choices(stream) if _is_aborted(choice))
-    return ended(stream) and any(not joined_ids(choice) and not joined_text(choice) for choice in empty)
+    return ended(stream) and any(not choice.output_ids and not choice.text for choice in empty)
 
 
 @check_run("empty-abort-is-an-answer")
@@ -99,14 +100,14 @@ def empty_abort_is_an_answer(streams: tuple[Stream, ...], _target: Target) -> It
         if usual is None:
             continue
         for choice in finished_choices(stream):
-            if _is_aborted(choice) and not joined_ids(choice) and not joined_text(choice):
+            if _is_aborted(choice) and not choice.output_ids and not choice.text:
                 fault = _lack(choice, usual.choices[0])
-                yield demand(
+                yield expect(
                     choice.last_at("finish"),
-                    not fault,
-                    expected="no ids, and every counter",
-                    actual=fault or "no ids, and every counter",
-                    message=f"the request was aborted before its first token, and its answer has {fault}",
+                    "no ids, and every counter",
+                    fault or "no ids, and every counter",
+                    f"the request was aborted before its first token, and its answer has {fault}",
+                    holds=not fault,
                 )
 
 
@@ -150,12 +151,12 @@ def abort_ends_every_choice(stream: Stream, target: Target) -> Iterator[Observat
     for choice in finished_choices(stream):
         if choice.finish is not None and choice.finish.type in {"abort", "length"}:
             count = count_of(stream, choice)
-            yield demand(
+            yield expect(
                 choice.last_at("finish"),
-                _is_aborted(choice),
-                expected="an end before the budget",
-                actual=f"{choice.finish.type} after {'all' if count is None else count} tokens",
-                message=f"request {name!r} was aborted early, and its choice {choice.index} went on",
+                "an end before the budget",
+                f"{choice.finish.type} after {'all' if count is None else count} tokens",
+                f"request {name!r} was aborted early, and its choice {choice.index} went on",
+                holds=_is_aborted(choice),
             )
 
 
@@ -176,12 +177,12 @@ def abort_of_a_choice_is_of_that_alone(stream: Stream, target: Target) -> Iterat
             continue
         expected = "abort" if choice.index in named else "an end of its own"
         names = ", ".join(repr(told[index]) for index in sorted(named))
-        yield demand(
+        yield expect(
             choice.last_at("finish"),
-            _is_aborted(choice) == (choice.index in named),
-            expected=expected,
-            actual=choice.finish.type,
-            message=f"choice {choice.index} finished with {choice.finish.type} after an abort of {names}",
+            expected,
+            choice.finish.type,
+            f"choice {choice.index} finished with {choice.finish.type} after an abort of {names}",
+            holds=_is_aborted(choice) == (choice.index in named),
         )
 
 
@@ -202,12 +203,12 @@ def ended_id_is_free_again(streams: tuple[Stream, ...], target: Target) -> Itera
                 continue
             for choice in finished_choices(stream):
                 count = count_of(stream, choice)
-                yield demand(
+                yield expect(
                     choice.last_at("finish"),
-                    not _is_aborted(choice),
-                    expected="an end of its own",
-                    actual=choice.finish.type if choice.finish else None,
-                    message=f"request {name!r} was aborted after {count} tokens, and no abort was sent: "
+                    "an end of its own",
+                    choice.finish.type if choice.finish else None,
+                    f"request {name!r} was aborted after {count} tokens, and no abort was sent: "
                     "only an earlier request, which had ended, had the same id",
+                    holds=not _is_aborted(choice),
                     related=(end_place(before),),
                 )

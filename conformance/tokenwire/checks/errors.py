@@ -17,11 +17,12 @@ from tokenwire.checks.bad_value import (
     unreadable_body,
     wrong_types,
 )
-from tokenwire.checks.check import Observation, Target, check, check_run, demand
+from tokenwire.checks.check import Target, check, check_run
+from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.reading import end_place, start_place
 from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, observe_refusal, was_refused, words_of
-from tokenwire.checks.walk import end_place, integer, start_place
 from tokenwire.dialects.dialect import dialect_of, is_chat, policy_of
-from tokenwire.record import Event, Stream
+from tokenwire.record import Event, Stream, integer
 from tokenwire.target.death import DIED, error_code, failure
 from tokenwire.wire.exchange import Ending
 
@@ -107,7 +108,7 @@ def refusal_names_the_value(streams: tuple[Stream, ...], target: Target) -> Iter
         values = dict.fromkeys(f"{one.wire_name} or {json.dumps(one.value)[:40]}" for one in bad)
         expected = f"words that name {' or '.join(values)}"
         message = f"the refusal names neither {bad[0].wire_name} nor the value"
-        yield demand(start_place(stream), named, expected=expected, actual=said[:200], message=message)
+        yield expect(start_place(stream), expected, said[:200], message, holds=named)
 
 
 def _names(said: str, bad: BadValue) -> bool:
@@ -129,13 +130,7 @@ def requests_do_not_break_the_server(streams: tuple[Stream, ...], target: Target
     if not any(stream.answered for stream in streams):
         return
     for death in target.deaths:
-        yield demand(
-            end_place(death.of),
-            False,
-            expected="a record or a refusal",
-            actual=DIED,
-            message=death.words,
-        )
+        yield expect(end_place(death.of), "a record or a refusal", DIED, death.words, holds=False)
     looked_at = []
     for stream in streams:
         if stream.exchange.ending in {Ending.CANCELLED, Ending.HUNG_UP}:
@@ -144,12 +139,12 @@ def requests_do_not_break_the_server(streams: tuple[Stream, ...], target: Target
         if failed or stream.answered or was_refused(stream):
             looked_at.append((stream, failed))
     for stream, failed in sorted(looked_at, key=_gravest_first):
-        yield demand(
+        yield expect(
             end_place(stream),
-            not failed,
-            expected="a record or a refusal",
-            actual=failed or "a record or a refusal",
-            message=f"the request ended in a failure of the server ({failed})",
+            "a record or a refusal",
+            failed or "a record or a refusal",
+            f"the request ended in a failure of the server ({failed})",
+            holds=not failed,
         )
 
 
@@ -171,12 +166,12 @@ def stream_errors_say_why(stream: Stream, _target: Target) -> Iterator[Observati
         coded = code is not None or not policy_of(stream).numeric_error_codes
         missing = [name for name, there in (("message", said), ("code", coded)) if not there]
         if missing or stream.answered or was_refused(stream):
-            yield demand(
+            yield expect(
                 event.place,
-                not missing,
-                expected="an error with a message and, as its dialect has them, a code",
-                actual=event.error,
-                message=f"the error event has no {' and no '.join(missing)}",
+                "an error with a message and, as its dialect has them, a code",
+                event.error,
+                f"the error event has no {' and no '.join(missing)}",
+                holds=not missing,
             )
 
 
@@ -209,13 +204,13 @@ def stream_errors_are_final(stream: Stream, _target: Target) -> Iterator[Observa
             own = _events_of(stream, choice)
             later = [event for event in later if event.index in own]
         if later or stream.answered or was_refused(stream):
-            yield demand(
+            yield expect(
                 later[0].place if later else error.place,
-                not later,
-                expected="only the end mark after an error event",
-                actual=f"{len(later)} events" if later else "only the end mark after an error event",
-                message=f"{len(later)} events follow the error event"
+                "only the end mark after an error event",
+                f"{len(later)} events" if later else "only the end mark after an error event",
+                f"{len(later)} events follow the error event"
                 + ("" if choice is None else f" of choice {choice}"),
+                holds=not later,
             )
 
 
@@ -227,12 +222,12 @@ def stream_errors_replace_the_finish(stream: Stream, _target: Target) -> Iterato
     good = [c for c in stream.choices if c.finish is not None and c.finish.type in {"stop", "length"}]
     all_ended = bool(good) and len(good) >= expected
     if errors and (all_ended or stream.answered or was_refused(stream)):
-        yield demand(
+        yield expect(
             errors[0].place,
-            not all_ended,
-            expected="an error or a finish",
-            actual="an error and a finish" if all_ended else "an error",
-            message="every choice finished as if all were well, and the stream carries an error",
+            "an error or a finish",
+            "an error and a finish" if all_ended else "an error",
+            "every choice finished as if all were well, and the stream carries an error",
+            holds=not all_ended,
         )
 
 
@@ -258,9 +253,7 @@ def ids_need_no_tokenizer(stream: Stream, target: Target) -> Iterator[Observatio
     carried = any(choice.output_ids is not None for choice in stream.choices)
     message = f"a request of token ids got no ids (status {stream.exchange.status})"
     actual = "a record with output ids" if carried else stream.exchange.status
-    yield demand(
-        end_place(stream), carried, expected="a record with output ids", actual=actual, message=message
-    )
+    yield expect(end_place(stream), "a record with output ids", actual, message, holds=carried)
 
 
 @check("text-needs-a-tokenizer")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from operator import eq, itemgetter
 
-from tokenwire.checks.check import Observation, Target, check_run, demand
+from tokenwire.checks.check import Target, check_run
+from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.reading import count_of, end_place, start_place
 from tokenwire.checks.refusals import NOT_ABOUT_THE_REQUEST, was_refused
 from tokenwire.checks.relations import Whole, related_streams
 from tokenwire.checks.stops import stop_string_of
-from tokenwire.checks.walk import count_of, end_place, joined_text, start_place
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.record import Stream
 
@@ -65,12 +66,12 @@ def stop_wins_within_the_budget(streams: tuple[Stream, ...], _target: Target) ->
             message = (
                 f"finished with {finish.type} at a budget of {budget}; the stop comes at token {position}"
             )
-            yield demand(
+            yield expect(
                 one.choice.last_at("finish"),
-                finish.type == expected,
-                expected=expected,
-                actual=finish.type,
-                message=message,
+                expected,
+                finish.type,
+                message,
+                holds=finish.type == expected,
                 related=(most.choice.last_at("finish"),),
                 by_chance=not _begins_alike(one, most),
             )
@@ -86,7 +87,7 @@ def _begins_alike(one: Whole, other: Whole) -> bool:
     """Whether two choices are one as far as both go: their ids, or their texts where no ids are known."""
     if one.ids is not None and other.ids is not None:
         return all(map(eq, one.ids, other.ids))
-    texts = joined_text(one.choice), joined_text(other.choice)
+    texts = one.choice.text, other.choice.text
     return bool(texts[0]) and all(map(eq, texts[0] or "", texts[1] or ""))
 
 
@@ -124,11 +125,11 @@ def one_length_rule(streams: tuple[Stream, ...], target: Target) -> Iterator[Obs
             f"{size[0]} prompt tokens and a budget of {size[1]} were {words[refused]}, "
             f"and {words[before]} in {other.exchange.name}"
         )
-        yield demand(
+        yield expect(
             end_place(stream),
-            refused == before,
-            expected=words[before],
-            actual=words[refused],
-            message=message,
+            words[before],
+            words[refused],
+            message,
+            holds=refused == before,
             related=(start_place(other),),
         )

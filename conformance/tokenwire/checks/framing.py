@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tokenwire.checks.about import EVENTS
-from tokenwire.checks.check import Observation, Target, check, demand, observe
-from tokenwire.checks.walk import end_place, start_place, witnessed
+from tokenwire.checks.check import Target, check
+from tokenwire.checks.evidence import Observation, expect, witnessed
+from tokenwire.checks.reading import end_place, start_place
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.record import Place, Stream
 from tokenwire.wire.exchange import Ending
@@ -24,14 +25,14 @@ def answer_content_type(stream: Stream, _target: Target) -> Iterator[Observation
     said = stream.asked.sent.get("stream")
     unclear = said is not None and not all(value is None or isinstance(value, bool) for value in said.values)
     if not stream.asked.stream and stream.answered and not unclear:
-        yield observe(start_place(stream), expected="application/json", actual=_media_type(stream))
+        yield expect(start_place(stream), "application/json", _media_type(stream))
 
 
 @check("stream-content-type", EVENTS)
 def stream_content_type(stream: Stream, _target: Target) -> Iterator[Observation]:
     """An event stream calls itself one."""
     if stream.answered:
-        yield observe(start_place(stream), expected="text/event-stream", actual=_media_type(stream))
+        yield expect(start_place(stream), "text/event-stream", _media_type(stream))
 
 
 @check("stream-is-utf8", EVENTS)
@@ -42,9 +43,7 @@ def stream_is_utf8(stream: Stream, _target: Target) -> Iterator[Observation]:
     if offset is not None:
         place = Place(stream.exchange.name, start=offset, end=offset + 1)
     message = f"byte {offset} of the body is not UTF-8"
-    seen = demand(
-        place, offset is None, expected="UTF-8", actual="UTF-8" if offset is None else offset, message=message
-    )
+    seen = expect(place, "UTF-8", "UTF-8" if offset is None else offset, message, holds=offset is None)
     yield from witnessed(stream, [seen])
 
 
@@ -58,9 +57,7 @@ def events_are_json_objects(stream: Stream, _target: Target) -> Iterator[Observa
                 what = event.problem or f"the data is a JSON {type(event.data).__name__}, not an object"
                 holds = not event.problem and isinstance(event.data, dict)
                 actual = "one" if holds else what
-                yield demand(
-                    event.place, holds, expected="one strict JSON object", actual=actual, message=what
-                )
+                yield expect(event.place, "one strict JSON object", actual, what, holds=holds)
 
     yield from witnessed(stream, events())
 
@@ -75,9 +72,7 @@ def events_fit_schema(stream: Stream, _target: Target) -> Iterator[Observation]:
             if not event.done and not event.problem:
                 faults = list(event.schema_errors)
                 message = "; ".join(faults[:2])
-                yield demand(
-                    event.place, not faults, expected=expected, actual=faults[:5] or "valid", message=message
-                )
+                yield expect(event.place, expected, faults[:5] or "valid", message, holds=not faults)
 
     if stream.schema:
         yield from witnessed(stream, events())
@@ -102,7 +97,7 @@ def done_ends_the_stream(stream: Stream, _target: Target) -> Iterator[Observatio
         place, actual = end_place(stream), f"one {_DONE} at the end"
     expected = f"one {_DONE} at the end"
     message = f"the stream has {actual}"
-    seen = demand(place, actual == expected, expected=expected, actual=actual, message=message)
+    seen = expect(place, expected, actual, message, holds=actual == expected)
     yield from witnessed(stream, [seen])
 
 
@@ -117,12 +112,12 @@ def stream_ends_cleanly(stream: Stream, _target: Target) -> Iterator[Observation
         message = f"the connection ended inside the body: {stream.exchange.detail or 'no reason known'}"
     else:
         message = f"{len(stream.unterminated)} bytes of an event without its blank line stand at the end"
-    seen = demand(
+    seen = expect(
         end_place(stream),
-        ending is Ending.COMPLETE and not left,
-        expected="a complete body and no unterminated event",
-        actual=left[:80] if left and ending is Ending.COMPLETE else str(ending),
-        message=message,
+        "a complete body and no unterminated event",
+        left[:80] if left and ending is Ending.COMPLETE else str(ending),
+        message,
+        holds=ending is Ending.COMPLETE and not left,
     )
     yield from witnessed(stream, [seen])
 
@@ -141,6 +136,6 @@ def events_are_unnamed(stream: Stream, _target: Target) -> Iterator[Observation]
     def events() -> Iterator[Observation]:
         for event in stream.events:
             holds, message = event.name in _HEARD_AS_MESSAGES, f"the event is named {event.name!r}"
-            yield demand(event.place, holds, expected="no event name", actual=event.name, message=message)
+            yield expect(event.place, "no event name", event.name, message, holds=holds)
 
     yield from witnessed(stream, events())

@@ -11,22 +11,21 @@ from functools import partial
 
 from tokenwire.checks.about import ended
 from tokenwire.checks.chance import DRIFT, Pair, goes_apart
-from tokenwire.checks.check import Observation, Target, compare, demand, observe
+from tokenwire.checks.check import Target, compare
 from tokenwire.checks.difference import first_difference, observe_sequence
-from tokenwire.checks.refusals import ABOUT_ACCESS_OR_LOAD, was_refused, words_of
-from tokenwire.checks.sameness import COUNTERS, same_ids, same_series, same_text
-from tokenwire.checks.told_fields import told_by
-from tokenwire.checks.walk import (
-    as_list,
+from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.reading import (
     end_place,
     first_of_prompt,
     first_prompt_ids,
-    integer,
     names_of_prompt,
     start_place,
 )
+from tokenwire.checks.refusals import ABOUT_ACCESS_OR_LOAD, was_refused, words_of
+from tokenwire.checks.sameness import COUNTERS, same_ids, same_series, same_text
+from tokenwire.checks.told_fields import told_by
 from tokenwire.dialects.dialect import dialect_of
-from tokenwire.record import Choice, Place
+from tokenwire.record import Choice, Place, as_list, integer
 from tokenwire.requirement import Level
 from tokenwire.target.alike import alike
 from tokenwire.target.capability import least_inner_step
@@ -64,11 +63,11 @@ def gateway_keeps_the_status(comparison: Comparison, _target: Target) -> Iterato
     theirs = gateway.exchange.status
     if theirs in ABOUT_ACCESS_OR_LOAD or not ((worker.answered and ended(worker)) or was_refused(worker)):
         return
-    yield observe(
+    yield expect(
         start_place(gateway),
-        expected=worker.exchange.status,
-        actual=theirs,
-        message=f"answered with status {theirs}, but the worker answers with {worker.exchange.status}",
+        worker.exchange.status,
+        theirs,
+        f"answered with status {theirs}, but the worker answers with {worker.exchange.status}",
         related=(start_place(worker),),
     )
 
@@ -81,12 +80,12 @@ def gateway_keeps_the_reason(comparison: Comparison, _target: Target) -> Iterato
     if not was_refused(worker) or not was_refused(gateway) or not ours:
         return
     theirs = words_of(gateway.error)
-    yield demand(
+    yield expect(
         start_place(gateway),
-        ours in theirs,
-        expected=ours,
-        actual=theirs,
-        message="the refusal does not hold the worker's words",
+        ours,
+        theirs,
+        "the refusal does not hold the worker's words",
+        holds=ours in theirs,
         related=(start_place(worker),),
     )
 
@@ -104,12 +103,12 @@ def gateway_keeps_every_field(comparison: Comparison, _target: Target) -> Iterat
     promised = [path for path in every if not names or names.intersection(path.split("/"))]
     other = [path for path in every if path not in promised]
     for lost, level in ((promised, None), (other, Level.SHOULD))[: 2 if other else 1]:
-        seen = demand(
+        seen = expect(
             end_place(gateway),
-            not lost,
-            expected=f"the {len(ours)} fields of {_SOURCE}",
-            actual=lost[:_TOLD] or f"the {len(ours)} fields of {_SOURCE}",
-            message=f"{len(lost)} fields of {_SOURCE} are lost, the first is {lost[0] if lost else ''}",
+            f"the {len(ours)} fields of {_SOURCE}",
+            lost[:_TOLD] or f"the {len(ours)} fields of {_SOURCE}",
+            f"{len(lost)} fields of {_SOURCE} are lost, the first is {lost[0] if lost else ''}",
+            holds=not lost,
             related=(ours[lost[0]] if lost else start_place(worker),),
         )
         yield seen._replace(level=level)
@@ -157,12 +156,12 @@ def _same_prompt_series(ours: Choice, theirs: Choice, rounding: float) -> Iterat
         expected, actual = first[1], other[1]
         at = first_difference(expected, actual, partial(alike, tolerance=rounding))
         message = f"{name} differs from {_SOURCE} at position {at}"
-        yield demand(
+        yield expect(
             other[0].at(name),
-            at is None,
-            expected=expected if at is None else expected[at : at + 1],
-            actual=actual if at is None else actual[at : at + 1],
-            message=message,
+            expected if at is None else expected[at : at + 1],
+            actual if at is None else actual[at : at + 1],
+            message,
+            holds=at is None,
             related=(first[0].at(name),),
             by_chance=alike(expected, actual, DRIFT),
         )
@@ -183,13 +182,12 @@ def gateway_keeps_the_finish(comparison: Comparison, _target: Target) -> Iterato
         told = (finish.type, finish.matched) if finish is not None else None
         due = choice.finish.type, choice.finish.matched
         place = other.last_at("finish") if other is not None else end_place(gateway)
-        yield observe(
+        yield expect(
             place,
-            expected=due,
-            actual=told,
-            message=f"choice {choice.index} ended with {told}, but in {_SOURCE} with {due}",
+            due,
+            told,
+            f"choice {choice.index} ended with {told}, but in {_SOURCE} with {due}",
             related=(choice.last_at("finish"),),
-            # An end that is not there is never chance.
             by_chance=other is not None and told not in (None, due) and goes_apart((choice, other)),
         )
 
@@ -207,9 +205,7 @@ def gateway_keeps_the_interval(comparison: Comparison, _target: Target) -> Itera
         place = gateway.choices[0].last_at("output_ids")
         expected = f"at least {interval} new ids"
         related = (end_place(worker),)
-        yield demand(
-            place, step >= interval, expected=expected, actual=step, message=message, related=related
-        )
+        yield expect(place, expected, step, message, holds=step >= interval, related=related)
 
 
 @compare("gateway-keeps-the-counts")
@@ -237,11 +233,11 @@ def _same_count(
     """Look whether the worker and the gateway count the same; choices that go apart have other lengths."""
     expected, actual = counts
     place, related = places
-    return observe(
+    return expect(
         place,
-        expected=expected,
-        actual=actual,
-        message=f"{name} is {actual}, but {expected} in {_SOURCE}",
+        expected,
+        actual,
+        f"{name} is {actual}, but {expected} in {_SOURCE}",
         related=(related,),
         by_chance=expected != actual and not name.endswith("prompt_tokens") and any(map(goes_apart, pairs)),
     )

@@ -8,10 +8,10 @@ from statistics import median
 
 from tokenwire.checks.about import INCREMENTAL
 from tokenwire.checks.agreement import agree, as_declared, choice_pairs
-from tokenwire.checks.check import Observation, Target, check, check_run, demand
+from tokenwire.checks.check import Target, check, check_run
+from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.isolation import beginnings
-from tokenwire.checks.walk import integer, sound_steps
-from tokenwire.record import Stream, fact
+from tokenwire.record import Stream, fact, integer
 from tokenwire.requirement import tolerance
 
 _LEAST_EVENTS = 64
@@ -108,11 +108,10 @@ def events_do_not_grow(stream: Stream, _target: Target) -> Iterator[Observation]
     """
     if len(stream.choices) != 1:
         return
-    steps = sound_steps(stream.choices[0])
-    inner = [step for step in steps if not step.first and step.emission.finish is None]
-    counts = [step.new for step in inner]
+    inner = [one for one in stream.choices[0].delivered if one.position > 0 and one.finish is None]
+    counts = [one.new for one in inner]
     usual = max(set(counts), key=counts.count, default=0)
-    alike = [step.emission.event.place for step in inner if step.new == usual]
+    alike = [one.event.place for one in inner if one.new == usual]
     if len(alike) < _LEAST_EVENTS:
         return
     quarter = len(alike) // 4
@@ -120,10 +119,6 @@ def events_do_not_grow(stream: Stream, _target: Target) -> Iterator[Observation]
         int(median(place.end - place.start for place in part)) for part in (alike[:quarter], alike[-quarter:])
     )
     message = f"early events have some {early} bytes, late ones {late}, for as many ids"
-    yield demand(
-        alike[-quarter],
-        late <= _GROWTH * early + _SLACK_BYTES,
-        expected=f"some {early} bytes",
-        actual=late,
-        message=message,
+    yield expect(
+        alike[-quarter], f"some {early} bytes", late, message, holds=late <= _GROWTH * early + _SLACK_BYTES
     )

@@ -8,9 +8,9 @@ from itertools import chain
 
 from tokenwire.checks.about import ended, finished_choices
 from tokenwire.checks.agreement import Side, agree, as_declared, choice_pairs, same_beginning
-from tokenwire.checks.check import Observation, Target, check_run, observe, once_per_run, select
+from tokenwire.checks.check import Target, check_run, once_per_run, select
+from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.moments import Timeline, began
-from tokenwire.checks.walk import joined_ids
 from tokenwire.record import Stream
 from tokenwire.target.determinism import known_by
 from tokenwire.wire.exchange import Exchange
@@ -115,13 +115,13 @@ def batch_items_stand_alone(streams: tuple[Stream, ...], target: Target) -> Iter
 
 def _same_end(baseline: Side, other: Side) -> Iterator[Observation]:
     """Look whether a choice ends where its prompt ends by itself, of which its ids are those so far."""
-    ours, theirs = joined_ids(baseline[1]), joined_ids(other[1])
+    ours, theirs = baseline[1].output_ids, other[1].output_ids
     budgets = [stream.asked.budget(choice.index) for stream, choice in (baseline, other)]
     if not ours or not theirs or budgets[0] != budgets[1] or ours[: len(theirs)] != theirs[: len(ours)]:
         return
     message = f"choice {other[1].index} has {len(theirs)} output ids, but its prompt by itself {len(ours)}"
     place, related = other[1].last_at("finish"), (baseline[1].last_at("finish"),)
-    yield observe(place, expected=len(ours), actual=len(theirs), message=message, related=related)
+    yield expect(place, len(ours), len(theirs), message, related=related)
 
 
 def _shape(stream: Stream) -> tuple[object, ...]:

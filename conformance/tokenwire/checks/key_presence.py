@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from tokenwire.checks.about import about
 from tokenwire.checks.channel_reading import offered
-from tokenwire.checks.check import Observation, Target, check, demand
-from tokenwire.checks.walk import sound_steps
+from tokenwire.checks.check import Target, check
+from tokenwire.checks.evidence import Observation, expect
 from tokenwire.record import Choice, Stream
 
 _FEWEST = 3
@@ -17,10 +17,10 @@ _OF_CHANNELS = frozenset({"text", "content", "reasoning", "tool_calls"})
 
 def _keys_of_all(choice: Choice) -> frozenset[str]:
     """The bound keys that stand in the first emission of a choice and in its last one."""
-    steps = sound_steps(choice)
-    if len(steps) < _FEWEST:
+    emissions = choice.delivered
+    if len(emissions) < _FEWEST:
         return frozenset()
-    return frozenset(steps[0].emission.pointers.keys() & steps[-1].emission.pointers.keys())
+    return frozenset(emissions[0].pointers.keys() & emissions[-1].pointers.keys())
 
 
 @check("keys-do-not-come-and-go", about(streamed=True, ended=True))
@@ -32,10 +32,10 @@ def keys_do_not_come_and_go(stream: Stream, _target: Target) -> Iterator[Observa
             expected -= _OF_CHANNELS
         for emission in choice.emissions[1:-1] if expected else ():
             missing = ", ".join(sorted(expected - emission.pointers.keys()))
-            yield demand(
+            yield expect(
                 emission.event.place,
-                not missing,
-                expected=f"the {len(expected)} keys of the first and the last emission",
-                actual=f"without {missing}" if missing else "all of them",
-                message=f"{missing} of choice {emission.choice}, there before and after, missing here",
+                f"the {len(expected)} keys of the first and the last emission",
+                f"without {missing}" if missing else "all of them",
+                f"{missing} of choice {emission.choice}, there before and after, missing here",
+                holds=not missing,
             )

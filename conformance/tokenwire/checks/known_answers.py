@@ -8,9 +8,10 @@ from weakref import finalize
 
 from tokenwire.checks.about import STREAMED, ended, is_error
 from tokenwire.checks.channel_reading import taken_apart
-from tokenwire.checks.check import Observation, Target, check, demand, observe
+from tokenwire.checks.check import Target, check
 from tokenwire.checks.difference import first_difference, observe_sequence
-from tokenwire.checks.walk import bringing, end_place, joined_ids, joined_text, running_texts, steps_of
+from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.reading import bringing, end_place, running_texts
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.parrot.recognition import Ids, KnownModel
 from tokenwire.parrot.script import Truth, deaf_to_stops, truth
@@ -41,7 +42,7 @@ class Known:
     @property
     def right(self) -> Truth:
         """The reading that the ids of the choice agree with."""
-        ids = joined_ids(self.choice)
+        ids = self.choice.output_ids
         return next((one for one in self.readings if ids == list(one.ids)), self.readings[0])
 
     @property
@@ -128,7 +129,7 @@ def ids_due(stream: Stream, right: Truth) -> Ids:
 def script_ids_are_said(stream: Stream, target: Target) -> Iterator[Observation]:
     """The output ids are those of the right answer; those of a choice that was cut off, its beginning."""
     for one in known_choices(stream, target):
-        ids = joined_ids(one.choice)
+        ids = one.choice.output_ids
         if ids is None:
             continue
         due = ids_due(stream, one.right)
@@ -147,7 +148,7 @@ def script_finish_is_right(stream: Stream, target: Target) -> Iterator[Observati
             actual = one.choice.finish.type
             message = f"choice {one.choice.index} finished with {actual}; {words}"
             place = _last_finish(one.choice).at("finish")
-            yield observe(place, expected=due, actual=actual, message=message)
+            yield expect(place, due, actual, message)
 
 
 def _last_finish(choice: Choice) -> Emission:
@@ -167,7 +168,7 @@ def script_match_is_right(stream: Stream, target: Target) -> Iterator[Observatio
                 f"choice {one.choice.index} was ended by {named!r}, says the server; by {expected} it is"
             )
             place = _last_finish(one.choice).at("finish")
-            yield demand(place, named in legal, expected=expected, actual=named, message=message)
+            yield expect(place, expected, named, message, holds=named in legal)
 
 
 @check("script-counts-are-right")
@@ -199,7 +200,7 @@ def script_counts_are_right(stream: Stream, target: Target) -> Iterator[Observat
 
 def _counted(place: Place, name: str, due: int, said: object) -> Observation:
     message = f"{name} is {said!r}; {SOURCE} has {due}"
-    return observe(place, expected=due, actual=said, message=message)
+    return expect(place, due, said, message)
 
 
 # Text.
@@ -213,7 +214,7 @@ def _observed(
     at = _parting(nearest, text)
     window = slice(0, 4 * _WINDOW) if holds else slice(max(0, at - _WINDOW), at + 3 * _WINDOW)
     message = "" if holds else f"{what} at character {at}"
-    seen = demand(place, holds, expected=nearest[window], actual=text[window], message=message)
+    seen = expect(place, nearest[window], text[window], message, holds=holds)
     return seen._replace(level=level)
 
 
@@ -226,7 +227,7 @@ def _parting(one: str, other: str) -> int:
 def script_text_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
     """The text at the end is that of the right answer, up to its stop."""
     for one in known_choices(stream, target):
-        text = joined_text(one.choice)
+        text = one.choice.text
         if text is None or not one.finished or taken_apart(stream, one.choice):
             continue
         holds = text in one.legal
@@ -249,11 +250,9 @@ def script_text_so_far_is_right(stream: Stream, target: Target) -> Iterator[Obse
     for one in known_choices(stream, target):
         if taken_apart(stream, one.choice):
             continue
-        steps = {id(step.emission): step for step in steps_of(one.choice)}
         shown_so_far = list(running_texts(one.choice))
         for emission, held in shown_so_far:
-            step = steps[id(emission)]
-            last = emission is one.choice.emissions[-1] or emission.finish is not None
+            last = emission.last or emission.finish is not None
             legal = one.legal
             # Chat tells the finish in a chunk of its own, behind the last of the text.
             cut_off = not one.finished and held == shown_so_far[-1][1]
@@ -265,14 +264,14 @@ def script_text_so_far_is_right(stream: Stream, target: Target) -> Iterator[Obse
                 emission.at("text"),
                 f"the text of choice {one.choice.index} so far differs from {SOURCE}",
             )
-            if begins and step.counted and not last and step.after < len(one.right.ids):
+            if begins and emission.counted and not last and emission.after < len(one.right.ids):
                 said = [
-                    head + (right.texts[step.after - 1] if step.after else "")
+                    head + (right.texts[emission.after - 1] if emission.after else "")
                     for right in one.readings
                     for head in one.echoed
-                    if step.after <= len(right.ids)
+                    if emission.after <= len(right.ids)
                 ]
                 begins = any(len(shown) <= len(text) for text in said)
                 legal = legal if begins else said
-                what = f"the text of choice {one.choice.index} is ahead of its {step.after} ids"
+                what = f"the text of choice {one.choice.index} is ahead of its {emission.after} ids"
             yield _observed(place, legal, shown, what, holds=begins)

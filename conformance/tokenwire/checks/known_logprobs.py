@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokenwire.checks.check import Observation, Target, check, demand
+from tokenwire.checks.check import Target, check
 from tokenwire.checks.difference import first_difference, observe_sequence
+from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.known_answers import SOURCE, Known, ids_due, known_choices
 from tokenwire.checks.logprob_entry import (
     CHOSEN,
@@ -28,13 +29,13 @@ from tokenwire.checks.logprob_entry import (
     read_position,
 )
 from tokenwire.checks.prompt import prompt_logprobs
-from tokenwire.checks.walk import as_list, bringing, integer
+from tokenwire.checks.reading import bringing
 from tokenwire.dialects.dialect import policy_of
 from tokenwire.parrot.law import EXACT_ABOVE, Parrot
 from tokenwire.parrot.recognition import Ids
 from tokenwire.parrot.script import Truth
 from tokenwire.parrot.vocabulary import Words
-from tokenwire.record import Choice, Place, Stream
+from tokenwire.record import Choice, Place, Stream, as_list, integer
 from tokenwire.requirement import tolerance
 
 _MOST_RANKED = 20
@@ -239,12 +240,12 @@ def _observed_ranks(
     at = first_difference(due, told, _same_ranked)
     if at is None:
         words = f"the likeliest at each of {len(due)} positions"
-        return demand(place, True, expected=words, actual=words)
+        return expect(place, words, words, holds=True)
     expected: Any = due[at].shown if at < len(due) else "nothing"
     entries = (told[at] or []) if at < len(told) else []
     actual = [_told_entry(entry, None) for entry in entries] or "nothing"
     message = f"{name} entry {at} is {actual}, but {expected} in {SOURCE}"
-    return demand(place, False, expected=expected, actual=actual, message=message)
+    return expect(place, expected, actual, message, holds=False)
 
 
 @check("script-top-logprobs-are-right")

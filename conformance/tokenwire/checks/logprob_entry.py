@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tokenwire.checks.walk import Step, as_list, integer, read_once, sound_steps, steps_of
-from tokenwire.record import BROKEN, Choice
+from tokenwire.checks.reading import read_once
+from tokenwire.record import BROKEN, Choice, Emission, as_list, integer
 
 SAMPLED = "output_token_logprobs"
 TOP = "output_top_logprobs"
@@ -134,12 +134,12 @@ def _of_lists(logprobs: list[Any], texts: list[Any], rows: list[Any]) -> list[Po
     return positions
 
 
-def reported_at(step: Step) -> Iterator[ReportedLogprobs]:
+def reported_at(emission: Emission) -> Iterator[ReportedLogprobs]:
     """The logprobs of the output ids that an emission is the first to carry, in each shape that it uses."""
     names = (SAMPLED, TOP, CONTENT, NAMED, NAMED_TOP, NAMES)
-    sampled, top, content, logprobs, named_top, texts = map(step.series, names)
+    sampled, top, content, logprobs, named_top, texts = map(emission.entries, names)
     if sampled is not None:
-        rows = step.unseen(top) if top is not None and len(top) == len(sampled) else None
+        rows = emission.unseen(top) if top is not None and len(top) == len(sampled) else None
         yield ReportedLogprobs(
             SAMPLED,
             TOP if rows is not None else "",
@@ -147,7 +147,7 @@ def reported_at(step: Step) -> Iterator[ReportedLogprobs]:
                 Position(
                     read_entry(entry), read_position(rows[at]) if rows else None, rows[at] if rows else None
                 )
-                for at, entry in enumerate(step.unseen(sampled))
+                for at, entry in enumerate(emission.unseen(sampled))
             ],
         )
     if content is not None:
@@ -170,27 +170,26 @@ def reported_at(step: Step) -> Iterator[ReportedLogprobs]:
 @read_once
 def reported_logprobs(choice: Choice) -> tuple[tuple[ReportedLogprobs, ...], ...]:
     """What each emission of a choice tells of the logprobs of its new ids."""
-    return tuple(tuple(reported_at(step)) for step in steps_of(choice))
+    return tuple(tuple(reported_at(emission)) for emission in choice.emissions)
 
 
 @read_once
 def sampled_entries(choice: Choice) -> tuple[LogprobEntry | None, ...]:
     """The entries of the output ids of a choice, by position, in the first shape that tells them."""
     every = reported_logprobs(choice)
-    first = (reported for step in sound_steps(choice) for reported in every[step.position][:1])
+    first = (reported for emission in choice.delivered for reported in every[emission.position][:1])
     return tuple(position.sampled for reported in first for position in reported.positions)
 
 
-def own_logprob_series(step: Step) -> list[str]:
+def own_logprob_series(choice: Choice, emission: Emission) -> list[str]:
     """The names of the series of an emission that hold logprobs of the server's own, sorted."""
-    customized = step.choice.customized
-    return sorted(name for name in step.emission.series if "logprob" in name and name not in customized)
+    return sorted(name for name in emission.series if "logprob" in name and name not in choice.customized)
 
 
-def reported_along(steps: Sequence[Step]) -> Iterator[tuple[Step, ReportedLogprobs]]:
-    """All that some steps of a choice tell of the logprobs of its new ids."""
-    every = reported_logprobs(steps[0].choice)
-    return ((step, reported) for step in steps for reported in every[step.position])
+def reported_along(choice: Choice) -> Iterator[tuple[Emission, ReportedLogprobs]]:
+    """All that the emissions of a choice tell of the logprobs of its new ids."""
+    every = reported_logprobs(choice)
+    return ((emission, reported) for emission in choice.delivered for reported in every[emission.position])
 
 
 def _is_plain(entry: object) -> bool:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tokenwire.checks.about import finished_choices
-from tokenwire.checks.check import Observation, Target, check_run, demand, once_per_run, select
+from tokenwire.checks.check import Target, check_run, once_per_run, select
+from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.logprob_entry import LogprobEntry, number_of, reported_at
-from tokenwire.checks.walk import sound_steps
 from tokenwire.record import Asked, Place, Stream, fact
 from tokenwire.requirement import tolerance
 from tokenwire.target.advertised import LOGPROB_RULES
@@ -75,14 +75,14 @@ def _top_told(stream: Stream) -> tuple[Place, dict[object, float]] | None:
         return None
     if not finished_choices(stream):
         return None
-    for step in sound_steps(stream.choices[0]):
-        for told in reported_at(step):
+    for emission in stream.choices[0].delivered:
+        for told in reported_at(emission):
             top = told.positions[0].top if told.positions else None
             read = {name: number_of(e.logprob) for e in top or [] if (name := _name(e)) is not None}
             known = {token: number for token, number in read.items() if number is not None}
             if len(known) >= _FOR_A_DIFFERENCE:
-                return step.emission.at(told.top_series), known
-        if step.after:
+                return emission.at(told.top_series), known
+        if emission.after:
             return None
     return None
 
@@ -195,12 +195,12 @@ def _one_rule(every: Iterable[Seen], legal: tuple[str, str]) -> Iterator[Observa
     for seen in every:
         first = rules.setdefault(seen.dialect, seen)
         but = f", but {first.rule} in {first.place.exchange}" if seen.rule != first.rule else ""
-        yield demand(
+        yield expect(
             seen.place,
-            seen.rule == first.rule and seen.rule in legal,
-            expected=f"logprobs that are {first.rule if first.rule in legal else ' or '.join(legal)}",
-            actual=seen.rule,
-            message=f"the logprobs are {seen.rule}{but}",
+            f"logprobs that are {first.rule if first.rule in legal else ' or '.join(legal)}",
+            seen.rule,
+            f"the logprobs are {seen.rule}{but}",
+            holds=seen.rule == first.rule and seen.rule in legal,
             related=(first.place, seen.base),
         )
 
@@ -227,12 +227,12 @@ def logprobs_follow_the_declared_rule(streams: tuple[Stream, ...], target: Targe
             (truncation_rules(streams), of_truncation),
         ):
             for seen in rules:
-                yield demand(
+                yield expect(
                     seen.place,
-                    seen.rule == expected,
-                    expected=f"logprobs that are {expected}, as {name} says",
-                    actual=seen.rule,
-                    message=f"the logprobs are {seen.rule}, but {name} is declared",
+                    f"logprobs that are {expected}, as {name} says",
+                    seen.rule,
+                    f"the logprobs are {seen.rule}, but {name} is declared",
+                    holds=seen.rule == expected,
                     related=(seen.base,),
                 )
 

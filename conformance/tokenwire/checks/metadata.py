@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import partial
 from itertools import chain, pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from tokenwire.checks.about import ANSWERED, FINISHED, STREAMED, about, ended, finished_choices
-from tokenwire.checks.check import (
-    Observation,
-    Target,
-    check,
-    check_run,
-    demand,
-    in_wire_order,
-    observe,
-)
+from tokenwire.checks.check import Target, check, check_choices, check_run
 from tokenwire.checks.difference import observe_sequence
+from tokenwire.checks.evidence import Observation, expect, expect_each, in_wire_order
 from tokenwire.checks.lockstep import lockstep
 from tokenwire.checks.logprob_entry import (
     CHOSEN,
@@ -41,23 +34,16 @@ from tokenwire.checks.logprob_entry import (
     read_position,
     reported_along,
 )
-from tokenwire.checks.tito import told_once_for_all
-from tokenwire.checks.walk import (
-    Step,
-    as_list,
-    check_choices,
-    choices_as_begun,
-    choices_in_steps,
-    demand_each,
+from tokenwire.checks.reading import (
     first_of_prompt,
     first_prompt_ids,
-    integer,
     names_of_prompt,
     prompt_of,
     untold_count,
 )
+from tokenwire.checks.tito import told_once_for_all
 from tokenwire.dialects.dialect import is_chat, policy_of
-from tokenwire.record import Choice, Delivery, Emission, Place, Stream, Wanted, fact
+from tokenwire.record import Choice, Delivery, Emission, Place, Stream, Wanted, as_list, fact, integer
 from tokenwire.target.alike import alike
 from tokenwire.target.capability import LOGPROBS_LENGTH, MIRRORED_ID
 from tokenwire.wire.json_pointer import ABSENT, find, parse
@@ -78,7 +64,7 @@ def _in_lockstep(stream: Stream, names: Callable[[Choice], frozenset[str]]) -> I
     # Without alternatives asked for, completions may leave their list empty.
     left_out = frozenset() if stream.asked.top_logprobs else frozenset({NAMED_TOP})
     wanted = {choice.index: sorted(names(choice) - left_out) for choice in stream.choices}
-    every = (lockstep(steps, wanted[steps[0].choice.index]) for steps in choices_in_steps(stream))
+    every = (lockstep(choice.delivered, wanted[choice.index]) for choice in stream.delivering)
     yield from in_wire_order(chain.from_iterable(every))
     for choice in finished_choices(stream):
         due = untold_count(stream, choice)
@@ -86,7 +72,7 @@ def _in_lockstep(stream: Stream, names: Callable[[Choice], frozenset[str]]) -> I
             if (entries := choice.series(name)) is not None:
                 message = f"{name} holds {len(entries)} entries in all, and the usage counts {due} tokens"
                 place = choice.last_at(name)
-                yield observe(place, expected=due, actual=len(entries), message=message)
+                yield expect(place, due, len(entries), message)
 
 
 def _customized(choice: Choice) -> frozenset[str]:
@@ -141,72 +127,70 @@ def customized_info_has_a_value(stream: Stream, _target: Target) -> Iterator[Obs
             values = choice.series(name)
             if values:
                 last = [emission for emission in choice.emissions if name in emission.series][-1]
-                yield demand(
+                yield expect(
                     last.at(name),
-                    any(value is not None for value in values),
-                    expected="a value that is not null",
-                    actual=f"null {len(values)} times",
-                    message=f"{name} holds null for each of the {len(values)} output ids",
+                    "a value that is not null",
+                    f"null {len(values)} times",
+                    f"{name} holds null for each of the {len(values)} output ids",
+                    holds=any(value is not None for value in values),
                 )
 
 
 @check_choices("customized-info-is-fixed-at-sampling")
 def customized_info_is_fixed_at_sampling(
-    steps: Sequence[Step], _stream: Stream, _target: Target
+    choice: Choice, _stream: Stream, _target: Target
 ) -> Iterator[Observation]:
     """What the mirror sampler attached is the id at the same place, and positions count on."""
-    for step in steps:
-        if (both := _beside_ids(step, MIRRORED_ID)) is not None and both[0]:
+    for emission in choice.delivered:
+        if (both := _beside_ids(emission, MIRRORED_ID)) is not None and both[0]:
             ids, actual = both
-            place, name = step.emission.at(MIRRORED_ID), f"{MIRRORED_ID} entry"
+            place, name = emission.at(MIRRORED_ID), f"{MIRRORED_ID} entry"
             yield observe_sequence(place, name, expected=ids, actual=actual, source="the output ids")
     position: int | None = None
-    for step in steps:
-        both = _beside_ids(step, MIRRORED_POSITION)
+    for emission in choice.delivered:
+        both = _beside_ids(emission, MIRRORED_POSITION)
         if both is None:
             position = None
         elif actual := both[1]:
             start = integer(actual[0] if position is None else position)
             due = [start] if start is None else list(range(start, start + len(actual)))
             position = position if start is None else start + len(actual)
-            place, name = step.emission.at(MIRRORED_POSITION), f"{MIRRORED_POSITION} entry"
+            place, name = emission.at(MIRRORED_POSITION), f"{MIRRORED_POSITION} entry"
             yield observe_sequence(place, name, expected=due, actual=actual, source="the positions in order")
 
 
-def _beside_ids(step: Step, name: str) -> tuple[list[Any], list[Any]] | None:
+def _beside_ids(emission: Emission, name: str) -> tuple[list[Any], list[Any]] | None:
     """The new ids of an emission and the entries of a series for them; None where they are not as many."""
-    entries = step.series(name)
-    if step.ids is None or entries is None or len(entries) != len(step.ids):
+    entries = emission.entries(name)
+    if emission.output_ids is None or entries is None or len(entries) != len(emission.output_ids):
         return None
-    return step.unseen(step.ids), step.unseen(entries)
+    return emission.unseen(emission.output_ids), emission.unseen(entries)
 
 
 @check_choices("logprobs-name-their-ids")
-def logprobs_name_their_ids(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
+def logprobs_name_their_ids(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """The logprob at a place belongs to the id at that place, where its shape names ids."""
-    for step, reported in reported_along(steps):
-        ids, series = step.unseen(step.ids or []), reported.series
+    for emission, reported in reported_along(choice):
+        ids, series = emission.unseen(emission.output_ids or []), reported.series
         named = [position.sampled.token_id if position.sampled else None for position in reported.positions]
         names_ids = series == SAMPLED or any(token is not None for token in named)
         if ids and len(named) == len(ids) and names_ids:
-            place, what = step.emission.at(series), f"the id of {series} entry"
+            place, what = emission.at(series), f"the id of {series} entry"
             yield observe_sequence(place, what, expected=ids, actual=named, source="the output ids")
 
 
 @check_choices("logprob-values-are-legal")
-def logprob_values_are_legal(
-    steps: Sequence[Step], _stream: Stream, _target: Target
-) -> Iterator[Observation]:
+def logprob_values_are_legal(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """Logarithms of probabilities: finite, and not above 0."""
 
-    def rows() -> Iterator[tuple[Step, str, bool, Any, Any]]:
-        for step in steps:
-            for name in filter(is_logprob_series, own_logprob_series(step)):
-                if entries := step.unseen(step.series(name) or []):
+    def rows() -> Iterator[tuple[Emission, str, bool, Any, Any]]:
+        for emission in choice.delivered:
+            for name in filter(is_logprob_series, own_logprob_series(choice, emission)):
+                if entries := emission.unseen(emission.entries(name) or []):
                     wrong = [value for entry in entries for value in illegal_logprobs(entry)]
-                    yield step, name, not wrong, "finite numbers not above 0", wrong[:3] or "as expected"
+                    yield emission, name, not wrong, "finite numbers not above 0", wrong[:3] or "as expected"
 
-    yield from demand_each(rows(), "{field} holds {actual[0]!r}, which is no logprob")
+    yield from expect_each(rows(), "{field} holds {actual[0]!r}, which is no logprob")
 
 
 _ENOUGH_IDS = 8
@@ -231,12 +215,12 @@ def logprobs_vary(streams: tuple[Stream, ...], _target: Target) -> Iterator[Obse
         for one in told:
             if one.ids < _ENOUGH_IDS or (len(one.sure) == one.ids and not all_zero):
                 continue
-            yield demand(
+            yield expect(
                 one.place,
-                one.differ,
-                expected="logprobs that differ",
-                actual=one.number,
-                message=f"the logprobs of {one.ids} ids in {one.series} are all {one.number}",
+                "logprobs that differ",
+                one.number,
+                f"the logprobs of {one.ids} ids in {one.series} are all {one.number}",
+                holds=one.differ,
             )
 
 
@@ -274,9 +258,9 @@ def _sampled_logprobs(stream: Stream) -> Iterator[tuple[Emission, str, set[Hasha
     """The different tokens of each choice, and the different logprobs of these, in each series that tells
     them.
     """
-    for steps in choices_in_steps(stream):
+    for choice in stream.delivering:
         series: dict[str, tuple[set[Hashable], set[float]]] = {}
-        for _, reported in reported_along(steps):
+        for _, reported in reported_along(choice):
             tokens, numbers = series.setdefault(reported.series, (set(), set()))
             for entry in (position.sampled for position in reported.positions):
                 number = number_of(entry.logprob) if entry else None
@@ -285,22 +269,21 @@ def _sampled_logprobs(stream: Stream) -> Iterator[tuple[Emission, str, set[Hasha
                     numbers.add(number)
         for name, (tokens, numbers) in series.items():
             if tokens:
-                yield steps[-1].emission, name, tokens, numbers
+                yield choice.delivered[-1], name, tokens, numbers
 
 
 @check_choices("logprob-counter-follows")
-def logprob_counter_follows(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
+def logprob_counter_follows(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """The counter of logprob entries counts those that were delivered."""
     delivered: int | None = None
-    for step in steps:
-        entries = step.series(SAMPLED)
+    for emission in choice.delivered:
+        entries = emission.entries(SAMPLED)
         if entries is not None:
-            delivered = len(entries) + ((delivered or 0) if step.incremental else 0)
-        emission = step.emission
+            delivered = len(entries) + ((delivered or 0) if emission.incremental else 0)
         count = emission.counters.get(LOGPROBS_LENGTH, emission.details.get(LOGPROBS_LENGTH))
         if count is not None and delivered is not None:
             message = f"{LOGPROBS_LENGTH} is {count!r} after {delivered} delivered entries"
-            yield step.expect(LOGPROBS_LENGTH, delivered, count, message)
+            yield expect(emission.at(LOGPROBS_LENGTH), delivered, count, message)
 
 
 def _fault_in_top(told: ReportedLogprobs, at: Position, k: int, *, fewer: bool) -> str:
@@ -336,45 +319,44 @@ def _first_fault(seen: int, told: ReportedLogprobs, fault_in: Callable[[Position
     return f"position {at + seen} of {told.top_series} {words}"
 
 
-@check("top-logprobs-have-k", about("top_logprobs", answered=True))
-def top_logprobs_have_k(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_choices("top-logprobs-have-k", about("top_logprobs", answered=True))
+def top_logprobs_have_k(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """As many alternatives at each position as were asked for."""
     k, fewer = stream.asked.top_logprobs, policy_of(stream).fewer_top_logprobs
 
     def fault(reported: ReportedLogprobs) -> Callable[[Position], str]:
         return partial(_fault_in_top, reported, k=k, fewer=fewer)
 
-    yield from in_wire_order(_observe_top(stream, fault, f"{k} entries with different ids"))
+    yield from _observe_top(choice, fault, f"{k} entries with different ids")
 
 
-@check("top-logprobs-fall", about("top_logprobs", answered=True))
-def top_logprobs_fall(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_choices("top-logprobs-fall", about("top_logprobs", answered=True))
+def top_logprobs_fall(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """The most likely comes first; objects by text have no order."""
     sampled_first = policy_of(stream).top_logprobs_begin_with_sampled
 
     def fault(reported: ReportedLogprobs) -> Callable[[Position], str] | None:
         return None if reported.by_text else partial(_fault_in_order, sampled_first=sampled_first)
 
-    yield from in_wire_order(_observe_top(stream, fault, "logprobs in falling order"))
+    yield from _observe_top(choice, fault, "logprobs in falling order")
 
 
 def _observe_top(
-    stream: Stream, fault: Callable[[ReportedLogprobs], Callable[[Position], str] | None], expected: str
+    choice: Choice, fault: Callable[[ReportedLogprobs], Callable[[Position], str] | None], expected: str
 ) -> Iterator[Observation]:
     """Observe the top logprobs of all positions, emission by emission.
 
     `fault` gives what says in words what is wrong at one position; None where there is nothing to say.
     """
 
-    def rows(steps: tuple[Step, ...]) -> Iterator[tuple[Step, str, bool, Any, Any]]:
-        for step, reported in reported_along(steps):
+    def rows() -> Iterator[tuple[Emission, str, bool, Any, Any]]:
+        for emission, reported in reported_along(choice):
             fault_in = fault(reported) if reported.top_series and reported.positions else None
             if fault_in is not None:
-                words = _first_fault(step.seen_entries, reported, fault_in)
-                yield step, reported.top_series, not words, expected, words or expected
+                words = _first_fault(emission.seen_entries, reported, fault_in)
+                yield emission, reported.top_series, not words, expected, words or expected
 
-    for steps in choices_in_steps(stream):
-        yield from demand_each(rows(steps), "{actual}")
+    yield from expect_each(rows(), "{actual}")
 
 
 def _chose_the_first(stream: Stream) -> bool:
@@ -422,8 +404,8 @@ def _fault_in_belonging(at: Position, *, told: ReportedLogprobs, greedy: bool) -
     return ""
 
 
-@check("top-logprobs-belong-to-position", ANSWERED)
-def top_logprobs_belong_to_position(stream: Stream, _target: Target) -> Iterator[Observation]:
+@check_choices("top-logprobs-belong-to-position", ANSWERED)
+def top_logprobs_belong_to_position(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """The sampled id has one logprob, wherever it stands; a greedy choice stands first.
 
     Two ids of equal logprob may stand in either order.
@@ -433,23 +415,29 @@ def top_logprobs_belong_to_position(stream: Stream, _target: Target) -> Iterator
     def fault(reported: ReportedLogprobs) -> Callable[[Position], str]:
         return partial(_fault_in_belonging, told=reported, greedy=greedy)
 
-    yield from in_wire_order(_observe_top(stream, fault, "the sampled id with its own logprob"))
+    yield from _observe_top(choice, fault, "the sampled id with its own logprob")
 
 
 @check_choices("chosen-logprobs-are-the-asked-ids", about("chosen_ids"))
 def chosen_logprobs_are_the_asked_ids(
-    steps: Sequence[Step], stream: Stream, _target: Target
+    choice: Choice, stream: Stream, _target: Target
 ) -> Iterator[Observation]:
     """Each position names the asked ids, in the order in which they were asked for."""
     asked = list(stream.asked.chosen_ids)
-    of_prompt = as_list(steps[0].emission.prompt_series.get(PROMPT_CHOSEN)) if steps[0].first else None
-    lists = [(step, CHOSEN, step.unseen(step.series(CHOSEN) or [])) for step in steps]
-    for step, name, positions in (*lists, (steps[0], PROMPT_CHOSEN, (of_prompt or [])[1:])):
+    of_prompt = (
+        as_list(choice.delivered[0].prompt_series.get(PROMPT_CHOSEN))
+        if choice.delivered[0].position == 0
+        else None
+    )
+    lists = [
+        (emission, CHOSEN, emission.unseen(emission.entries(CHOSEN) or [])) for emission in choice.delivered
+    ]
+    for emission, name, positions in (*lists, (choice.delivered[0], PROMPT_CHOSEN, (of_prompt or [])[1:])):
         if positions:
             named = [[entry.token_id for entry in read_position(value) or []] for value in positions]
             wrong = next((ids for ids in named if ids != asked), None)
             message = f"a position of {name} names {wrong} instead of {asked}"
-            yield step.expect(name, asked, wrong or asked, message, holds=wrong is None)
+            yield expect(emission.at(name), asked, wrong or asked, message, holds=wrong is None)
 
 
 def _ids_of_ranked(entries: list[Any], prompt: list[Any]) -> list[Any]:
@@ -478,9 +466,7 @@ def prompt_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterato
         emission, entries = carried or ranked or (None, [])
         if emission is None:
             continue
-        prompt: list[Any] | None = as_list(prompt_of(stream, choice.index)) or as_list(
-            emission.prompt_token_ids
-        )
+        prompt = prompt_of(stream, choice.index) or emission.prompt_token_ids
         if carried is None:
             if prompt is not None:
                 yield observe_sequence(
@@ -504,7 +490,7 @@ def prompt_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterato
                 f"{PROMPT} holds {len(entries)} entries for a prompt of {count} tokens from position {start}"
             )
             expected = max(0, count - start)
-            yield observe(emission.at(PROMPT), expected=expected, actual=len(entries), message=message)
+            yield expect(emission.at(PROMPT), expected, len(entries), message)
 
 
 @check("prompt-logprobs-null-only-first", FINISHED)
@@ -522,31 +508,33 @@ def prompt_logprobs_null_only_first(stream: Stream, _target: Target) -> Iterator
             wrong = [value for entry in judged for value in illegal_logprobs(entry)]
             if judged:
                 message = f"{name} holds {wrong[0]!r} after its first entry" if wrong else ""
-                yield demand(
+                yield expect(
                     emission.at(name),
-                    not wrong,
-                    expected="null in the first entry only, then finite numbers not above 0",
-                    actual=wrong[:3] or "as expected",
-                    message=message,
+                    "null in the first entry only, then finite numbers not above 0",
+                    wrong[:3] or "as expected",
+                    message,
+                    holds=not wrong,
                 )
 
 
 @check_choices("prompt-series-constant", STREAMED)
-def prompt_series_constant(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
+def prompt_series_constant(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """The prompt does not change while it is answered."""
-    for name in dict.fromkeys(name for step in steps for name in step.emission.prompt_series):
+    for name in dict.fromkeys(name for emission in choice.delivered for name in emission.prompt_series):
         carrying = [
-            (step, value)
-            for step in steps
-            if (value := step.emission.prompt_series.get(name, ABSENT)) is not ABSENT
+            (emission, value)
+            for emission in choice.delivered
+            if (value := emission.prompt_series.get(name, ABSENT)) is not ABSENT
         ]
         first = as_list(carrying[0][1])
-        for step, value in carrying[1:]:
+        for emission, value in carrying[1:]:
             entries = as_list(value)
             if entries is None or first is None:
-                yield step.expect(name, "a list", value, f"{name} is {value!r}, not a list", holds=False)
+                yield expect(
+                    emission.at(name), "a list", value, f"{name} is {value!r}, not a list", holds=False
+                )
             else:
-                place, source = step.emission.at(name), "the emission before it"
+                place, source = emission.at(name), "the emission before it"
                 yield observe_sequence(place, f"{name} entry", expected=first, actual=entries, source=source)
 
 
@@ -563,21 +551,22 @@ def metadata_only_on_request(stream: Stream, _target: Target) -> Iterator[Observ
         unasked.append(lambda name: name == TOP)
     if not asked.chosen_ids:
         unasked.append(lambda name: name == CHOSEN)
-    for steps in choices_as_begun(stream) if unasked else ():
-        customized = steps[0].choice.customized
+    for choice in stream.delivering_as_begun if unasked else ():
         members = (
-            (step, name)
-            for step in steps
+            (emission, name)
+            for emission in choice.delivered
             for name, value in sorted(
-                {**step.emission.series, **step.emission.prompt_series}.items(), key=itemgetter(0)
+                {**emission.series, **emission.prompt_series}.items(), key=itemgetter(0)
             )
-            if value is not None and name not in customized
+            if value is not None and name not in choice.customized
         )
-        found = ((step, name) for step, name in members if any(is_unasked(name) for is_unasked in unasked))
-        step, name = next(found, (steps[-1], ""))
+        found = (
+            (emission, name) for emission, name in members if any(is_unasked(name) for is_unasked in unasked)
+        )
+        emission, name = next(found, (choice.delivered[-1], ""))
         message = f"{name} stands in an answer whose request did not ask for it"
         expected = "no logprob series that was not asked for"
-        yield step.expect(name, expected, name or "none", message, holds=not name)
+        yield expect(emission.at(name), expected, name or "none", message, holds=not name)
 
 
 def _has_logprobs(choice: Choice) -> bool:
@@ -662,12 +651,12 @@ def scored_prompt_ids_have_logprobs(stream: Stream, _target: Target) -> Iterator
             entry = read_entry(entries[0])
             told = None if entry is None else entry.logprob
             message = f"{PROMPT} begins at position {start} with {told!r}, though a token stands before it"
-            yield demand(
+            yield expect(
                 emission.at(PROMPT),
-                number_of(told) is not None,
-                expected="a number for each prompt token but the first of the prompt",
-                actual=told,
-                message=message,
+                "a number for each prompt token but the first of the prompt",
+                told,
+                message,
+                holds=number_of(told) is not None,
             )
 
 
@@ -682,4 +671,4 @@ def asked_or_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
             message = f"choice {choice.index} has no {name}, though the request asked for it and was answered"
             place = choice.last_at(name)
             actual = "there" if holds else "absent"
-            yield demand(place, holds, expected=f"{name} in every choice", actual=actual, message=message)
+            yield expect(place, f"{name} in every choice", actual, message, holds=holds)

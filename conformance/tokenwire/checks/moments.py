@@ -8,7 +8,6 @@ from datetime import datetime
 from functools import lru_cache
 from operator import itemgetter
 
-from tokenwire.checks.walk import choices_in_steps
 from tokenwire.record import Stream
 from tokenwire.wire.exchange import Exchange
 
@@ -75,8 +74,10 @@ def delivered_at(stream: Stream, moment: float) -> int | None:
     if start is None:
         return None
     most = come = 0
-    for steps in choices_in_steps(stream):
-        here = [step.after for step in steps if start + step.emission.event.place.time <= moment]
+    for choice in stream.delivering:
+        here = [
+            emission.after for emission in choice.delivered if start + emission.event.place.time <= moment
+        ]
         come += len(here)
         most = max([most, *here])
     return most or come

@@ -10,8 +10,9 @@ from typing import Any
 
 from tokenwire.checks.about import about, ended, finished_choices, streamed
 from tokenwire.checks.chance import DRIFT, goes_apart, sampled_logprobs
-from tokenwire.checks.check import Observation, Target, check, check_run, compare, demand, observe, select
+from tokenwire.checks.check import Target, check, check_run, compare, select
 from tokenwire.checks.difference import observe_sequence, observe_text
+from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.logprob_entry import (
     LISTS,
     NAMED,
@@ -28,20 +29,11 @@ from tokenwire.checks.logprob_entry import (
     read_entry,
     read_position,
 )
+from tokenwire.checks.reading import count_of, first_of_prompt, names_of_prompt, prompt_of, told_prompt
 from tokenwire.checks.relations import Ids, Whole, related_streams
 from tokenwire.checks.rescoring import Pair, observe_agreement
-from tokenwire.checks.walk import (
-    as_list,
-    count_of,
-    first_of_prompt,
-    integer,
-    joined_text,
-    names_of_prompt,
-    prompt_of,
-    told_prompt,
-)
 from tokenwire.dialects.dialect import is_chat, policy_of
-from tokenwire.record import Choice, Delivery, Emission, Place, Stream
+from tokenwire.record import Choice, Delivery, Emission, Place, Stream, as_list, integer
 from tokenwire.target.alike import ROUNDING, alike
 from tokenwire.target.determinism import Comparison
 
@@ -49,7 +41,7 @@ from tokenwire.target.determinism import Comparison
 def _prompt_ids(stream: Stream, choice: Choice) -> list[Any] | None:
     """The ids of the prompt of a choice: those sent, or those that came back for a text."""
     told = told_prompt(choice)
-    return as_list(prompt_of(stream, choice.index)) or (told[1] if told else None)
+    return prompt_of(stream, choice.index) or (told[1] if told else None)
 
 
 # The top logprobs of the prompt.
@@ -159,7 +151,7 @@ def prompt_top_logprobs_belong_to_position(stream: Stream, _target: Target) -> I
         fault = next((f"position {at} of {name} {words}" for at, words in faults if words), "")
         expected = f"{k} entries in falling order that agree with the prompt's own"
         place = emission.at(name)
-        yield demand(place, not fault, expected=expected, actual=fault or expected, message=fault)
+        yield expect(place, expected, fault or expected, fault, holds=not fault)
 
 
 # The same prompt, told in another way.
@@ -356,7 +348,7 @@ def echo_begins_with_the_prompt(stream: Stream, _target: Target) -> Iterator[Obs
     if not _echoes_text(stream):
         return
     for choice in finished_choices(stream):
-        prompt, text = _prompt_text(stream, choice.index), joined_text(choice)
+        prompt, text = _prompt_text(stream, choice.index), choice.text
         if prompt and text is not None:
             place = choice.emissions[0].at("text")
             head = text[: len(prompt)]
@@ -386,7 +378,7 @@ def echo_adds_only_the_prompt(streams: tuple[Stream, ...], _target: Target) -> I
     heads: dict[str, str] = {}
     for one in wholes:
         twin = plain.get(_without_echo(one)) if one.stream.asked.echo else None
-        ours, theirs = (joined_text(each.choice) if each else None for each in (twin, one))
+        ours, theirs = (each.choice.text if each else None for each in (twin, one))
         if twin is None or ours is None or theirs is None:
             continue
         head = _prompt_text(one.stream, 0)
@@ -434,7 +426,7 @@ def echo_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterator[
         message = f"{NAMED} holds {entries} entries for {size} prompt tokens and {made} output ids"
         # A token made for a budget of none need not be shown: that it was made is the budget's matter.
         expected = size if asked.max_new_tokens == 0 and entries == size else size + made
-        yield observe(place, expected=expected, actual=entries, message=message)
+        yield expect(place, expected, entries, message)
 
 
 def _raw_lists(choice: Choice, name: str) -> Iterator[list[Any]]:

@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tokenwire.checks.about import ANSWERED, FINISHED, STREAMED, ended, finished_choices, is_error
 from tokenwire.checks.bad_value import ID_LIMIT
-from tokenwire.checks.check import Observation, Target, check, check_run, demand, observe
+from tokenwire.checks.check import Target, check, check_choices, check_run
+from tokenwire.checks.evidence import Observation, expect, expect_each, expect_equal, witnessed
 from tokenwire.checks.logprob_entry import ids_named, own_logprob_series
+from tokenwire.checks.reading import count_of, counters, details, end_place, start_place
 from tokenwire.checks.refusals import was_refused
-from tokenwire.checks.walk import (
-    Step,
-    as_list,
-    check_choices,
-    count_of,
-    counters,
-    demand_each,
-    details,
-    end_place,
-    expect_each,
-    integer,
-    joined_ids,
-    joined_text,
-    sound_steps,
-    start_place,
-    witnessed,
-)
 from tokenwire.dialects.dialect import known_as, policy_of
-from tokenwire.record import Choice, Emission, Place, Stream, fact
+from tokenwire.record import Choice, Emission, Place, Stream, as_list, fact, integer
 from tokenwire.requirement import Level
 from tokenwire.wire.exchange import Ending
 
@@ -49,13 +34,7 @@ def answer_fits_schema(stream: Stream, _target: Target) -> Iterator[Observation]
     def documents() -> Iterator[Observation]:
         for event in stream.events:
             faults = [event.problem] if event.problem else list(event.schema_errors)
-            yield demand(
-                event.place,
-                not faults,
-                expected=expected,
-                actual=faults[:5] or "one",
-                message="; ".join(faults[:2]),
-            )
+            yield expect(event.place, expected, faults[:5] or "one", "; ".join(faults[:2]), holds=not faults)
 
     yield from witnessed(stream, documents())
 
@@ -82,7 +61,7 @@ def choices_complete(stream: Stream, _target: Target) -> Iterator[Observation]:
     message = f"the answer has the choices {actual}, but {asked.prompts} x {asked.n} were asked for"
     if asked.n > 1 and actual == list(range(asked.prompts)):
         message = f"n was ignored: {message}"
-    yield demand(end_place(stream), holds, expected=f"{due} choices", actual=actual, message=message)
+    yield expect(end_place(stream), f"{due} choices", actual, message, holds=holds)
 
 
 def _refused_prompts(stream: Stream) -> set[int]:
@@ -100,7 +79,7 @@ def one_finish_per_choice(stream: Stream, _target: Target) -> Iterator[Observati
         if finishes or ended(stream):
             where = finishes[:2][-1] if finishes else choice.emissions[-1]
             message = f"choice {choice.index} finished {len(finishes)} times"
-            yield observe(where.at("finish"), expected=1, actual=len(finishes), message=message)
+            yield expect(where.at("finish"), 1, len(finishes), message)
 
 
 def _content(emission: Emission) -> str | None:
@@ -126,12 +105,8 @@ def finish_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
             ((emission, what) for emission, what in later if what), (choice.emissions[finish], None)
         )
         message = f"{content} of choice {choice.index} came after its finish reason"
-        yield demand(
-            where.at("finish"),
-            content is None,
-            expected="nothing after it",
-            actual=content or "nothing",
-            message=message,
+        yield expect(
+            where.at("finish"), "nothing after it", content or "nothing", message, holds=content is None
         )
 
 
@@ -149,7 +124,7 @@ def finish_type_is_known(stream: Stream, _target: Target) -> Iterator[Observatio
             holds = isinstance(finish.type, str) and finish.type in known
             shown = finish.type or finish.raw
             message = f"the finish reason {shown!r} is none of {', '.join(sorted(known))}"
-            seen = demand(place, holds, expected=sorted(known), actual=finish.type, message=message)
+            seen = expect(place, sorted(known), finish.type, message, holds=holds)
             yield seen._replace(level=Level.MAY) if policy.other_finish_types and finish.type else seen
 
 
@@ -159,7 +134,7 @@ def stop_has_a_cause(stream: Stream, _target: Target) -> Iterator[Observation]:
     asked = stream.asked
     unstoppable = asked.ignore_eos and not asked.stop and not asked.stop_token_ids
     for choice in stream.choices:
-        ids = joined_ids(choice)
+        ids = choice.output_ids
         for emission in choice.emissions:
             finish = emission.finish
             if finish is None or finish.type not in {"stop", "length"}:
@@ -167,11 +142,11 @@ def stop_has_a_cause(stream: Stream, _target: Target) -> Iterator[Observation]:
             place = emission.at("finish")
             if finish.type == "stop" and integer(finish.matched) is not None and ids:
                 message = f"stopped by id {finish.matched}, but the last output id is {ids[-1]!r}"
-                yield observe(place, expected=finish.matched, actual=ids[-1], message=message)
+                yield expect(place, finish.matched, ids[-1], message)
             elif finish.matched is None and unstoppable:
                 message = "the finish reason is stop, but the request had no stop condition"
                 holds = finish.type != "stop"
-                yield demand(place, holds, expected="length or abort", actual=finish.type, message=message)
+                yield expect(place, "length or abort", finish.type, message, holds=holds)
 
 
 def _is_token_id(value: object) -> bool:
@@ -179,88 +154,101 @@ def _is_token_id(value: object) -> bool:
     return number is not None and 0 <= number < ID_LIMIT
 
 
-def _id_lists(steps: Sequence[Step]) -> Iterator[tuple[Step, str, list[Any] | None]]:
+def _id_lists(choice: Choice) -> Iterator[tuple[Emission, str, list[Any] | None]]:
     """The lists that name token ids in the emissions of a choice, without what earlier emissions carried
     already; None where the key stands without a list.
     """
     last_prompt: list[Any] | None = None
-    for step in steps:
-        emission = step.emission
-        if step.ids is not None or "output_ids" in emission.pointers:
-            yield step, "output_ids", None if step.ids is None else step.unseen(step.ids)
+    for emission in choice.delivered:
+        if emission.output_ids is not None or "output_ids" in emission.pointers:
+            yield (
+                emission,
+                "output_ids",
+                None if emission.output_ids is None else emission.unseen(emission.output_ids),
+            )
         if emission.prompt_token_ids is not None or "prompt_token_ids" in emission.pointers:
             prompt = as_list(emission.prompt_token_ids)
             if prompt is None or prompt != last_prompt:
-                yield step, "prompt_token_ids", prompt
+                yield emission, "prompt_token_ids", prompt
             last_prompt = prompt or last_prompt
-        for name in own_logprob_series(step):
-            entries = step.series(name)
+        for name in own_logprob_series(choice, emission):
+            entries = emission.entries(name)
             if entries is not None:
-                yield step, name, [token for entry in step.unseen(entries) for token in ids_named(entry)]
+                yield (
+                    emission,
+                    name,
+                    [token for entry in emission.unseen(entries) for token in ids_named(entry)],
+                )
 
 
 @check_choices("ids-are-token-ids")
-def ids_are_token_ids(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
+def ids_are_token_ids(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """Every id on the wire is a JSON integer in the range of token ids."""
     expected = "integers t with 0 <= t < 2^31"
-    rows: list[tuple[Step, str, bool, Any, Any]] = []
-    for step, name, ids in _id_lists(steps):
+    rows: list[tuple[Emission, str, bool, Any, Any]] = []
+    for emission, name, ids in _id_lists(choice):
         if ids is None:
-            yield step.expect(name, expected, "no list", f"{name} is not a list of token ids", holds=False)
+            yield expect(
+                emission.at(name), expected, "no list", f"{name} is not a list of token ids", holds=False
+            )
         elif ids:
             wrong = [value for value in ids if not _is_token_id(value)]
-            rows.append((step, name, not wrong, expected, wrong[:3] or ids[:3]))
-    yield from demand_each(rows, "{field} holds {actual[0]!r}, which is no token id")
+            rows.append((emission, name, not wrong, expected, wrong[:3] or ids[:3]))
+    yield from expect_each(rows, "{field} holds {actual[0]!r}, which is no token id")
 
 
 @check("ids-are-counted", FINISHED)
 def ids_are_counted(stream: Stream, _target: Target) -> Iterator[Observation]:
     """All output ids of a finished choice number its completion_tokens."""
     for choice in finished_choices(stream):
-        ids = joined_ids(choice)
+        ids = choice.output_ids
         counted = [emission for emission in choice.emissions if "completion_tokens" in emission.counters]
         if ids is not None and counted:
             count, place = counted[-1].counters["completion_tokens"], counted[-1].at("completion_tokens")
             message = f"choice {choice.index} has {len(ids)} output ids, but completion_tokens is {count!r}"
-            yield observe(place, expected=len(ids), actual=count, message=message)
+            yield expect(place, len(ids), count, message)
 
 
 @check_choices("counter-follows-ids", STREAMED)
-def counter_follows_ids(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
+def counter_follows_ids(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """completion_tokens counts the ids delivered so far, in every emission that carries ids."""
     name = "completion_tokens"
-    counts = ((step, count) for step, count in counters(steps, name) if step.ids is not None)
-    rows = ((step, name, step.after, count) for step, count in counts)
-    yield from expect_each(rows, "{field} is {actual!r} after {expected} delivered output ids")
+    counts = (
+        (emission, count)
+        for emission, count in counters(choice.delivered, name)
+        if emission.output_ids is not None
+    )
+    rows = ((emission, name, emission.after, count) for emission, count in counts)
+    yield from expect_equal(rows, "{field} is {actual!r} after {expected} delivered output ids")
 
 
 @check_choices("counters-never-fall", STREAMED)
-def counters_never_fall(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
+def counters_never_fall(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """No counter of a choice is smaller than it was in an emission before."""
 
-    def rows(name: str) -> Iterator[tuple[Step, str, bool, Any, Any]]:
+    def rows(name: str) -> Iterator[tuple[Emission, str, bool, Any, Any]]:
         least: int | None = None
-        for step, count in counters(steps, name):
+        for emission, count in counters(choice.delivered, name):
             if integer(count) is None:
                 if name.endswith("_tokens") or not isinstance(count, float):  # others may be fractions
-                    yield step, name, False, "an integer", count
+                    yield emission, name, False, "an integer", count
                 continue
             if least is not None:
-                yield step, name, count >= least, f"at least {least}", count
+                yield emission, name, count >= least, f"at least {least}", count
             least = count
 
-    names = dict.fromkeys(name for step in steps for name in step.emission.counters)
+    names = dict.fromkeys(name for emission in choice.delivered for name in emission.counters)
     every = (row for name in names for row in rows(name))
-    yield from demand_each(every, "{field} is {actual!r}, not {expected}")
+    yield from expect_each(every, "{field} is {actual!r}, not {expected}")
 
 
 @check_choices("prompt-tokens-constant", STREAMED)
-def prompt_tokens_constant(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
+def prompt_tokens_constant(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """prompt_tokens is what it was in the first emission of the choice."""
     name = "prompt_tokens"
-    counts = list(counters(steps, name))
-    rows = ((step, name, counts[0][1], count) for step, count in counts[1:])
-    yield from expect_each(rows, "{field} changed from {expected!r} to {actual!r}")
+    counts = list(counters(choice.delivered, name))
+    rows = ((emission, name, counts[0][1], count) for emission, count in counts[1:])
+    yield from expect_equal(rows, "{field} changed from {expected!r} to {actual!r}")
 
 
 def _fault_in_details(details: object, cached: int | None) -> str:
@@ -280,27 +268,25 @@ def _fault_in_details(details: object, cached: int | None) -> str:
 
 
 @check_choices("cached-details-add-up")
-def cached_details_add_up(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
+def cached_details_add_up(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """The tiers of the cache share out what was cached, and no more."""
     expected = "counts for device and host, together not above cached_tokens"
-    for step, tiers in details(steps, "cached_tokens_details"):
+    for emission, tiers in details(choice.delivered, "cached_tokens_details"):
         if tiers is not None:
-            fault = _fault_in_details(tiers, step.counter("cached_tokens"))
-            yield step.expect("cached_tokens_details", expected, tiers, fault, holds=not fault)
+            fault = _fault_in_details(tiers, emission.counter("cached_tokens"))
+            yield expect(emission.at("cached_tokens_details"), expected, tiers, fault, holds=not fault)
 
 
 @check_choices("cached-details-where-cached")
-def cached_details_where_cached(
-    steps: Sequence[Step], _stream: Stream, _target: Target
-) -> Iterator[Observation]:
+def cached_details_where_cached(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """Where nothing was cached there is nothing to share out; where something was, it came from somewhere."""
     name = "cached_tokens_details"
     rows = (
-        (step, name, (tiers is not None) == (cached > 0), "counts" if cached > 0 else "null", tiers)
-        for step, tiers in details(steps, name)
-        if (cached := step.counter("cached_tokens")) is not None
+        (emission, name, (tiers is not None) == (cached > 0), "counts" if cached > 0 else "null", tiers)
+        for emission, tiers in details(choice.delivered, name)
+        if (cached := emission.counter("cached_tokens")) is not None
     )
-    yield from demand_each(rows, "{field} is {actual!r}, and cached_tokens asks for {expected}")
+    yield from expect_each(rows, "{field} is {actual!r}, and cached_tokens asks for {expected}")
 
 
 def _budget_of(stream: Stream, choice: int = 0) -> int | None:
@@ -315,7 +301,7 @@ def _budget_of(stream: Stream, choice: int = 0) -> int | None:
 def _counted(stream: Stream, choice: Choice, count: int) -> tuple[str, Place]:
     """How many tokens a choice has, in words that name the field which tells it, and the place of that."""
     last = choice.emissions[-1]
-    if joined_ids(choice) is not None:
+    if choice.output_ids is not None:
         return f"choice {choice.index} has {count} output ids", last.at("output_ids")
     told = next((one for one in reversed(choice.emissions) if "completion_tokens" in one.counters), None)
     if told is not None or stream.usage_place is None:
@@ -344,15 +330,15 @@ def budget_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
         if budget is None or count is None or is_error(choice.finish):
             continue
         words, place = _counted(stream, choice, count)
-        over = next((step for step in sound_steps(choice) if step.after > budget), None)
-        if over is not None and over.ids is not None:
-            place = over.emission.at("output_ids")
-        yield demand(
+        over = next((emission for emission in choice.delivered if emission.after > budget), None)
+        if over is not None and over.output_ids is not None:
+            place = over.at("output_ids")
+        yield expect(
             place,
-            count <= budget,
-            expected=f"at most {budget}",
-            actual=count,
-            message=f"{words} for {_budget_in_words(stream, budget)}",
+            f"at most {budget}",
+            count,
+            f"{words} for {_budget_in_words(stream, budget)}",
+            holds=count <= budget,
         )
 
 
@@ -365,13 +351,7 @@ def length_means_budget(stream: Stream, _target: Target) -> Iterator[Observation
             continue
         words, place = _counted(stream, choice, count)
         message = f"{words} for {_budget_in_words(stream, budget)}, and it finished with length"
-        yield observe(
-            choice.last_at("finish"),
-            expected=budget,
-            actual=count,
-            message=message,
-            related=(place,),
-        )
+        yield expect(choice.last_at("finish"), budget, count, message, related=(place,))
 
 
 @check("zero-budget-has-no-ids")
@@ -380,30 +360,30 @@ def zero_budget_has_no_ids(stream: Stream, _target: Target) -> Iterator[Observat
     if stream.asked.max_new_tokens != 0 or _budget_of(stream) is None:
         return
     if was_refused(stream):
-        yield demand(start_place(stream), True, expected="a refusal", actual=stream.exchange.status)
+        yield expect(start_place(stream), "a refusal", stream.exchange.status, holds=True)
     for choice in finished_choices(stream):
         last = choice.emissions[-1]
-        parts: dict[str, Any] = {"output_ids": joined_ids(choice)}
+        parts: dict[str, Any] = {"output_ids": choice.output_ids}
         if not stream.asked.echo:  # the text begins with the prompt's then
-            parts["text"] = joined_text(choice)
+            parts["text"] = choice.text
         parts |= {name: choice.series(name) for name in sorted(choice.series_names)}
         for name, part in parts.items():
             if part is not None:
                 message = f"{name} is not empty for a budget of zero tokens"
-                yield demand(last.at(name), not part, expected="empty", actual=part, message=message)
+                yield expect(last.at(name), "empty", part, message, holds=not part)
         if choice.finish is not None:
-            yield observe(last.at("finish"), expected="length", actual=choice.finish.type)
+            yield expect(last.at("finish"), "length", choice.finish.type)
 
 
 @check_choices("request-id-constant")
-def request_id_constant(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
+def request_id_constant(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """One request id in all emissions of a choice."""
     name = "request_id"
-    ids = [step.emission.details.get(name) for step in steps]
+    ids = [emission.details.get(name) for emission in choice.delivered]
     first = next((position for position, found in enumerate(ids) if found is not None), len(ids))
-    later = zip(steps[first + 1 :], ids[first + 1 :], strict=True)
-    rows = ((step, name, ids[first], found) for step, found in later)
-    yield from expect_each(rows, "the request id is {actual!r}, not {expected!r}")
+    later = zip(choice.delivered[first + 1 :], ids[first + 1 :], strict=True)
+    rows = ((emission, name, ids[first], found) for emission, found in later)
+    yield from expect_equal(rows, "the request id is {actual!r}, not {expected!r}")
 
 
 @check("request-id-is-the-clients")
@@ -416,7 +396,7 @@ def request_id_is_the_clients(stream: Stream, _target: Target) -> Iterator[Obser
     if first is not None:
         told = first.details.get("request_id")
         message = f"the request id is {told!r}, not {chosen!r}"
-        yield observe(first.at("request_id"), expected=chosen, actual=told, message=message)
+        yield expect(first.at("request_id"), chosen, told, message)
 
 
 @fact(Stream)
@@ -442,12 +422,12 @@ def request_ids_are_unique(streams: tuple[Stream, ...], _target: Target) -> Iter
         place, told = named
         other = first.setdefault((stream.dialect, told), place)
         message = f"the answer has the request id {told!r}, as has {other.exchange}"
-        yield demand(
+        yield expect(
             place,
-            other is place,
-            expected="an id of its own",
-            actual=told,
-            message=message,
+            "an id of its own",
+            told,
+            message,
+            holds=other is place,
             related=() if other is place else (other,),
         )
 
@@ -456,11 +436,11 @@ def request_ids_are_unique(streams: tuple[Stream, ...], _target: Target) -> Iter
 def finish_length_counts_the_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Where a finish tells a length, it is that of the choice."""
     for choice in finished_choices(stream):
-        ids, finish = joined_ids(choice), choice.finish
+        ids, finish = choice.output_ids, choice.finish
         if finish is not None and finish.length is not None and ids is not None:
             message = f"choice {choice.index} has {len(ids)} output ids, and its finish says {finish.length}"
             place = choice.last_at("finish")
-            yield observe(place, expected=len(ids), actual=finish.length, message=message)
+            yield expect(place, len(ids), finish.length, message)
 
 
 @check("answer-names-its-model", ANSWERED)
@@ -475,7 +455,7 @@ def answer_names_its_model(stream: Stream, target: Target) -> Iterator[Observati
     expected = f"{asked!r}" + (f", or one of {sorted(names)[:4]}" if names else "")
     message = f"the answer names the model {told!r}; asked for was {asked!r}"
     place = stream.emissions()[0].at("model")
-    yield demand(place, holds, expected=expected, actual=told, message=message)
+    yield expect(place, expected, told, message, holds=holds)
 
 
 _WARM = 2
@@ -503,4 +483,4 @@ def cached_tokens_are_told_alike(streams: tuple[Stream, ...], _target: Target) -
         if hit or len(wholes) >= _WARM:
             message = "no whole answer tells of cached tokens, and streams of the same prompts around them do"
             place = last.choices[0].last_at("cached_tokens")
-            yield demand(place, hit, expected="more than 0", actual=cached, message=message)
+            yield expect(place, "more than 0", cached, message, holds=hit)

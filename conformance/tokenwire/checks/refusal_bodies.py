@@ -6,9 +6,10 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
-from tokenwire.checks.check import Observation, Target, check, check_run, demand, select
+from tokenwire.checks.check import Target, check, check_run, select
+from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.reading import end_place, start_place
 from tokenwire.checks.refusals import was_refused
-from tokenwire.checks.walk import end_place, start_place
 from tokenwire.record import Stream
 
 _INTERNALS = re.compile(
@@ -50,12 +51,12 @@ def refusals_have_one_shape(streams: tuple[Stream, ...], _target: Target) -> Ite
         usual = max(by_place, key=lambda where: len(by_place[where]))
         for where, refused in by_place.items():
             for stream in refused:
-                yield demand(
+                yield expect(
                     start_place(stream),
-                    where == usual,
-                    expected=f"words at {usual}",
-                    actual=f"words at {where}",
-                    message=f"the refusal says why at {where}, and others of its endpoint at {usual}",
+                    f"words at {usual}",
+                    f"words at {where}",
+                    f"the refusal says why at {where}, and others of its endpoint at {usual}",
+                    holds=where == usual,
                     related=(start_place(by_place[usual][0]),),
                 )
 
@@ -70,12 +71,12 @@ def errors_keep_internals(stream: Stream, _target: Target) -> Iterator[Observati
     for place, words in errors:
         shown = _INTERNALS.search(words.replace('\\"', '"'))
         if shown or was_refused(stream) or stream.answered:
-            yield demand(
+            yield expect(
                 place,
-                shown is None,
-                expected="words about the request",
-                actual=shown.group()[:120] if shown else "words about the request",
-                message=f"the error shows {shown.group()[:120]!r}" if shown else "",
+                "words about the request",
+                shown.group()[:120] if shown else "words about the request",
+                f"the error shows {shown.group()[:120]!r}" if shown else "",
+                holds=shown is None,
             )
 
 
@@ -90,12 +91,10 @@ def refused_stream_delivers_nothing(stream: Stream, _target: Target) -> Iterator
         if emission.output_ids or emission.text or any(emission.series.values())
     ]
     first = bearing[0] if bearing else None
-    yield demand(
+    yield expect(
         first.at("output_ids") if first else end_place(stream),
-        first is None,
-        expected="a refusal and nothing else",
-        actual={"output_ids": first.output_ids, "text": first.text}
-        if first
-        else "a refusal and nothing else",
-        message="the stream was refused, and delivers a token",
+        "a refusal and nothing else",
+        {"output_ids": first.output_ids, "text": first.text} if first else "a refusal and nothing else",
+        "the stream was refused, and delivers a token",
+        holds=first is None,
     )

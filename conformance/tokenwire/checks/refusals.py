@@ -13,11 +13,12 @@ from tokenwire.checks.bad_value import (
     unreadable_body,
 )
 from tokenwire.checks.chance import goes_apart
-from tokenwire.checks.check import Observation, Target, check, check_run, demand, observe
+from tokenwire.checks.check import Target, check, check_run
 from tokenwire.checks.difference import observe_sequence, observe_text
-from tokenwire.checks.walk import end_place, integer, joined_ids, joined_text, start_place
+from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.reading import end_place, start_place
 from tokenwire.dialects.dialect import is_chat, names_of, policy_of
-from tokenwire.record import Asked, Stream, fact
+from tokenwire.record import Asked, Stream, fact, integer
 from tokenwire.target.death import ORDINARY
 from tokenwire.target.determinism import known_by
 from tokenwire.target.honesty import SCENARIO, UNKNOWN_PATH
@@ -91,9 +92,7 @@ def observe_refusal(stream: Stream, what: str) -> Iterator[Observation]:
     if status is None or status in NOT_ABOUT_THE_REQUEST:
         return
     message = f"{what} answered with status {status} instead of being refused"
-    yield demand(
-        start_place(stream), was_refused(stream), expected="a 4xx status", actual=status, message=message
-    )
+    yield expect(start_place(stream), "a 4xx status", status, message, holds=was_refused(stream))
 
 
 @check("refusal-is-json")
@@ -107,12 +106,12 @@ def refusal_is_json(stream: Stream, _target: Target) -> Iterator[Observation]:
         faults = [f"{said[:80]!r} stands in no shape of an error: {_SHAPES}"]
     elif not faults and not said:
         faults = ["the body does not say why"]
-    yield demand(
+    yield expect(
         start_place(stream),
-        not faults,
-        expected="a JSON error that says why",
-        actual=faults[:3] or said,
-        message="; ".join(faults[:2]),
+        "a JSON error that says why",
+        faults[:3] or said,
+        "; ".join(faults[:2]),
+        holds=not faults,
     )
 
 
@@ -174,12 +173,12 @@ def _observe_early_refusal(stream: Stream, target: Target, name: str) -> Iterato
         return
     status = stream.exchange.status
     message = f"a chat stream that asks for {TITO_FIELDS[name]} was answered with status {status}"
-    yield demand(
+    yield expect(
         start_place(stream),
-        stream.refused and status == 400,
-        expected="status 400 before any event",
-        actual=status,
-        message=message,
+        "status 400 before any event",
+        status,
+        message,
+        holds=stream.refused and status == 400,
     )
 
 
@@ -212,7 +211,7 @@ def refusal_names_the_field(stream: Stream, target: Target) -> Iterator[Observat
     holds = any(field in said for field in fields) and "stream" in said
     expected = f"words that name {' or '.join(fields)} and the way out: no stream"
     message = "the refusal does not name the field and the way out"
-    yield demand(start_place(stream), holds, expected=expected, actual=said, message=message)
+    yield expect(start_place(stream), expected, said, message, holds=holds)
 
 
 @fact(Stream)
@@ -299,7 +298,7 @@ def refused_request_harms_nobody(streams: tuple[Stream, ...], target: Target) ->
         if told[key, delivered, disturbed] <= 2:  # a control, and the first beside it: others tell no more
             answers.setdefault(key, []).append(stream)
         if key in results and not disturbed:
-            results[key].append(known_by([(joined_ids(one), joined_text(one)) for one in stream.choices]))
+            results[key].append(known_by([(one.output_ids, one.text) for one in stream.choices]))
     repeats = bool(target.repeated) and target.contradicted <= {one.asked.key for _, one in controls}
     for bad, control in controls:
         twins = [one for one in answers.get(control.asked.key, ()) if one is not control]
@@ -308,12 +307,12 @@ def refused_request_harms_nobody(streams: tuple[Stream, ...], target: Target) ->
         if twin is None:
             continue
         holds = control.answered and ended(control)
-        yield demand(
+        yield expect(
             end_place(control),
-            holds,
-            expected="an answer",
-            actual=control.exchange.status,
-            message=f"the request after a bad one got no complete answer ({control.exchange.ending})",
+            "an answer",
+            control.exchange.status,
+            f"the request after a bad one got no complete answer ({control.exchange.ending})",
+            holds=holds,
             related=(start_place(bad), start_place(twin)),
         )
         own = results.get(control.asked.key)
@@ -347,8 +346,8 @@ def _as_before(control: Stream, twin: Stream) -> Iterator[Observation]:
             continue
         other = others[choice.index]
         by_chance, related = goes_apart((other, choice)), (other.last_at(),)
-        ids, other_ids = joined_ids(choice), joined_ids(other)
-        text, other_text = joined_text(choice), joined_text(other)
+        ids, other_ids = choice.output_ids, other.output_ids
+        text, other_text = choice.text, other.text
         if ids is not None and other_ids is not None:
             yield observe_sequence(
                 choice.last_at("output_ids"),
@@ -376,4 +375,4 @@ def unknown_paths_are_not_found(stream: Stream, _target: Target) -> Iterator[Obs
         return
     message = f"{exchange.request.path}, which no server has, was answered with status {exchange.status}"
     place = start_place(stream)
-    yield observe(place, expected=404, actual=exchange.status, message=message)
+    yield expect(place, 404, exchange.status, message)

@@ -11,10 +11,11 @@ from typing import Any
 from tokenwire.checks.about import ended, finished_choices
 from tokenwire.checks.agreement import same_sampled
 from tokenwire.checks.chance import tells_sampled
-from tokenwire.checks.check import Observation, Target, check_run, demand, once_per_run, select
+from tokenwire.checks.check import Target, check_run, once_per_run, select
 from tokenwire.checks.difference import observe_sequence
+from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.reading import counts_its_ids, first_prompt_ids, prompt_sent, start_place, told_prompt
 from tokenwire.checks.sameness import same_ids, same_text
-from tokenwire.checks.walk import counts_its_ids, first_prompt_ids, prompt_sent, start_place, told_prompt
 from tokenwire.dialects.dialect import is_chat
 from tokenwire.record import Choice, Delivery, Place, Stream, fact
 from tokenwire.target.determinism import known_by, request_of
@@ -241,7 +242,7 @@ def own_ids_are_accepted(streams: tuple[Stream, ...], _target: Target) -> Iterat
         if going_on[prompt]:
             message = f"output ids that were sent back as a prompt were answered with status {status}"
             place = start_place(stream)
-            yield demand(place, stream.answered, expected="an answer", actual=status, message=message)
+            yield expect(place, "an answer", status, message, holds=stream.answered)
 
 
 def _turn(one: Whole) -> Ids:
@@ -313,7 +314,7 @@ def one_beginning_of_sequence(streams: tuple[Stream, ...], _target: Target) -> I
         for _, place, ids in answers:
             twice = common is not None and ids[:2] == [common, common]
             message = f"the prompt begins with id {common!r} twice"
-            yield demand(place, not twice, expected="no id doubled", actual=ids[:2], message=message)
+            yield expect(place, "no id doubled", ids[:2], message, holds=not twice)
 
 
 def _conversation(stream: Stream) -> tuple[str, bool] | None:
@@ -388,7 +389,7 @@ def media_ids_are_run_as_sent(streams: tuple[Stream, ...], _target: Target) -> I
                 continue
             if back.refused:
                 place = start_place(back)
-                yield demand(place, True, expected="the prompt, or a refusal", actual=back.exchange.status)
+                yield expect(place, "the prompt, or a refusal", back.exchange.status, holds=True)
             for twin in (each for each in wholes if each.stream is back):
                 told = first_prompt_ids(twin.choice)
                 if told is not None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokenwire.checks.check import Observation, demand
+from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.logprob_entry import number_of
 from tokenwire.record import Place
 from tokenwire.requirement import tolerance
@@ -53,10 +53,10 @@ def observe_agreement(
     holds = len(apart) <= OUTLIERS * len(pairs) and not any(pair.position < sure for pair in apart)
     if holds:
         size = f"{len(pairs)} logprobs within {TOLERANCE}"
-        return demand(place, True, expected=size, actual=size, related=related)
+        return expect(place, size, size, holds=True, related=related)
     first = apart[0]
     message = (
         f"{what} {first.position} is {first.one!r}, but {first.other!r} {source}; "
         f"so are {len(apart)} of {len(pairs)}"
     )
-    return demand(place, False, expected=first.other, actual=first.one, message=message, related=related)
+    return expect(place, first.other, first.one, message, holds=False, related=related)

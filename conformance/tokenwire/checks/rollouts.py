@@ -8,9 +8,10 @@ from typing import Any
 
 from tokenwire.checks.about import ended, finished_choices, is_error
 from tokenwire.checks.agreement import same_beginning
-from tokenwire.checks.check import Observation, Target, check_run, demand
+from tokenwire.checks.check import Target, check_run
+from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.moments import began, delivered_at, over
-from tokenwire.checks.walk import end_place, joined_ids
+from tokenwire.checks.reading import end_place
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.record import Choice, Place, Stream, fact
 
@@ -44,12 +45,12 @@ def abort_all_ends_every_request(streams: tuple[Stream, ...], target: Target) ->
             continue
         for choice in finished_choices(stream):
             if choice.finish is not None and choice.finish.type in {"abort", "length"}:
-                yield demand(
+                yield expect(
                     choice.last_at("finish"),
-                    choice.finish.type == "abort",
-                    expected="an end before the budget",
-                    actual=choice.finish.type,
-                    message="everything was aborted, and the request went on to the end of its budget",
+                    "an end before the budget",
+                    choice.finish.type,
+                    "everything was aborted, and the request went on to the end of its budget",
+                    holds=choice.finish.type == "abort",
                     related=(_place(call),),
                 )
 
@@ -60,12 +61,12 @@ def abort_all_gives_back(streams: tuple[Stream, ...], target: Target) -> Iterato
     for stream, call in _aborted(streams, target):
         status = stream.exchange.status
         if status != 200 or stream.error is not None or not stream.choices:
-            yield demand(
+            yield expect(
                 end_place(stream),
-                False,
-                expected="status 200 and the type abort",
-                actual=f"status {status}",
-                message="everything was aborted, and this request was answered with an error",
+                "status 200 and the type abort",
+                f"status {status}",
+                "everything was aborted, and this request was answered with an error",
+                holds=False,
                 related=(_place(call),),
             )
             continue
@@ -75,12 +76,12 @@ def abort_all_gives_back(streams: tuple[Stream, ...], target: Target) -> Iterato
             failed = choice.finish is None or is_error(choice.finish)
             listed = not _tells_ids(streams, stream) or choice.output_ids is not None
             what = "without the type abort" if failed else "without a list of output ids"
-            yield demand(
+            yield expect(
                 choice.last_at("finish"),
-                not failed and listed,
-                expected="the type abort and the output ids",
-                actual=choice.finish.raw if choice.finish is not None else None,
-                message=f"everything was aborted, and this request was answered {what}",
+                "the type abort and the output ids",
+                choice.finish.raw if choice.finish is not None else None,
+                f"everything was aborted, and this request was answered {what}",
+                holds=not failed and listed,
                 related=(_place(call),),
             )
 
@@ -109,17 +110,17 @@ def pause_changes_nothing(streams: tuple[Stream, ...], target: Target) -> Iterat
     for stream, call in paused:
         for choice in stream.choices:
             other = undisturbed.get((same_beginning(stream), stream.asked.max_new_tokens, choice.index))
-            ours = joined_ids(other) if other is not None else None
+            ours = other.output_ids if other is not None else None
             if other is None or not ours or not ended(stream):
                 continue
-            theirs, ends_as = joined_ids(choice) or (), choice.finish.type if choice.finish else None
+            theirs, ends_as = choice.output_ids or (), choice.finish.type if choice.finish else None
             due = other.finish.type if other.finish else None
-            yield demand(
+            yield expect(
                 choice.last_at(),
-                (theirs, ends_as) == (ours, due),
-                expected=f"{len(ours)} ids and the finish {due}, as without a pause",
-                actual=f"{len(theirs)} ids and the finish {ends_as}",
-                message="the choice was paused and continued, and is not what it is undisturbed",
+                f"{len(ours)} ids and the finish {due}, as without a pause",
+                f"{len(theirs)} ids and the finish {ends_as}",
+                "the choice was paused and continued, and is not what it is undisturbed",
+                holds=(theirs, ends_as) == (ours, due),
                 related=(other.last_at(), _place(call)),
                 by_chance=ends_as not in {None, "abort"},
             )
@@ -149,11 +150,11 @@ def weights_change_by_update(streams: tuple[Stream, ...], target: Target) -> Ite
         before = bisect_right(ends, start)
         if before:
             *_, earlier, was = told[before - 1]
-            yield demand(
+            yield expect(
                 place,
-                version == was,
-                expected=was,
-                actual=version,
-                message=f"the weights were {was!r}, and are {version!r} though nothing here updated them",
+                was,
+                version,
+                f"the weights were {was!r}, and are {version!r} though nothing here updated them",
+                holds=version == was,
                 related=(earlier,),
             )

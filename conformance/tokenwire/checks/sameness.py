@@ -10,12 +10,13 @@ from tokenwire.checks.about import ended, streamed
 from tokenwire.checks.acceptor import Rules, accept, deliveries_of, record_of
 from tokenwire.checks.chance import DRIFT, Pair, entries_go_apart, goes_apart
 from tokenwire.checks.channel_reading import CALLED, taken_apart
-from tokenwire.checks.check import Observation, Target, compare, demand, observe
+from tokenwire.checks.check import Target, compare
 from tokenwire.checks.delivery import interval_of
 from tokenwire.checks.difference import first_difference, observe_sequence, observe_text
+from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.logprob_entry import CONTENT, NAMED_TOP, TOP
-from tokenwire.checks.walk import as_list, bringing, integer, joined_ids, joined_text
-from tokenwire.record import Choice, Delivery, Emission, Place, Stream
+from tokenwire.checks.reading import bringing
+from tokenwire.record import Choice, Delivery, Emission, Place, Stream, as_list, integer
 from tokenwire.target.alike import ROUNDING, alike
 from tokenwire.target.determinism import Comparison
 
@@ -84,7 +85,7 @@ def _places(pair: Pair, field: str, position: int | None = None) -> tuple[Place,
 
 def same_ids(pair: Pair, source: str) -> Iterator[Observation]:
     """Look whether two choices have the same output ids, where both carry any list of them."""
-    ours, theirs = joined_ids(pair[0]), joined_ids(pair[1])
+    ours, theirs = pair[0].output_ids, pair[1].output_ids
     if ours is not None and theirs is not None:
         place, related = _places(pair, "output_ids", first_difference(ours, theirs))
         yield observe_sequence(
@@ -100,7 +101,7 @@ def same_ids(pair: Pair, source: str) -> Iterator[Observation]:
 
 def same_text(pair: Pair, source: str) -> Iterator[Observation]:
     """Look whether two choices have the same text, where both carry text."""
-    ours, theirs = joined_text(pair[0]), joined_text(pair[1])
+    ours, theirs = pair[0].text, pair[1].text
     if ours is not None and theirs is not None:
         place, related = _places(pair, "text", first_difference(ours, theirs))
         yield observe_text(
@@ -150,11 +151,11 @@ def same_finish(pair: Pair, source: str) -> Iterator[Observation]:
         message = f"stopped by {theirs.matched!r}, but {source} by {ours.matched!r}"
         told.append((message, ours.matched, theirs.matched))
     for message, expected, actual in told:
-        yield observe(
+        yield expect(
             place,
-            expected=expected,
-            actual=actual,
-            message=message,
+            expected,
+            actual,
+            message,
             related=related,
             by_chance=expected != actual and goes_apart(pair),
         )
@@ -202,17 +203,17 @@ def stream_series_equal_whole(comparison: Comparison, target: Target) -> Iterato
 def customized_info_in_streams(comparison: Comparison, _target: Target) -> Iterator[Observation]:
     """The keys that a sampler brings stand in the whole answer, and must stand in the stream as well."""
     for ours, theirs in _with_whole(comparison):
-        if not joined_ids(theirs):
+        if not theirs.output_ids:
             continue
         for name in sorted(name for name in ours.customized if as_list(ours.series(name))):
             place, related = _places((ours, theirs), name)
             message = f"no emission carries {name}, which stands in the whole answer"
-            yield demand(
+            yield expect(
                 place,
-                name in theirs.series_names,
-                expected=f"{name}, as in the whole answer",
-                actual=sorted(theirs.series_names),
-                message=message,
+                f"{name}, as in the whole answer",
+                sorted(theirs.series_names),
+                message,
+                holds=name in theirs.series_names,
                 related=related,
             )
 
@@ -227,11 +228,11 @@ def stream_finish_equals_whole(comparison: Comparison, _target: Target) -> Itera
             if ours is not None and theirs is not None:
                 place, related = _places(pair, name)
                 message = f"{name} is {theirs} at the end, but {ours} in the whole answer"
-                yield observe(
+                yield expect(
                     place,
-                    expected=ours,
-                    actual=theirs,
-                    message=message,
+                    ours,
+                    theirs,
+                    message,
                     related=related,
                     by_chance=name != "prompt_tokens" and ours != theirs and goes_apart(pair),
                 )
@@ -258,12 +259,12 @@ def stream_is_legal_delivery(comparison: Comparison, target: Target) -> Iterator
         last = len(theirs.emissions) - 1
         emission = theirs.emissions[last if verdict.at is None else min(verdict.at, last)]
         field = verdict.field or "output_ids"
-        yield demand(
+        yield expect(
             emission.at(field),
-            verdict.legal,
-            expected="a legal delivery of the whole answer",
-            actual=verdict.reason or "a legal delivery of the whole answer",
-            message=f"{verdict.field} {verdict.reason}",
+            "a legal delivery of the whole answer",
+            verdict.reason or "a legal delivery of the whole answer",
+            f"{verdict.field} {verdict.reason}",
+            holds=verdict.legal,
             related=(bringing(ours, field),),
             by_chance=by_chance,
         )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tokenwire.checks.about import ended, finished_choices
-from tokenwire.checks.check import Observation, Target, check_run, demand, select
+from tokenwire.checks.check import Target, check_run, select
+from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.reading import count_of
 from tokenwire.checks.tito import told_once_for_all
-from tokenwire.checks.walk import count_of
 from tokenwire.record import Choice, Stream, fact
 
 _PROMPT_IDS = "prompt_token_ids"
@@ -75,12 +76,12 @@ def samples_are_asked_alike(streams: tuple[Stream, ...], _target: Target) -> Ite
         for choice in _to_look_at(stream) if due else ():
             missing = sorted(due - _carried(choice))
             field = missing[0] if missing else "finish"
-            yield demand(
+            yield expect(
                 choice.last_at(field),
-                not missing,
-                expected=f"what an answer of one choice carries: {', '.join(sorted(due))}",
-                actual=f"without {', '.join(missing)}" if missing else "all of it",
-                message=f"choice {choice.index} of {len(stream.choices)} has no {field}, which every answer "
+                f"what an answer of one choice carries: {', '.join(sorted(due))}",
+                f"without {', '.join(missing)}" if missing else "all of it",
+                f"choice {choice.index} of {len(stream.choices)} has no {field}, which every answer "
                 "of one choice has whose request asks for the same",
+                holds=not missing,
                 related=(single.last_at(field),),
             )

@@ -8,21 +8,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from tokenwire.checks.about import finished_choices
-from tokenwire.checks.check import (
-    Observation,
-    Target,
-    check,
-    check_run,
-    demand,
-    select,
-)
+from tokenwire.checks.check import Target, check, check_choices, check_run, select
+from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.logprob_entry import Position, number_of, reported_along, sampled_entries
-from tokenwire.checks.walk import Step, check_choices, joined_ids, joined_text
 from tokenwire.record import Asked, Choice, Stream, fact
 from tokenwire.requirement import tolerance
 from tokenwire.target.determinism import completed
@@ -94,10 +87,10 @@ def _biased(
     choice: Choice, forced: set[int], banned: set[int], unbiased: Choice | None
 ) -> Iterator[Observation]:
     """Whether one choice was sampled as the biases of its request demand."""
-    ids, text = joined_ids(choice), joined_text(choice)
+    ids, text = choice.output_ids, choice.text
     if ids:
         foreign = [token for token in ids if (forced and token not in forced) or token in banned]
-        missed = joined_ids(unbiased) or [] if unbiased is not None else []
+        missed = unbiased.output_ids or [] if unbiased is not None else []
         if foreign or forced or banned.intersection(filter(_is_id, missed)):
             wanted = f"only {sorted(forced)}" if forced else f"none of {sorted(banned)}"
             message = (
@@ -106,15 +99,13 @@ def _biased(
                 else ""
             )
             place = choice.last_at("output_ids")
-            yield demand(place, not foreign, expected=wanted, actual=foreign[:4] or ids[:4], message=message)
+            yield expect(place, wanted, foreign[:4] or ids[:4], message, holds=not foreign)
     elif forced and text and unbiased is not None and len(text) >= _LONG_ENOUGH:
-        same = text == joined_text(unbiased)
+        same = text == unbiased.text
         if _repeats(text) is not same:
             place = choice.last_at("text")
             message = f"biases of 100 for {sorted(forced)} left the text as it is without them"
-            yield demand(
-                place, not same, expected="one token over and over", actual=text[:40], message=message
-            )
+            yield expect(place, "one token over and over", text[:40], message, holds=not same)
 
 
 @check("min-new-tokens-are-kept")
@@ -125,14 +116,14 @@ def min_new_tokens_are_kept(stream: Stream, _target: Target) -> Iterator[Observa
     if least < 1 or asked.ignore_eos or not asked.stop_token_ids or asked.stop or asked.stop_regex:
         return
     for choice in finished_choices(stream):
-        ids, finish = joined_ids(choice), choice.finish
+        ids, finish = choice.output_ids, choice.finish
         if ids is None or finish is None or finish.type not in {"stop", "length"}:
             continue
         message = (
             f"choice {choice.index} ended with {finish.type} after {len(ids)} of at least {least} tokens"
         )
         place = choice.last_at("finish")
-        yield demand(place, len(ids) >= least, expected=f"at least {least}", actual=len(ids), message=message)
+        yield expect(place, f"at least {least}", len(ids), message, holds=len(ids) >= least)
 
 
 def _tokens_told(choice: Choice) -> list[str]:
@@ -155,7 +146,7 @@ def frequency_penalty_is_kept(streams: tuple[Stream, ...], _target: Target) -> I
     for stream in _penalised(streams):
         asked = stream.asked
         for choice in finished_choices(stream):
-            ids: list[Any] = [token for token in joined_ids(choice) or [] if _is_id(token)]
+            ids: list[Any] = [token for token in choice.output_ids or [] if _is_id(token)]
             tokens = ids or _tokens_told(choice)
             if not tokens:
                 continue
@@ -171,9 +162,7 @@ def frequency_penalty_is_kept(streams: tuple[Stream, ...], _target: Target) -> I
                 f"each time with a penalty of {each:g} more"
             )
             place = choice.last_at("output_ids")
-            yield demand(
-                place, times <= most, expected=f"at most {most} times", actual=times, message=message
-            )
+            yield expect(place, f"at most {most} times", times, message, holds=times <= most)
 
 
 @dataclass(frozen=True)
@@ -198,8 +187,8 @@ def _drawn(stream: Stream) -> list[_Drawn]:
     """The finished choices of an answer that have anything to compare."""
     drawn = []
     for choice in finished_choices(stream):
-        ids = joined_ids(choice)
-        result = tuple(map(repr, ids)) if ids else joined_text(choice)
+        ids = choice.output_ids
+        result = tuple(map(repr, ids)) if ids else choice.text
         if result:
             drawn.append(_Drawn(choice, result, _loglikelihood(choice)))
     return drawn
@@ -247,14 +236,7 @@ def temperature_is_kept(streams: tuple[Stream, ...], _target: Target) -> Iterato
         message = f"all {len(drawn)} answers at temperature 1 are the greedy one, as likely as e^{chance:.0f}"
         place = drawn[-1].choice.last_at("output_ids")
         related = (likeliest.choice.last_at("output_ids"),)
-        yield demand(
-            place,
-            not alike,
-            expected="another answer",
-            actual="the greedy one",
-            message=message,
-            related=related,
-        )
+        yield expect(place, "another answer", "the greedy one", message, holds=not alike, related=related)
 
 
 @select
@@ -276,13 +258,13 @@ def seed_is_kept(streams: tuple[Stream, ...], target: Target) -> Iterator[Observ
         asked = stream.asked
         before = first.setdefault(asked.key, stream)
         for one, other in zip(before.choices, stream.choices, strict=False) if before is not stream else ():
-            said = [joined_ids(choice) or joined_text(choice) or "" for choice in (one, other)]
-            yield demand(
+            said = [choice.output_ids or choice.text or "" for choice in (one, other)]
+            yield expect(
                 other.last_at("output_ids"),
-                said[0] == said[1],
-                expected=said[0][:_SHOWN],
-                actual=said[1][:_SHOWN],
-                message=f"the request with seed {asked.seed} was answered with another output than before",
+                said[0][:_SHOWN],
+                said[1][:_SHOWN],
+                f"the request with seed {asked.seed} was answered with another output than before",
+                holds=said[0] == said[1],
                 related=(one.last_at("output_ids"),),
             )
 
@@ -301,7 +283,7 @@ def samples_are_drawn_apart(stream: Stream, _target: Target) -> Iterator[Observa
             message = f"choice {one.choice.index} is a copy of choice {twin.choice.index}" if twin else ""
             place = one.choice.last_at("output_ids")
             expected = "samples that differ"
-            yield demand(place, twin is None, expected=expected, actual=message or expected, message=message)
+            yield expect(place, expected, message or expected, message, holds=twin is None)
 
 
 def _left_out(at: Position, asked: Asked) -> str:
@@ -325,16 +307,16 @@ def _left_out(at: Position, asked: Asked) -> str:
 
 
 @check_choices("truncation-is-kept")
-def truncation_is_kept(steps: Sequence[Step], stream: Stream, _target: Target) -> Iterator[Observation]:
+def truncation_is_kept(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """What top_k, top_p and min_p leave out is not sampled; the top logprobs tell what that is."""
     asked = stream.asked
     if not asked.truncated or asked.other_sampling or not asked.temperature:
         return
     expected = "an id that the request does not leave out"
-    for step, reported in reported_along(steps):
+    for emission, reported in reported_along(choice):
         if reported.top_series and reported.positions:
             reasons = (_left_out(position, asked) for position in reported.positions)
-            first = ((at + step.seen_entries, why) for at, why in enumerate(reasons) if why)
+            first = ((at + emission.seen_entries, why) for at, why in enumerate(reasons) if why)
             at, why = next(first, (0, ""))
             fault = f"the sampled id at position {at} of {reported.series} {why}" if why else ""
-            yield step.expect(reported.series, expected, fault or expected, fault, holds=not fault)
+            yield expect(emission.at(reported.series), expected, fault or expected, fault, holds=not fault)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from tokenwire.checks.check import Observation, Target, check, demand
+from tokenwire.checks.check import Target, check
 from tokenwire.checks.decoded import Decoded, decoded
+from tokenwire.checks.evidence import Observation, expect
 from tokenwire.parrot.script import ANCHORED
 from tokenwire.record import Emission, Stream
 
@@ -38,12 +39,12 @@ def _not_before_the_last(one: Decoded, stop: str, spells: re.Pattern[str]) -> It
     before = [text.rstrip("\ufffd") for text in _spellings(one, len(one.ids) - 1)]
     if len(before) == 2:
         late = all(spells.search(text) for text in before)
-        yield demand(
+        yield expect(
             _last(one, "output_ids").at("output_ids"),
-            not late,
-            expected=f"no id after the one that completes {stop!r}",
-            actual=before[0][-60:],
-            message=f"the output ids of choice {one.choice.index} go on after {stop!r} is complete",
+            f"no id after the one that completes {stop!r}",
+            before[0][-60:],
+            f"the output ids of choice {one.choice.index} go on after {stop!r} is complete",
+            holds=not late,
         )
 
 
@@ -82,10 +83,10 @@ def named_stop_was_asked_and_spelled(stream: Stream, target: Target) -> Iterator
             continue
         spelled = any(spells.search(text) for text in texts)
         what = "is not spelled by the output ids" if known else "is no stop of the request"
-        yield demand(
+        yield expect(
             emission.at("finish"),
-            known and spelled,
-            expected=f"one of {[*asked.stop, *asked.stop_regex]}, spelled by the output ids",
-            actual=one.stop,
-            message=f"choice {one.choice.index} was ended by {one.stop!r}, says the server; that {what}",
+            f"one of {[*asked.stop, *asked.stop_regex]}, spelled by the output ids",
+            one.stop,
+            f"choice {one.choice.index} was ended by {one.stop!r}, says the server; that {what}",
+            holds=known and spelled,
         )

@@ -6,19 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tokenwire.checks.about import FINISHED, about, finished_choices, streamed
-from tokenwire.checks.check import (
-    Observation,
-    Target,
-    check,
-    check_run,
-    demand,
-    once_per_run,
-    select,
-)
+from tokenwire.checks.check import Target, check, check_run, once_per_run, select
+from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.reading import start_place, texts_so_far
 from tokenwire.checks.refusals import was_refused
 from tokenwire.checks.relations import Whole, related_streams
 from tokenwire.checks.sameness import same_finish, same_ids, same_text
-from tokenwire.checks.walk import joined_ids, joined_text, start_place, texts_so_far
 from tokenwire.dialects.dialect import dialect_of, policy_of
 from tokenwire.record import Asked, Choice, Delivery, Place, Stream
 from tokenwire.requirement import Level
@@ -84,7 +77,7 @@ def _stop_finder(streams: tuple[Stream, ...]) -> StopOf:
         if one.stream.asked.min_new_tokens:
             continue
         twin, finish = _twins(streams).get(_as_if_trimmed(one)), one.choice.finish
-        said, text = joined_text(twin.choice) if twin is not None else None, joined_text(one.choice)
+        said, text = twin.choice.text if twin is not None else None, one.choice.text
         if not said or text is None or finish is None or finish.type != "stop" or finish.matched is not None:
             continue
         ends = _ends(said, one.stream.asked.stop)
@@ -105,17 +98,11 @@ def stop_string_not_shown(streams: tuple[Stream, ...], _target: Target) -> Itera
         asked = stream.asked
         trimmed = not (asked.no_stop_trim or asked.min_new_tokens or asked.echo)
         for choice in finished_choices(stream) if trimmed else ():
-            stop, text = stop_of(stream, choice), joined_text(choice)
+            stop, text = stop_of(stream, choice), choice.text
             if not stop or text is None:
                 continue
             message = f"the text of choice {choice.index} contains the stop string {stop!r}"
-            yield demand(
-                choice.last_at("text"),
-                stop not in text,
-                expected=f"no {stop!r}",
-                actual=text[-80:],
-                message=message,
-            )
+            yield expect(choice.last_at("text"), f"no {stop!r}", text[-80:], message, holds=stop not in text)
 
 
 def _final_text(
@@ -127,12 +114,12 @@ def _final_text(
     """
     for other in wholes.get(stream.asked.key, ()):
         twin = next((c for c in finished_choices(other) if c.index == choice.index), None)
-        text = joined_text(twin) if twin is not None else None
+        text = twin.text if twin is not None else None
         if twin is None or text is None:
             continue
         if stop_of(other, twin) == stop_of(stream, choice):
             return text, twin.last_at("text")
-    text = joined_text(choice) if choice.delivery is Delivery.CUMULATIVE else None
+    text = choice.text if choice.delivery is Delivery.CUMULATIVE else None
     return None if text is None else (text, choice.last_at("text"))
 
 
@@ -156,12 +143,12 @@ def stop_prefix_held_back(streams: tuple[Stream, ...], _target: Target) -> Itera
 
             for position, shown in texts_so_far(choice):
                 if shown:
-                    yield demand(
+                    yield expect(
                         choice.emissions[position].at("text"),
-                        text.startswith(shown),
-                        expected=f"a beginning of {text[-80:]!r}",
-                        actual=shown[-80:],
-                        message=f"{shown[-40:]!r} was shown; the text before {stop!r} ends {text[-40:]!r}",
+                        f"a beginning of {text[-80:]!r}",
+                        shown[-80:],
+                        f"{shown[-40:]!r} was shown; the text before {stop!r} ends {text[-40:]!r}",
+                        holds=text.startswith(shown),
                         related=(place,),
                         by_chance=not shown.startswith(text),
                     )
@@ -187,7 +174,7 @@ def _may_have_matched(one: Whole, twin: Whole) -> bool:
 
     Not every server names what stopped a choice.
     """
-    finish, stops, said = one.choice.finish, one.stream.asked.stop, joined_text(twin.choice)
+    finish, stops, said = one.choice.finish, one.stream.asked.stop, twin.choice.text
     if stop_string_of(one.stream.asked, one.choice) is not None:
         return True
     elsewhere = (twin.choice.reasoning or "", *(call.arguments for call in twin.choice.calls))
@@ -259,9 +246,9 @@ def stop_string_ends_generation(streams: tuple[Stream, ...], _target: Target) ->
     requirement's matter.
     """
     for one in _stopped(streams):
-        asked, text = one.stream.asked, joined_text(one.choice)
+        asked, text = one.stream.asked, one.choice.text
         twin = _twins(streams).get(_as_if_trimmed(one)) if not asked.min_new_tokens else None
-        said = joined_text(twin.choice) if twin is not None else None
+        said = twin.choice.text if twin is not None else None
         if twin is None or not said or text is None:
             continue
         thoughts, all_thoughts = one.choice.reasoning or "", twin.choice.reasoning or ""
@@ -269,7 +256,7 @@ def stop_string_ends_generation(streams: tuple[Stream, ...], _target: Target) ->
             if stop := _stop_in_thoughts(asked.stop, thoughts, all_thoughts):
                 message = f"the stop string {stop!r} ended the thoughts of the choice, before its content"
                 place = one.choice.last_at("text")
-                seen = demand(place, False, expected="stops in the content", actual=message, message=message)
+                seen = expect(place, "stops in the content", message, message, holds=False)
                 yield seen._replace(level=Level.SHOULD)
             continue
         ends = _ends(said, asked.stop)
@@ -284,12 +271,12 @@ def stop_string_ends_generation(streams: tuple[Stream, ...], _target: Target) ->
         finish = one.choice.finish
         longest = max(map(len, kept)) + _ONE_TOKEN
         named = finish is not None and finish.matched in near and len(text) <= longest
-        yield demand(
+        yield expect(
             one.choice.last_at("text"),
-            _is_stop(one) and (named or text in [*cut, *kept]),
-            expected=f"a stop at {stop!r}, after {cut[0][-40:]!r}",
-            actual=f"{finish.type if finish else None}, after {text[-40:]!r}",
-            message=f"{stop!r} did not end the choice, and the same request without stops writes it",
+            f"a stop at {stop!r}, after {cut[0][-40:]!r}",
+            f"{finish.type if finish else None}, after {text[-40:]!r}",
+            f"{stop!r} did not end the choice, and the same request without stops writes it",
+            holds=_is_stop(one) and (named or text in [*cut, *kept]),
             related=(twin.choice.last_at("text"),),
             by_chance=not goes_on and text not in [*cut, *kept],
         )
@@ -307,18 +294,18 @@ def nothing_follows_a_stop_id(stream: Stream, _target: Target) -> Iterator[Obser
     if asked.ignore_eos or not asked.stop_token_ids:
         return
     for choice in finished_choices(stream):
-        ids = joined_ids(choice) or []
+        ids = choice.output_ids or []
         positions = [at for at, token in enumerate(ids) if token in asked.stop_token_ids]
         positions = [at for at in positions if at >= (asked.min_new_tokens or 0)]
         if positions:
             at = positions[0]
-            yield demand(
+            yield expect(
                 choice.last_at("output_ids"),
-                at == len(ids) - 1,
-                expected=f"no id after {ids[at]}",
-                actual=ids[at : at + 8],
-                message=f"output id {at} of choice {choice.index} is the stop id {ids[at]}, and "
+                f"no id after {ids[at]}",
+                ids[at : at + 8],
+                f"output id {at} of choice {choice.index} is the stop id {ids[at]}, and "
                 f"{len(ids) - 1 - at} ids follow it",
+                holds=at == len(ids) - 1,
             )
 
 
@@ -328,17 +315,17 @@ def stop_id_stays_as_declared(stream: Stream, _target: Target) -> Iterator[Obser
     stays = policy_of(stream).stop_id_in_output_ids
     for choice in finished_choices(stream):
         matched = choice.finish.matched if choice.finish is not None else None
-        ids = joined_ids(choice)
+        ids = choice.output_ids
         if type(matched) is not int or ids is None or choice.finish is None or choice.finish.type != "stop":
             continue
         last = ids[-1] if ids else None
-        yield demand(
+        yield expect(
             choice.last_at("output_ids"),
-            (last == matched) is stays,
-            expected=f"{matched} last" if stays else f"no {matched} at the end",
-            actual=ids[-4:],
-            message=f"the stop id {matched} {'is not' if stays else 'is'} the last output id of choice "
+            f"{matched} last" if stays else f"no {matched} at the end",
+            ids[-4:],
+            f"the stop id {matched} {'is not' if stays else 'is'} the last output id of choice "
             f"{choice.index}, which ends {ids[-4:]}",
+            holds=(last == matched) is stays,
         )
 
 
@@ -348,15 +335,15 @@ def kept_stop_ends_the_text(stream: Stream, _target: Target) -> Iterator[Observa
     if not stream.asked.no_stop_trim or stream.asked.echo:
         return
     for choice in finished_choices(stream):
-        stop, text = stop_string_of(stream.asked, choice), joined_text(choice)
+        stop, text = stop_string_of(stream.asked, choice), choice.text
         if stop and text is not None:
-            yield demand(
+            yield expect(
                 choice.last_at("text"),
-                text.endswith(stop),
-                expected=f"… {stop!r} at the end",
-                actual=text[-80:],
-                message=f"the text of choice {choice.index} does not end with the stop string {stop!r} that "
+                f"… {stop!r} at the end",
+                text[-80:],
+                f"the text of choice {choice.index} does not end with the stop string {stop!r} that "
                 "was to be kept",
+                holds=text.endswith(stop),
             )
 
 
@@ -382,14 +369,14 @@ def stop_is_named(streams: tuple[Stream, ...], _target: Target) -> Iterator[Obse
         if stream.asked.ignore_eos or known == own:
             continue
         for choice in finished_choices(stream):
-            ids = [token for token in joined_ids(choice) or [] if type(token) is int]
+            ids = [token for token in choice.output_ids or [] if type(token) is int]
             known |= own.intersection(ids[:-1])
     for stream in _asks_for_any_stop(streams):
         asked, dialect = stream.asked, dialect_of(stream)
         if dialect is None or not dialect.names_stops:
             continue
         for choice in finished_choices(stream):
-            ids, finish = joined_ids(choice) or [], choice.finish
+            ids, finish = choice.output_ids or [], choice.finish
             if finish is None or finish.type != "stop":
                 continue
             last = ids[-1] if ids and type(ids[-1]) is int else None
@@ -403,7 +390,7 @@ def stop_is_named(streams: tuple[Stream, ...], _target: Target) -> Iterator[Obse
                 )
                 place = choice.last_at("finish")
                 named = finish.matched is not None
-                yield demand(place, named, expected=f"one of {stops}", actual=finish.matched, message=message)
+                yield expect(place, f"one of {stops}", finish.matched, message, holds=named)
 
 
 def _scored(asked: Asked) -> tuple[object, ...]:
@@ -438,10 +425,10 @@ def stops_and_logprobs_go_together(streams: tuple[Stream, ...], _target: Target)
         asked, rest = stream.asked, _but_for_both(stream)
         told = stream.answered or was_refused(stream)
         if told and (*rest, *_stopping(asked)) in stopped and (*rest, *_scored(asked)) in scored:
-            yield demand(
+            yield expect(
                 start_place(stream),
-                stream.answered,
-                expected="an answer, as without the stops and without the logprobs",
-                actual="an answer" if stream.answered else f"status {stream.exchange.status}",
-                message="a request with stops and logprobs was refused, and answered with either alone",
+                "an answer, as without the stops and without the logprobs",
+                "an answer" if stream.answered else f"status {stream.exchange.status}",
+                "a request with stops and logprobs was refused, and answered with either alone",
+                holds=stream.answered,
             )

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 
 from tokenwire.checks.about import STREAMED
 from tokenwire.checks.channel_reading import offered
-from tokenwire.checks.check import Observation, Target, check, demand
+from tokenwire.checks.check import Target, check
 from tokenwire.checks.decoded import Decoded, decoded, legal_texts, uncut_texts
 from tokenwire.checks.difference import first_difference
-from tokenwire.checks.walk import sound_steps, texts_so_far
+from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.reading import texts_so_far
 from tokenwire.record import BROKEN, Emission, Stream
 
 _WINDOW = 12
@@ -35,13 +36,7 @@ def _observed(
     nearest, at = _nearest(text, legal)
     window = slice(0, 4 * _WINDOW) if holds else slice(max(0, at - _WINDOW), at + 3 * _WINDOW)
     message = f"the text of choice {one.choice.index} differs from what its ids say at character {at}"
-    return demand(
-        emission.at("text"),
-        holds,
-        expected=nearest[window],
-        actual=text[window],
-        message="" if holds else message,
-    )
+    return expect(emission.at("text"), nearest[window], text[window], "" if holds else message, holds=holds)
 
 
 def _without_tail(text: str) -> str:
@@ -93,9 +88,9 @@ def text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Obser
     for one in decoded(stream, target.tokenizer):
         held_back = max([len(stop) - 1 for stop in one.asked.stop if stop], default=0)
         shown = dict(texts_so_far(one.choice))
-        for step in sound_steps(one.choice):
-            text, after = shown.get(step.position), step.after
-            inner = text is not None and step.emission.finish is None and step.counted
+        for emission in one.choice.delivered:
+            text, after = shown.get(emission.position), emission.after
+            inner = text is not None and emission.finish is None and emission.counted
             if not inner or not 0 < after <= len(one.ids):
                 continue
             # The finish may come in an event of its own: what ended the choice is complete, and never shown.
@@ -112,7 +107,9 @@ def text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Obser
                 f"the {after} ids delivered say {said[-24:]!r}"
             )
             expected = f"at least {least} characters after {after} ids"
-            yield step.expect("text", expected, f"{actual} characters", message, holds=actual >= least)
+            yield expect(
+                emission.at("text"), expected, f"{actual} characters", message, holds=actual >= least
+            )
 
 
 @check("special-tokens-as-asked")
@@ -128,10 +125,10 @@ def special_tokens_as_asked(stream: Stream, target: Target) -> Iterator[Observat
             continue
         text = _without_tail(one.text)
         what = "without" if skip else "with"
-        yield demand(
+        yield expect(
             one.choice.last_at("text"),
-            not any(one.alike(text, other) for other in others),
-            expected=f"the text {what} special tokens",
-            actual=text[-80:],
-            message=f"the text of choice {one.choice.index} is not {what} special tokens, as was asked",
+            f"the text {what} special tokens",
+            text[-80:],
+            f"the text of choice {one.choice.index} is not {what} special tokens, as was asked",
+            holds=not any(one.alike(text, other) for other in others),
         )

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tokenwire.checks.about import FINISHED, STREAMED, about, finished_choices, streamed
-from tokenwire.checks.check import (
-    Observation,
-    Target,
-    check,
-    demand,
-    observe,
-)
+from tokenwire.checks.check import Target, check, check_choices
 from tokenwire.checks.difference import observe_sequence
-from tokenwire.checks.refusals import was_refused, words_of
-from tokenwire.checks.walk import (
-    Step,
-    as_list,
-    check_choices,
+from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.reading import (
     count_of,
     end_place,
     first_prompt_ids,
-    integer,
     prompt_of,
     prompt_sent,
     start_place,
 )
+from tokenwire.checks.refusals import was_refused, words_of
 from tokenwire.dialects.dialect import policy_of
-from tokenwire.record import Choice, Emission, Stream
+from tokenwire.record import Choice, Emission, Stream, as_list, integer
 
 FIELD = "prompt_token_ids"
 REQUEST = "the input_ids of the request"
@@ -81,7 +72,7 @@ def prompt_tokens_count_the_input_ids(stream: Stream, _target: Target) -> Iterat
             counted = True
             count, place = counting.counters["prompt_tokens"], counting.at("prompt_tokens")
             message = f"prompt_tokens is {count!r} for {len(sent)} input_ids"
-            yield observe(place, expected=len(sent), actual=count, message=message)
+            yield expect(place, len(sent), count, message)
     prompts, usage = stream.asked.input_ids, stream.usage
     if counted or not prompts or not all(prompts) or not isinstance(usage, Mapping):
         return  # no ids are no prompt, and to be refused: what was run instead is not counted here
@@ -91,7 +82,7 @@ def prompt_tokens_count_the_input_ids(stream: Stream, _target: Target) -> Iterat
         total = sum(map(len, prompts))
         message = f"usage counts {usage['prompt_tokens']!r} prompt_tokens for {total} input_ids"
         place = stream.usage_place or end_place(stream)
-        yield observe(place, expected=total, actual=usage["prompt_tokens"], message=message)
+        yield expect(place, total, usage["prompt_tokens"], message)
 
 
 @check("prompt-ids-match-their-count", FINISHED)
@@ -107,7 +98,7 @@ def prompt_ids_match_their_count(stream: Stream, _target: Target) -> Iterator[Ob
             if list(ids) == list(prompt_of(stream, choice.index) or ()) and len(ids) != count:
                 continue  # the ids are those that were sent: the count is wrong, as another requirement tells
             message = f"choice {choice.index} has {len(ids)} prompt ids, but prompt_tokens is {count}"
-            yield observe(emission.at(FIELD), expected=count, actual=len(ids), message=message)
+            yield expect(emission.at(FIELD), count, len(ids), message)
 
 
 @check("prompt-ids-in-every-choice", about("prompt_token_ids", ended=True))
@@ -125,7 +116,7 @@ def prompt_ids_in_every_choice(stream: Stream, _target: Target) -> Iterator[Obse
         if told is None:
             place = choice.last_at(FIELD)
             message = f"choice {choice.index} has no {FIELD}"
-            yield demand(place, False, expected="the ids of its prompt", actual=None, message=message)
+            yield expect(place, "the ids of its prompt", None, message, holds=False)
             continue
         emission, ids = told
         sent = prompt_of(stream, choice.index)
@@ -145,20 +136,24 @@ def prompt_ids_only_on_request(stream: Stream, _target: Target) -> Iterator[Obse
                 place = (keyed[0] if null is None else null).at(FIELD)
                 message = f"{FIELD} is a key without a list of ids"
                 actual = "a list" if null is None else None
-                yield demand(place, null is None, expected="a list of ids", actual=actual, message=message)
+                yield expect(place, "a list of ids", actual, message, holds=null is None)
         else:
             place = (keyed or choice.emissions)[0].at(FIELD)
             message = f"{FIELD} stands in an answer whose request did not ask for it"
             actual = "a key" if keyed else "no key"
-            yield demand(place, not keyed, expected="no key", actual=actual, message=message)
+            yield expect(place, "no key", actual, message, holds=not keyed)
 
 
 @check_choices("prompt-ids-constant", STREAMED)
-def prompt_ids_constant(steps: Sequence[Step], _stream: Stream, _target: Target) -> Iterator[Observation]:
+def prompt_ids_constant(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """The prompt of a choice does not change while it is answered."""
-    lists = [(step, ids) for step in steps if (ids := as_list(step.emission.prompt_token_ids)) is not None]
-    for step, ids in lists[1:]:
-        place, source = step.emission.at(FIELD), "the first emission"
+    lists = [
+        (emission, ids)
+        for emission in choice.delivered
+        if (ids := as_list(emission.prompt_token_ids)) is not None
+    ]
+    for emission, ids in lists[1:]:
+        place, source = emission.at(FIELD), "the first emission"
         yield observe_sequence(place, "prompt id", expected=lists[0][1], actual=ids, source=source)
 
 
@@ -170,7 +165,7 @@ def prompt_ids_come_first(stream: Stream, _target: Target) -> Iterator[Observati
         if told is not None:
             late = [emission is told[0] for emission in choice.emissions].index(True)
             message = f"{FIELD} of choice {choice.index} stand in emission {late}, not in the first"
-            yield observe(told[0].at(FIELD), expected=0, actual=late, message=message)
+            yield expect(told[0].at(FIELD), 0, late, message)
 
 
 @check("input-ids-beat-text", about("input_ids", "text_prompt"))
@@ -182,7 +177,7 @@ def input_ids_beat_text(stream: Stream, _target: Target) -> Iterator[Observation
     if was_refused(stream):
         # A refusal for another reason says nothing here: it has to speak of the ids.
         if "input_ids" in words_of(stream.error):
-            yield demand(start_place(stream), True, expected="a refusal", actual=stream.exchange.status)
+            yield expect(start_place(stream), "a refusal", stream.exchange.status, holds=True)
         return
     yield from _as_sent(stream)
 
@@ -219,4 +214,4 @@ def prompt_ids_spell_the_text(stream: Stream, target: Target) -> Iterator[Observ
         if known:
             message = f"the prompt ids say {known[0][-60:]!r}, but the prompt is {text[-60:]!r}"
             holds = any(text in one for one in known)
-            yield demand(told[0].at(FIELD), holds, expected=text, actual=known[0], message=message)
+            yield expect(told[0].at(FIELD), text, known[0], message, holds=holds)

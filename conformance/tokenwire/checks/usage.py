@@ -7,10 +7,11 @@ from typing import Any
 
 from tokenwire.checks.about import ANSWERED, about, ended
 from tokenwire.checks.chance import goes_apart
-from tokenwire.checks.check import Observation, Target, check, compare, demand, in_wire_order, observe
-from tokenwire.checks.walk import choices_in_steps, counters, end_place, integer, joined_ids, start_place
+from tokenwire.checks.check import Target, check, compare
+from tokenwire.checks.evidence import Observation, expect, in_wire_order
+from tokenwire.checks.reading import counters, end_place, start_place
 from tokenwire.dialects.dialect import policy_of
-from tokenwire.record import Delivery, Place, Stream
+from tokenwire.record import Delivery, Place, Stream, integer
 from tokenwire.requirement import Level
 from tokenwire.target.determinism import Comparison
 
@@ -30,7 +31,7 @@ def usage_adds_up(stream: Stream, _target: Target) -> Iterator[Observation]:
         total = sum(part for part in parts if part is not None)
         holds = None not in parts and integer(said) == total
         message = f"total_tokens is {said!r}; its parts add up to {total}"
-        yield demand(usage.place, holds, expected=total, actual=said, message=message)
+        yield expect(usage.place, total, said, message, holds=holds)
 
 
 @check("usage-counts-ids")
@@ -44,7 +45,7 @@ def usage_counts_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
         stream.answered and ended(stream) and isinstance(usage, Mapping) and "completion_tokens" in usage
     ):
         return
-    ids, budget = [joined_ids(choice) for choice in stream.choices], stream.asked.max_new_tokens
+    ids, budget = [choice.output_ids for choice in stream.choices], stream.asked.max_new_tokens
     spent = [choice.finish is not None and choice.finish.type == "length" for choice in stream.choices]
     if any(one is None for one in ids):
         if not (budget and budget > 0 and len(spent) > 1 and all(spent)):
@@ -57,7 +58,7 @@ def usage_counts_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
     said = usage["completion_tokens"]
     message = f"usage counts {said!r} completion_tokens, but {told}"
     place = stream.usage_place or end_place(stream)
-    yield observe(place, expected=count, actual=said, message=message)
+    yield expect(place, count, said, message)
 
 
 def part_of(counts: Mapping[str, Any], whole: str, part: str) -> object:
@@ -72,12 +73,12 @@ def _within(stream: Stream, whole: str, part: str) -> Iterator[Observation]:
 
     def observed(place: Place, count: object, most: int | None) -> Observation:
         number = integer(count)
-        return demand(
+        return expect(
             place,
-            number is not None and number >= 0 and (most is None or number <= most),
-            expected="an integer from 0" if most is None else f"an integer from 0 to {most}",
-            actual=count,
-            message=f"{part} is {count!r} and {whole} {most}",
+            "an integer from 0" if most is None else f"an integer from 0 to {most}",
+            count,
+            f"{part} is {count!r} and {whole} {most}",
+            holds=number is not None and number >= 0 and (most is None or number <= most),
         )
 
     in_usage = (
@@ -86,9 +87,9 @@ def _within(stream: Stream, whole: str, part: str) -> Iterator[Observation]:
         if stream.answered and (count := part_of(usage.counts, whole, part)) is not None
     )
     in_choices = (
-        observed(step.emission.at(part), count, step.counter(whole))
-        for steps in choices_in_steps(stream)
-        for step, count in counters(steps, part)
+        observed(emission.at(part), count, emission.counter(whole))
+        for choice in stream.delivering
+        for emission, count in counters(choice.delivered, part)
     )
     yield from in_wire_order((*in_usage, *in_choices))
 
@@ -115,7 +116,7 @@ def usage_only_on_request(stream: Stream, target: Target) -> Iterator[Observatio
         return
     place = stream.usages[0].place if stream.usages else end_place(stream)
     message = "usage was not asked for, and is there"
-    seen = observe(place, expected=0, actual=len(stream.usages), message=message)
+    seen = expect(place, 0, len(stream.usages), message)
     yield seen._replace(level=Level.MAY) if policy_of(stream).unasked_usage else seen
 
 
@@ -135,12 +136,12 @@ def usage_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
     if not _asks_for_usage(stream):
         return
     last, events = _last_place(stream), [usage.place.event for usage in stream.usages]
-    yield demand(
+    yield expect(
         last or end_place(stream),
-        last is not None and last.event in events,
-        expected="usage in the last event",
-        actual=f"usage in the events {events}",
-        message="usage was asked for, and the last event has none",
+        "usage in the last event",
+        f"usage in the events {events}",
+        "usage was asked for, and the last event has none",
+        holds=last is not None and last.event in events,
     )
 
 
@@ -151,12 +152,12 @@ def usage_comes_once(stream: Stream, _target: Target) -> Iterator[Observation]:
         return
     last = _last_place(stream)
     early = [usage for usage in stream.usages if last is None or usage.place.event != last.event]
-    yield demand(
+    yield expect(
         early[0].place if early else stream.usages[-1].place,
-        not early,
-        expected="usage in the last event only",
-        actual=f"usage in the events {[usage.place.event for usage in stream.usages]}",
-        message=f"{len(early)} events before the last one carry usage, too",
+        "usage in the last event only",
+        f"usage in the events {[usage.place.event for usage in stream.usages]}",
+        f"{len(early)} events before the last one carry usage, too",
+        holds=not early,
     )
 
 
@@ -169,12 +170,12 @@ def continuous_usage_in_every_event(stream: Stream, _target: Target) -> Iterator
     for emission in stream.emissions():
         usage = told.get(emission.event.index)
         if emission.text:
-            yield demand(
+            yield expect(
                 usage.place if usage else emission.event.place,
-                usage is not None,
-                expected="usage",
-                actual=usage.counts if usage else "none",
-                message="the event carries text and no usage, though every event was asked for it",
+                "usage",
+                usage.counts if usage else "none",
+                "the event carries text and no usage, though every event was asked for it",
+                holds=usage is not None,
             )
 
 
@@ -196,7 +197,7 @@ def continuous_usage_follows(stream: Stream, _target: Target) -> Iterator[Observ
                 f"completion_tokens fell from {before[-1]} to {count}",
                 f"at least {before[-1]}",
             )
-            yield demand(usage.place, count >= before[-1], expected=expected, actual=count, message=message)
+            yield expect(usage.place, expected, count, message, holds=count >= before[-1])
         before.append(count)
     yield from _grown(stream, counts)
 
@@ -207,9 +208,7 @@ def _grown(stream: Stream, counts: Mapping[int, list[int]]) -> Iterator[Observat
         if len(own) >= _LEAST_TO_GROW and len(stream.choices) == 1:
             last = next(usage for usage in reversed(stream.usages) if choice in usage.choices)
             message = f"completion_tokens is {own[-1]} after {len(own)} events with text, as after the first"
-            yield demand(
-                last.place, own[-1] > own[0], expected=f"more than {own[0]}", actual=own[-1], message=message
-            )
+            yield expect(last.place, f"more than {own[0]}", own[-1], message, holds=own[-1] > own[0])
 
 
 @compare("stream-usage-equals-whole")
@@ -225,11 +224,11 @@ def stream_usage_equals_whole(comparison: Comparison, _target: Target) -> Iterat
         if expected is not None and actual is not None:
             message = f"{name} is {actual} in the usage of the stream, but {expected} in the whole answer"
             pairs = zip(ours.choices, theirs.choices, strict=False)
-            yield observe(
+            yield expect(
                 theirs.usage_place or end_place(theirs),
-                expected=expected,
-                actual=actual,
-                message=message,
+                expected,
+                actual,
+                message,
                 related=(ours.usage_place or start_place(ours),),
                 by_chance=name != "prompt_tokens" and expected != actual and any(map(goes_apart, pairs)),
             )

@@ -9,10 +9,10 @@ from typing import Any
 
 from tokenwire.checks.about import ended
 from tokenwire.checks.chance import goes_apart
-from tokenwire.checks.check import Observation
+from tokenwire.checks.evidence import Observation
+from tokenwire.checks.reading import start_place
 from tokenwire.checks.sameness import COUNTERS, same_finish, same_ids, same_series, same_text
 from tokenwire.checks.told_fields import fields_of, told_by
-from tokenwire.checks.walk import start_place
 from tokenwire.record import Choice, Place, Stream
 from tokenwire.report.wording import clause, value
 from tokenwire.target.alike import alike

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
-from tokenwire.checks.check import Observation
+from tokenwire.checks.evidence import Observation
 from tokenwire.judging.judge import Judgement
 from tokenwire.judging.verdict import SEVERITY, Verdict
 from tokenwire.record import Place

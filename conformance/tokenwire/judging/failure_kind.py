@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from tokenwire.checks.check import Observation
+from tokenwire.checks.evidence import Observation
 from tokenwire.judging.judge import Judgement
 
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")

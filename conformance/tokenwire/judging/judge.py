@@ -13,7 +13,8 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 from tokenwire.checks.about import Traits, traits_of
-from tokenwire.checks.check import CHECKS, Answers, Observation, RunCheck, StreamCheck, Target, demand
+from tokenwire.checks.check import CHECKS, Answers, RunCheck, StreamCheck, Target
+from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.refusals import suspicion
 from tokenwire.dialects.control import ControlCall
 from tokenwire.dialects.dialect import is_chat, load_dialects, vocabulary_told
@@ -493,7 +494,7 @@ def _broken_promise(capability: Capability) -> Observation:
     message = f"{capability.name} is declared, but {capability.established}"
     expected = f"{capability.name}, as declared"
     place = Place(WHOLE_RUN, pointer=f"/{capability.name}")  # what lacks the same has the same cause
-    return demand(place, False, expected=expected, actual=capability.established, message=message)
+    return expect(place, expected, capability.established, message, holds=False)
 
 
 def _level(requirement: Requirement, violation: Observation) -> Level:

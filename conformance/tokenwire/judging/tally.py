@@ -13,8 +13,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from tokenwire.checks.check import Observation
-from tokenwire.record import Place
+from tokenwire.checks.evidence import Observation
 from tokenwire.requirement import Level
 
 Order = tuple[int, int]
@@ -134,28 +133,26 @@ def tally(
 
 def _counted(observations: Iterable[Observation], position: int, empty_answers: frozenset[str]) -> Tally:
     witnesses = furthest_event = nth = 0
-    furthest: tuple[int, Observation] | None = None
+    furthest: Seen | None = None
     differing: list[Seen] = []
     kinds: defaultdict[tuple[Level | None, bool], list[int]] = defaultdict(list)
     crash = None
     try:
         for nth, seen in enumerate(observations, 1):  # how many there were before it raised
-            source, _, _, holds, _, _, condition_only, level, by_chance, stands_for, _ = seen
+            place, _, _, holds, _, _, condition_only, level, by_chance, stands_for = seen
             if not holds:
                 kind = kinds[level, by_chance]
                 if len(kind) < _MOST_OF_A_KIND:
                     kind.append(len(differing))
-                    differing.append(Seen((position, nth), seen.located))
+                    differing.append(Seen((position, nth), seen))
                 else:
                     order, last = differing[kind[-1]]
                     differing[kind[-1]] = Seen(order, last._replace(witnesses=last.witnesses + stands_for))
-            if condition_only or (empty_answers and seen.place.exchange in empty_answers):
+            if condition_only or (empty_answers and place.exchange in empty_answers):
                 continue
             witnesses += stands_for
-            event = (source.event or 0) if isinstance(source, Place) else source.event.index
-            if holds and event >= furthest_event:
-                furthest, furthest_event = (nth, seen), event + 1
+            if holds and (place.event or 0) >= furthest_event:
+                furthest, furthest_event = Seen((position, nth), seen), (place.event or 0) + 1
     except Exception:
         crash = (position, nth), traceback.format_exc()
-    located = Seen((position, furthest[0]), furthest[1].located) if furthest is not None else None
-    return Tally(nth > 0, witnesses, located, tuple(differing), crash)
+    return Tally(nth > 0, witnesses, furthest, tuple(differing), crash)

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tokenwire import __version__
-from tokenwire.checks.check import Observation
+from tokenwire.checks.evidence import Observation
 from tokenwire.judging.causes import causes, specificity
 from tokenwire.judging.failure_kind import failure_kinds
 from tokenwire.judging.judge import Judgement, Run

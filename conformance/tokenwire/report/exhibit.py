@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tokenwire.checks.check import Observation
 from tokenwire.checks.difference import first_difference
+from tokenwire.checks.evidence import Observation
 from tokenwire.judging.judge import Judgement
 from tokenwire.record import Delivery, Event, Place, Stream
 from tokenwire.report.excerpt import excerpt

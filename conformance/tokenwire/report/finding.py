@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tokenwire.checks.check import Observation
+from tokenwire.checks.evidence import Observation
 from tokenwire.judging.judge import Run
 from tokenwire.record import Choice, Delivery, Emission, Stream
 

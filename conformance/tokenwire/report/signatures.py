@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from tokenwire.checks.check import Observation
-from tokenwire.checks.walk import Step, as_list, integer, walk
+from tokenwire.checks.evidence import Observation
 from tokenwire.judging.judge import Judgement, Run
-from tokenwire.record import Delivery, Stream
+from tokenwire.record import Delivery, Emission, Stream, as_list, integer
 from tokenwire.spec_files import read_yaml, spec_root
 
 _MOST_LOOKED_AT = 20
@@ -78,14 +77,15 @@ def _pattern(predicate: Pattern) -> Pattern:
     return predicate
 
 
-def _step(seen: Observation, stream: Stream) -> Step | None:
+def _emission(seen: Observation, stream: Stream) -> Emission | None:
     """The emission that a finding is about."""
     return next(
         (
-            step
-            for step in walk(stream)
-            if step.emission.event.index == (seen.place.event or 0)
-            and seen.place.pointer in step.emission.pointers.values()
+            emission
+            for choice in stream.delivering
+            for emission in choice.delivered
+            if emission.event.index == (seen.place.event or 0)
+            and seen.place.pointer in emission.pointers.values()
         ),
         None,
     )
@@ -110,18 +110,18 @@ def _one_value_for_all_ids(seen: Observation, _stream: Stream, _run: Run) -> boo
 
 @_pattern
 def _entries_of_all_ids_so_far(seen: Observation, stream: Stream, _run: Run) -> bool:
-    counts, step = _counts(seen), _step(seen, stream)
-    if counts is None or step is None or step.delivery is not Delivery.INCREMENTAL:
+    counts, emission = _counts(seen), _emission(seen, stream)
+    if counts is None or emission is None or emission.delivery is not Delivery.INCREMENTAL:
         return False
-    return counts[1] == step.after > counts[0]
+    return counts[1] == emission.after > counts[0]
 
 
 @_pattern
 def _whole_answer_lost_ids(seen: Observation, stream: Stream, _run: Run) -> bool:
-    step = _step(seen, stream)
-    if step is None or stream.delivery is not Delivery.WHOLE:
+    emission = _emission(seen, stream)
+    if emission is None or stream.delivery is not Delivery.WHOLE:
         return False
-    return 0 < step.after < (integer(step.emission.counters.get("completion_tokens")) or 0)
+    return 0 < emission.after < (integer(emission.counters.get("completion_tokens")) or 0)
 
 
 @_pattern
@@ -135,10 +135,10 @@ def _finish_told_again(seen: Observation, stream: Stream, _run: Run) -> bool:
 
 @_pattern
 def _details_are_doubled(seen: Observation, stream: Stream, _run: Run) -> bool:
-    step, details = _step(seen, stream), seen.actual
-    if step is None or not isinstance(details, Mapping):
+    emission, details = _emission(seen, stream), seen.actual
+    if emission is None or not isinstance(details, Mapping):
         return False
-    cached = integer(step.emission.counters.get("cached_tokens"))
+    cached = integer(emission.counters.get("cached_tokens"))
     counts = [count for count in map(integer, details.values()) if count is not None]
     return bool(cached) and sum(counts) == 2 * (cached or 0)
 
@@ -173,9 +173,9 @@ def _prompt_ids_never_told(seen: Observation, _stream: Stream, run: Run) -> bool
 
 @_pattern
 def _ids_of_another_prompt(seen: Observation, stream: Stream, _run: Run) -> bool:
-    step = _step(seen, stream)
+    emission = _emission(seen, stream)
     prompts = stream.asked.input_ids or ()
-    ids = as_list(step.emission.prompt_token_ids) if step else None
+    ids = as_list(emission.prompt_token_ids) if emission else None
     return ids is not None and len(prompts) > 1 and tuple(ids) in prompts
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenwire import __version__
-from tokenwire.checks.check import Observation
+from tokenwire.checks.evidence import Observation
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.judge import Apart, Judgement, Run
 from tokenwire.judging.verdict import Verdict
@@ -104,14 +104,14 @@ def _unpacked(value: Any) -> Any:
 
 
 def _observation(seen: Observation) -> Sequence[Any]:
-    """As JSON writes it: without its last field, which is empty where the place is known."""
-    return seen.located._replace(expected=_packed(seen.expected), actual=_packed(seen.actual))[:-1]
+    """As JSON writes it."""
+    return seen._replace(expected=_packed(seen.expected), actual=_packed(seen.actual))
 
 
 def _read_observation(fields: Sequence[Any]) -> Observation:
     seen = Observation(*fields)
     return seen._replace(
-        source=Place(*fields[0]),
+        place=Place(*fields[0]),
         expected=_unpacked(seen.expected),
         actual=_unpacked(seen.actual),
         related=tuple(Place(*place) for place in seen.related),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # a console needs `inert`, and no checks
-    from tokenwire.checks.check import Observation
+    from tokenwire.checks.evidence import Observation
     from tokenwire.record import Place
 
 _LONGEST_VALUE = 200

@@ -1,0 +1,111 @@
+"""What checks make: observations, each a statement about something that the target wrote and that could have
+been wrong. A check that saw nothing yields nothing, and a requirement without witnesses cannot pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from tokenwire.record import Emission, Place, Stream
+from tokenwire.requirement import Level
+
+
+class Observation(NamedTuple):
+    """What a check saw at one place: as it should be, or not."""
+
+    place: Place
+    expected: Any
+    actual: Any
+    holds: bool
+    message: str = ""
+    """What is wrong, as one clause; made from expected and actual where empty."""
+    related: tuple[Place, ...] = ()
+    condition_only: bool = False
+    """The observation shows only that the condition of the requirement occurred; it is no witness."""
+    level: Level | None = None
+    """How grave a violation here is at most; None for as grave as its requirement."""
+    by_chance: bool = False
+    """What differs is what two answers to one request may differ in (a near tie, rounding): it is a violation
+    only where the target was seen to repeat the answers here and in `related`.
+    """
+    witnesses: int = 1
+    """How many observations it stands for: the last violation that is kept of an answer stands for all others
+    of its level (`tally`).
+    """
+
+    @property
+    def event(self) -> int:
+        """The index of the event in which it stands; 0 for an answer that is one document."""
+        return self.place.event or 0
+
+
+def equal(expected: object, actual: object) -> bool:
+    """Whether two values are equal and of one JSON type: 1 is not true."""
+    return bool(expected == actual) and isinstance(expected, bool) == isinstance(actual, bool)
+
+
+def expect(
+    place: Place,
+    expected: object,
+    actual: object,
+    message: str = "",
+    *,
+    holds: bool | None = None,
+    related: tuple[Place, ...] = (),
+    by_chance: bool = False,
+) -> Observation:
+    """Observe what stands at a place: whether it equals what is expected and is of its JSON type; or whether
+    a condition holds, which `expected` says in words.
+    """
+    if holds is None:
+        holds = equal(expected, actual)
+    return Observation(place, expected, actual, holds, message, related, by_chance=by_chance)
+
+
+def expect_each(rows: Iterable[tuple[Emission, str, bool, Any, Any]], words: str) -> Iterator[Observation]:
+    """Observe a field in each of several emissions: the emission, the field, whether it holds, what is
+    expected and what is there.
+
+    `words` says what is wrong, as one clause, of `{emission}`, `{field}`, `{expected}` and `{actual}`.
+    """
+    # Nearly everything holds, and making an observation takes ten times as long as comparing two values:
+    # so what holds is one observation, that of the furthest emission, which stands for all others.
+    furthest: tuple[Emission, str, Any, Any] | None = None
+    reached, count = -1, 0
+    for emission, field, holds, expected, actual in rows:
+        if not holds:
+            message = words.format(emission=emission, field=field, expected=expected, actual=actual)
+            yield expect(emission.at(field), expected, actual, message, holds=False)
+            continue
+        count += 1
+        if emission.event.index > reached:
+            furthest, reached = (emission, field, expected, actual), emission.event.index
+    if furthest is not None:
+        emission, field, expected, actual = furthest
+        yield expect(emission.at(field), expected, actual, holds=True)._replace(witnesses=count)
+
+
+def expect_equal(rows: Iterable[tuple[Emission, str, Any, Any]], words: str) -> Iterator[Observation]:
+    """The same, for values that must be equal and of one JSON type: emission, field, expected, actual."""
+    compared = (
+        (emission, field, equal(expected, actual), expected, actual)
+        for emission, field, expected, actual in rows
+    )
+    yield from expect_each(compared, words)
+
+
+def condition_seen(place: Place, what: str) -> Observation:
+    """Note that the condition of a requirement occurred."""
+    return Observation(place, what, what, holds=True, condition_only=True)
+
+
+def witnessed(stream: Stream, observations: Iterable[Observation]) -> Iterator[Observation]:
+    """Leave out what holds of an answer that carries no record: `{}` proves nothing."""
+    return (seen for seen in observations if stream.answered or not seen.holds)
+
+
+def in_wire_order(observations: Iterable[Observation]) -> list[Observation]:
+    """Sort observations by the event in which they stand; those of one event keep their order."""
+    return sorted(observations, key=attrgetter("event"))

@@ -1,0 +1,200 @@
+"""What checks read of a choice or an answer: what a client holds in the end, and which emission brought it.
+
+Everything that a target wrote is untrusted JSON: what is read here may have any type.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
+from itertools import accumulate
+from typing import Any, TypeVar, cast
+
+from tokenwire.record import Choice, Delivery, Emission, Place, Stream, as_list, fact, integer
+
+Source = TypeVar("Source", Stream, Choice)
+Result = TypeVar("Result")
+
+
+def read_once(read: Callable[[Source], Result]) -> Callable[[Source], Result]:
+    """Cache with a stream, or a choice, what a function reads of it: nearly every check asks for it."""
+
+    @wraps(read)
+    def read_or_kept(source: Source) -> Result:
+        cache = source.whole.cache
+        if read not in cache:
+            cache[read] = read(source.whole)
+        return cast(Result, cache[read])
+
+    return read_or_kept
+
+
+def details(emissions: Iterable[Emission], name: str) -> Iterator[tuple[Emission, Any]]:
+    """The emissions that hold a detail, be it null, each with the value."""
+    return ((emission, emission.details[name]) for emission in emissions if name in emission.details)
+
+
+def counters(emissions: Iterable[Emission], name: str) -> Iterator[tuple[Emission, Any]]:
+    """The emissions that hold a counter, each with the value as it stands on the wire."""
+    return ((emission, emission.counters[name]) for emission in emissions if name in emission.counters)
+
+
+def counts_its_ids(choice: Choice) -> bool:
+    """Whether a choice has as many output ids as it says, if it says so.
+
+    Where not, ids were lost or doubled on the way: that is told of the answer itself, and it then is no
+    evidence against another one.
+    """
+    ids, count = choice.output_ids, choice.counter("completion_tokens")
+    return ids is None or count is None or len(ids) == count
+
+
+def running_texts(choice: Choice) -> list[tuple[Emission, str]]:
+    """The text that a client holds after each emission that carries text."""
+    return [(choice.emissions[at], held) for at, held in texts_so_far(choice)]
+
+
+def texts_so_far(choice: Choice) -> list[tuple[int, str]]:
+    """The same, with the position of each emission."""
+    texts: list[tuple[int, str]] = []
+    held = ""
+    for at, text in enumerate(emission.text for emission in choice.emissions):
+        if text is not None:
+            held = held + text if choice.text_is_incremental else text
+            texts.append((at, held))
+    return texts
+
+
+def bringing(choice: Choice, field: str, position: int | None = None) -> Place:
+    """Where a client first holds an entry of a choice as it stands in the end: that at a position of
+    `output_ids`, of `text` or of a series. Without a position, or if no emission brings it, the field in the
+    last emission that carries it; the last emission of all if none does.
+    """
+    if position is None and choice.ends_with(field):
+        return choice.last_at(field)
+    carrying = [emission for emission in choice.emissions if field in emission.pointers]
+    if not carrying:
+        return choice.last_at()
+    return _bringing(choice, field, position, carrying).at(field)
+
+
+def _bringing(choice: Choice, field: str, position: int | None, carrying: Sequence[Emission]) -> Emission:
+    """Which of the emissions that carry a field brings an entry."""
+    if position is None:
+        return carrying[-1]
+    values = [
+        _listed(getattr(emission, field) if field in _SINGLE else emission.series.get(field))
+        for emission in carrying
+    ]
+    if choice.delivery is Delivery.INCREMENTAL:
+        held = accumulate(map(len, values))
+        held_after = zip(carrying, held, strict=True)
+        return next((emission for emission, size in held_after if position < size), carrying[-1])
+    # What a later emission took back or wrote anew counts from there on.
+    upto = slice(position + 1)
+    changed = (at for at in range(len(values) - 1, 0, -1) if values[at - 1][upto] != values[-1][upto])
+    return carrying[next(changed, 0)]
+
+
+_SINGLE = ("output_ids", "text")
+
+
+def _listed(value: object) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple, str)) else ()
+
+
+def first_prompt_ids(choice: Choice, *, empty: bool = True) -> tuple[Emission, list[Any]] | None:
+    """The first emission of a choice that has a list of prompt_token_ids, and that list; `empty`: or an empty
+    one.
+    """
+    lists = ((emission, as_list(emission.prompt_token_ids)) for emission in choice.emissions)
+    return next(((emission, ids) for emission, ids in lists if ids or (empty and ids is not None)), None)
+
+
+def first_of_prompt(choice: Choice, name: str, *, empty: bool = True) -> tuple[Emission, list[Any]] | None:
+    """The first emission of a choice that carries a prompt-side series as a list, and that list; `empty`: or
+    an empty one.
+    """
+    lists = ((emission, as_list(emission.prompt_series.get(name))) for emission in choice.emissions)
+    return next(
+        ((emission, found) for emission, found in lists if found or (empty and found is not None)), None
+    )
+
+
+@fact(Choice)
+def names_of_prompt(choice: Choice) -> frozenset[str]:
+    """The prompt-side series of a choice."""
+    return frozenset(name for emission in choice.emissions for name in emission.prompt_series)
+
+
+def count_of(stream: Stream, choice: Choice) -> int | None:
+    """How many output ids a choice has: its ids counted, else completion_tokens, else the answer's usage."""
+    ids = choice.output_ids
+    if ids is not None:
+        return len(ids)
+    count = choice.counter("completion_tokens")
+    if count is None and len(stream.choices) == 1 and isinstance(stream.usage, Mapping):
+        count = integer(stream.usage.get("completion_tokens"))
+    return count
+
+
+def untold_count(stream: Stream, choice: Choice) -> int | None:
+    """How many output ids a choice has that tells none, by the usage of an answer that has no other choice;
+    None where nothing tells, or where its last token may be left out as a stop.
+    """
+    spent = choice.finish is not None and choice.finish.type == "length"
+    if choice.output_ids is not None or not spent or stream.asked.echo or len(stream.choices) != 1:
+        return None
+    return count_of(stream, choice) or None
+
+
+def carries(emission: Emission, name: str) -> bool:
+    """Whether a key stands in the emission, be it with the value null."""
+    return (
+        name in emission.pointers
+        or getattr(emission, name, None) is not None
+        or name in emission.details
+        or name in emission.series
+    )
+
+
+def prompt_of(stream: Stream, choice: int) -> list[int] | None:
+    """The input_ids that a choice answers, where the request sent ids: choices stand prompt by prompt."""
+    prompts, n = stream.asked.input_ids, stream.asked.n
+    if prompts is None or n < 1 or not 0 <= choice // n < len(prompts):
+        return None
+    return list(prompts[choice // n])
+
+
+def prompt_sent(stream: Stream) -> tuple[Any, Mapping[str, Any]] | None:
+    """The model and the prompt that a request names, by the names of the dialect tables; None where it cannot
+    be read.
+    """
+    try:
+        model, prompt = json.loads(stream.asked.prompt_key)
+    except (ValueError, TypeError):
+        return None
+    return (model, prompt) if isinstance(prompt, Mapping) else None
+
+
+@fact(Stream)
+def _ends(stream: Stream) -> tuple[Place, Place]:
+    nowhere = Place(stream.exchange.name)
+    return (stream.events[0].place, stream.events[-1].place) if stream.events else (nowhere, nowhere)
+
+
+def end_place(stream: Stream) -> Place:
+    """The end of an answer: its last event, or the exchange where there is none."""
+    return _ends(stream)[1]
+
+
+def start_place(stream: Stream) -> Place:
+    return _ends(stream)[0]
+
+
+@fact(Choice)
+def told_prompt(choice: Choice) -> tuple[Place, list[Any]] | None:
+    """The first list of prompt_token_ids of a choice, and where it stands; None where there is none."""
+    found = first_prompt_ids(choice)
+    return None if found is None else (found[0].at("prompt_token_ids"), found[1])
