@@ -20,7 +20,7 @@ from tokenwire.profile import dated_levels, load_profiles
 from tokenwire.report import exhibit
 from tokenwire.report.badge import badge
 from tokenwire.report.document import document
-from tokenwire.report.files import Outputs, lines_for_github, tell_github, write_reports
+from tokenwire.report.files import Outputs, append_step_summary, workflow_lines, write_reports
 from tokenwire.report.github import step_summary, workflow_commands
 from tokenwire.report.overview import levels_in_words
 from tokenwire.report.page import page
@@ -295,10 +295,10 @@ def test_a_workflow_is_told_and_nobody_else(report, tmp_path):
     summary = tmp_path / "summary.md"
     summary.write_text("before\n", "utf-8")
     workflow = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary)}
-    assert lines_for_github(report, workflow) == workflow_commands(report)
-    assert tell_github(report, workflow) == []
+    assert workflow_lines(report, workflow) == workflow_commands(report)
+    assert append_step_summary(report, workflow) == []
     assert summary.read_text("utf-8") == "before\n" + step_summary(report)
-    assert lines_for_github(report, {}) == tell_github(report, {}) == []
+    assert workflow_lines(report, {}) == append_step_summary(report, {}) == []
 
 
 def test_the_drawing_is_well_formed(report):

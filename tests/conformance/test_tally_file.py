@@ -118,8 +118,8 @@ def test_what_is_no_tally_is_refused_in_words(written: Path, monkeypatch: pytest
         (lambda lines: lines[0].update(format=9), "no head of format 1"),
         (lambda lines: lines[0].update(requirements=["x"]), "'x' is no requirement"),
         (lambda lines: lines.insert(1, {"kind": "x"}), "line 2: .*'x' is no kind of line"),
-        (lambda lines: lines.append({"kind": "run"}), "something stands behind the foot"),
-        (lambda lines: lines[-1].update(runs=2), "1 runs are there, and 2 are named"),
+        (lambda lines: lines.append({"kind": "run"}), "there are lines after the foot"),
+        (lambda lines: lines[-1].update(runs=2), "1 runs of 2 are in the file"),
         (lambda lines: lines.pop(-2), "0 of 1 requirements are judged"),
         (lambda lines: lines[-2]["judgements"][0].update(verdict="x"), "'x' is not a valid Verdict"),
     ):

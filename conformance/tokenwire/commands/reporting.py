@@ -23,7 +23,7 @@ from tokenwire.profile import Standing, selected, standing
 from tokenwire.pytest_plugin import run_items
 from tokenwire.report.console import make_console
 from tokenwire.report.document import document
-from tokenwire.report.files import Outputs, lines_for_github, tell_github, write_bodies, write_reports
+from tokenwire.report.files import Outputs, append_step_summary, workflow_lines, write_bodies, write_reports
 from tokenwire.report.github import fenced
 from tokenwire.report.meter import Meter
 from tokenwire.report.subject import Subject
@@ -81,7 +81,7 @@ def reporting_of(settings: Settings) -> Reporting:
     """What the options of a command say of it. Raises BadParameter."""
     outputs = Outputs(**{file.name: getattr(settings, file.name) for file in fields(Outputs)})
     if settings.report is not None:
-        outputs = outputs.beside(Outputs.within(settings.report))
+        outputs = outputs.or_else(Outputs.within(settings.report))
     try:
         return Reporting(
             writable_outputs(outputs),
@@ -190,12 +190,12 @@ def tell(
     problems += [
         *write_reports(report, reporting.outputs, ran),
         *write_bodies(ran, bodies),
-        *tell_github(report),
+        *append_step_summary(report),
     ]
     try:
         with fenced():
             print_report(console, report, verbosity=reporting.verbosity)
-        for line in lines_for_github(report):
+        for line in workflow_lines(report):
             typer.echo(line)
     except OSError as error:
         problems.append(f"the report could not be printed: {system_says(error)}")

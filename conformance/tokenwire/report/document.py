@@ -1,4 +1,4 @@
-"""The JSON report (`spec/schemas/report.json`): everything that the other reports are made from."""
+"""The JSON report (`spec/schemas/report.json`), from which all other forms are made."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from tokenwire.report.subject import Subject
 from tokenwire.report.wording import clause, inert
 from tokenwire.target.capability import Capability
 
-SPEC_VERSION = "v1"
+_SPEC_VERSION = "v1"
 MOST_EVIDENCE = 20
-"""How many violations of one requirement in one scenario a report holds; one fault may break every event."""
+"""Violations of one requirement in one scenario: one fault may break every event."""
 
 _DECIDED = {Verdict.PASS, Verdict.INFO, Verdict.WARN, Verdict.FAIL}
 
 
 def _plain(value: Any) -> Any:  # whatever stood on the wire
-    """The value as JSON can hold it: tuples as lists, numbers that are not finite as words, texts inert."""
+    """A value as JSON can hold it: tuples as lists, infinite numbers as text, and text made inert."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, str):
@@ -67,7 +67,7 @@ def _evidence(observation: Observation, run: Run) -> dict[str, Any]:
 
 
 def row(judgement: Judgement, subject: Subject, *, most: int = MOST_EVIDENCE) -> dict[str, Any]:
-    """One requirement in one scenario, with so many of its violations at most."""
+    """One requirement in one scenario, with at most `most` of its violations."""
     made = {
         "requirement": judgement.requirement.id,
         "chapter": judgement.requirement.chapter,
@@ -86,13 +86,13 @@ def row(judgement: Judgement, subject: Subject, *, most: int = MOST_EVIDENCE) ->
     if judgement.known:
         made |= {"known": True, "known_because": judgement.known}
     if judgement.violations:
-        made["exhibit"] = asdict(exhibit(judgement, subject))
+        made["exhibit"] = exhibit(judgement, subject)
     return {key: _plain(entry) for key, entry in made.items()}
 
 
 def furthest(judgements: Iterable[Judgement]) -> set[int]:
-    """The judgements, by identity, whose witness a report shows: of each requirement the PASS whose witness
-    lies furthest into a stream.
+    """The ids (`id()`) of the judgements whose witness a report shows: of each requirement the PASS whose
+    witness lies furthest into a stream.
     """
     found: dict[str, Judgement] = {}
     for judgement in judgements:
@@ -106,20 +106,20 @@ def _rows(
     judgements: Sequence[Judgement], subject: Subject, folded: Mapping[int, int]
 ) -> list[dict[str, Any]]:
     rows = []
-    shows_witness = furthest(judgements)
+    shown_witnesses = furthest(judgements)
     for position, judgement in enumerate(judgements):
         made = row(judgement, subject)
         if position in folded:
             made["follows_from"] = judgements[folded[position]].requirement.id
-        if id(judgement) in shows_witness:
-            made["witness"] = _plain(asdict(witnessed(judgement, subject)))
+        if id(judgement) in shown_witnesses:
+            made["witness"] = _plain(witnessed(judgement, subject))
         rows.append(made)
     return rows
 
 
 def _causes(judgements: Sequence[Judgement], folded: Mapping[int, int]) -> list[dict[str, Any]]:
-    """Each violated requirement that follows from nothing, the gravest and most specific first, and what
-    follows from it, with the scenarios in which it does.
+    """The violated requirements that follow from no other, the gravest and most specific first, each with
+    those that follow from it and the scenarios in which they do.
     """
     found: dict[str, Judgement] = {}
     following: dict[str, dict[str, list[str]]] = {}
@@ -160,7 +160,7 @@ def _server(subject: Subject) -> dict[str, Any]:
 
 
 def _sources(capabilities: Sequence[Capability]) -> dict[str, Any]:
-    """Where each capability is claimed or seen: by the user, the server, an answer; others are omitted."""
+    """Where each capability is declared, advertised or seen; others are omitted."""
     sources: dict[str, Any] = {}
     for capability in sorted(capabilities, key=lambda capability: (capability.name, not capability.seen)):
         if capability.declared or capability.advertised or capability.seen:
@@ -171,6 +171,29 @@ def _sources(capabilities: Sequence[Capability]) -> dict[str, Any]:
             }
             sources.setdefault(capability.name, words)
     return sources
+
+
+def _target(subject: Subject) -> dict[str, Any]:
+    capabilities = [capability for run in subject.runs for capability in run.capabilities.values()]
+    present = {capability.name: capability for capability in capabilities if capability.present}
+    honesty = (run.honesty for run in subject.runs if run.honesty.asked)
+    return {
+        **({"url": subject.url} if subject.url else {"capture": ", ".join(subject.captures)}),
+        "server": _server(subject),
+        "dialects": subject.dialects,
+        "detected": subject.taken,
+        "left_out": subject.left_out,
+        "capabilities": sorted(present),
+        "established": {name: present[name].established for name in sorted(present)},
+        "sources": _sources(capabilities),
+        "honesty": [
+            {"trusted": found.trusted, "ignored": found.ignored, "refused": found.refused}
+            for found in honesty
+        ],
+        "remarks": subject.remarks,
+        "not_asked": subject.not_asked,
+        "broken_off": subject.broken_off,
+    }
 
 
 def document(
@@ -184,43 +207,18 @@ def document(
 ) -> dict[str, Any]:
     """The report as one JSON value. Its last key, `footer`, shows a reader that nothing was cut off.
 
-    `selection` tells what the run was cut down to, `baseline` what became of the known failures, `profiles`
-    what is told of those that were asked for.
+    `selection` is what the run was cut down to, `baseline` what became of the known failures, `profiles` the
+    standing in each profile that was asked for.
     """
     counts = Counter(judgement.verdict for judgement in judgements)
     verdicts: dict[str, list[Verdict]] = {}
     for judgement in judgements:
         verdicts.setdefault(judgement.requirement.id, []).append(judgement.verdict)
     levels = dated_levels({name: overall(found) for name, found in verdicts.items()})
-    capabilities = [capability for run in subject.runs for capability in run.capabilities.values()]
-    present = {capability.name: capability for capability in capabilities if capability.present}
     folded = causes(judgements)
     return {
-        "tool": {"name": "tokenwire", "version": __version__, "spec": SPEC_VERSION},
-        "target": _plain(
-            {
-                **({"url": subject.url} if subject.url else {"capture": ", ".join(subject.captures)}),
-                "server": _server(subject),
-                "dialects": subject.dialects,
-                "detected": subject.taken,
-                "left_out": subject.left_out,
-                "capabilities": sorted(present),
-                "established": {name: present[name].established for name in sorted(present)},
-                "sources": _sources(capabilities),
-                "honesty": [
-                    {
-                        "trusted": run.honesty.trusted,
-                        "ignored": run.honesty.ignored,
-                        "refused": run.honesty.refused,
-                    }
-                    for run in subject.runs
-                    if run.honesty.asked
-                ],
-                "remarks": subject.remarks,
-                "not_asked": subject.not_asked,
-                "broken_off": subject.broken_off,
-            }
-        ),
+        "tool": {"name": "tokenwire", "version": __version__, "spec": _SPEC_VERSION},
+        "target": _plain(_target(subject)),
         "summary": {verdict.value: counts[verdict] for verdict in Verdict},
         "judged": {
             "requirements": sum(1 for found in verdicts.values() if _DECIDED & {*found}),

@@ -22,7 +22,7 @@ _NEIGHBOURS = 2
 _AROUND = 10
 """Characters of a long text, or entries of a long list, that are shown on each side of what is marked."""
 _TOKENS = ("output_ids", "text")
-"""The tokens that any other field is about, which a reader wants to see beside it: the first of these."""
+"""The first of these is shown beside any other field: they are the tokens that it is about."""
 _DATA = "data: "
 
 
@@ -32,7 +32,7 @@ class Excerpt:
 
     text: str
     mark: tuple[int, int] | None = None
-    """From where to where that stands which the pointer names; None where the event has no such thing."""
+    """Start and end of the value that the pointer names; None if the event has no such value."""
 
     @property
     def parts(self) -> tuple[str, str, str]:
@@ -41,18 +41,18 @@ class Excerpt:
         return self.text[:start], self.text[start:end], self.text[end:]
 
 
-@dataclass(frozen=True)
-class _Piece:
-    text: str
-    marked: bool = False
+class _Marked(str):
+    """The piece of an excerpt that the mark is under."""
+
+    __slots__ = ()
 
 
-def _joined(pieces: Iterable[_Piece]) -> Excerpt:
+def _joined(pieces: Iterable[str]) -> Excerpt:
     text, mark = "", None
     for piece in pieces:
-        if piece.marked:
-            mark = (len(text), len(text) + len(piece.text))
-        text += piece.text
+        if isinstance(piece, _Marked):
+            mark = (len(text), len(text) + len(piece))
+        text += piece
     return Excerpt(text, mark)
 
 
@@ -61,8 +61,8 @@ def _dumped(value: Any) -> str:
     return inert(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))
 
 
-def _entry(entries: list[Any], actual: Any) -> list[_Piece]:
-    """A list around its wrong entry; nothing where no entry or several are equal to it."""
+def _entry(entries: list[Any], actual: Any) -> list[str]:
+    """A list around its wrong entry; nothing if no entry or several are equal to it."""
     wrong = _dumped(actual)
     dumped = [_dumped(entry) for entry in entries]
     if dumped.count(wrong) != 1 or len(wrong) > _LONGEST_NAMED:
@@ -74,14 +74,14 @@ def _entry(entries: list[Any], actual: Any) -> list[_Piece]:
     start = "[" if len(before) == index else "[… "
     end = "]" if len(after) == len(dumped) - index - 1 else " …]"
     return [
-        _Piece(start + "".join(f"{entry}," for entry in before)),
-        _Piece(wrong, marked=True),
-        _Piece("".join(f",{entry}" for entry in after) + end),
+        start + "".join(f"{entry}," for entry in before),
+        _Marked(wrong),
+        "".join(f",{entry}" for entry in after) + end,
     ]
 
 
-def _text(text: str, actual: str) -> list[_Piece]:
-    """A long text around what is wrong in it; nothing where that is not in it, or in it several times."""
+def _text(text: str, actual: str) -> list[str]:
+    """A long text around what is wrong in it; nothing if that occurs in it never or several times."""
     whole, wrong = _dumped(text), _dumped(actual)[1:-1][:_LONGEST_NAMED]
     if not wrong or whole.count(wrong) != 1:
         return []
@@ -89,51 +89,51 @@ def _text(text: str, actual: str) -> list[_Piece]:
     end = start + len(wrong)
     before, after = whole[:start], whole[end:]
     return [
-        _Piece(before if start <= _AROUND else f'"… {before[-_AROUND:]}'),
-        _Piece(wrong, marked=True),
-        _Piece(after if len(after) <= _AROUND else f'{after[:_AROUND]} …"'),
+        before if start <= _AROUND else f'"… {before[-_AROUND:]}',
+        _Marked(wrong),
+        after if len(after) <= _AROUND else f'{after[:_AROUND]} …"',
     ]
 
 
-def _marked_value(value: Any, actual: Any) -> list[_Piece]:
-    """The value at the pointer, marked; of a list or long text, only what is wrong if that is found there."""
-    pieces: list[_Piece] = []
+def _marked_value(value: Any, actual: Any) -> list[str]:
+    """The value at the pointer, marked. If `actual` is found in a list or long text, only that is marked."""
+    pieces: list[str] = []
     if isinstance(value, list):
         pieces = _entry(value, actual)
     elif isinstance(value, str) and isinstance(actual, str) and len(value) > _LONGEST_NAMED:
         pieces = _text(value, actual)
-    return pieces or [_Piece(cut(_dumped(value), _LONGEST_NAMED), marked=True)]
+    return pieces or [_Marked(cut(_dumped(value), _LONGEST_NAMED))]
 
 
 def _line(
     value: Any, here: Keys, marked: Keys | None, beside: Collection[Keys], actual: Any
-) -> Iterator[_Piece]:
-    """A value in one line; of what is neither marked nor beside nor on the way to these, an ellipsis."""
+) -> Iterator[str]:
+    """A value in one line: what the pointers `marked` and `beside` lead to; an ellipsis for the rest."""
     if here == marked:
         yield from _marked_value(value, actual)
         return
     if here in beside:
-        yield _Piece(cut(_dumped(value), _LONGEST_BESIDE))
+        yield cut(_dumped(value), _LONGEST_BESIDE)
         return
     opening, closing = "{}" if isinstance(value, dict) else "[]"
     wanted = [*beside, *([] if marked is None else [marked])]
     between = ""
-    yield _Piece(opening)
+    yield opening
     for key, member in value.items() if isinstance(value, dict) else enumerate(value):
         there = (*here, str(key))
         if not any(keys[: len(there)] == there for keys in wanted):
             between = " … " if between.startswith((" ", ",")) else "… "
             continue
-        yield _Piece(between + (f"{_dumped(key)}:" if isinstance(value, dict) else ""))
+        yield between + (f"{_dumped(key)}:" if isinstance(value, dict) else "")
         yield from _line(member, there, marked, beside, actual)
         between = ","
-    yield _Piece(between.rstrip(" ,") + closing)
+    yield between.rstrip(" ,") + closing
 
 
 def neighbourhood(data: Any, pointer: str, beside: Sequence[str] = (), actual: Any = None) -> Excerpt:
-    """What stands at a pointer in the data of an event, and at those beside it.
+    """The value at a pointer in the data of an event, and the values at the pointers `beside`.
 
-    `actual` is what was found wrong there: a long text or list is shown around it.
+    `actual` is what is wrong there: a long text or list is shown around it.
     """
     keys = parse(pointer)
     there = bool(keys) and find(data, keys) is not ABSENT
@@ -144,14 +144,14 @@ def neighbourhood(data: Any, pointer: str, beside: Sequence[str] = (), actual: A
 
 
 def _tokens_beside(stream: Stream, event: Event, pointer: str) -> list[str]:
-    """Where the tokens stand that an event brings for the choice that a pointer is about."""
+    """The pointer to the tokens that an event brings for the choice that `pointer` leads into, if any."""
     emission = emission_at(stream, event.index, pointer)
     pointers = {} if emission is None else emission.pointers
     return [pointers[name] for name in _TOKENS if name in pointers][:1]
 
 
 def excerpt(stream: Stream, event: Event, pointer: str, actual: Any = None) -> Excerpt:
-    """What to show of one event of a stream, or of an answer that is one document."""
+    """The excerpt of an event, or of an answer that is one document."""
     if not isinstance(event.data, dict | list):  # no JSON, or the end mark
         return Excerpt(cut(event.place.excerpt, _LONGEST_WHOLE))
     shown = neighbourhood(event.data, pointer, _tokens_beside(stream, event, pointer), actual)
@@ -162,7 +162,7 @@ def excerpt(stream: Stream, event: Event, pointer: str, actual: Any = None) -> E
 
 
 def excerpt_at(stream: Stream, place: Place, actual: Any = None) -> Excerpt:
-    """What to show of the event that a place is in, or of the document."""
+    """The excerpt of the event that a place is in, or of the document."""
     index = place.event or 0
     if index >= len(stream.events) or stream.events[index].place.event != place.event:
         return Excerpt(place.excerpt)
@@ -173,8 +173,9 @@ def excerpt_at(stream: Stream, place: Place, actual: Any = None) -> Excerpt:
 
 
 def indented(document: Any, pointer: str) -> Excerpt:
-    """A document as indented JSON. What lies beside the way of the pointer is shortened. Of a pointer to what
-    is not there, the nearest value on its way is marked.
+    """A document as indented JSON, shortened beside the path of the pointer, whose value is marked.
+
+    If nothing is there, the mark is on the last value along the path that exists.
     """
     keys = parse(pointer) if not pointer or pointer.startswith("/") else ()
     while keys and find(document, keys) is ABSENT:
@@ -186,30 +187,30 @@ def _brief(value: Any, longest: int = _LONGEST_NAMED) -> str:
     return inert(cut(json.dumps(value, ensure_ascii=False, default=str), longest))
 
 
-def _lines(value: Any, keys: Keys, indent: str) -> Iterator[_Piece]:
-    """The text of a value, with what the keys lead to marked; of a list, only the entries near that."""
+def _lines(value: Any, keys: Keys, indent: str) -> Iterator[str]:
+    """The text of a value, with what the keys lead to marked; a list is shown near that entry only."""
     is_list = not isinstance(value, dict)
     members = list(enumerate(value) if is_list else value.items()) if keys or not is_list else []
     if not members:
-        yield _Piece(_brief(value))
+        yield _brief(value)
         return
     chosen = next((n for n, (key, _) in enumerate(members) if keys and str(key) == keys[0]), None)
     part = slice(0, _MOST_MEMBERS)
     if chosen is not None and (is_list or chosen >= _MOST_MEMBERS):
         part = slice(max(0, chosen - _NEIGHBOURS), chosen + 1 + _NEIGHBOURS)
-    yield _Piece("[\n" if is_list else "{\n")
+    yield "[\n" if is_list else "{\n"
     inner = indent + "  "
     if part.start:
-        yield _Piece(f"{inner}… {part.start} before\n")
+        yield f"{inner}… {part.start} before\n"
     for number, (key, member) in list(enumerate(members))[part]:
-        yield _Piece(inner if is_list else f"{inner}{inert(json.dumps(str(key), ensure_ascii=False))}: ")
+        yield inner if is_list else f"{inner}{inert(json.dumps(str(key), ensure_ascii=False))}: "
         if number != chosen:
-            yield _Piece(_brief(member))
+            yield _brief(member)
         elif len(keys) == 1:
-            yield _Piece(_brief(member, _LONGEST_MARKED), marked=True)
+            yield _Marked(_brief(member, _LONGEST_MARKED))
         else:
             yield from _lines(member, keys[1:], inner)
-        yield _Piece(",\n" if number + 1 < len(members) else "\n")
+        yield ",\n" if number + 1 < len(members) else "\n"
     if part.stop < len(members):
-        yield _Piece(f"{inner}… {len(members) - part.stop} more\n")
-    yield _Piece(indent + ("]" if is_list else "}"))
+        yield f"{inner}… {len(members) - part.stop} more\n"
+    yield indent + ("]" if is_list else "}")

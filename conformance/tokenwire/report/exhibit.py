@@ -1,13 +1,14 @@
-"""The evidence of a verdict: what stands around the first violation, or one witness of a PASS.
+"""The evidence of a verdict: what stands around the first violation, or around one witness of a PASS.
 
-The terminal prints it, the JSON report carries it, and the page draws it.
+The JSON report carries it (`exhibit` in `spec/schemas/report.json` gives its fields); every other form shows
+it from there.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from tokenwire.checks.difference import first_difference
@@ -15,7 +16,7 @@ from tokenwire.checks.evidence import Observation
 from tokenwire.judging.judge import Judgement
 from tokenwire.record import Delivery, Event, Place, Stream
 from tokenwire.report.excerpt import excerpt
-from tokenwire.report.finding import Timeline, answer_of, timeline, window
+from tokenwire.report.finding import answer_of, timeline, window
 from tokenwire.report.reproduction import again, curl
 from tokenwire.report.signatures import looks_like
 from tokenwire.report.subject import Subject
@@ -25,90 +26,42 @@ from tokenwire.wire.exchange import dialect_and_label
 _AROUND = 2
 """How many events are shown before and after the first illegal one; of a whole stream, at each end."""
 _MOST_NAMED = 8
-_BEGINS_ALIKE = 4
-"""So many characters that two texts have in common at their beginning are no accident."""
+_LEAST_ALIKE = 4
+"""Texts with fewer leading characters in common are different texts: no place in them is pointed out."""
 _MOST_POINTS = 150
-"""How many events of a stream a timeline holds; of longer ones, as many around the illegal event."""
+"""Points of a timeline; of longer streams, as many around the illegal event."""
 _MOST_WITNESSED = 3
-"""How many events of a witness are shown: most runs have a hundred PASSes, and each has a witness."""
+"""Events of a witness: most runs have a hundred PASSes, and each has a witness."""
 _LONGEST_COMMAND = 400
-"""A longer `curl` line is left out of a witness; it would hold a prompt of many ids."""
+"""A longer `curl` line is left out of a witness: it would hold a prompt of many ids."""
 
 
-@dataclass(frozen=True)
-class ShownEvent:
-    """One event near the first illegal one, or one that a witness is about."""
-
-    index: int
-    time: float
-    """Seconds since the request."""
-    start: int
-    """Byte range in the body."""
-    end: int
-    excerpt: str
-    mark: tuple[int, int] | None
-    """From where to where in the excerpt that stands which the finding is about; None if it is not there."""
-    illegal: bool
-
-
-@dataclass(frozen=True)
-class ReadSize:
-    """How many reads brought at most so many bytes, and more than the size before."""
-
-    up_to: int
-    count: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exhibit:
-    """All that a violated requirement shows in one scenario, or that a witness of a PASS shows."""
-
-    expected: str
-    actual: str
-    differs_at: int | None = None
-    """The first character in which the two differ, where both are texts that begin alike."""
-    message: str = ""
-    first_seen: str
-    upstream: tuple[str, ...] = ()
-    """Threads about a similar bug."""
-    events: tuple[ShownEvent, ...]
-    related: tuple[str, ...]
-    others: str = ""
-    """How many more violations there are, in words; empty where there are none."""
-    timeline: Timeline | None = None
-    reads: tuple[ReadSize, ...] = ()
-    curl: str
-    """The command that sends the request again; empty where the exchange is not at hand."""
-    again: str
-    """The command that gives the verdict again."""
-
-
-def exhibit(judgement: Judgement, subject: Subject) -> Exhibit:
-    """Gather the evidence. Raises ValueError for a judgement without a violation."""
+def exhibit(judgement: Judgement, subject: Subject) -> dict[str, Any]:
+    """The evidence of a violation. Raises ValueError for a judgement without one."""
     if not judgement.violations:
         raise ValueError(f"{judgement.name} has no violation to show; its verdict is {judgement.verdict}")
     first = judgement.violations[0]
     stream = answer_of(judgement.run, first)
     expected, actual = value(first.expected), value(first.actual)
-    return Exhibit(
-        expected=expected,
-        actual=actual,
-        differs_at=_differs_at(expected, actual) if isinstance(first.actual, str) else None,
-        message=first.message,
-        first_seen=where(first.place),
-        upstream=looks_like(judgement),
-        events=_around(stream, first) if stream else (),
-        related=tuple(map(where, first.related)),
-        others=_others(judgement),
-        timeline=_timeline(stream, first.place) if stream else None,
-        reads=_reads(stream) if stream else (),
-        curl=curl(stream.exchange, subject.url, subject.bodies) if stream else "",
-        again=again(judgement, subject),
-    )
+    return {
+        "expected": expected,
+        "actual": actual,
+        "differs_at": _differs_at(expected, actual) if isinstance(first.actual, str) else None,
+        "message": first.message,
+        "first_seen": where(first.place),
+        "upstream": looks_like(judgement),
+        "events": _around(stream, first) if stream else (),
+        "related": tuple(map(where, first.related)),
+        "others": _others(judgement),
+        "timeline": _timeline(stream, first.place) if stream else None,
+        "reads": _reads(stream) if stream else (),
+        "curl": curl(stream.exchange, subject.url, subject.bodies) if stream else "",
+        "again": again(judgement, subject),
+    }
 
 
-def witnessed(judgement: Judgement, subject: Subject) -> Exhibit:
-    """What the witness of a PASS saw, in bounded size: the events that it is about, without a drawing.
+def witnessed(judgement: Judgement, subject: Subject) -> dict[str, Any]:
+    """The evidence of a PASS, in bounded size: the events of one witness, without a drawing.
 
     Raises ValueError for a judgement without a witness.
     """
@@ -117,59 +70,79 @@ def witnessed(judgement: Judgement, subject: Subject) -> Exhibit:
         raise ValueError(f"{judgement.name} has no witness to show; its verdict is {judgement.verdict}")
     stream = answer_of(judgement.run, witness)
     command = curl(stream.exchange, subject.url) if stream and subject.url else ""
-    return Exhibit(
-        expected=value(witness.expected),
-        actual=value(witness.actual),
-        first_seen=where(witness.place),
-        events=_witnessed_events(stream, (*witness.related, witness.place)) if stream else (),
-        related=tuple(map(where, witness.related[:_MOST_WITNESSED])),
-        curl=command if len(command) <= _LONGEST_COMMAND else "",
-        again=again(judgement, subject),
-    )
+    return {
+        "expected": value(witness.expected),
+        "actual": value(witness.actual),
+        "differs_at": None,
+        "message": "",
+        "first_seen": where(witness.place),
+        "upstream": (),
+        "events": _witnessed_events(stream, (*witness.related, witness.place)) if stream else (),
+        "related": tuple(map(where, witness.related[:_MOST_WITNESSED])),
+        "others": "",
+        "timeline": None,
+        "reads": (),
+        "curl": command if len(command) <= _LONGEST_COMMAND else "",
+        "again": again(judgement, subject),
+    }
 
 
 def _differs_at(expected: str, actual: str) -> int | None:
-    """Where two texts differ that begin alike; None for others, such as words about an answer."""
-    position = first_difference(expected, actual)
-    return position if position is not None and position >= _BEGINS_ALIKE else None
+    """The index at which two texts differ that begin alike; None for others, such as words on an answer."""
+    index = first_difference(expected, actual)
+    return index if index is not None and index >= _LEAST_ALIKE else None
 
 
-def _shown(
+def _event(
     stream: Stream, event: Event, pointer: str, actual: Any = None, *, illegal: bool = False
-) -> ShownEvent:
+) -> dict[str, Any]:
+    """One event: `time` in seconds since the request, `start` and `end` in bytes of the body, and `mark`, the
+    range in `excerpt` that the pointer names, or None.
+    """
     place, shown = event.place, excerpt(stream, event, pointer, actual)
-    return ShownEvent(event.index, place.time, place.start, place.end, shown.text, shown.mark, illegal)
+    return {
+        "index": event.index,
+        "time": place.time,
+        "start": place.start,
+        "end": place.end,
+        "excerpt": shown.text,
+        "mark": shown.mark,
+        "illegal": illegal,
+    }
 
 
-def _witnessed_events(stream: Stream, places: Sequence[Place]) -> tuple[ShownEvent, ...]:
-    """The events of these places; the first ones of the answer where the last place is in no event."""
+def _witnessed_events(stream: Stream, places: Sequence[Place]) -> list[dict[str, Any]]:
+    """The events of these places; the first ones of the answer if the last place is in no event."""
     last = places[-1]
-    wanted = {place.event for place in places if place.exchange == last.exchange}
-    chosen = [event for event in stream.events if last.event is None or event.index in wanted]
-    shown = chosen[:_MOST_WITNESSED] if last.event is None else chosen[-_MOST_WITNESSED:]
-    return tuple(_shown(stream, event, last.pointer) for event in shown)
+    if last.event is None:
+        events: Sequence[Event] = stream.events[:_MOST_WITNESSED]
+    else:
+        wanted = {place.event for place in places if place.exchange == last.exchange}
+        events = [event for event in stream.events if event.index in wanted][-_MOST_WITNESSED:]
+    return [_event(stream, event, last.pointer) for event in events]
 
 
-def _around(stream: Stream, first: Observation) -> tuple[ShownEvent, ...]:
-    """The event of a finding and those around it, each with what stands at the pointer of the finding."""
-    place, events = first.place, stream.events
+def _around(stream: Stream, finding: Observation) -> list[dict[str, Any]]:
+    """The event of a finding and those around it; of a finding on the whole answer, its first and last."""
+    place, events = finding.place, stream.events
     if place.event is not None:
         events = [event for event in events if abs(event.index - place.event) <= _AROUND]
     elif len(events) > 2 * _AROUND:
         events = (*events[:_AROUND], *events[-_AROUND:])
-    return tuple(
-        _shown(
+    return [
+        _event(
             stream,
             event,
             place.pointer,
-            first.actual if event.place.event == place.event else None,
+            finding.actual if event.place.event == place.event else None,
             illegal=event.index == place.event,
         )
         for event in events
-    )
+    ]
 
 
 def _others(judgement: Judgement) -> str:
+    """How many more violations there are, in words; empty if there are none."""
     others = sum(violation.witnesses for violation in judgement.violations) - 1
     if not others:
         return ""
@@ -179,20 +152,20 @@ def _others(judgement: Judgement) -> str:
     return f"{words}; also: {first_few(also, _MOST_NAMED)}" if also else words
 
 
-def _timeline(stream: Stream, place: Place) -> Timeline | None:
+def _timeline(stream: Stream, place: Place) -> dict[str, Any] | None:
     """The timeline around a place; None for an answer that is one document, or that counts nothing."""
-    whole = timeline(stream)
-    points = whole.points
+    full = timeline(stream)
+    points = full.points
     if stream.delivery is Delivery.WHOLE or not points:
         return None
     middle = next((n for n, point in enumerate(points) if point.event >= (place.event or 0)), len(points))
     part = window(len(points), middle, most=_MOST_POINTS, before=_MOST_POINTS // 2)
-    return replace(whole, points=points[part])
+    return asdict(replace(full, points=points[part]))
 
 
-def _reads(stream: Stream) -> tuple[ReadSize, ...]:
-    """The sizes of the reads in powers of two, from the smallest that occurred to the largest."""
+def _reads(stream: Stream) -> list[dict[str, int]]:
+    """How many reads were of which size, in powers of two from the smallest that occurred to the largest."""
     powers = Counter(max(0, len(read.data) - 1).bit_length() for read in stream.exchange.reads if read.data)
     if not powers:
-        return ()
-    return tuple(ReadSize(2**power, powers[power]) for power in range(min(powers), max(powers) + 1))
+        return []
+    return [{"up_to": 2**power, "count": powers[power]} for power in range(min(powers), max(powers) + 1)]

@@ -1,4 +1,4 @@
-"""Where a report goes: one file for each form that was asked for, and what a workflow of GitHub reads."""
+"""Writing a report: one file for each form, and what a GitHub workflow reads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tokenwire.report.trace import trace
 
 @dataclass(frozen=True)
 class Outputs:
-    """The files to write; None for those that are not wanted."""
+    """The files to write, by their form; None for no file."""
 
     json: Path | None = None
     junit: Path | None = None
@@ -36,7 +36,7 @@ class Outputs:
 
     @classmethod
     def within(cls, folder: Path) -> Outputs:
-        """All forms of the report, in one folder; the trace is of the run, and large."""
+        """All forms in one folder, except the trace, which is large."""
         return cls(
             folder / "report.json",
             folder / "report.xml",
@@ -45,23 +45,23 @@ class Outputs:
             folder / "badge.json",
         )
 
-    def beside(self, other: Outputs) -> Outputs:
-        """These files, and those of the other where these have none."""
+    def or_else(self, other: Outputs) -> Outputs:
+        """These files; for forms without a file, those of the other."""
         return Outputs(**{form: file or getattr(other, form) for form, file in vars(self).items()})
 
     @property
     def bodies(self) -> Path | None:
-        """The folder beside the report for what is too long for it; None where no report shows commands."""
+        """The folder for request bodies beside the report; None if no form shows commands."""
         shows = next(filter(None, (self.html, self.json, self.junit)), None)
         return shows.parent / "bodies" if shows is not None else None
 
     def files(self) -> Iterator[Path]:
-        """Those that are wanted."""
+        """All files to write."""
         yield from filter(None, vars(self).values())
 
 
 def _shown(report: Mapping[str, Any]) -> set[int]:
-    """The positions of the failures that a report shows: not what follows from another, nor what is known."""
+    """The indices of the failures that a report shows: not those that follow from another, nor known ones."""
     return {
         position
         for position, row in enumerate(report["verdicts"])
@@ -72,10 +72,10 @@ def _shown(report: Mapping[str, Any]) -> set[int]:
 def write_reports(
     report: Mapping[str, Any], outputs: Outputs, judgements: Sequence[Judgement] = ()
 ) -> list[str]:
-    """Write every form; a sentence for each that could not be written. pytest has begun the one for JUnit.
+    """Write every form; returns a sentence for each that failed. pytest has begun the JUnit file.
 
-    The page walks through the streams of `judgements`, those that the report was made of, and the trace is of
-    them; without, the page shows what the JSON report holds.
+    `judgements` are those that the report was made from: their streams are the playbacks of the page and the
+    trace. Without them, the page has no playback.
     """
     junit = outputs.junit if outputs.junit and unfinished(outputs.junit).exists() else None
     forms: list[tuple[Path | None, Callable[[Path], str]]] = [
@@ -97,7 +97,7 @@ def write_reports(
 
 
 def write_bodies(judgements: Iterable[Judgement], folder: Path | None) -> list[str]:
-    """Write the bodies that the commands of a report name; a sentence for each that could not be written."""
+    """Write the bodies that commands of the report name; returns a sentence for each that failed."""
     problems = []
     for judgement in judgements:
         for seen in judgement.violations[:1]:
@@ -112,8 +112,8 @@ def write_bodies(judgements: Iterable[Judgement], folder: Path | None) -> list[s
     return problems
 
 
-def tell_github(report: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Append to the summary of the step, where a workflow names its file: a sentence where that cannot be."""
+def append_step_summary(report: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Append to the file that a workflow names for the step's summary; returns a sentence if that fails."""
     summary = environment.get("GITHUB_STEP_SUMMARY")
     if not summary:
         return []
@@ -125,6 +125,6 @@ def tell_github(report: Mapping[str, Any], environment: Mapping[str, str] = os.e
     return []
 
 
-def lines_for_github(report: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> list[str]:
-    """The lines to print for the page of a workflow; none outside of one."""
+def workflow_lines(report: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> list[str]:
+    """The workflow commands to print; none outside of a workflow."""
     return workflow_commands(report) if environment.get("GITHUB_ACTIONS") == "true" else []

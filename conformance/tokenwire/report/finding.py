@@ -1,7 +1,6 @@
-"""What happened around a finding: its answer, the illegal events in it, how far the stream had come.
+"""What happened around a finding: its answer, the illegal events in it, the tokens delivered so far.
 
-Every form of the report takes these from here: the exhibit of the JSON report, the player of the page, the
-tally file.
+The exhibit of the JSON report, the player of the page and the tally file all read it from here.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from tokenwire.record import Choice, Delivery, Emission, Stream
 
 @dataclass(frozen=True)
 class Point:
-    """How far a stream had come with one event."""
+    """How much a stream had delivered after one event."""
 
     event: int
     time: float
     total: int
     """Tokens (or characters) of all choices so far."""
     least: int | None
-    """What the interval demands by then; None where no interval is known."""
+    """The least that `stream_interval` demands by then; None if no interval is known."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +32,10 @@ class Timeline:
     """Tokens over time, one point for each event that carried some."""
 
     unit: str
-    """`tokens`, or `characters` where the server gives no ids."""
+    """`tokens`, or `characters` of a server that gives no ids."""
     points: tuple[Point, ...]
     budget: int | None
-    """The most that was asked for, over all choices; None where unknown or where characters are counted."""
+    """`max_new_tokens` over all choices; None if unknown, or if characters are counted."""
 
 
 def answer_of(run: Run, finding: Observation) -> Stream | None:
@@ -46,9 +45,9 @@ def answer_of(run: Run, finding: Observation) -> Stream | None:
 
 
 def illegal_events(findings: Sequence[Observation], stream: Stream) -> dict[int, str]:
-    """The events of a stream that violate, each with its first pointer; the first violation's first.
+    """Indices of the events that violate, each with the pointer of its first violation, in their order.
 
-    A violation of the whole answer is shown at its first event.
+    A violation of the whole answer counts for its first event.
     """
     pointers: dict[int, str] = {}
     for finding in findings:
@@ -60,12 +59,12 @@ def illegal_events(findings: Sequence[Observation], stream: Stream) -> dict[int,
 
 
 def emissions_until(choice: Choice, event: int) -> Sequence[Emission]:
-    """The emissions of a choice up to an event, and those in it."""
+    """The emissions of a choice up to and including an event."""
     return choice.emissions[: bisect_right(choice.emissions, event, key=_event_of)]
 
 
 def emission_at(stream: Stream, event: int, pointer: str) -> Emission | None:
-    """The emission of an event that a pointer leads into, or else the first one; None where it has none."""
+    """The emission of an event that a pointer leads into, else its first one; None if it has none."""
     here = [
         emission
         for choice in stream.choices
@@ -82,7 +81,7 @@ def _event_of(emission: Emission) -> int:
 
 
 def held_against(run: Run, stream: Stream, finding: Observation) -> Stream | None:
-    """The answer to show a stream beside: one that the finding names, or else the whole answer to the same
+    """The answer to compare a stream with: the one that the finding names, else the whole answer to the same
     request.
     """
     related = (run.by_exchange.get(place.exchange) for place in finding.related)
@@ -104,13 +103,13 @@ def held_against(run: Run, stream: Stream, finding: Observation) -> Stream | Non
 
 
 def window(length: int, middle: int, *, most: int, before: int) -> slice:
-    """The part to show of a long row: at most `most` entries, `before` of them before the middle."""
+    """The part of a long row to show: at most `most` entries, `before` of them before the middle."""
     first = max(0, min(middle - before, length - most))
     return slice(first, first + most)
 
 
 def timeline(stream: Stream) -> Timeline:
-    """How far the stream had come with each event that carried ids, or text where it has no ids."""
+    """What the stream had delivered after each event with ids, or with text if it has no ids."""
     emissions = stream.emissions()
     tokens = any(emission.output_ids is not None for emission in emissions)
     carrying = [

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from tokenwire.judging.verdict import Verdict
 from tokenwire.report.failure import failure
-from tokenwire.report.overview import Summary, overview
+from tokenwire.report.overview import overview
+from tokenwire.report.templates import template
 
 _COMMANDS = {Verdict.FAIL: "error", Verdict.HARNESS_ERROR: "error", Verdict.WARN: "warning"}
 _MOST_ANNOTATIONS = 10
@@ -24,7 +25,7 @@ _MARKS = {Verdict.PASS: "✅", Verdict.FAIL: "❌", Verdict.WARN: "⚠️", Verd
 
 @contextmanager
 def fenced(environment: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """Let a workflow's runner take no line within for a command. Prints nothing outside a workflow."""
+    """Keep the runner of a workflow from reading what is printed as commands. Outside of one, do nothing."""
     if environment.get("GITHUB_ACTIONS") != "true":
         yield
         return
@@ -69,63 +70,28 @@ def workflow_commands(report: Mapping[str, Any]) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    """Text as one cell of a table: what the target wrote must not become markup."""
+    """Escape text for one cell of a table: what the target wrote must not become markup."""
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "&#124;").replace("`", "&#96;")
     return " ".join(escaped.split())
 
 
-def _fenced(text: str) -> str:
+def _fenced_block(text: str) -> str:
     """A block of code whose fence is longer than any run of backticks within."""
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}text\n{text}\n{fence}"
 
 
-def _table(summaries: Sequence[Summary]) -> Iterator[str]:
-    yield "| | requirement | witnesses | scenarios, or why not |"
-    yield "|---|---|---:|---|"
-    for summary in summaries:
-        mark = _MARKS.get(summary.verdict, "▫️") if summary.mark == summary.verdict else "🔕"
-        cells = (
-            f"{mark} {summary.mark}",
-            summary.requirement,
-            str(summary.witnesses or ""),
-            _cell(summary.explanation),
-        )
-        yield f"| {' | '.join(cells)} |"
-
-
 def step_summary(report: Mapping[str, Any]) -> str:
     """The summary of the step, in Markdown: one line, the failures, and the table folded away."""
-    view = overview(report)
-    parts = [f"## Tokenwire: {_cell(view.outcome)}", f"{_cell(view.title)}: {view.numbers}"]
-    if view.levels:
-        parts.append(_cell(view.levels))
-    baseline = [
-        *(f"**{fault['kind']}**: {_cell(fault['message'])}" for fault in view.faults),
-        *map(_cell, view.flaky),
-        *(
-            f"known: `{row['requirement']}` in {_cell(row['scenario'])}: {_cell(row['known_because'])}"
-            for row in view.known
-        ),
-    ]
-    if baseline:
-        parts.append("\n".join(f"- {line}" for line in baseline))
-    for summary in view.shown[:_MOST_FAILURES]:
-        row = summary.shown[0]
-        details = failure(row) if "exhibit" in row else row["message"]
-        details += f"\n\n  {summary.following}" if summary.following else ""
-        head = f"{row['verdict']} <b>{summary.requirement}</b>: {_cell(summary.sentence)}"
-        parts.append(_folded(head, _fenced(details)))
-    if len(view.shown) > _MOST_FAILURES:
-        parts.append(f"{len(view.shown) - _MOST_FAILURES} more violated requirements are in the report.")
-    if view.summaries:
-        table = "\n".join(_table(view.summaries))
-        parts.append(_folded(f"All {len(view.summaries)} requirements", table))
-    text = "\n\n".join(parts) + "\n"
+    text = template("tokenwire.report", "summary.md.jinja").render(
+        vars(overview(report)),
+        most=_MOST_FAILURES,
+        marks=_MARKS,
+        cell=_cell,
+        fenced_block=_fenced_block,
+        failure=failure,
+    )
+    text = text.rstrip("\n") + "\n"
     if len(text.encode()) <= _MOST_BYTES:
         return text
     return text.encode()[:_MOST_BYTES].decode(errors="ignore") + "\n\n(cut: the report is longer)\n"
-
-
-def _folded(head: str, text: str) -> str:
-    return f"<details><summary>{head}</summary>\n\n{text}\n\n</details>"

@@ -10,9 +10,9 @@ from typing import Any
 from tokenwire.judging.judge import NO_SCENARIO
 from tokenwire.judging.verdict import MOST_TELLING_FIRST, ExitStatus, Verdict, overall
 
-BAD = (Verdict.WARN, Verdict.FAIL, Verdict.HARNESS_ERROR)
+_BAD = (Verdict.WARN, Verdict.FAIL, Verdict.HARNESS_ERROR)
 KNOWN = "known"
-SAYS_SOMETHING = (Verdict.PASS, *BAD)
+_DECIDED = (Verdict.PASS, *_BAD)
 
 Row = Mapping[str, Any]
 """One entry of `verdicts` in the JSON report."""
@@ -29,26 +29,26 @@ class Summary:
     verdict: Verdict
     witnesses: int
     scenarios: tuple[str, ...]
-    """Where evidence for the verdict was seen."""
+    """Those with evidence for the verdict."""
     reason: str
-    """Why nothing was; empty where something was."""
+    """Why there is no evidence; empty if there is."""
     bad: tuple[Row, ...]
-    """The rows of violations and of crashed checks, without those that a baseline knows."""
+    """The rows of violations and of crashed checks, except those in the baseline."""
     known: tuple[Row, ...] = ()
-    """The rows of violations that a baseline knows, with `known_because`."""
+    """The rows of violations in the baseline, with `known_because`."""
     witness: Mapping[str, Any] | None = None
-    """The exhibit of a witness of a PASS; None with any other verdict."""
+    """The exhibit of a witness; None unless the verdict is PASS."""
     following: str = ""
-    """Which other requirements are violated by the same cause, in words; empty where none are."""
+    """The other requirements that the same cause violates, in words; empty if there are none."""
 
     @property
     def shown(self) -> tuple[Row, ...]:
-        """Those of `bad` that follow from no other violation: what a report shows."""
+        """The rows of `bad` to show: those that follow from no other violation."""
         return tuple(row for row in self.bad if "follows_from" not in row)
 
     @property
     def explanation(self) -> str:
-        """Where something was seen, why nothing was, or from what all that was seen follows."""
+        """The scenarios with evidence, why there is none, or the requirements that all of it follows from."""
         causes = dict.fromkeys(row["follows_from"] for row in self.bad if "follows_from" in row)
         if causes and not self.shown:
             return f"follows from {', '.join(causes)}"
@@ -56,7 +56,7 @@ class Summary:
 
     @property
     def mark(self) -> str:
-        """The verdict in a word or two: a violation that is known in every scenario is called so."""
+        """The verdict; `known FAIL` if the baseline knows the violation in every scenario."""
         tolerated = self.verdict is Verdict.FAIL and not any(
             row["verdict"] == self.verdict for row in self.bad
         )
@@ -76,9 +76,9 @@ def _summary(rows: list[Row], following: Sequence[str]) -> Summary:
         sentence=first.get("sentence", ""),
         verdict=verdict,
         witnesses=sum(row["witnesses"] for row in rows),
-        scenarios=tuple(names) if verdict in SAYS_SOMETHING else (),
-        reason="" if verdict in SAYS_SOMETHING else next((row["message"] for row in speaking), ""),
-        bad=tuple(row for row in rows if Verdict(row["verdict"]) in BAD and not row.get("known")),
+        scenarios=tuple(names) if verdict in _DECIDED else (),
+        reason="" if verdict in _DECIDED else next((row["message"] for row in speaking), ""),
+        bad=tuple(row for row in rows if Verdict(row["verdict"]) in _BAD and not row.get("known")),
         known=tuple(row for row in rows if row.get("known")),
         witness=witness if verdict is Verdict.PASS else None,
         following=_in_words(following),
@@ -93,7 +93,7 @@ def _in_words(following: Sequence[str]) -> str:
 
 
 def summaries(report: Mapping[str, Any]) -> list[Summary]:
-    """One summary for each requirement of a JSON report, in its order."""
+    """A summary of each requirement of a JSON report, in its order."""
     grouped: dict[str, list[Row]] = {}
     for row in report["verdicts"]:
         grouped.setdefault(row["requirement"], []).append(row)
@@ -109,14 +109,14 @@ def summaries(report: Mapping[str, Any]) -> list[Summary]:
 
 
 def counts(every: Iterable[Summary]) -> Counter[str]:
-    """How many requirements got which mark: a verdict, or `known FAIL`; the most telling first."""
+    """The number of requirements with each mark, that is, a verdict or `known FAIL`; the gravest first."""
     marks = Counter(summary.mark for summary in every)
     order = [mark for verdict in MOST_TELLING_FIRST for mark in (verdict.value, f"{KNOWN} {verdict}")]
     return Counter({mark: marks[mark] for mark in order if marks[mark]})
 
 
 def baseline_faults(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What is wrong with the entries of the baseline that the run was held against."""
+    """What is wrong with entries of the baseline."""
     return list(report.get("baseline", {}).get("faults", ()))
 
 
@@ -128,7 +128,7 @@ def _profile_in_words(profile: Mapping[str, Any]) -> str:
 
 
 def _what_to_do(baseline: Mapping[str, Any]) -> str:
-    """The way out where a baseline does not hold."""
+    """The way out if the baseline does not hold."""
     faults = baseline["faults"]
     if any(fault["kind"] != "stale" for fault in faults):
         return "the baseline does not hold"
@@ -138,13 +138,13 @@ def _what_to_do(baseline: Mapping[str, Any]) -> str:
 
 
 def level_in_words(level: Mapping[str, Any]) -> str:
-    """How many of a level's MUSTs hold."""
+    """The number of MUSTs of a level that hold."""
     violated = f" ({level['violated']} violated)" if level["violated"] else ""
     return f"{level['title']} {level['holds']} of {level['of']} MUSTs{violated}"
 
 
 def levels_in_words(report: Mapping[str, Any]) -> str:
-    """What the server can say of itself; empty where no profile was judged as a whole."""
+    """The levels that the server may claim; empty if no profile was judged as a whole."""
     levels = report.get("levels", ())
     words = [level_in_words(level) for level in levels if level["shown"]]
     unshown = [level["title"] for level in levels if not level["shown"]]
@@ -159,7 +159,7 @@ def title(report: Mapping[str, Any]) -> str:
 
 
 def outcome(report: Mapping[str, Any]) -> str:
-    """What the exit status amounts to, in words."""
+    """The meaning of the exit status, in words."""
     broken_off = report["target"].get("broken_off")
     if broken_off:
         return f"broken off: {broken_off}"
@@ -182,29 +182,27 @@ def outcome(report: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Overview:
-    """What the terminal, a page and a workflow of GitHub show of a report before its details."""
+    """The parts of a report that the terminal, the page and the summary of a GitHub step show alike."""
 
     title: str
     outcome: str
     numbers: str
-    """How many requirements got which verdict, and how many causes there are of those violated."""
+    """The number of requirements with each verdict, and of the causes of violations."""
     causes: str
-    """How many causes the violations have; empty where each has its own."""
+    """The number of causes; empty if each violation has a cause of its own."""
     levels: str
     profiles: tuple[str, ...]
-    """What the run shows of each profile that was asked for."""
+    """The standing in each profile that was asked for."""
     counts: Mapping[str, int]
     summaries: tuple[Summary, ...]
     shown: tuple[Summary, ...]
-    """Those with violations to show: causes, the gravest and most specific first, then what the suite itself
-    failed at.
-    """
+    """Those with violations to show: causes, the gravest and most specific first, then crashed checks."""
     known: tuple[Row, ...]
-    """The violations that a baseline knows."""
+    """The violations in the baseline."""
     faults: tuple[Mapping[str, Any], ...]
-    """What is wrong with the entries of the baseline."""
+    """What is wrong with entries of the baseline."""
     flaky: tuple[str, ...]
-    """What each entry of the baseline that may fail now and then did."""
+    """What each flaky entry of the baseline did, in words."""
 
     @property
     def chapters(self) -> dict[str, list[Summary]]:
@@ -216,12 +214,12 @@ class Overview:
 
     @property
     def last_line(self) -> str:
-        """What was judged, what the exit status amounts to, and how many requirements got which verdict."""
+        """Title, outcome and numbers."""
         return f"{self.title}: {self.outcome} ({self.numbers})"
 
 
 def overview(report: Mapping[str, Any]) -> Overview:
-    """That of a JSON report."""
+    """The overview of a JSON report."""
     every, causes = summaries(report), report.get("causes", ())
     number = counts(every)
     violated = {row["requirement"] for summary in every for row in summary.bad if row.get("evidence")}

@@ -1,15 +1,13 @@
 """The report as one page: one file, no network, safe against whatever a server wrote.
 
-Every value goes through the template engine's escaping, and the page forbids itself all loading and all
-scripts but the one that walks through its failures, which it knows by its hash. That one is given data, and
-shows all of it as text.
+The template escapes every value. The page's policy forbids all loading, and all scripts but the player, which
+it names by its hash; the player shows its data as text only.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -17,18 +15,17 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from tokenwire.judging.verdict import ExitStatus, Verdict
 from tokenwire.report.overview import Row, overview
 from tokenwire.report.playback import Playback
 from tokenwire.report.plot import HEIGHT, WIDTH, Plot, plot
+from tokenwire.report.templates import template
 
 _THREAD = "https://github.com/{repository}/{kind}/{number}"
 _KINDS = {"PR": "pull", "issue": "issues"}
-
-
 _COLOURS = {ExitStatus.CONFORMS: Verdict.PASS, ExitStatus.VIOLATION: Verdict.FAIL}
 
 
@@ -40,16 +37,16 @@ class _Failure:
     plot: Plot | None = None
     playback: Playback | None = None
     number: int = 0
-    """That of its playback, among those that the page holds."""
+    """The index of its playback in the data of the page."""
 
     @property
     def link(self) -> str:
-        """What an address names the failure by; an event follows."""
+        """The fragment of an address that names the failure; an event follows."""
         return quote(f"{self.row['requirement']}/{self.row['scenario']}")
 
 
 def _thread(words: str) -> str:
-    """The address of a thread that is named `owner/name PR #1`; empty for other words."""
+    """The address of a thread such as `owner/name PR #1`; empty for other words."""
     repository, _, rest = words.partition(" ")
     kind, _, number = rest.partition(" #")
     if kind not in _KINDS or not number.isdecimal():
@@ -58,7 +55,7 @@ def _thread(words: str) -> str:
 
 
 def _plot(row: Row, playback: Playback | None) -> Plot | None:
-    """The drawing of a failure; one that a playback is scrubbed by has one mark for each of its steps."""
+    """The drawing of a failure. With a playback, it has a mark for each step, to scrub by."""
     if playback is None:
         exchange = row["evidence"][0]["exchange"]
         illegal = [found["event"] for found in row["evidence"] if found["exchange"] == exchange]
@@ -78,7 +75,7 @@ def _script() -> str:
 
 
 def _policy(script: str) -> str:
-    """What the page allows itself: its own style, and the one script that is given, if any."""
+    """The content security policy: the style of the page, and this script, if there is one."""
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     if not script:
         return policy
@@ -87,31 +84,13 @@ def _policy(script: str) -> str:
 
 
 def _data(failures: list[_Failure]) -> Markup:
-    """What the script is given, as JSON in which nothing ends the element that holds it."""
+    """The data of the script, as JSON in which nothing ends the element that holds it."""
     embedded = [failure.playback.embedded() for failure in failures if failure.playback is not None]
-    text = json.dumps(embedded, ensure_ascii=True, separators=(",", ":"))
-    # Nothing of it is markup: the three letters that could be are written as JSON writes any letter.
-    safe = text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-    return Markup(safe)
-
-
-@cache
-def _template() -> Template:
-    environment = Environment(
-        loader=PackageLoader("tokenwire.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["thread"] = _thread
-    return environment.get_template("page.html.jinja")
+    return htmlsafe_json_dumps(embedded, separators=(",", ":"))
 
 
 def page(report: Mapping[str, Any], playbacks: Mapping[int, Playback] | None = None) -> str:
-    """A JSON report as an HTML document; `playbacks` are what there is to walk through, by the positions of
-    the rows.
-    """
+    """A JSON report as an HTML document. `playbacks` are by the index of their row in `verdicts`."""
     view = overview(report)
     play = playbacks or {}
     positions = {id(row): position for position, row in enumerate(report["verdicts"])}
@@ -135,8 +114,9 @@ def page(report: Mapping[str, Any], playbacks: Mapping[int, Playback] | None = N
         }
         for cause in report.get("causes", ())
     }
-    return _template().render(
+    return template("tokenwire.report", "page.html.jinja").render(
         vars(view),
+        thread=_thread,
         report=report,
         chapters=view.chapters,
         colour=_COLOURS.get(report["exit_status"], Verdict.WARN),

@@ -1,6 +1,6 @@
-"""What the page plays of a failure: the events of the stream, what a client holds after each, and the ribbon.
+"""The playback of a failure on the page: events, what a client holds after each, and the token ribbon.
 
-Pure: all that the page shows is decided here, in bounded size; its script only walks through it.
+All of it is computed here, in bounded size; the script of the page only shows it.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from tokenwire.report.ribbon import Aligned, Row, align, align_parts, ribbon
 from tokenwire.report.wording import cut, inert
 
 _MOST_EVENTS = 60
-"""Of a longer stream, as many around the first illegal event; the staircase shows these, too."""
+"""Of a longer stream, as many around the first illegal event; the staircase shows the same."""
 _BEFORE_ILLEGAL = 30
 _MOST_LETTERS = 3_000_000
-"""Of all that a page embeds; what does not fit is left out, and the page says so."""
+"""Of all playbacks of a page; those beyond are skipped, and the page says so."""
 _LONGEST_VALUE = 90
 _LONGEST_TAIL = 60
 _LAST_IDS = 8
 _LONG_GAP = 0.1
-"""Seconds without a read from which on they are a gap, if they are long beside the others, too."""
+"""Seconds without a read that make a gap, if they are `_TIMES_THE_USUAL`, too."""
 _TIMES_THE_USUAL = 5
 _NO_SERIES = ("output_ids", "text")
 """The arrays that are fields of an emission; all others are series."""
@@ -46,17 +46,17 @@ _NO_SERIES = ("output_ids", "text")
 
 @dataclass(frozen=True)
 class Step:
-    """One event of the stream, as the script of the page is given it."""
+    """One event of the stream, in the JSON that the script reads."""
 
     event: int
     words: str
-    """When it came, and how far the stream had come."""
+    """Its time, and the tokens delivered by then."""
     illegal: bool
     pointer: str
     json: tuple[str, str, str]
-    """The event as indented JSON: what stands before the pointer's value, the value, and the rest."""
+    """The event as indented JSON: the text before the pointer's value, the value, and the rest."""
     held: tuple[tuple[str, str], ...]
-    """What a client holds once it has read the event."""
+    """What a client holds after the event, as names and texts."""
 
 
 class Gap(NamedTuple):
@@ -72,30 +72,31 @@ class Playback:
 
     exchange: str
     timeline: Timeline
-    """With a point for each step."""
+    """One point for each step."""
     steps: tuple[Step, ...]
     left_out: str
-    """Which events are not held here, in words; empty where all are."""
+    """Which events are left out, in words; empty if none are."""
     gaps: tuple[Gap, ...]
     ribbons: tuple[Mapping[str, Any], ...]
     beside: str
-    """What the ribbon is held against, in words."""
+    """What the ribbon compares the stream with, in words."""
 
     @property
     def first(self) -> int:
-        """The step to show first."""
+        """The index of the step to show first."""
         return next((number for number, step in enumerate(self.steps) if step.illegal), 0)
 
     def embedded(self) -> dict[str, Any]:
-        """What the script of the page is given, as JSON."""
+        """The data of the script, as JSON."""
         return {"first": self.first, "steps": list(map(asdict, self.steps)), "ribbons": self.ribbons}
 
 
 def playbacks(
     judgements: Iterable[Judgement], positions: Container[int] | None = None
 ) -> dict[int, Playback]:
-    """What there is to play, by the position of its judgement, as far as a page has room for it; only of the
-    judgements at `positions` where these are given.
+    """Playbacks by the index of their judgement, as many as a page has room for.
+
+    `positions` are the indices to consider; all if None.
     """
     found: dict[int, Playback] = {}
     room = _MOST_LETTERS
@@ -110,7 +111,7 @@ def playbacks(
 
 
 def playback_of(judgement: Judgement) -> Playback | None:
-    """What there is to play of a violation; None where its exchange is not at hand or brought no event."""
+    """The playback of a violation; None if its exchange is not in the run, or has no event."""
     run, first = judgement.run, judgement.violations[0]
     stream = answer_of(run, first)
     if stream is None or not stream.events:
@@ -142,10 +143,8 @@ def playback_of(judgement: Judgement) -> Playback | None:
             for gap in gaps([read.time for read in stream.exchange.reads])
             if gap.end >= start and gap.start <= end
         ),
-        ribbons=tuple(_ribbons(stream, emission, other.whole if other else None, numbers))
-        if emission
-        else (),
-        beside=inert(_held_against_in_words(stream, beside)),
+        ribbons=tuple(_ribbons(stream, emission, beside, numbers)) if emission else (),
+        beside=inert(_comparison_in_words(stream, beside)),
     )
 
 
@@ -156,8 +155,8 @@ def _emission_near(stream: Stream, event: int, pointer: str) -> Emission | None:
     return emission_at(stream, event, pointer) or next(before, next(iter(emissions), None))
 
 
-def _held_against_in_words(stream: Stream, other: Stream | None) -> str:
-    """What a stream is held against, in words; empty for a whole answer that is held against nothing."""
+def _comparison_in_words(stream: Stream, other: Stream | None) -> str:
+    """What a stream is compared with, in words; empty for a whole answer that is compared with nothing."""
     if other is not None:
         return f"held against {_kind(other)} {other.exchange.name}"
     if stream.delivery is Delivery.WHOLE:
@@ -195,7 +194,7 @@ def _step(stream: Stream, event: Event, words: str, illegal: Mapping[int, str]) 
 
 
 def _held(stream: Stream, event: Event) -> Iterator[tuple[str, str]]:
-    """What a client has, after an event, of the choices that it speaks of: each thing under its name."""
+    """What a client holds of the choices in an event, once it has read it, as names and texts."""
     for choice in stream.choices:
         read = emissions_until(choice, event.index)
         if not read or read[-1].event.index != event.index:
@@ -222,7 +221,7 @@ def _held_of(choice: Choice) -> Iterator[tuple[str, str]]:
 
 
 def gaps(times: Sequence[float]) -> Iterator[Gap]:
-    """Where nothing was read for long: a reader that was slow, or a server that paused."""
+    """Long times without a read: the reader was slow, or the server paused."""
     waits = [(start, end) for start, end in pairwise(times) if end > start]
     if not waits:
         return
@@ -243,7 +242,7 @@ def _joined(choice: Choice, name: str) -> Sequence[Any] | None:
 
 
 def _delivered(choice: Choice, entries: Sequence[Any], name: str, steps: Mapping[int, int]) -> list[int]:
-    """By which step each entry of a joined array was there."""
+    """For each entry of a joined array, the step that delivered it."""
     first, last = next(iter(steps), 0), max(steps.values(), default=0)
     delivered: list[int] = []
     for emission in choice.emissions:
@@ -255,8 +254,8 @@ def _delivered(choice: Choice, entries: Sequence[Any], name: str, steps: Mapping
 
 
 def _as_of(choice: Choice, emission: Emission, name: str) -> tuple[Sequence[Any] | None, bool]:
-    """An array as the illegal event left it, where events repeat all that was, else in the end; and whether
-    it is that of the end.
+    """An array after the illegal event if events are cumulative, else after the last; and whether it is the
+    last.
     """
     carried = _carried(emission, name)
     snapshot = choice.delivery is Delivery.CUMULATIVE and isinstance(carried, str | list | tuple)
@@ -278,7 +277,7 @@ def _ribbons(
     ids, _ = _as_of(choice, emission, "output_ids")
 
     def rows(name: str, title: str) -> list[Row]:
-        """An array of the other answer, and the same array of this one."""
+        """The row of an array in the other answer, and in this one."""
         known = _joined(beside, name) if beside else None
         entries, ended = _as_of(choice, emission, name)
         made = [] if known is None else [Row(f"{title}, {other_kind}", known, align(known, known))]
@@ -310,7 +309,7 @@ def _aligned(
     *,
     ended: bool,
 ) -> Aligned:
-    """An array held against the same array of another answer, or a series against the ids."""
+    """An array aligned to the same array of another answer, or a series to the ids."""
     is_series = name not in _NO_SERIES
     if known is not None:
         aligned = align(known, entries, ended=ended)
@@ -322,8 +321,8 @@ def _aligned(
 
 
 def _parts(choice: Choice, name: str, length: int) -> list[tuple[int, Sequence[Any]]]:
-    """What each event brings of a series, and how many ids; none where ids do not show where it belongs, and
-    where each event brings as many entries as ids.
+    """The number of ids and the entries of a series in each event; empty if ids do not show where entries
+    belong, or if each event has as many entries as ids.
     """
     ids = choice.output_ids
     if choice.delivery is not Delivery.INCREMENTAL or ids is None or len(ids) != length:
@@ -338,7 +337,7 @@ def _parts(choice: Choice, name: str, length: int) -> list[tuple[int, Sequence[A
 def _beside_ids(
     ids: Sequence[Any], entries: Sequence[Any], parts: Sequence[tuple[int, Sequence[Any]]]
 ) -> Aligned:
-    """A series held against the ids: by the id that each entry names, or else by their number alone."""
+    """A series aligned to the ids: by the id that each entry names, else by the number of entries."""
 
     def named(some: Sequence[Any]) -> list[Any]:
         return [entry[1] if isinstance(entry, list | tuple) and len(entry) > 1 else None for entry in some]

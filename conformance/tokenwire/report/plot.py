@@ -11,7 +11,7 @@ WIDTH, HEIGHT = 640, 200
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 12, 12, 28
 _ROOM_FOR_WORDS = 70
 _LONGEST_PAUSE = 0.3
-"""How long a pause is drawn at most, beside all the rest."""
+"""The longest a pause is drawn, relative to the time without pauses."""
 Span = tuple[float, float]
 
 
@@ -26,7 +26,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Tick:
+class _Tick:
     """A number beside an axis."""
 
     position: float
@@ -34,7 +34,7 @@ class Tick:
 
 
 @dataclass(frozen=True)
-class Pause:
+class _Pause:
     """A time in which nothing was read."""
 
     x: float
@@ -48,19 +48,19 @@ class Plot:
 
     unit: str
     steps: str
-    """The path of the total over time, as SVG says it."""
+    """The total over time, as an SVG path."""
     least: str
-    """The path of what the interval demands; empty where none is known."""
+    """The least that the interval demands, as an SVG path; empty if unknown."""
     budget: float | None
-    """The height of the line of the most that was asked for."""
+    """The y of the line at `max_new_tokens`; None if unknown."""
     marks: tuple[Mark, ...]
-    times: tuple[Tick, ...]
-    totals: tuple[Tick, ...]
-    pauses: tuple[Pause, ...] = ()
+    times: tuple[_Tick, ...]
+    totals: tuple[_Tick, ...]
+    pauses: tuple[_Pause, ...] = ()
 
 
 def _staircase(points: Sequence[tuple[float, float]]) -> str:
-    """A path that holds its height until the next point."""
+    """An SVG path that keeps its height until the next point."""
     if not points:
         return ""
     x, y = points[0]
@@ -70,7 +70,7 @@ def _staircase(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _round_step(span: float, parts: int) -> float:
-    """A step of 1, 2 or 5 times a power of ten that cuts a span into at most so many parts."""
+    """The smallest step of 1, 2 or 5 times a power of ten that cuts a span into at most `parts`."""
     step = 10.0**-6
     while True:
         for factor in (1, 2, 5):
@@ -80,14 +80,14 @@ def _round_step(span: float, parts: int) -> float:
 
 
 def _shortened(span: float, pauses: Sequence[Span]) -> list[tuple[float, float, float]]:
-    """The pauses, each with how much of it is not drawn: else a long one leaves no room for the events."""
+    """The pauses, each with the seconds to cut from it: a long one leaves no room for events."""
     active = span - sum(end - start for start, end in pauses)
     longest = max(_LONGEST_PAUSE * active, span / 1000)
     return [(start, end, max(0.0, end - start - longest)) for start, end in pauses]
 
 
 def _apart(times: Sequence[float], x: Callable[[float], float]) -> list[float]:
-    """Those of the times that stand far enough from each other to be told."""
+    """The times whose labels do not overlap."""
     kept: list[float] = []
     for time in times:
         if not kept or x(time) - x(kept[-1]) >= _ROOM_FOR_WORDS:
@@ -100,8 +100,9 @@ def plot(
     illegal: Sequence[int],
     pauses: Sequence[Span] = (),
 ) -> Plot | None:
-    """Draw a timeline of the JSON report; None where there is none. `illegal` are indices of events, `pauses`
-    times from which and to which nothing was read.
+    """Draw a timeline of the JSON report; None if there is none.
+
+    `illegal` are indices of events, `pauses` the beginnings and ends of times without a read.
     """
     if timeline is None or not timeline["points"]:
         return None
@@ -142,10 +143,10 @@ def plot(
         least=_staircase([(x(p["time"]), y(p["least"])) for p in points if p["least"] is not None]),
         budget=None if timeline["budget"] is None else round(y(timeline["budget"]), 1),
         marks=marks,
-        times=tuple(Tick(round(x(time), 1), f"{time:.{decimals}f} s") for time in times),
-        totals=tuple(Tick(round(y(total), 1), str(total)) for total in range(0, highest + 1, total_step)),
+        times=tuple(_Tick(round(x(time), 1), f"{time:.{decimals}f} s") for time in times),
+        totals=tuple(_Tick(round(y(total), 1), str(total)) for total in range(0, highest + 1, total_step)),
         pauses=tuple(
-            Pause(
+            _Pause(
                 round(x(start), 1), round(x(end) - x(start), 1), f"nothing was read for {end - start:.3f} s"
             )
             for start, end in pauses

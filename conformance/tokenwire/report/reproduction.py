@@ -1,4 +1,4 @@
-"""The two lines that bring a failure back: `curl` for the request, `tokenwire` for the verdict."""
+"""Command lines that reproduce a failure: `curl` for the request, `tokenwire` for the verdict."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tokenwire.target.determinism import PROBE
 from tokenwire.wire.exchange import Exchange
 
 _LONGEST = 1_200
-"""Characters of a body that stand in a command; a terminal of 80 columns shows them in 15 lines."""
+"""Characters of a body in a command line: 15 lines of a terminal with 80 columns."""
 _REPEATED = re.compile(rb"(.{1,16}?)\1{15,}", re.DOTALL)
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 _CONTENT_TYPE = "content-type"
 
 
 def body_of(exchange: Exchange) -> bytes | None:
-    """The bytes of the body that a request was sent with; None for a request without one."""
+    """The bytes of the body of a request; None if it has none."""
     request = exchange.request
     if request.raw_body is not None or request.body is None:
         return request.raw_body
@@ -27,7 +27,7 @@ def body_of(exchange: Exchange) -> bytes | None:
 
 
 def body_file(exchange: Exchange) -> str:
-    """The name of the file for a body that no command line holds; empty where one does."""
+    """The name of the file for a body that is too long for a command line; empty if it is not."""
     body = body_of(exchange)
     if body is None or _inline(body):
         return ""
@@ -35,9 +35,7 @@ def body_file(exchange: Exchange) -> str:
 
 
 def _inline(body: bytes) -> str:
-    """What stands behind `--data-binary` for a body, or a program that makes it; empty where it is too long
-    for both.
-    """
+    """The argument of `--data-binary`, or a program that prints the body; empty if both are too long."""
     if len(body) <= _LONGEST and _is_text(body):
         return shlex.quote(body.decode())
     program = f"import sys; sys.stdout.buffer.write({_expression(body)})"
@@ -45,16 +43,16 @@ def _inline(body: bytes) -> str:
 
 
 def curl(exchange: Exchange, url: str = "", bodies: str = "") -> str:
-    """A command line that sends the request again; `$URL` stands for the server where none is known.
+    """A command line that sends the request again, to `$URL` if the server is not known.
 
-    A body that is long, or no text, is made by Python; one that takes a long program stands in a file of the
-    folder `bodies`, or as BODY where there is none.
+    A body that is long, or no text, is printed by Python. If that program is too long, the body is a file in
+    the folder `bodies`, or `BODY` if there is no folder.
     """
     request = exchange.request
     address = f"{url.rstrip('/')}{request.path}" if url else f'"$URL"{request.path}'
     words = ["curl", "-sN", "-X", request.method, shlex.quote(address) if url else address]
-    for name, sent in request.headers:  # credentials stand there as they do on disk, taken out
-        words += ["-H", shlex.quote(f"{name}: {sent}")]
+    for name, text in request.headers:  # credentials were masked when the exchange was recorded
+        words += ["-H", shlex.quote(f"{name}: {text}")]
     body = body_of(exchange)
     if body is None:
         return " ".join(words)
@@ -72,7 +70,7 @@ def curl(exchange: Exchange, url: str = "", bodies: str = "") -> str:
 
 
 def _is_text(body: bytes) -> bool:
-    """Whether a shell passes bytes on as they are."""
+    """Whether a shell passes the bytes on unchanged."""
     try:
         return "\0" not in body.decode()
     except UnicodeDecodeError:
@@ -80,7 +78,7 @@ def _is_text(body: bytes) -> bool:
 
 
 def _expression(body: bytes) -> str:
-    """Bytes as a Python expression, what is repeated in them said once."""
+    """Bytes as a Python expression, with repetitions multiplied."""
     parts, done = [], 0
     for found in _REPEATED.finditer(body):
         parts += [repr(body[done : found.start()])] if found.start() > done else []
@@ -90,7 +88,7 @@ def _expression(body: bytes) -> str:
 
 
 def again(judgement: Judgement, subject: Subject) -> str:
-    """A command line that gives the verdict again: from the recorded bytes where there are any."""
+    """A command line that gives the verdict again, from the recorded bytes if there are any."""
     only = ["--requirement", judgement.requirement.id]
     if subject.captures or subject.recorded:
         where = subject.recorded or judgement.run.name or subject.captures[0]

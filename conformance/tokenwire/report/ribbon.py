@@ -1,7 +1,7 @@
-"""The token ribbon: what an answer holds at each position, held against what belongs there.
+"""The token ribbon: the entries of an answer aligned, position by position, to those that belong there.
 
-All rows share their columns: one for each position of the reference, and between them room for what an answer
-holds besides. Then a lost id is one hole, and not a difference of everything behind it.
+Rows share their columns: one for each position of the reference, and between them columns for surplus
+entries. So a lost id is one hole, and does not make everything behind it differ.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from tokenwire.report.wording import cut, first_few, inert
 from tokenwire.target.alike import alike
 
 _MOST_ALIGNED = 240
-"""Entries of which the alignment is searched; its time grows with their square."""
+"""Entries that the matcher aligns; its time grows with their square."""
 _MOST_COLUMNS = 120
 _BEFORE_FOCUS = 40
-"""How many of the columns that are kept stand before the first that is not as it should be."""
+"""Columns to keep before the first fault."""
 _LONGEST_WORDS = 14
 _MOST_POSITIONS = 4
 
 
 class State(StrEnum):
-    """What is to be said of one position of one row."""
+    """The state of one position of one row."""
 
     SAME = "same"
     SHIFT = "shift"
-    """The right entry, but at another index of its array."""
+    """The right entry, at another index of its array."""
     HOLE = "hole"
     LATER = "later"
-    """Not delivered by the event that is looked at: the stream goes on."""
+    """Not delivered yet: the stream goes on after the event shown."""
     DOUBLE = "double"
-    """An entry too many, which belongs to another position."""
+    """A surplus entry that belongs to another position."""
     EXTRA = "extra"
-    """An entry too many, which belongs nowhere."""
+    """A surplus entry that belongs nowhere."""
     DIFFERS = "differs"
 
 
@@ -57,7 +57,7 @@ _WRONG = (State.HOLE, State.DOUBLE, State.EXTRA, State.DIFFERS)
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One position of one row; `index` is that in the row's own array, None where nothing stands there."""
+    """One position of one row. `index` is that of its entry in the array of the row; None for a hole."""
 
     state: State
     index: int | None = None
@@ -65,16 +65,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class Aligned:
-    """A row on the positions of its reference."""
+    """An array aligned to its reference."""
 
     cells: tuple[Cell, ...]
     """One for each position."""
     before: dict[int, tuple[Cell, ...]]
-    """What stands before a position besides; behind the last, under the number of positions."""
+    """Surplus entries, by the position that they stand before; the length of `cells` for those at the end."""
 
     @property
     def sound(self) -> bool:
-        """Whether each position holds its entry, and nothing stands between."""
+        """Whether each position holds its entry, and there is no surplus."""
         return not self.before and all(cell.state not in _WRONG for cell in self.cells)
 
 
@@ -86,11 +86,11 @@ class Row:
     entries: Sequence[Any]
     aligned: Aligned
     events: Sequence[int] = ()
-    """By which step of the playback each entry was there; empty where the row is not played."""
+    """The step of the playback that delivered each entry; empty if the row is not played."""
 
     @property
     def faults(self) -> str:
-        """What is wrong in the row, in words; empty where nothing is."""
+        """The faults of the row, in words; empty if it has none."""
         before = ((position, cell) for position, cells in self.aligned.before.items() for cell in cells)
         cells = [*enumerate(self.aligned.cells), *before]
         clauses = []
@@ -103,7 +103,7 @@ class Row:
 
 
 def _key(entry: Any) -> Hashable:
-    """Equal for entries that are one, but for the digits that two computations differ in."""
+    """Equal for entries that differ only by the rounding of two computations."""
     if isinstance(entry, float):
         return round(entry, 2)
     if isinstance(entry, list | tuple):
@@ -116,9 +116,7 @@ def _key(entry: Any) -> Hashable:
 def _align(
     reference: Sequence[Any], entries: Sequence[Any], known: Counter[Hashable], offset: int = 0
 ) -> Aligned:
-    """Hold entries, which begin at an offset of their array, against what they should be. An entry too many
-    is a double if it is among the known.
-    """
+    """Align entries, which begin at an offset of their array. A surplus entry among `known` is a double."""
     head = sum(1 for _ in takewhile(lambda pair: alike(*pair), zip(reference, entries, strict=False)))
     longest = min(len(reference), len(entries)) - head
     backwards = zip(reversed(reference), reversed(entries), strict=False)
@@ -150,7 +148,7 @@ def _align(
 
 
 def align(reference: Sequence[Any], entries: Sequence[Any], *, ended: bool = True) -> Aligned:
-    """Hold an array against what it should be. Unless it `ended`, what lacks at its end is not there yet."""
+    """Align an array to its reference. Unless it `ended`, entries missing at its end are `LATER`."""
     aligned = _align(reference, entries, Counter(map(_key, reference)))
     cells = [
         Cell(State.SHIFT, cell.index) if cell.state is State.SAME and cell.index != position else cell
@@ -164,7 +162,7 @@ def align(reference: Sequence[Any], entries: Sequence[Any], *, ended: bool = Tru
 
 
 def align_parts(reference: Sequence[Any], parts: Sequence[tuple[int, Sequence[Any]]]) -> Aligned:
-    """Hold what events bring against what belongs to their ids: each part with how many ids came with it."""
+    """Align the entries of events, each with its number of ids, to the reference."""
     cells: list[Cell] = []
     before: dict[int, tuple[Cell, ...]] = {}
     known = Counter(map(_key, reference))
@@ -180,7 +178,7 @@ def align_parts(reference: Sequence[Any], parts: Sequence[tuple[int, Sequence[An
 
 
 def words_of(entry: Any) -> str:
-    """An entry in a few letters: of logprob entries, the first number."""
+    """An entry in a few letters; a logprob entry is its first number."""
     while isinstance(entry, list | tuple) and entry and isinstance(entry[0], float | list | tuple):
         entry = entry[0]
     if isinstance(entry, dict) and isinstance(entry.get("logprob"), int | float):
@@ -193,7 +191,7 @@ def words_of(entry: Any) -> str:
 
 
 def _columns(rows: Sequence[Row]) -> Iterator[tuple[int | None, list[Cell | None]]]:
-    """Each column: its position, or None between two, and a cell of each row, where it has one."""
+    """The columns: position, or None between two, and the cell of each row, or None."""
     length = max(len(row.aligned.cells) for row in rows)
     for position in range(length + 1):
         for cells in zip_longest(*(row.aligned.before.get(position, ()) for row in rows)):
@@ -204,8 +202,8 @@ def _columns(rows: Sequence[Row]) -> Iterator[tuple[int | None, list[Cell | None
 
 
 def ribbon(unit: str, rows: Sequence[Row], focus: int) -> dict[str, Any]:
-    """The rows as the page embeds them, at most `_MOST_COLUMNS` of their columns: around the first that is
-    not as it should be, or else around the position `focus`.
+    """The rows as the page embeds them: at most `_MOST_COLUMNS` columns around the first fault, else around
+    the position `focus`.
     """
     columns = list(_columns(rows))
     wrong = (
@@ -231,7 +229,7 @@ def ribbon(unit: str, rows: Sequence[Row], focus: int) -> dict[str, Any]:
 
 
 def _embedded(row: Row, cell: Cell | None) -> list[Any] | None:
-    """A cell as the script of the page reads it: its words, its state, and the step that brought it."""
+    """A cell as the script reads it: words, state, and the step that delivered it."""
     if cell is None:
         return None
     if cell.index is None:

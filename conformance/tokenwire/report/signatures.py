@@ -1,7 +1,7 @@
 """Which known bug a violation looks like: only one whose pattern the evidence shows.
 
-`spec/signatures.yaml` says what past bugs left on the wire; the predicates that it names are here. Each looks
-at one finding, at the answer that it is about, and at the run.
+`spec/signatures.yaml` lists the bugs; the patterns that it names are predicates here, of one finding, its
+answer and the run.
 """
 
 from __future__ import annotations
@@ -15,50 +15,40 @@ from tokenwire.checks.evidence import Observation
 from tokenwire.judging.judge import Judgement, Run
 from tokenwire.record import Delivery, Emission, Stream, as_list, integer
 from tokenwire.spec_files import read_yaml, spec_root
+from tokenwire.typed_table import typed
 
-_MOST_LOOKED_AT = 20
-"""Findings of one judgement; a report shows no more of them."""
+_MOST_FINDINGS = 20
+"""Of one judgement; a report shows no more of them."""
 _QUOTED = re.compile(r"'([^']*)'")
 
 
 @dataclass(frozen=True)
-class Signature:
-    """What one bug leaves on the wire."""
+class _Signature:
+    """The pattern that one bug leaves on the wire."""
 
     upstream: tuple[str, ...]
     bug: str
     pattern: str
     requirements: tuple[str, ...]
     dialects: tuple[str, ...] = ()
-    """Only answers of these; of all where empty."""
+    """Only in answers of these; in any if empty."""
 
 
 @cache
-def load_signatures() -> tuple[Signature, ...]:
-    """All of them, in the order of the file. Raises KeyError for a pattern that there is no predicate for."""
-    signatures = [
-        Signature(
-            tuple(row["upstream"]),
-            row["bug"],
-            row["pattern"],
-            tuple(row["requirements"]),
-            tuple(row.get("dialects", ())),
-        )
-        for row in read_yaml(spec_root() / "signatures.yaml")
-    ]
-    for signature in signatures:
-        PATTERNS[signature.pattern]
-    return tuple(signatures)
+def load_signatures() -> tuple[_Signature, ...]:
+    """All signatures, in the order of the file. Raises ValueError for a row that is none."""
+    path = spec_root() / "signatures.yaml"
+    return tuple(typed(_Signature, row, str(path)) for row in read_yaml(path))
 
 
 def looks_like(judgement: Judgement) -> tuple[str, ...]:
-    """The threads about bugs whose pattern the findings of a judgement show, without repetition."""
+    """The threads about the bugs whose pattern the findings of a judgement show, each thread once."""
     threads: dict[str, None] = {}
     by_exchange = judgement.run.by_exchange
     for signature in load_signatures():
         if judgement.requirement.id not in signature.requirements:
             continue
-        for seen in judgement.violations[:_MOST_LOOKED_AT]:
+        for seen in judgement.violations[:_MOST_FINDINGS]:
             stream = by_exchange.get(seen.place.exchange)
             if stream is None or (signature.dialects and stream.dialect not in signature.dialects):
                 continue

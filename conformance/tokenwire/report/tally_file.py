@@ -1,8 +1,8 @@
-"""Tally files: what one replay judged, and what a report shows of it, so that several make one report.
+"""Tally files: the judgements of one replay and the exchanges that a report shows, for `tokenwire merge`.
 
-A file is JSON Lines, gzipped: a head; for each server its run, the exchanges that a report shows and the
-judgements; and a foot. A merge judges nothing again. It reads the shown exchanges by the same dialects, and
-writes the report that one replay of all captures writes.
+A file is gzipped JSON Lines: a head; for each server its run, the shown exchanges and the judgements; a foot.
+A merge judges nothing again: it parses the shown exchanges, and its report is that of one replay of all
+captures.
 """
 
 from __future__ import annotations
@@ -33,21 +33,20 @@ from tokenwire.target.honesty import Honesty
 from tokenwire.wire.capture import exchange_lines, exchange_of
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 
-FORMAT = 1
-SUFFIX = ".tally.gz"
+_FORMAT = 1
 _OF_SUBJECT = ("captures", "dialects", "taken", "remarks", "judged_with")
-"""The fields of the subject that the head holds."""
+"""Fields of `Subject` in the head."""
 _LONGEST = 1 << 30
-"""Bytes of a file, unpacked: more is no tally of a replay that this machine could merge."""
+"""Bytes of an unpacked file: a larger one could not be merged on this machine."""
 
 
 class TallyError(ValueError):
-    """A file is no tally, or cannot be merged with others; the message says which, and what to do."""
+    """A file is not a tally, or cannot be merged with others; the message names it and the way out."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What a replay was cut down to, by the words of its command line."""
+    """What the options of a replay selected."""
 
     requirements: tuple[str, ...] = ()
     profiles: tuple[str, ...] = ()
@@ -56,11 +55,11 @@ class Selection:
 
 @dataclass(frozen=True)
 class Replayed:
-    """What one replay, or several in order, judged."""
+    """What one replay judged, or several merged in order."""
 
     subject: Subject
     requirements: tuple[str, ...]
-    """The requirements that were judged."""
+    """Ids of the requirements that were judged."""
     selection: Selection
     judged: Apart
     """The judgements of each run on each of the requirements."""
@@ -104,7 +103,7 @@ def _unpacked(value: Any) -> Any:
 
 
 def _observation(seen: Observation) -> Sequence[Any]:
-    """As JSON writes it."""
+    """The fields of an observation."""
     return seen._replace(expected=_packed(seen.expected), actual=_packed(seen.actual))
 
 
@@ -169,9 +168,9 @@ def _run_line(run: Run, judgements: Sequence[Judgement]) -> dict[str, Any]:
 
 
 def _shown(run: Run, judgements: Sequence[Judgement], furthest: set[int]) -> list[Stream]:
-    """The answers that a report shows something of, in the order of the run.
+    """The answers that a report shows, in the order of the run.
 
-    `furthest` are the judgements, by identity, whose witness it shows.
+    `furthest` holds the ids (`id()`) of the judgements whose witness it shows.
     """
     names: set[str] = set()
     for judgement in judgements:
@@ -190,18 +189,18 @@ def _lines(replayed: Replayed) -> Iterator[dict[str, Any]]:
     subject = replayed.subject
     yield {
         "kind": "head",
-        "format": FORMAT,
+        "format": _FORMAT,
         "tokenwire": __version__,
         **{name: getattr(subject, name) for name in _OF_SUBJECT},
         "requirements": replayed.requirements,
         "selection": asdict(replayed.selection),
     }
-    shows_witness = furthest(chain.from_iterable(chain.from_iterable(replayed.judged)))
+    shown_witnesses = furthest(chain.from_iterable(chain.from_iterable(replayed.judged)))
     for run, judged in zip(subject.runs, replayed.judged, strict=True):
         judgements = list(chain.from_iterable(judged))
         yield _run_line(run, judgements)
         alone = {stream.exchange.name for stream in run.streams}
-        for stream in _shown(run, judgements, shows_witness):
+        for stream in _shown(run, judgements, shown_witnesses):
             exchange = stream.whole.exchange
             yield {
                 "kind": "exchange",
@@ -215,18 +214,18 @@ def _lines(replayed: Replayed) -> Iterator[dict[str, Any]]:
 
 
 def write_tally(replayed: Replayed, path: Path) -> None:
-    """The same bytes for the same replay. Raises OSError."""
+    """Write a tally: the same bytes for the same replay. Raises OSError."""
     with path.open("wb") as file, gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as zipped:
         for line in _lines(replayed):
             zipped.write(json.dumps(line, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n")
 
 
 class _Reading:
-    """A tally file whose lines are still coming."""
+    """A tally file, read line by line."""
 
     def __init__(self, head: Mapping[str, Any]) -> None:
-        if head["kind"] != "head" or head["format"] != FORMAT:
-            raise ValueError(f"the first line is no head of format {FORMAT}")
+        if head["kind"] != "head" or head["format"] != _FORMAT:
+            raise ValueError(f"the first line is no head of format {_FORMAT}")
         if head["tokenwire"] != __version__:
             written = f"written by tokenwire {head['tokenwire']}, and this is {__version__}"
             raise TallyError(f"{written}; replay its captures again with --tally")
@@ -244,7 +243,7 @@ class _Reading:
 
     def take(self, line: Mapping[str, Any]) -> None:
         if self.whole:
-            raise ValueError("something stands behind the foot")
+            raise ValueError("there are lines after the foot")
         match line["kind"]:
             case "run":
                 self._close_run()
@@ -258,7 +257,7 @@ class _Reading:
             case "foot":
                 self._close_run()
                 if line["runs"] != len(self._runs):
-                    raise ValueError(f"{len(self._runs)} runs are there, and {line['runs']} are named")
+                    raise ValueError(f"{len(self._runs)} runs of {line['runs']} are in the file")
                 self.whole = True
             case kind:
                 raise ValueError(f"{kind!r} is no kind of line")
@@ -277,7 +276,7 @@ class _Reading:
         )
         others = {name: _named_only(name, dialect) for name, dialect in head["dialects"].items()}
         honesty = [{what: tuple(by) for what, by in head[kind].items()} for kind in ("ignored", "refused")]
-        # What a run finds out from all of its answers is read here: most of them are not in the file.
+        # Run computes these from all of its answers; most of them are not in the file.
         vars(run).update(
             by_exchange=others | {stream.exchange.name: stream for stream, _ in shown},
             capabilities={fields["name"]: Capability(**fields) for fields in head["capabilities"]},
@@ -306,13 +305,13 @@ class _Reading:
 
 
 def _delivery(head: Mapping[str, Any]) -> Delivery | None:
-    """How the server of a run said that it delivers."""
+    """The delivery mode that the server of a run advertised."""
     delivery = head["server"][2]
     return None if delivery is None else Delivery(delivery)
 
 
 def _named_only(name: str, dialect: str) -> Stream:
-    """An answer of which a report says no more than in which dialect it is."""
+    """An answer of which a report shows the dialect only."""
     exchange = Exchange(name, HttpRequest("", ""), "", None, (), (), Ending.COMPLETE)
     return Stream(exchange, dialect, Asked(), Delivery.WHOLE, (), ())
 
@@ -334,7 +333,7 @@ def _read_lines(path: Path) -> Iterator[bytes]:
 
 
 def read_tally(path: Path) -> Replayed:
-    """What a replay wrote with `--tally`. Raises TallyError for a file that is none, OSError."""
+    """The tally that a replay wrote with `--tally`. Raises TallyError, OSError."""
     reading: _Reading | None = None
     for number, data in enumerate(_read_lines(path), 1):
         try:
@@ -353,9 +352,9 @@ def read_tally(path: Path) -> Replayed:
 
 
 def merged(parts: Sequence[tuple[str, Replayed]]) -> Replayed:
-    """What one replay of all captures, in this order, would have judged. Parts have names.
+    """Merge tallies, each with a name for messages, as if one replay had judged all captures in this order.
 
-    Raises TallyError where they were not judged alike.
+    Raises TallyError if they were judged with different options.
     """
     (first_name, first), *others = parts
     for name, other in others:

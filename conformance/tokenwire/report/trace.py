@@ -1,7 +1,6 @@
-"""The run for a viewer of traces, such as Perfetto's: every request on a time line of its own kind.
+"""The run as Chrome trace events in JSON, for viewers such as Perfetto.
 
-The format is Chrome's trace events, as JSON. A process stands for a dialect, a thread for requests that do
-not overlap; within a request, each event of the stream is an instant, and the tokens so far are counted.
+A process is a dialect, a thread a lane of requests that do not overlap, and an instant an event of a stream.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from tokenwire.record import Stream
 from tokenwire.report.wording import inert
 
 _MOST_INSTANTS = 200
-"""Of one request; of a longer stream, the first ones."""
+"""Of one request; the first ones."""
 _MICROSECONDS = 1_000_000
 
 
 def _began(stream: Stream) -> float | None:
-    """When the request was sent, in seconds; None where the capture does not say it."""
+    """When the request was sent, in seconds of the Unix epoch; None if the capture does not say."""
     try:
         return datetime.fromisoformat(stream.exchange.started).timestamp()
     except ValueError:
@@ -31,7 +30,7 @@ def _began(stream: Stream) -> float | None:
 
 
 def _lane(free: list[float], start: float, end: float) -> int:
-    """The first thread on which nothing is under way."""
+    """The first lane that is free at `start`; it is taken until `end`."""
     for lane, until in enumerate(free):
         if until <= start:
             free[lane] = end
@@ -41,9 +40,7 @@ def _lane(free: list[float], start: float, end: float) -> int:
 
 
 def _starts(streams: Sequence[Stream]) -> Iterator[tuple[float, Stream]]:
-    """The streams with their starts, in seconds since the first; those whose captures do not say when they
-    began, one after the other behind the others.
-    """
+    """The streams with their starts, in seconds since the first; those of unknown start come last."""
     known = [(began, stream) for stream in streams if (began := _began(stream)) is not None]
     zero = min((began for began, _ in known), default=0.0)
     following = max((began - zero + stream.exchange.duration for began, stream in known), default=0.0)
@@ -73,7 +70,7 @@ def _instants(stream: Stream, start: float, where: dict[str, Any], illegal: set[
 
 
 def trace(title: str, judgements: Sequence[Judgement]) -> str:
-    """The text of the trace of the runs that were judged."""
+    """The JSON of the trace of all runs that were judged."""
     violated: defaultdict[str, dict[str, None]] = defaultdict(dict)
     illegal: defaultdict[str, set[int]] = defaultdict(set)
     for judgement in judgements:
