@@ -282,7 +282,7 @@ def test_a_step_summary_shows_what_is_wrong_and_cannot_be_broken_out_of(report):
 
 
 def test_reports_are_written_where_they_are_wanted(report, tmp_path):
-    outputs = Outputs(html=tmp_path / "mine.html").beside(Outputs.within(tmp_path / "all"))
+    outputs = Outputs(html=tmp_path / "mine.html").or_else(Outputs.within(tmp_path / "all"))
     write_reports(report, outputs)
     assert (tmp_path / "mine.html").read_text("utf-8") == page(report)
     assert not (tmp_path / "all" / "report.html").exists()
