@@ -20,7 +20,7 @@ import pytest
 
 from tokenwire.ask import Budget
 from tokenwire.baselines.baseline import BaselineError, read_baseline
-from tokenwire.baselines.tolerance import Fault, hold_against, outcomes_of, speaks_for_all, with_reasons
+from tokenwire.baselines.tolerance import Fault, apply_baseline, covers_baseline, outcomes_of, with_reasons
 from tokenwire.config import ConfigError, find_config
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.verdict import Verdict
@@ -287,8 +287,8 @@ def pytest_configure(config: pytest.Config) -> None:
     judgements: Sequence[Judgement] = judge(subject.runs, selected(settings.profile))
     faults: Sequence[Fault] = ()
     if baseline is not None:
-        whole = speaks_for_all(baseline, subject, settings.budget if target else None)
-        held = hold_against(baseline, outcomes_of(judgements), whole=whole, today=date.today())
+        complete = covers_baseline(baseline, subject, settings.budget if target else None)
+        held = apply_baseline(baseline, outcomes_of(judgements), complete=complete, today=date.today())
         judgements, faults = with_reasons(judgements, held), held.faults
     config.pluginmanager.register(ConformanceItems(judgements, subject, faults=faults), "tokenwire-items")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from datetime import date
 from enum import EnumType
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -12,7 +14,14 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 Row = TypeVar("Row")
 
 _UNIONS = {Union, UnionType}
-_IN_WORDS = {Any: "anything", bool: "true or false", int: "an integer", float: "a number", str: "a text"}
+_IN_WORDS = {
+    Any: "anything",
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "a text",
+    date: "a date such as 2030-01-31",
+}
 
 
 def typed(kind: type[Row], told: object, where: str) -> Row:
@@ -53,6 +62,9 @@ def fitting(hint: Any, told: Any, where: str) -> Any:
         return fitting(kinds[0], told, where)
     if any(_is(one, told) for one in kinds):
         return told
+    for kind in kinds if len(kinds) > 1 else ():
+        with suppress(ValueError):
+            return fitting(kind, told, where)
     if origin in {tuple, frozenset} and isinstance(told, list):
         return origin(fitting(args[0], one, f"{where}: entry {at}") for at, one in enumerate(told))
     if origin is Mapping and isinstance(told, Mapping):

@@ -9,7 +9,7 @@ import pytest
 
 from tokenwire.baselines.baseline import Baseline, BaselineError, Rate, parse_baseline
 from tokenwire.baselines.baseline_update import RefusedUpdate, updated
-from tokenwire.baselines.tolerance import Outcome, hold_against
+from tokenwire.baselines.tolerance import Outcome, apply_baseline
 from tokenwire.judging.failure_kind import FailureKind, lasting_words
 from tokenwire.judging.verdict import Verdict
 
@@ -50,7 +50,7 @@ def told(verdict: Verdict, *kinds: FailureKind, scenario: str = SCENARIO, requir
 
 
 def hold(text: str, *run: Outcome, whole: bool = True):
-    return hold_against(parse_baseline(PATH, text), run, whole=whole, today=TODAY)
+    return apply_baseline(parse_baseline(PATH, text), run, complete=whole, today=TODAY)
 
 
 def faults(text: str, *run: Outcome, whole: bool = True) -> list[str]:
@@ -224,19 +224,19 @@ def test_a_rate_counts_few_runs_as_the_least() -> None:
     [
         ("[[failur]]\n", "did you mean 'failure'?"),
         ('budget = "fast"\n', "budget is 'fast'"),
-        (entry(fingerprint=None), "fingerprint is missing"),
+        (entry(fingerprint=None), "'fingerprint' is missing"),
         (entry(resaon="x"), "did you mean 'reason'?"),
-        (entry(expires="soon"), "not a date; write expires = "),
+        (entry(expires="soon"), "is not a date such as 2030-01-31"),
         (entry("flaky"), 'write at-most = "1 of 5"'),
         (entry("flaky", **{"at-most": "5 of 5"}), "no rate below 1"),
-        (entry(failures=1), "'failures' is unknown"),
+        (entry(failures=1), "there is no 'failures'"),
         (flaky(failures=2, runs=1), "2 failures in 1 runs cannot be"),
         ("failure = 3\n", "write [[failure]]"),
-        (entry(scenario=[]), "scenario is an empty list"),
-        (entry(scenario=[3]), "scenario is 3, not a text"),
-        (flaky(scenario=["probe"]), "a flaky failure is counted by itself"),
-        (flaky(**{"seen-in": 3}), "'seen-in' is unknown"),
-        (anywhere(**{"seen-in": -1}), "write seen-in = 0"),
+        (entry(scenario=[]), "scenario is empty"),
+        (entry(scenario=[3]), "scenario: [3] is not a text or a list, each entry a text or null"),
+        (flaky(scenario=["probe"]), "a flaky failure has a table for each scenario"),
+        (flaky(**{"seen-in": 3}), "there is no 'seen_in'"),
+        (anywhere(**{"seen-in": -1}), "seen-in is -1, not a count"),
         (entry(scenario=""), "leave it out to mean any"),
     ],
 )
@@ -290,7 +290,7 @@ def test_a_new_baseline_names_its_failures_and_wants_their_reasons(known: Path) 
     baseline = parse_baseline(known, rewrite(known, report(KIND)))
     assert [each.kind for each in baseline.entries] == [KIND]
     assert baseline.budget == "standard"
-    held = hold_against(baseline, [FAILS], whole=True, today=TODAY)
+    held = apply_baseline(baseline, [FAILS], complete=True, today=TODAY)
     assert [fault.kind for fault in held.faults] == ["unexplained"]
 
 
@@ -328,12 +328,12 @@ def test_a_baseline_of_one_report_holds_on_the_next_run_and_on_nothing_new(known
     baseline = parse_baseline(known, known.read_text())
     assert [(each.scenario, each.seen_in) for each in baseline.entries] == [("", 1)]
     elsewhere = told(Verdict.FAIL, KIND, scenario="samples")
-    held = hold_against(baseline, [told(Verdict.PASS), elsewhere], whole=True, today=TODAY)
+    held = apply_baseline(baseline, [told(Verdict.PASS), elsewhere], complete=True, today=TODAY)
     assert (held.faults, held.tolerated.keys()) == ((), {elsewhere.name})
-    nowhere = hold_against(baseline, [told(Verdict.PASS)], whole=True, today=TODAY)
+    nowhere = apply_baseline(baseline, [told(Verdict.PASS)], complete=True, today=TODAY)
     assert nowhere.faults == ()
     for new in (told(Verdict.FAIL, OTHER), told(Verdict.FAIL, KIND, requirement="whole-accumulates")):
-        assert hold_against(baseline, [new], whole=True, today=TODAY).tolerated == {}
+        assert apply_baseline(baseline, [new], complete=True, today=TODAY).tolerated == {}
 
 
 def test_a_kind_is_written_down_once_wherever_it_fails(known: Path) -> None:
@@ -358,7 +358,7 @@ def test_what_fails_alike_in_several_scenarios_stands_in_one_strict_table(known:
     assert [len(table) for table in baseline.tables()] == [3]
     assert {(each.reason, each.link) for each in baseline.entries} == {("one cause", "https://example.org/2")}
     failing = [told(Verdict.FAIL, KIND, scenario=name) for name in SEVERAL]
-    assert hold_against(baseline, failing, whole=True, today=TODAY).faults == ()
+    assert apply_baseline(baseline, failing, complete=True, today=TODAY).faults == ()
 
 
 def test_a_table_loses_what_has_gone_and_gets_nothing_that_nobody_gave_a_reason(known: Path) -> None:
@@ -446,4 +446,4 @@ def test_a_baseline_that_cannot_be_taken_apart_is_left_alone(known: Path) -> Non
 
 
 def test_an_empty_baseline_holds() -> None:
-    assert hold_against(Baseline(PATH), [FAILS], whole=True, today=TODAY).faults == ()
+    assert apply_baseline(Baseline(PATH), [FAILS], complete=True, today=TODAY).faults == ()

@@ -1,29 +1,29 @@
-"""Baselines: the failures that are known, each with its reason, and nothing beyond them.
+"""Baselines: files of known failures, each with the reason why it is tolerated.
 
-An entry tolerates one kind of failure of one requirement, in any scenario or, if it is strict, in one; a
-table of the file may hold a strict entry for each of several scenarios. An entry that has become wrong in any
-way fails the run, as a new failure does: what is known must stay what is written down.
+An entry tolerates one kind of failure of one requirement, in any scenario or, if it is strict, in one. A
+table of the file may hold strict entries for several scenarios. A wrong entry fails the run, as a new failure
+does.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import date
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tokenwire.ask import Budget
 from tokenwire.judging.failure_kind import FailureKind
-from tokenwire.typed_table import suggestion
+from tokenwire.typed_table import suggestion, typed
 
 FAILURE, FLAKY = "failure", "flaky"
 
 
 class BaselineError(ValueError):
-    """A file is no baseline; the message names the file, the entry and the way out."""
+    """A file is not a baseline; the message names the file, the entry and the way out."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,18 @@ class Rate:
 
     failures: int
     runs: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `1 of 5`. Raises ValueError."""
+        match text.split():
+            case [failures, "of", runs] if failures.isdecimal() and runs.isdecimal():
+                if 0 < int(failures) < int(runs):
+                    return cls(int(failures), int(runs))
+        raise ValueError(
+            f'at-most is {text!r}, which is no rate below 1; write at-most = "1 of 5", or make it a '
+            "[[failure]] where it always fails"
+        )
 
     def allows(self, failures: int, runs: int) -> bool:
         """Whether so many failures in so many runs are within the rate; few runs count as `self.runs`."""
@@ -47,10 +59,10 @@ class Entry:
 
     requirement: str
     scenario: str
-    """Where it is tolerated; empty for anywhere."""
+    """Where it is tolerated; empty for any."""
     dialect: str
     says: str
-    """What the failure says, without what differs from run to run."""
+    """The words of the failure, without what differs from run to run."""
     fingerprint: str
     """Of dialect and words."""
     reason: str = ""
@@ -58,17 +70,17 @@ class Entry:
     link: str = ""
     """Where it is being worked on."""
     expires: date | None = None
-    """The last day on which it is tolerated."""
+    """The last day on which it is tolerated; None for no end."""
     at_most: Rate | None = None
     """The rate at which a flaky failure may occur; None for one that always occurs."""
     failures: int = 0
-    """How often it was counted to occur, for a flaky one."""
+    """Of a flaky failure: in how many counted runs it occurred."""
     runs: int = 0
-    """In how many runs it was counted."""
+    """Of a flaky failure: the counted runs."""
     seen_in: int = 0
-    """In how many scenarios of a run it was seen at least, when it was written down for any scenario."""
+    """The fewest scenarios of a run in which it showed when it was written down; 0 if it is strict."""
     table: int = field(default=1, compare=False)
-    """Which of the tables of its section holds it, from 1."""
+    """The number of its table in its section, from 1."""
 
     @property
     def name(self) -> str:
@@ -90,18 +102,67 @@ class Baseline:
     path: Path
     entries: tuple[Entry, ...] = ()
     budget: Budget | None = None
-    """What the run could ask that the entries were written down from; None for one that asked nothing."""
+    """That of the run that the entries were written from; None for a recording."""
 
     def tables(self) -> list[tuple[Entry, ...]]:
-        """The entries, together as they stand in the file."""
+        """The entries, grouped by their tables."""
         return [
             tuple(entries)
             for _, entries in groupby(self.entries, key=lambda entry: (entry.section, entry.table))
         ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Table:
+    """What both kinds of tables hold."""
+
+    requirement: str
+    dialect: str
+    says: str
+    fingerprint: str
+    scenario: str | tuple[str, ...] | None = None
+    reason: str = ""
+    link: str = ""
+    expires: date | None = None
+
+    def __post_init__(self) -> None:
+        if self.scenario in ("", ()):
+            raise ValueError("scenario is empty; name one, or leave it out to mean any")
+        for name, value in vars(self).items():
+            if isinstance(value, int) and value < 0:
+                raise ValueError(f"{name.replace('_', '-')} is {value}, not a count; write 0 or more")
+
+    def entries(self, number: int, **fields: Any) -> Iterator[Entry]:
+        """An entry for each scenario."""
+        several = self.scenario if isinstance(self.scenario, tuple) else (self.scenario or "",)
+        for scenario in several:
+            yield Entry(**{**vars(self), "scenario": scenario, **fields}, table=number)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Failure(_Table):
+    seen_in: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Flaky(_Table):
+    at_most: str = ""
+    failures: int = 0
+    runs: int = 0
+
+    def entries(self, number: int, **_: Any) -> Iterator[Entry]:
+        if isinstance(self.scenario, tuple):
+            raise ValueError("scenario is a list; a flaky failure has a table for each scenario")  # noqa: TRY004
+        if self.failures > self.runs:
+            raise ValueError(f"{self.failures} failures in {self.runs} runs cannot be; count again")
+        return super().entries(number, at_most=Rate.parse(self.at_most))
+
+
+_TABLES: dict[str, type[_Table]] = {FAILURE: _Failure, FLAKY: _Flaky}
+
+
 def read_baseline(path: Path) -> Baseline:
-    """Raises BaselineError for a file that is none."""
+    """Read a baseline. Raises BaselineError."""
     try:
         text = path.read_text("utf-8")
     except OSError as error:
@@ -115,99 +176,36 @@ def read_baseline(path: Path) -> Baseline:
 
 
 def parse_baseline(path: Path, text: str) -> Baseline:
-    """The baseline that a text holds; `path` is for messages. Raises BaselineError."""
+    """The baseline in a text; `path` is for messages. Raises BaselineError."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise BaselineError(f"baseline {path} is no TOML: {error}") from error
-    for name in document:
-        if name not in {"budget", FAILURE, FLAKY}:
-            hint = suggestion(name, ("budget", FAILURE, FLAKY), "known are budget, failure and flaky")
-            raise BaselineError(f"baseline {path}: {name!r} is unknown; {hint}")
-    budget = document.get("budget")
+    budget = document.pop("budget", None)
     if budget is not None and budget not in list(Budget):
         raise BaselineError(f"baseline {path}: budget is {budget!r}; write one of {', '.join(Budget)}")
+    for name, tables in document.items():
+        if name not in _TABLES:
+            hint = suggestion(name, ("budget", *_TABLES), "known are budget, failure and flaky")
+            raise BaselineError(f"baseline {path}: {name!r} is unknown; {hint}")
+        if not isinstance(tables, list):
+            raise BaselineError(f"baseline {path}: {name} is no list of tables; write [[{name}]]")
     entries = [
         entry
-        for section in (FAILURE, FLAKY)
-        for table, row in enumerate(_rows(path, document, section), start=1)
-        for entry in _entries(f"baseline {path}, {section} {table}", row, table, flaky=section == FLAKY)
+        for section in _TABLES
+        for number, table in enumerate(document.get(section, ()), start=1)
+        for entry in _entries(f"baseline {path}, {section} {number}", section, number, table)
     ]
     return Baseline(path, tuple(entries), Budget(budget) if budget is not None else None)
 
 
-def _rows(path: Path, document: Mapping[str, Any], section: str) -> list[dict[str, Any]]:
-    rows = document.get(section, [])
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise BaselineError(f"baseline {path}: {section} is no list of tables; write [[{section}]]")
-    return rows
-
-
-_TEXTS = ("requirement", "dialect", "says", "fingerprint")
-_COUNTS = ("failures", "runs", "seen-in")
-_ALL = tuple(each.name.replace("_", "-") for each in fields(Entry) if each.name != "table")
-
-
-def _scenarios(where: str, row: Mapping[str, Any], *, flaky: bool) -> list[Any]:
-    """What stands for the scenario: one, those of a list, or nothing for any."""
-    several = row.get("scenario", "")
-    if several == "" and "scenario" in row:
-        raise BaselineError(f"{where}: scenario is empty; name one, or leave it out to mean any")
-    if not isinstance(several, list):
-        return [several]
-    if flaky:
-        raise BaselineError(f"{where}: scenario is a list; a flaky failure is counted by itself, in one each")
-    if not several:
-        raise BaselineError(f"{where}: scenario is an empty list; name one, or remove the table")
-    return several
-
-
-def _entries(where: str, row: Mapping[str, Any], table: int, *, flaky: bool) -> list[Entry]:
-    """What one table holds: an entry for each of its scenarios."""
-    return [
-        _entry(where, {**row, "scenario": scenario}, table, flaky=flaky)
-        for scenario in _scenarios(where, row, flaky=flaky)
-    ]
-
-
-def _entry(where: str, row: Mapping[str, Any], table: int, *, flaky: bool) -> Entry:
-    others = {"seen-in"} if flaky else {"at-most", "failures", "runs"}
-    allowed = tuple(name for name in _ALL if name not in others)
-    for name in row:
-        if name not in allowed:
-            hint = suggestion(name, allowed, f"known are {', '.join(allowed)}")
-            raise BaselineError(f"{where}: {name!r} is unknown; {hint}")
-    texts = {name: row.get(name, "") for name in (*_TEXTS, "scenario", "reason", "link")}
-    for name, value in texts.items():
-        if not isinstance(value, str):
-            raise BaselineError(f"{where}: {name} is {value!r}, not a text; put it in quotes")
-        if name in _TEXTS and not value:
-            raise BaselineError(
-                f"{where}: {name} is missing; take entries from a report, with `tokenwire baseline update`"
-            )
-    expires = row.get("expires")
-    if expires is not None and type(expires) is not date:
-        raise BaselineError(f"{where}: expires is {expires!r}, not a date; write expires = 2030-01-31")
-    counts = {name: row.get(name, 0) for name in _COUNTS}
-    for name, value in counts.items():
-        if type(value) is not int or value < 0:
-            raise BaselineError(f"{where}: {name} is {value!r}, not a count; write {name} = 0")
-    if counts["failures"] > counts["runs"]:
-        raise BaselineError(
-            f"{where}: {counts['failures']} failures in {counts['runs']} runs cannot be; count again"
-        )
-    rate = _rate(where, row.get("at-most")) if flaky else None
-    counted = {name.replace("-", "_"): value for name, value in counts.items()}
-    return Entry(**texts, expires=expires, at_most=rate, **counted, table=table)
-
-
-def _rate(where: str, value: Any) -> Rate:
-    match value.split() if isinstance(value, str) else None:
-        case [failures, "of", runs] if (
-            failures.isdecimal() and runs.isdecimal() and 0 < int(failures) < int(runs)
-        ):
-            return Rate(int(failures), int(runs))
-    raise BaselineError(
-        f'{where}: at-most is {value!r}, which is no rate below 1; write at-most = "1 of 5", or make it a '
-        "[[failure]] where it always fails"
-    )
+def _entries(where: str, section: str, number: int, table: Any) -> list[Entry]:
+    """The entries of a table. Raises BaselineError."""
+    fields = table
+    if isinstance(table, Mapping):
+        fields = {name.replace("-", "_"): value for name, value in table.items()}
+    try:
+        return list(typed(_TABLES[section], fields, where).entries(number))
+    except ValueError as error:
+        words = str(error).removeprefix(f"{where}: ")
+        raise BaselineError(f"{where}: {words} (`tokenwire baseline update` writes whole entries)") from error

@@ -1,14 +1,14 @@
-"""Rewriting a baseline from reports: what still fails stays as it is written, to the last comment.
+"""Rewriting a baseline from reports: what still fails stays as it is written, comments included.
 
-The file is edited block by block: a block is one table with the comments right above it. tomlkit, which edits
-the tables, takes these comments for the end of the table before.
+The file is edited block by block: a block is one table with the comments right above it. To tomlkit, which
+edits the tables, such a comment is the end of the table before, and would go with that.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from math import comb
@@ -43,11 +43,10 @@ _INTRODUCTION = """\
 # address of an issue. `tokenwire baseline update` rewrites this file, and keeps comments, reasons and links.
 """
 
-ANY = ""
-"""Stands for whatever scenario."""
-
-Key = tuple[str, str, FailureKind]
-"""Requirement, scenario or nothing for any, and how it fails."""
+_ANY = ""
+"""Stands for any scenario."""
+_Key = tuple[str, str, FailureKind]
+"""Requirement, scenario or `_ANY`, and how it fails."""
 
 
 class RefusedUpdate(ValueError):  # noqa: N818  # a fact about the reports
@@ -56,16 +55,16 @@ class RefusedUpdate(ValueError):  # noqa: N818  # a fact about the reports
 
 @dataclass(frozen=True)
 class NewTable:
-    """Failures that no entry spoke of, of one kind."""
+    """Failures of one kind that no entry names."""
 
     requirement: str
     kind: FailureKind
     scenarios: tuple[str, ...]
-    """Where it is to be tolerated; empty for anywhere."""
+    """Where it is tolerated; empty for any."""
     failures: int
-    """In how many runs it occurred, in each of these scenarios."""
+    """The runs in which it occurred, in each of these scenarios."""
     seen_in: int = 0
-    """In how many scenarios of a run at least, where it is to be tolerated anywhere."""
+    """The fewest scenarios of a run in which it showed, if it is tolerated in any."""
 
     @property
     def name(self) -> str:
@@ -75,19 +74,35 @@ class NewTable:
         named = ", ".join(self.scenarios[:_MOST_NAMED])
         return f"{self.requirement}[{named}{f' and {more} more' if more > 0 else ''}]"
 
+    def block(self, runs: int, reason: str, link: str) -> str:
+        """The table as TOML. A failure that did not occur in all runs is flaky."""
+        flaky = self.failures < runs
+        table: dict[str, Any] = {"requirement": self.requirement}
+        if self.scenarios:
+            table["scenario"] = _listed(self.scenarios)
+        table |= {
+            "dialect": self.kind.dialect,
+            "says": self.kind.says,
+            "fingerprint": self.kind.fingerprint,
+        }
+        if flaky:
+            table |= {"at-most": _rate(self.failures, runs), "failures": self.failures, "runs": runs}
+        elif self.seen_in:
+            table["seen-in"] = self.seen_in
+        return tomlkit.dumps({FLAKY if flaky else FAILURE: [{**table, "reason": reason, "link": link}]})
+
 
 @dataclass(frozen=True)
 class Update:
-    """A baseline as it will be, and what changed."""
+    """A rewritten baseline, and what changed."""
 
     text: str
     kept: int
     added: tuple[NewTable, ...]
-    """Each wants a reason and a link."""
     removed: tuple[str, ...]
 
 
-def why_not_whole(report: Mapping[str, Any], budget: Budget | None) -> str:
+def why_incomplete(report: Mapping[str, Any], budget: Budget | None) -> str:
     """Why a report does not cover a whole baseline of this budget, in words; empty if it does."""
     selection = report.get("selection") or {"filters": [], "budget": None}
     if selection["filters"]:
@@ -105,18 +120,68 @@ def why_not_whole(report: Mapping[str, Any], budget: Budget | None) -> str:
     return ""
 
 
-def _failed(report: Mapping[str, Any]) -> set[Key]:
-    """What a run shows, each in its scenario and in any."""
-    return {
-        (told.requirement, scenario, kind)
-        for told in outcomes_in(report)
-        for kind in told.kinds
-        for scenario in (told.scenario, ANY)
-    }
+@dataclass(frozen=True)
+class _Runs:
+    """What failed in each of several runs."""
+
+    failed: Sequence[Set[_Key]]
+    """The failures of each run, both in their scenario and in `_ANY`."""
+    judged: Set[str]
+    """The requirements that any of them judged."""
+
+    @classmethod
+    def of(cls, reports: Sequence[Mapping[str, Any]]) -> _Runs:
+        outcomes = [outcomes_in(report) for report in reports]
+        failed = [
+            {
+                (outcome.requirement, scenario, kind)
+                for outcome in run
+                for kind in outcome.kinds
+                for scenario in (outcome.scenario, _ANY)
+            }
+            for run in outcomes
+        ]
+        return cls(failed, {outcome.requirement for run in outcomes for outcome in run})
+
+    @cached_property
+    def often(self) -> Counter[_Key]:
+        """The number of runs with each failure."""
+        return Counter(key for run in self.failed for key in run)
+
+    def is_gone(self, entry: Entry) -> bool:
+        """Whether no run shows the failure of an entry any more. A flaky failure is never gone."""
+        return entry.at_most is None and entry.requirement in self.judged and not self.often[_key(entry)]
+
+    def new_in_any(self, keys: Sequence[_Key]) -> Iterator[NewTable]:
+        """A table for each kind of failure, in any scenario."""
+        for key in keys:
+            requirement, scenario, kind = key
+            if scenario == _ANY:
+                seen_in = min(
+                    sum((one, how) == (requirement, kind) and where != _ANY for one, where, how in run)
+                    for run in self.failed
+                )
+                yield NewTable(requirement, kind, (), self.often[key], seen_in)
+
+    def new_in_scenarios(self, keys: Sequence[_Key]) -> Iterator[NewTable]:
+        """A table for each kind that failed in every run, and for each flaky failure."""
+        tables: dict[tuple[str, FailureKind, str], list[_Key]] = {}
+        for key in keys:
+            requirement, scenario, kind = key
+            if scenario != _ANY:
+                flaky = "" if self.often[key] == len(self.failed) else scenario
+                tables.setdefault((requirement, kind, flaky), []).append(key)
+        for (requirement, kind, _), group in tables.items():
+            scenarios = tuple(scenario for _, scenario, _ in group)
+            yield NewTable(requirement, kind, scenarios, self.often[group[0]])
+
+
+def _key(entry: Entry) -> _Key:
+    return entry.requirement, entry.scenario, entry.kind
 
 
 def _listed(scenarios: Sequence[str]) -> str | Array:
-    """The value of `scenario` for one table."""
+    """The value of `scenario` in a table."""
     if len(scenarios) == 1:
         return scenarios[0]
     names = tomlkit.array()
@@ -124,34 +189,10 @@ def _listed(scenarios: Sequence[str]) -> str | Array:
     return names.multiline(len(names.as_string()) > _LONGEST_LIST)
 
 
-def _in_any(unsaid: Sequence[Key], runs: _Runs) -> list[NewTable]:
-    """A table for each kind of failure, wherever it shows."""
-    return [
-        NewTable(
-            requirement, kind, (), runs.often[requirement, ANY, kind], runs.least_scenarios(requirement, kind)
-        )
-        for requirement, scenario, kind in unsaid
-        if scenario == ANY
-    ]
-
-
-def _in_each(unsaid: Sequence[Key], runs: _Runs) -> list[NewTable]:
-    """What fails in one way in every run, in one table for all scenarios; what fails now and then, apart."""
-    tables: dict[tuple[str, FailureKind, str], list[str]] = {}
-    for requirement, scenario, kind in unsaid:
-        if scenario != ANY:
-            apart = "" if runs.often[requirement, scenario, kind] == len(runs.failed) else scenario
-            tables.setdefault((requirement, kind, apart), []).append(scenario)
-    return [
-        NewTable(requirement, kind, tuple(scenarios), runs.often[requirement, scenarios[0], kind])
-        for (requirement, kind, _), scenarios in tables.items()
-    ]
-
-
-def _proposed_rate(failures: int, runs: int) -> str:
+def _rate(failures: int, runs: int) -> str:
     """The lowest rate under which so few failures in so many runs would be a surprise.
 
-    What was counted is no bound: half of the runs to come would exceed it.
+    The rate that was counted is no bound: half of the runs to come would exceed it.
     """
     for most in range(1, _RATE_RUNS):
         rate = most / _RATE_RUNS
@@ -161,39 +202,27 @@ def _proposed_rate(failures: int, runs: int) -> str:
     return f"{_RATE_RUNS - 1} of {_RATE_RUNS}"
 
 
-def _block(new: NewTable, runs: int, reason: str, link: str) -> str:
-    """A new table; a failure that did not occur in every run is flaky."""
-    flaky, kind = new.failures < runs, new.kind
-    rate = {"at-most": _proposed_rate(new.failures, runs), "failures": new.failures, "runs": runs}
-    table = {
-        "requirement": new.requirement,
-        **({"scenario": _listed(new.scenarios)} if new.scenarios else {}),
-        "dialect": kind.dialect,
-        "says": kind.says,
-        "fingerprint": kind.fingerprint,
-        **({"seen-in": new.seen_in} if new.seen_in and not flaky else {}),
-        **(rate if flaky else {}),
-        "reason": reason,
-        "link": link,
-    }
-    return tomlkit.dumps({FLAKY if flaky else FAILURE: [table]})
-
-
 def _blocks(text: str) -> list[str]:
-    """The head of a file, and then one block for each table, with the comments right above it."""
+    """The head of a file, and then a block for each table, with the comments right above it."""
     blocks: list[list[str]] = [[]]
     for line in text.splitlines(keepends=True):
         if _HEAD.match(line):
-            own: list[str] = []
+            comments: list[str] = []
             while blocks[-1] and blocks[-1][-1].lstrip().startswith("#"):
-                own.insert(0, blocks[-1].pop())
-            blocks.append(own)
+                comments.insert(0, blocks[-1].pop())
+            blocks.append(comments)
         blocks[-1].append(line)
     return ["".join(lines) for lines in blocks]
 
 
-def _key(entry: Entry) -> Key:
-    return entry.requirement, entry.scenario, entry.kind
+def _entry_blocks(path: Path, text: str, baseline: Baseline) -> list[tuple[str, tuple[Entry, ...]]]:
+    """Each block with its entries. Raises BaselineError if the text has no such blocks."""
+    _, *blocks = _blocks(text)
+    found = [(block, parse_baseline(path, block)) for block in blocks]
+    entries = Counter(entry for _, part in found for entry in part.entries)
+    if any(len(part.tables()) != 1 for _, part in found) or entries != Counter(baseline.entries):
+        raise BaselineError(f"baseline {path} cannot be edited: write each entry as a table of its own")
+    return [(block, part.entries) for block, part in found]
 
 
 def _edited(block: str, **values: Any) -> str:
@@ -203,41 +232,6 @@ def _edited(block: str, **values: Any) -> str:
         assert isinstance(tables, AoT)
         tables[0].update(values)
     return tomlkit.dumps(document)
-
-
-def _entry_blocks(path: Path, text: str, baseline: Baseline) -> list[tuple[str, tuple[Entry, ...]]]:
-    """Each block with its entries. Raises BaselineError where the text cannot be taken apart so."""
-    _, *blocks = _blocks(text)
-    found = [(block, parse_baseline(path, block)) for block in blocks]
-    entries = Counter(entry for _, one in found for entry in one.entries)
-    if any(len(one.tables()) != 1 for _, one in found) or entries != Counter(baseline.entries):
-        raise BaselineError(f"baseline {path} cannot be edited: write each entry as a table of its own")
-    return [(block, one.entries) for block, one in found]
-
-
-@dataclass(frozen=True)
-class _Runs:
-    """What failed in each of several runs."""
-
-    failed: Sequence[Set[Key]]
-    judged: Set[str]
-    """The requirements that any of them judged."""
-
-    @cached_property
-    def often(self) -> Counter[Key]:
-        """In how many runs each failure occurred."""
-        return Counter(key for run in self.failed for key in run)
-
-    def least_scenarios(self, requirement: str, kind: FailureKind) -> int:
-        """In how many scenarios a failure showed in the run that showed it in the fewest."""
-        return min(
-            sum((one, how) == (requirement, kind) and scenario != ANY for one, scenario, how in run)
-            for run in self.failed
-        )
-
-    def is_gone(self, entry: Entry) -> bool:
-        """Whether no run shows any more what an entry, not a flaky one, speaks of."""
-        return entry.at_most is None and entry.requirement in self.judged and not self.often[_key(entry)]
 
 
 def _rewritten(block: str, entries: Sequence[Entry], staying: Sequence[Entry], runs: _Runs) -> str:
@@ -259,54 +253,51 @@ def updated(
     link: str = "",
     strict: bool = False,
 ) -> Update:
-    """The baseline rewritten from reports, one for each run; a new one where there is no file.
+    """The baseline rewritten from reports, one for each run; a new one if there is no file.
 
-    `reason` and `link` are those of all entries that are new; `strict` writes these down for the
-    scenarios in which they fail, and for no other. So does a file of which all entries are strict already.
+    New entries get `reason` and `link`. With `strict`, they are for the scenarios in which they failed only;
+    so are they in a file of which all entries are strict.
     Raises RefusedUpdate if a report does not cover the whole baseline, BaselineError.
     """
     text = path.read_text("utf-8") if path.is_file() else ""
     baseline = read_baseline(path) if text else Baseline(path)
     for name, report in reports.items():
-        if why := why_not_whole(report, baseline.budget):
+        if why := why_incomplete(report, baseline.budget):
             raise RefusedUpdate(f"{name} {why}")
-    judged = {row["requirement"] for report in reports.values() for row in report["verdicts"]}
-    runs = _Runs([_failed(report) for report in reports.values()], judged)
+    runs = _Runs.of(list(reports.values()))
     blocks: list[str] = []
     kept: list[Entry] = []
     removed: list[str] = []
-    said: set[Key] = set()
+    known: set[_Key] = set()
     for block, entries in _entry_blocks(path, text, baseline):
         staying: list[Entry] = []
         for entry in entries:
-            if _key(entry) in said or runs.is_gone(entry):
+            if _key(entry) in known or runs.is_gone(entry):
                 removed.append(entry.name)
             else:
                 staying.append(entry)
-            said.add(_key(entry))
+            known.add(_key(entry))
         if staying:
             blocks.append(_rewritten(block, entries, staying, runs))
         kept += staying
     anywhere = {(entry.requirement, entry.kind) for entry in kept if not entry.scenario}
-    unsaid = [key for key in runs.often if key not in said and (key[0], key[2]) not in anywhere]
-    unsaid.sort(key=lambda key: (key[0], key[2].dialect, key[2].says, key[1]))
+    unknown = [key for key in runs.often if key not in known and (key[0], key[2]) not in anywhere]
+    unknown.sort(key=lambda key: (key[0], key[2].dialect, key[2].says, key[1]))
     is_strict = strict or bool(kept and all(entry.scenario for entry in kept))
-    new = _in_each(unsaid, runs) if is_strict else _in_any(unsaid, runs)
-    head = _blocks(text)[0] if text else _beginning(reports)
-    whole = _joined([head, *blocks, *(_block(each, len(runs.failed), reason, link) for each in new)])
-    parse_baseline(path, whole)
-    return Update(whole, len(kept), tuple(new), tuple(removed))
-
-
-def _joined(blocks: Sequence[str]) -> str:
-    return "\n\n".join(stripped for block in blocks if (stripped := block.strip("\n"))) + "\n"
+    added = tuple(runs.new_in_scenarios(unknown) if is_strict else runs.new_in_any(unknown))
+    blocks = [
+        _blocks(text)[0] if text else _beginning(reports),
+        *blocks,
+        *(table.block(len(reports), reason, link) for table in added),
+    ]
+    text = "\n\n".join(stripped for block in blocks if (stripped := block.strip("\n"))) + "\n"
+    parse_baseline(path, text)
+    return Update(text, len(kept), added, tuple(removed))
 
 
 def _beginning(reports: Mapping[str, Mapping[str, Any]]) -> str:
-    """The head of a new baseline: the smallest budget that any of its reports was asked with."""
-    asked = [(report.get("selection") or {}).get("budget") for report in reports.values()]
-    budgets = [Budget(one) for one in asked if one is not None]
-    if len(budgets) < len(asked):
+    """The head of a new baseline, with the smallest budget of its reports if all of them have one."""
+    budgets = [(report.get("selection") or {}).get("budget") for report in reports.values()]
+    if None in budgets:
         return _INTRODUCTION
-    smallest = min(budgets, key=list(Budget).index)
-    return f'{_INTRODUCTION}budget = "{smallest}"\n'
+    return f'{_INTRODUCTION}budget = "{min(map(Budget, budgets), key=list(Budget).index)}"\n'

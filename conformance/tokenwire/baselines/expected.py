@@ -1,8 +1,8 @@
-"""Expected verdicts: what a capture was judged to be, in a file beside it, and what is different now.
+"""Expected verdicts: the verdicts on a capture in a file beside it, and what differs from them now.
 
-`<case>.expected.yaml` stands beside `<case>.jsonl.gz`. It names the tokenizer of the model behind the
-capture, where there is one, and lists the requirements under their verdicts; those that are violated with the
-exchanges that violate them. What was not evaluated is left out.
+`<case>.expected.yaml`, beside `<case>.jsonl.gz`, lists the requirements under their verdicts, those that are
+violated with the exchanges that violate them, and names the tokenizer of the model, if it is known.
+Requirements that were not evaluated are left out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tokenwire.dialects.recognition import DialectResolver
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.verdict import Verdict, overall
 from tokenwire.replay import SUFFIXES, captures, read_run
-from tokenwire.report.wording import cut, where
+from tokenwire.report.wording import cut, first_few, where
 from tokenwire.requirement import Requirement
 from tokenwire.spec_files import read_yaml
 from tokenwire.target.tokenizer import LocalTokenizer
@@ -40,46 +40,46 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Expected:
-    """What stands in a file of expected verdicts."""
+class _Expected:
+    """A file of expected verdicts."""
 
     outcomes: Mapping[str, Outcome]
     """By requirement."""
     tokenizer: str = ""
-    """Folder of the model's tokenizer, relative to the file; empty where none is known."""
+    """Folder of the model's tokenizer, relative to the file; empty if it is not known."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A capture, what it is judged to be now, and what it was."""
+    """A capture with its verdicts of now, and those that are expected."""
 
     file: Path
-    """Where its expected verdicts stand, or would stand."""
+    """The file of its expected verdicts, which need not exist."""
     outcomes: Mapping[str, Outcome]
     evidence: Mapping[str, Observation]
-    """The first violation of each requirement that is violated."""
-    expected: Expected | None
-    """None where there is no such file."""
+    """The first violation of each requirement that is violated, by its id."""
+    expected: _Expected | None
+    """None if there is no file."""
     judgements: Sequence[Judgement]
-    """What the outcomes sum up."""
+    """Those that the outcomes sum up."""
 
     def update(self) -> None:
-        """Make what it is judged to be now what is expected."""
+        """Write the verdicts of now as those that are expected."""
         tokenizer = self.expected.tokenizer if self.expected else ""
-        self.file.write_text(_written(Expected(self.outcomes, tokenizer)), "utf-8")
+        self.file.write_text(_written(_Expected(self.outcomes, tokenizer)), "utf-8")
 
 
 class NoExpectation(ValueError):  # noqa: N818  # a fact about a file
-    """A file of expected verdicts is not one; the message names it."""
+    """A file does not hold expected verdicts; the message names it."""
 
 
 def expected_file(capture: str) -> Path:
-    """Where the expected verdicts of a capture stand, by the path of the file or folder."""
+    """The file of expected verdicts beside a capture, which is a file or folder."""
     suffix = next((suffix for suffix in SUFFIXES if capture.endswith(suffix)), "")
     return Path(capture.removesuffix(suffix) + ".expected.yaml")
 
 
-def read_expected(path: Path) -> Expected:
+def read_expected(path: Path) -> _Expected:
     """Read expected verdicts. Raises NoExpectation, OSError."""
     try:
         table = read_yaml(path)
@@ -93,15 +93,17 @@ def read_expected(path: Path) -> Expected:
         raise NoExpectation(
             f"{path} holds no expected verdicts ({error}); write it anew: --update"
         ) from error
-    return Expected(outcomes, tokenizer)
+    return _Expected(outcomes, tokenizer)
 
 
-def _written(expected: Expected) -> str:
+def _written(expected: _Expected) -> str:
     table: dict[str, object] = {"tokenizer": expected.tokenizer} if expected.tokenizer else {}
     for verdict in _EVALUATED:
-        rows = {name: one for name, one in sorted(expected.outcomes.items()) if one.verdict is verdict}
+        rows = {
+            name: outcome for name, outcome in sorted(expected.outcomes.items()) if outcome.verdict is verdict
+        }
         if rows and verdict in _VIOLATED:
-            table[verdict.value] = {name: sorted(one.exchanges) for name, one in rows.items()}
+            table[verdict.value] = {name: sorted(row.exchanges) for name, row in rows.items()}
         elif rows:
             table[verdict.value] = list(rows)
     return yaml.safe_dump(table, sort_keys=False, width=110, default_flow_style=False)
@@ -111,12 +113,12 @@ def _outcomes(judgements: Iterable[Judgement]) -> tuple[dict[str, Outcome], dict
     outcomes: dict[str, Outcome] = {}
     evidence: dict[str, Observation] = {}
     for name, group in groupby(sorted(judgements, key=_requirement), key=_requirement):
-        own = list(group)
-        verdict = overall(one.verdict for one in own)
-        violations = [seen for one in own if one.verdict is verdict for seen in one.violations]
+        rows = list(group)
+        verdict = overall(row.verdict for row in rows)
+        violations = [violation for row in rows if row.verdict is verdict for violation in row.violations]
         if verdict in _EVALUATED:
             is_red = verdict in _VIOLATED
-            exchanges = frozenset(seen.place.exchange for seen in violations if is_red)
+            exchanges = frozenset(violation.place.exchange for violation in violations if is_red)
             outcomes[name] = Outcome(verdict, exchanges)
         if violations:
             evidence[name] = violations[0]
@@ -128,9 +130,9 @@ def _requirement(judgement: Judgement) -> str:
 
 
 def judged(path: Path, requirements: Collection[Requirement] | None = None) -> Iterator[Judged]:
-    """Judge the captures at a path, each by itself, with the tokenizer that its expected verdicts name.
+    """Judge the captures at a path one by one, with the tokenizers that their expected verdicts name.
 
-    `requirements`: only these; all where None. Raises NothingToReplay, CaptureError, NoExpectation,
+    `requirements`: only these; all if None. Raises NothingToReplay, CaptureError, NoExpectation,
     NoTokenizer, OSError.
     """
     for name, exchanges in captures(path):
@@ -143,14 +145,14 @@ def judged(path: Path, requirements: Collection[Requirement] | None = None) -> I
         judgements = judge([run], wanted)
         outcomes, evidence = _outcomes(judgements)
         if expected is not None and requirements is not None:
-            ids = {one.id for one in requirements}
-            was = {name: one for name, one in expected.outcomes.items() if name in ids}
-            expected = Expected(was, expected.tokenizer)
+            ids = {requirement.id for requirement in requirements}
+            was = {name: outcome for name, outcome in expected.outcomes.items() if name in ids}
+            expected = _Expected(was, expected.tokenizer)
         yield Judged(file, outcomes, evidence, expected, judgements)
 
 
 def difference(judged: Judged) -> list[str]:
-    """What is judged otherwise than expected, a line for each requirement; none where nothing is."""
+    """A line for each requirement whose verdict differs from what is expected."""
     if judged.expected is None:
         return [f"has no expected verdicts beside it ({judged.file.name}); --update writes them"]
     was, now = judged.expected.outcomes, judged.outcomes
@@ -162,10 +164,10 @@ def difference(judged: Judged) -> list[str]:
 
 
 def _line(name: str, was: Outcome | None, now: Outcome | None, evidence: Observation | None) -> str:
-    words = f"{name}: {_said(was)} → {_said(now)}"
+    words = f"{name}: {_in_words(was)} → {_in_words(now)}"
     if was is not None and now is not None and was.verdict is now.verdict:
         words += "; " + "; ".join(
-            f"{which} {_some(exchanges)}"
+            f"{which} {first_few(sorted(exchanges), _MOST_NAMED)}"
             for which, exchanges in (
                 ("also", now.exchanges - was.exchanges),
                 ("no longer", was.exchanges - now.exchanges),
@@ -177,12 +179,7 @@ def _line(name: str, was: Outcome | None, now: Outcome | None, evidence: Observa
     return words
 
 
-def _said(outcome: Outcome | None) -> str:
+def _in_words(outcome: Outcome | None) -> str:
     if outcome is None:
         return _NOT_EVALUATED
     return f"{outcome.verdict} ({len(outcome.exchanges)})" if outcome.exchanges else str(outcome.verdict)
-
-
-def _some(exchanges: Collection[str]) -> str:
-    names = sorted(exchanges)
-    return ", ".join([*names[:_MOST_NAMED], *(["…"] if len(names) > _MOST_NAMED else [])])

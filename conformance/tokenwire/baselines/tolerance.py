@@ -1,6 +1,6 @@
-"""What a baseline tolerates in a run, and what of the baseline itself does not hold.
+"""Applying a baseline to a run: which failures it tolerates, and which of its entries are wrong.
 
-The same for a run that was just judged and for its JSON report.
+The run may be judgements or a JSON report; both give the same result.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from tokenwire.ask import Budget
 from tokenwire.asking.scenario import load_scenarios
-from tokenwire.baselines.baseline import Baseline, Entry, Rate
+from tokenwire.baselines.baseline import Baseline, Entry
 from tokenwire.judging.failure_kind import FailureKind, failure_kinds
 from tokenwire.judging.judge import NO_SCENARIO, Judgement
 from tokenwire.judging.verdict import Verdict
@@ -22,11 +22,11 @@ from tokenwire.requirement import Level, load_requirements
 from tokenwire.typed_table import suggestion
 
 _SURELY_SEEN_IN = 5
-"""What was seen in so many scenarios of one run is missed in less than one run of a hundred, even if each of
-them showed it by chance (e⁻⁵).
+"""A failure in so many scenarios of one run is missed by the next in fewer than 1 of 100 cases (e⁻⁵), even if
+each of them showed it by chance.
 """
 _STALE_AFTER = 3
-"""A flaky failure that did not occur in so many times the runs that its rate speaks of is stale."""
+"""A flaky entry is stale after so many times the runs of its rate without a failure."""
 
 
 class FaultKind(StrEnum):
@@ -43,12 +43,12 @@ class FaultKind(StrEnum):
 
 @dataclass(frozen=True)
 class Fault:
-    """An entry of a baseline that is wrong, or several of one table, wrong alike. It fails the run."""
+    """A wrong entry, or several of one table that are wrong alike. It fails the run."""
 
     kind: FaultKind
     requirement: str
     scenario: str
-    """The first."""
+    """That of the first entry."""
     message: str
     """The file, the entry, what is wrong, and the way out."""
 
@@ -59,22 +59,14 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class _Wrong:
-    """What is wrong with an entry, and the way out."""
-
-    kind: FaultKind
-    words: str
-
-
-@dataclass(frozen=True)
 class Outcome:
-    """What a run says of one requirement in one scenario, live or in its report."""
+    """The verdict on one requirement in one scenario, from judgements or from a report."""
 
     requirement: str
     scenario: str
     verdict: Verdict
     kinds: tuple[FailureKind, ...]
-    """The ways in which it fails; empty where it does not."""
+    """The ways in which it fails; empty unless it does."""
 
     @property
     def name(self) -> str:
@@ -82,18 +74,18 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Held:
-    """What became of a run's verdicts once they were held against a baseline."""
+class BaselineResult:
+    """A baseline applied to a run."""
 
     baseline: Baseline
     tolerated: Mapping[str, str]
-    """Names of verdicts all of whose failures are known, with the reasons in words."""
+    """Names of outcomes of which all failures are known, with the reasons in words."""
     faults: tuple[Fault, ...] = ()
     flaky: tuple[str, ...] = ()
-    """What every flaky entry did, and which others may have gone, in words: told whatever came of it."""
+    """What every flaky entry did, and which other failures were not seen, in words; for information."""
 
-    def told(self, faults: Iterable[Fault]) -> dict[str, Any]:
-        """The part of the JSON report that speaks of the baseline, with those of its faults that count."""
+    def as_json(self, faults: Iterable[Fault]) -> dict[str, Any]:
+        """The key `baseline` of the JSON report, with those of its faults that count."""
         return {
             "file": str(self.baseline.path),
             "faults": [{**asdict(fault), "kind": fault.kind.value} for fault in faults],
@@ -101,30 +93,30 @@ class Held:
         }
 
 
-def speaks_for_all(baseline: Baseline, subject: Subject, budget: Budget | None) -> bool:
+def covers_baseline(baseline: Baseline, subject: Subject, budget: Budget | None) -> bool:
     """Whether a run without filters asked at least as much as the run that the entries were written from.
 
-    `budget` is what it could ask; None for a recording, which does not tell.
+    `budget` is that of the run; None for a recording, whose budget is not known.
     """
     enough = baseline.budget is None or (budget is not None and budget.covers(baseline.budget))
     return enough and not subject.broken_off
 
 
 def outcomes_of(judgements: Iterable[Judgement]) -> list[Outcome]:
-    """What a run that was just judged says."""
+    """The outcomes of a run that was just judged."""
     return [
         Outcome(
-            each.requirement.id,
-            each.scenario,
-            each.verdict,
-            failure_kinds(each) if each.verdict is Verdict.FAIL else (),
+            judgement.requirement.id,
+            judgement.scenario,
+            judgement.verdict,
+            failure_kinds(judgement) if judgement.verdict is Verdict.FAIL else (),
         )
-        for each in judgements
+        for judgement in judgements
     ]
 
 
 def outcomes_in(report: Mapping[str, Any]) -> list[Outcome]:
-    """What a JSON report says."""
+    """The outcomes in a JSON report."""
     return [
         Outcome(
             row["requirement"],
@@ -136,168 +128,169 @@ def outcomes_in(report: Mapping[str, Any]) -> list[Outcome]:
     ]
 
 
-def hold_against(baseline: Baseline, run: Sequence[Outcome], *, whole: bool, today: date) -> Held:
-    """Hold the verdicts of a run against what is known.
+_Wrong = tuple[FaultKind, str]
+"""What is wrong with an entry, in words with the way out."""
+_Known = tuple[str, FailureKind]
+"""A failure that is known: the name of its outcome, or of its requirement for any scenario, and its kind."""
+_RARE = "which showed in few scenarios before; remove the entry where you know that it is mended"
 
-    `whole`: the run asked and judged at least what the entries were written down from, so that a failure
-    which is absent has gone. Entries on requirements that were not judged are not held against anything.
+
+def apply_baseline(
+    baseline: Baseline, run: Sequence[Outcome], *, complete: bool, today: date
+) -> BaselineResult:
+    """Which failures of a run the baseline tolerates, and which of its entries are wrong.
+
+    `complete`: the run asked and judged at least what the entries were written from, so that a failure which
+    is absent is gone. Entries on requirements that were not judged are not stale.
     """
-    seen = {told.scenario for told in run}
-    wrong = {entry: _unsound(entry, baseline, seen, today) for entry in baseline.entries}
-    sound = [entry for entry in baseline.entries if wrong[entry] is None]
-    occurred = {(told.name, kind) for told in run for kind in told.kinds}
-    occurred |= {(told.requirement, kind) for told in run for kind in told.kinds}  # in any scenario
+    scenarios = {outcome.scenario for outcome in run}
+    wrong = {entry: next(_unsound(entry, baseline, scenarios, today), None) for entry in baseline.entries}
+    occurred = {
+        (name, kind)
+        for outcome in run
+        for kind in outcome.kinds
+        for name in (outcome.name, outcome.requirement)
+    }
     words: list[str] = []
-    for entry in sound:
+    known: dict[_Known, Entry] = {}
+    for entry in [entry for entry in baseline.entries if wrong[entry] is None]:
         happened = (entry.name, entry.kind) in occurred
-        wrong[entry] = outlived = _outlived(entry, run, happened=happened, whole=whole)
         if entry.at_most is not None:
-            words.append(_flaky_words(entry, happened, whole=whole))
-        elif outlived is not None and baseline.budget is not None and _may_be_missed(entry):
-            wrong[entry] = None
-            words.append(f"not seen: {entry.name} ({entry.dialect}), {_SEEN_RARELY}")
-    tolerating = {(entry.name, entry.kind): entry for entry in sound if wrong[entry] is None}
+            wrong[entry] = _exceeded_rate(entry, happened=happened, complete=complete)
+            words.append(_flaky_words(entry, happened=happened, complete=complete))
+        elif complete and not happened and (gone := _gone(entry, run)) is not None:
+            if baseline.budget is not None and _may_be_missed(entry):
+                words.append(f"not seen: {entry.name} ({entry.dialect}), {_RARE}")
+            else:
+                wrong[entry] = gone
+        if wrong[entry] is None:
+            known[entry.name, entry.kind] = entry
     found = [(entry, what) for entry, what in wrong.items() if what is not None]
-    faults = _faults(baseline, [*found, *_twice(baseline)])
-    return Held(baseline, _tolerated(run, tolerating), tuple(faults), tuple(dict.fromkeys(words)))
-
-
-_SEEN_RARELY = "which showed in few scenarios before; remove the entry where you know that it is mended"
+    faults = _faults(baseline, [*found, *_repeated(baseline)])
+    return BaselineResult(baseline, _tolerated(run, known), tuple(faults), tuple(dict.fromkeys(words)))
 
 
 def _may_be_missed(entry: Entry) -> bool:
-    """Whether one run without a failure does not tell that it has gone: it showed seldom before. A recording
-    shows it always.
-    """
+    """Whether a run may miss the failure by chance, because it showed in few scenarios before."""
     return not entry.scenario and 0 < entry.seen_in < _SURELY_SEEN_IN
 
 
 def _faults(baseline: Baseline, found: Iterable[tuple[Entry, _Wrong]]) -> Iterator[Fault]:
-    """One Fault for each table and kind of error; it names the first such entry of the table."""
+    """One fault for each table and error; it names the first such entry of the table."""
     alike: dict[tuple[str, int, _Wrong], list[Entry]] = {}
-    for entry, what in found:
-        alike.setdefault((entry.section, entry.table, what), []).append(entry)
-    for (section, table, what), (first, *others) in alike.items():
+    for entry, wrong in found:
+        alike.setdefault((entry.section, entry.table, wrong), []).append(entry)
+    for (section, table, (kind, words)), (first, *others) in alike.items():
         name = f"{first.name} and in {len(others)} more" if others else first.name
-        message = f"{baseline.path}, {section} {table}, {name}: {what.words}"
-        yield Fault(what.kind, first.requirement, first.scenario, message)
+        message = f"{baseline.path}, {section} {table}, {name}: {words}"
+        yield Fault(kind, first.requirement, first.scenario, message)
 
 
-def _unsound(entry: Entry, baseline: Baseline, scenarios: Collection[str], today: date) -> _Wrong | None:
-    """What is wrong with an entry whatever the run shows."""
-    known = load_requirements()
-    every = {*load_scenarios(), EXPLORATION, NO_SCENARIO, *scenarios}
+def _unsound(entry: Entry, baseline: Baseline, scenarios: Collection[str], today: date) -> Iterator[_Wrong]:
+    """What is wrong with an entry whatever the run shows, the gravest first."""
+    requirements = load_requirements()
+    row = requirements.get(entry.requirement)
     if any(sign in f"{entry.requirement}{entry.scenario}{entry.dialect}" for sign in "*?"):
-        words = "it holds a wildcard; write one entry for each failure (`tokenwire baseline update`)"
-        return _Wrong(FaultKind.TOO_BROAD, words)
-    if entry.requirement not in known:
-        words = f"there is no such requirement; {suggestion(entry.requirement, known, 'remove the entry')}"
-        return _Wrong(FaultKind.UNMATCHED, words)
-    if known[entry.requirement].level is not Level.MUST:
-        level = known[entry.requirement].level
-        words = f"the requirement is a {level}, which fails no run; remove the entry"
-        return _Wrong(FaultKind.UNMATCHED, words)
-    nameable = baseline.budget is not None or bool(scenarios)
-    if nameable and entry.scenario and entry.scenario not in every:  # a recording names its scenarios itself
-        words = f"there is no such scenario; {suggestion(entry.scenario, every, 'remove the entry')}"
-        return _Wrong(FaultKind.UNMATCHED, words)
-    if entry.kind.fingerprint != entry.fingerprint:
-        words = (
-            "its fingerprint is not that of its dialect and its words, so that it would tolerate more than "
-            "it says; take it from a report again (`tokenwire baseline update`)"
+        yield (
+            FaultKind.TOO_BROAD,
+            "it holds a wildcard; write one entry for each failure (`tokenwire baseline update`)",
         )
-        return _Wrong(FaultKind.TOO_BROAD, words)
+    if row is None:
+        hint = suggestion(entry.requirement, requirements, "remove the entry")
+        yield FaultKind.UNMATCHED, f"there is no such requirement; {hint}"
+    elif row.level is not Level.MUST:
+        words = f"the requirement is a {row.level}, which fails no run; remove the entry"
+        yield FaultKind.UNMATCHED, words
+    nameable = {*load_scenarios(), EXPLORATION, NO_SCENARIO, *scenarios}
+    # A recording names its scenarios itself: without any, there is nothing to compare with.
+    if entry.scenario and entry.scenario not in nameable and (baseline.budget is not None or scenarios):
+        hint = suggestion(entry.scenario, nameable, "remove the entry")
+        yield FaultKind.UNMATCHED, f"there is no such scenario; {hint}"
+    if entry.kind.fingerprint != entry.fingerprint:
+        yield (
+            FaultKind.TOO_BROAD,
+            "its fingerprint is not that of its dialect and its words, so that it would tolerate more than "
+            "it says; take it from a report again (`tokenwire baseline update`)",
+        )
     if not entry.reason.strip():
-        return _Wrong(FaultKind.UNEXPLAINED, "it has no reason; say why this is tolerated")
+        yield FaultKind.UNEXPLAINED, "it has no reason; say why this is tolerated"
     if not entry.link.startswith(("https://", "http://")):
         words = f"its link is {entry.link!r}; give the address of the issue where this is being worked on"
-        return _Wrong(FaultKind.UNEXPLAINED, words)
+        yield FaultKind.UNEXPLAINED, words
     if entry.expires is not None and today > entry.expires:
         words = f"it expired on {entry.expires}; mend the failure, or say again until when it is tolerated"
-        return _Wrong(FaultKind.EXPIRED, words)
-    return None
+        yield FaultKind.EXPIRED, words
 
 
-def _twice(baseline: Baseline) -> Iterator[tuple[Entry, _Wrong]]:
-    """An entry that says again what another one says."""
-    said: set[tuple[str, FailureKind]] = set()
+def _repeated(baseline: Baseline) -> Iterator[tuple[Entry, _Wrong]]:
+    """Entries that repeat an earlier one."""
+    earlier: set[_Known] = set()
     for entry in baseline.entries:
-        if (entry.name, entry.kind) in said:
-            yield entry, _Wrong(FaultKind.TOO_BROAD, "another entry says the same; keep one of them")
-        said.add((entry.name, entry.kind))
+        if (entry.name, entry.kind) in earlier:
+            yield entry, (FaultKind.TOO_BROAD, "another entry says the same; keep one of them")
+        earlier.add((entry.name, entry.kind))
 
 
-def _outlived(entry: Entry, run: Sequence[Outcome], *, happened: bool, whole: bool) -> _Wrong | None:
-    """What is wrong with an entry by what the run shows."""
-    if entry.at_most is not None:
-        return _outlived_rate(entry, entry.at_most, happened=happened, whole=whole)
-    of_requirement = [told for told in run if told.requirement == entry.requirement]
-    if happened or not whole or not of_requirement:
-        return None
-    here = [each for each in of_requirement if entry.scenario in ("", each.scenario)]
-    verdicts = {each.verdict for each in here or of_requirement}
-    if Verdict.HARNESS_ERROR in verdicts:
+def _gone(entry: Entry, run: Sequence[Outcome]) -> _Wrong | None:
+    """What is wrong with an entry whose failure did not occur in a complete run."""
+    judged = [outcome for outcome in run if outcome.requirement == entry.requirement]
+    here = [outcome for outcome in judged if entry.scenario in ("", outcome.scenario)]
+    verdicts = {outcome.verdict for outcome in here or judged}
+    if not judged or Verdict.HARNESS_ERROR in verdicts:
         return None
     if Verdict.FAIL in verdicts and here:
         words = f"it fails, but no longer so: {entry.dialect}: {entry.says}; write down how it fails now"
-        return _Wrong(FaultKind.DIFFERS, words)
+        return FaultKind.DIFFERS, words
     now = ", ".join(sorted(verdicts))
     words = f"the verdict is {now} now" if here else f"nothing of the kind was seen there ({now})"
-    return _Wrong(FaultKind.STALE, f"{words}; remove the entry")
+    return FaultKind.STALE, f"{words}; remove the entry"
 
 
-def _counted(entry: Entry, *, happened: bool) -> tuple[int, int]:
-    """The failures and runs of a flaky entry, this run among them."""
-    return entry.failures + happened, entry.runs + 1
-
-
-def _outlived_rate(entry: Entry, rate: Rate, *, happened: bool, whole: bool) -> _Wrong | None:
-    failures, runs = _counted(entry, happened=happened)
+def _exceeded_rate(entry: Entry, *, happened: bool, complete: bool) -> _Wrong | None:
+    """What is wrong with a flaky entry once this run is counted."""
+    failures, runs, rate = entry.failures + happened, entry.runs + 1, entry.at_most
+    assert rate is not None
     if happened and not rate.allows(failures, runs):
         words = (
             f"it failed in {failures} of {runs} runs, and may in {rate}; mend it, or make it a [[failure]]"
         )
-        return _Wrong(FaultKind.TOO_OFTEN, words)
-    if whole and not failures and runs >= _STALE_AFTER * rate.runs:
-        words = f"it did not fail in {runs} runs; remove the entry"
-        return _Wrong(FaultKind.STALE, words)
+        return FaultKind.TOO_OFTEN, words
+    if complete and not failures and runs >= _STALE_AFTER * rate.runs:
+        return FaultKind.STALE, f"it did not fail in {runs} runs; remove the entry"
     return None
 
 
-def _flaky_words(entry: Entry, happened: bool, *, whole: bool) -> str:
-    failures, runs = _counted(entry, happened=happened)
-    now = "failed" if happened else "did not fail" if whole else "was not seen to fail"
+def _flaky_words(entry: Entry, *, happened: bool, complete: bool) -> str:
+    now = "failed" if happened else "did not fail" if complete else "was not seen to fail"
+    counted = f"{entry.failures + happened} of {entry.runs + 1} runs with this one"
     return (
-        f"flaky: {entry.name} ({entry.dialect}) {now}; {failures} of {runs} runs with this one, at most "
-        f"{entry.at_most}: {entry.reason} ({entry.link})"
+        f"flaky: {entry.name} ({entry.dialect}) {now}; {counted}, at most {entry.at_most}: {entry.reason} "
+        f"({entry.link})"
     )
 
 
-def _tolerated(run: Sequence[Outcome], tolerating: Mapping[tuple[str, FailureKind], Entry]) -> dict[str, str]:
-    """The names of those that fail in known ways only, in every server of the run, with the reasons.
-
-    `tolerating`: by the name of a verdict, or of a requirement for any scenario.
-    """
+def _tolerated(run: Sequence[Outcome], known: Mapping[_Known, Entry]) -> dict[str, str]:
+    """The names of outcomes that fail in known ways only, in every server of the run, with the reasons."""
     found: dict[str, list[Entry | None]] = {}
-    for told in run:
-        if told.verdict is Verdict.FAIL:
-            ways = [
-                tolerating.get((told.name, kind)) or tolerating.get((told.requirement, kind))
-                for kind in told.kinds
+    for outcome in run:
+        if outcome.verdict is Verdict.FAIL:
+            entries = [
+                known.get((outcome.name, kind)) or known.get((outcome.requirement, kind))
+                for kind in outcome.kinds
             ]
-            found.setdefault(told.name, []).extend(ways or [None])
+            found.setdefault(outcome.name, []).extend(entries or [None])
     return {
-        name: "; ".join(dict.fromkeys(f"{one.reason} ({one.link})" for one in entries if one is not None))
+        name: "; ".join(dict.fromkeys(f"{entry.reason} ({entry.link})" for entry in entries if entry))
         for name, entries in found.items()
         if None not in entries
     }
 
 
-def with_reasons(judgements: Iterable[Judgement], held: Held) -> list[Judgement]:
-    """The judgements, and those that are tolerated say why."""
+def with_reasons(judgements: Iterable[Judgement], result: BaselineResult) -> list[Judgement]:
+    """The judgements; those that are tolerated carry the reasons."""
     return [
-        replace(each, known=held.tolerated[each.name])
-        if each.verdict is Verdict.FAIL and each.name in held.tolerated
-        else each
-        for each in judgements
+        replace(judgement, known=result.tolerated[judgement.name])
+        if judgement.verdict is Verdict.FAIL and judgement.name in result.tolerated
+        else judgement
+        for judgement in judgements
     ]

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from tokenwire.baselines.baseline import Baseline, BaselineError, read_baseline
-from tokenwire.baselines.baseline_update import RefusedUpdate, updated, why_not_whole
-from tokenwire.baselines.tolerance import Fault, hold_against, outcomes_in
+from tokenwire.baselines.baseline_update import RefusedUpdate, updated, why_incomplete
+from tokenwire.baselines.tolerance import Fault, apply_baseline, outcomes_in
 from tokenwire.commands.command import CONFIG, config_of, examples
 from tokenwire.disk import system_says, write_whole
 from tokenwire.judging.verdict import ExitStatus
@@ -161,8 +161,8 @@ def check(
     runs = [_report(report) for report in reports or ()]
     faults: dict[Fault, None] = {}
     for report in runs or [{"verdicts": []}]:
-        whole = bool(runs) and not why_not_whole(report, baseline.budget)
-        held = hold_against(baseline, outcomes_in(report), whole=whole, today=date.today())
+        complete = bool(runs) and not why_incomplete(report, baseline.budget)
+        held = apply_baseline(baseline, outcomes_in(report), complete=complete, today=date.today())
         faults |= dict.fromkeys(held.faults)
     for fault in faults:
         typer.echo(f"{fault.kind}: {fault.message}")

@@ -14,7 +14,13 @@ from rich.console import Console
 
 from tokenwire.ask import Budget
 from tokenwire.baselines.baseline import Baseline, BaselineError, read_baseline
-from tokenwire.baselines.tolerance import Held, hold_against, outcomes_of, speaks_for_all, with_reasons
+from tokenwire.baselines.tolerance import (
+    BaselineResult,
+    apply_baseline,
+    covers_baseline,
+    outcomes_of,
+    with_reasons,
+)
 from tokenwire.commands.paths import writable
 from tokenwire.disk import system_says, unfinished, why_not_appendable
 from tokenwire.judging.judge import Judgement, judge_apart, put_together
@@ -99,13 +105,13 @@ def reporting_of(settings: Settings) -> Reporting:
         raise typer.BadParameter(str(error)) from error
 
 
-def _held(judgements: Sequence[Judgement], subject: Subject, reporting: Reporting) -> Held | None:
+def _held(judgements: Sequence[Judgement], subject: Subject, reporting: Reporting) -> BaselineResult | None:
     """What becomes of the verdicts once they are held against the baseline; None where there is none."""
     if reporting.baseline is None:
         return None
     asked_all = not any(option.flags[0] in reporting.filters for option in having(ASKS_LESS))
-    whole = asked_all and speaks_for_all(reporting.baseline, subject, reporting.budget)
-    return hold_against(reporting.baseline, outcomes_of(judgements), whole=whole, today=date.today())
+    complete = asked_all and covers_baseline(reporting.baseline, subject, reporting.budget)
+    return apply_baseline(reporting.baseline, outcomes_of(judgements), complete=complete, today=date.today())
 
 
 def _standings(judgements: Sequence[Judgement], profiles: Sequence[str]) -> list[Standing]:
@@ -184,7 +190,7 @@ def tell(
     if faults and status in {ExitStatus.CONFORMS, ExitStatus.NOTHING_EVALUATED}:
         status = ExitStatus.VIOLATION
     selection = {"filters": list(reporting.filters), "budget": reporting.budget}
-    baseline = held.told(faults) if held else None
+    baseline = held.as_json(faults) if held else None
     report = document(subject, ran, status, selection=selection, baseline=baseline, profiles=standings)
     # Written first: whatever the terminal makes of them, the files are there.
     problems += [
