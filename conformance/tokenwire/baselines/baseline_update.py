@@ -297,7 +297,8 @@ def updated(
 
 def _beginning(reports: Mapping[str, Mapping[str, Any]]) -> str:
     """The head of a new baseline, with the smallest budget of its reports if all of them have one."""
-    budgets = [(report.get("selection") or {}).get("budget") for report in reports.values()]
-    if None in budgets:
+    named = [(report.get("selection") or {}).get("budget") for report in reports.values()]
+    budgets = [Budget(name) for name in named if name is not None]
+    if len(budgets) < len(named):
         return _INTRODUCTION
-    return f'{_INTRODUCTION}budget = "{min(map(Budget, budgets), key=list(Budget).index)}"\n'
+    return f'{_INTRODUCTION}budget = "{min(budgets, key=list(Budget).index)}"\n'
